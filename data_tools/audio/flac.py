@@ -21,9 +21,9 @@ _BLOCK = 2**20  # samples x channels per decoded block
 def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | None:
     """Return a FLAC file, corrected if necessary, so that libsndfile reads all sound; None if ffmpeg has to decode it.
 
-    A file that states no number of samples is decoded once to count them. soundfile jumps within files whose frames are
-    not numbered from 0 (RFC 9639, section 9.1), such as ffmpeg's segments. Raises AudioError for a stream that cannot
-    be decoded to its end.
+    A file that states no number of samples is decoded once to count them. ffmpeg decodes files whose frames are not
+    numbered from 0 (RFC 9639, section 9.1), such as its own segments: soundfile jumps within them.
+    Raises AudioError for a stream that cannot be decoded to its end.
     """
     head = read_at(file, start, _HEAD)
     frame = read_at(file, _after_metadata(file, start), 5)

@@ -146,6 +146,13 @@ def readable_seconds(path: Path | str) -> float | None:
         return None
 
 
+def decode(path: Path | str) -> None:
+    """Decode a whole audio file, and keep nothing. Raises as read_audio, but for no length of a file."""
+    with opened(path) as file:
+        for _ in decoded_blocks(path, file, file.frames):
+            pass
+
+
 def check_audio(path: Path | str) -> str | None:
     """Decode a whole audio file; return why it has no sound, such as "silent"; None for a file with sound.
 

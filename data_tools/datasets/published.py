@@ -4,6 +4,7 @@ What `get` fetches. Sources of addresses and MD5s: github.com/Labbeti/aac-datase
 and audiocaps.py. Files without an MD5 there are checked for damage only.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -41,6 +42,11 @@ class PublishedSet(NamedTuple):
     steps: tuple[str, ...] = ()
 
 
+def _files(folder: str, checksums: Mapping[str, str]) -> tuple[PublishedFile, ...]:
+    """Return the files at the address of a folder. checksums: Dict from a file's name to its MD5, or ""."""
+    return tuple(PublishedFile(f"{folder}/{name}", md5) for name, md5 in checksums.items())
+
+
 _CLOTHO = "https://zenodo.org/record/4783391/files"
 _BLIND = "https://zenodo.org/record/6590983/files"
 _AUDIOCAPS = "https://raw.githubusercontent.com/cdjkim/audiocaps/master/dataset"
@@ -50,34 +56,43 @@ SETS = {
     "clotho": PublishedSet(
         "Clotho v2.1: audio under each file's Freesound licence (some non-commercial), captions for non-commercial "
         "research (Tampere University licence)",
-        (
-            PublishedFile(f"{_CLOTHO}/clotho_captions_development.csv", "d4090b39ce9f2491908eebf4d5b09bae"),
-            PublishedFile(f"{_CLOTHO}/clotho_captions_validation.csv", "5879e023032b22a2c930aaa0528bead4"),
-            PublishedFile(f"{_CLOTHO}/clotho_captions_evaluation.csv", "1b16b9e57cf7bdb7f13a13802aeb57e2"),
-            PublishedFile(f"{_CLOTHO}/clotho_metadata_development.csv", "170d20935ecfdf161ce1bb154118cda5"),
-            PublishedFile(f"{_CLOTHO}/clotho_metadata_validation.csv", "2e010427c56b1ce6008b0f03f41048ce"),
-            PublishedFile(f"{_CLOTHO}/clotho_metadata_evaluation.csv", "13946f054d4e1bf48079813aac61bf77"),
-            PublishedFile(f"{_CLOTHO}/clotho_audio_evaluation.7z", "4569624ccadf96223f19cb59fe4f849f"),
-            PublishedFile(f"{_CLOTHO}/clotho_audio_validation.7z", "7dba730be08bada48bd15dc4e668df59"),
-            PublishedFile(f"{_CLOTHO}/clotho_audio_development.7z", "c8b05bc7acdb13895bb3c6a29608667e"),
+        _files(
+            _CLOTHO,
+            {
+                "clotho_captions_development.csv": "d4090b39ce9f2491908eebf4d5b09bae",
+                "clotho_captions_validation.csv": "5879e023032b22a2c930aaa0528bead4",
+                "clotho_captions_evaluation.csv": "1b16b9e57cf7bdb7f13a13802aeb57e2",
+                "clotho_metadata_development.csv": "170d20935ecfdf161ce1bb154118cda5",
+                "clotho_metadata_validation.csv": "2e010427c56b1ce6008b0f03f41048ce",
+                "clotho_metadata_evaluation.csv": "13946f054d4e1bf48079813aac61bf77",
+                "clotho_audio_evaluation.7z": "4569624ccadf96223f19cb59fe4f849f",
+                "clotho_audio_validation.7z": "7dba730be08bada48bd15dc4e668df59",
+                "clotho_audio_development.7z": "c8b05bc7acdb13895bb3c6a29608667e",
+            },
         ),
         "clotho {folder} --out {manifest}",
     ),
     "clotho_blind": PublishedSet(
         "blind set of 2022 to 2024: audio under each file's Freesound licence, captions for non-commercial research; "
         "not for the development of methods",
-        (
-            PublishedFile(f"{_BLIND}/retrieval_captions.csv", "f9e810118be00c64ea8cd7557816d4fe"),
-            PublishedFile(f"{_BLIND}/retrieval_audio_metadata.csv", "1301db07acbf1e4fabc467eb54e0d353"),
-            PublishedFile(f"{_BLIND}/retrieval_audio.7z", "24102395fd757c462421a483fba5c407"),
+        _files(
+            _BLIND,
+            {
+                "retrieval_captions.csv": "f9e810118be00c64ea8cd7557816d4fe",
+                "retrieval_audio_metadata.csv": "1301db07acbf1e4fabc467eb54e0d353",
+                "retrieval_audio.7z": "24102395fd757c462421a483fba5c407",
+            },
         ),
         "blind {folder}/test --out {manifest}",
     ),
     "exclusion_lists": PublishedSet(
         "lists of Freesound ids that are in Clotho's or AudioCaps' test sets (MIT, aac-datasets)",
-        (
-            PublishedFile(f"{_LISTS}/Labbeti/aac-datasets/main/data/wavcaps/blacklist_clotho.full.csv"),
-            PublishedFile(f"{_LISTS}/Labbeti/aac-datasets/main/data/wavcaps/blacklist_audiocaps.full.csv"),
+        _files(
+            _LISTS,
+            {
+                "Labbeti/aac-datasets/main/data/wavcaps/blacklist_clotho.full.csv": "",
+                "Labbeti/aac-datasets/main/data/wavcaps/blacklist_audiocaps.full.csv": "",
+            },
         ),
         steps=(
             "the list of 2025, dcase2025_task6_excluded_freesound_ids.csv: copy it from resources/ of "
@@ -86,7 +101,7 @@ SETS = {
     ),
     "audiocaps": PublishedSet(
         "AudioCaps v1: captions for academic use only; the audio is 10 s of YouTube videos, without a licence",
-        tuple(PublishedFile(f"{_AUDIOCAPS}/{split}.csv") for split in ("train", "val", "test")),
+        _files(_AUDIOCAPS, {"train.csv": "", "val.csv": "", "test.csv": ""}),
         steps=(
             "audio: get the 10 s from start_time of each youtube_id, and put them at "
             "{folder}/<split>/<youtube_id>_<start_time>.wav (also .flac or .mp3)",

@@ -226,7 +226,7 @@ def _read_one(
 
 
 def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]:
-    """Repair a window in a recording of `seconds` (None: unknown); return it (None: dropped), and the fault or "".
+    """Repair a window in a recording of `seconds` (None: unknown). Returns the window (None: dropped) and its fault.
 
     >>> repaired((70, 81), 83), repaired((5, 5), 83), repaired((80, 84), 83)
     (((70, 81), ''), (None, 'windows of no length'), ((80, 83), 'windows that end up to 2 s after the end'))

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     Shape = TypeVar("Shape", bound=BaseModel)
+ENDS_BYTES = 2**16  # at each end of a file
+VARIED_BYTES = 64  # different values among 4,096 bytes, which sound and compressed sound always have
 
 
 def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogates: bool = False) -> Any:
@@ -226,15 +228,11 @@ def quick_sha256(path: Path) -> str:
 
 
 def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
-    """Raise DataError for a missing file, and, unless `sha256` is None, for a file with another sha256."""
+    """Raise DataError for a missing file, and for one with another sha256, if `sha256` states one."""
     if not path.is_file():
         raise DataError(f"{path} is missing; {hint}")
     if sha256 is not None and sha256_of(path) != sha256:
         raise DataError(f"{path} is damaged: its checksum differs from the one noted when it was written; {hint}")
-
-
-ENDS_BYTES = 2**16  # at each end of a file
-VARIED_BYTES = 64  # different values among 4,096 bytes, which sound and compressed sound always have
 
 
 class StoredLines:

@@ -62,7 +62,7 @@ class MomentScores(NamedTuple):
         return float(self.hits(threshold).mean())
 
     def mean_precision(self, threshold: float | None = None) -> float:
-        """Return mAP@threshold in [0, 1], or, if threshold is None, mAP: the mean over all THRESHOLDS.
+        """Return mAP@threshold in [0, 1], or, without a threshold, mAP: the mean over all THRESHOLDS.
 
         The mean over queries is computed first, as in the official script: the last bit of a sum decides how a figure
         such as 43.125 is rounded.

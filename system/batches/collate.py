@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from data_tools.manifest import Clip
-from system.batches.crops import BATCHES_AHEAD, Crops
+from system.batches.crops import Crops, batches_ahead
 from system.batches.mixing import mixed
 from system.batches.sampler import Item, Sampler
 from system.batches.shares import chunks_of
@@ -247,7 +247,7 @@ class Feed:
         stays = not (mixes or features.waveforms == "files") and _fits(Resident.size(keys, features), device)
         self.resident = Resident(keys, features, device) if stays else None
         # One thread computes CIDEr-D; several read frames, since a batch of waves is 100 MB or more.
-        count = BATCHES_AHEAD if self.resident is None and relevance is None else 1
+        count = batches_ahead(relevance is not None) if self.resident is None else 1
         self._workers, self._ahead_steps = ThreadPoolExecutor(count, "batches"), count
         self._ahead: dict[int, Future[Batch]] = {}
 

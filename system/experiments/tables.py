@@ -138,7 +138,7 @@ class StudyTable:
 
     @property
     def primary(self) -> str:
-        """Name of the metric column by which rows are compared in the significance test.
+        """Name of the metric column that the significance test compares.
 
         It is the first T2A mAP column, by default mAP@10; for moments R1@0.7.
         """

@@ -4,7 +4,7 @@ Waveforms of clips that are decoded from their files each time they are read, in
 """
 
 import os
-from collections.abc import KeysView, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,21 +30,12 @@ class AudioFiles:
     Whole files equal those of a bank. Parts differ from it by at most one 16-bit step, in few samples.
     """
 
-    where = "in audio files, which are decoded for each batch"
-
     def __init__(self, expert: Waveform, banks: Path, threads: ThreadPoolExecutor) -> None:
         """banks: Folder that stores facts about files. threads: They decode the clips of a batch."""
         self.expert, self.folder, self.threads = expert, banks, threads
         self.dim: int = expert.dim
         self.dtype: np.dtype[Any] = np.dtype(expert.dtype)
         self._files: dict[str, tuple[str, Sound]] = {}
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._files
-
-    def keys(self) -> KeysView[str]:
-        """Return the keys of all clips."""
-        return self._files.keys()
 
     def add(self, files: Sequence[tuple[str, str, Sound]]) -> list[str]:
         """Add the audio files of clips, each (key, path, sound). Of files with equal content, only the first is read.
@@ -79,17 +70,18 @@ class AudioFiles:
                 return as_stored(read_excerpt(path, sound, rate, first, count, resampling))
             wave = read_audio(path, rate, resampling)
             if len(wave) != count:
-                raise KitError(f"{path}: changed while it was in use; start a new run")
+                raise AudioError(f"{path}: changed while it was in use")
             return as_stored(wave)
         except AudioError as error:
-            if _is_unchanged(path, sound):
-                note_broken(path, self.folder, error)
+            if not _is_unchanged(path, sound):
+                raise KitError(f"{error}; start a new run") from error
+            note_broken(path, self.folder, error)
             hint = "a new run leaves the file out; python -m data_tools check finds all damaged files"
             raise KitError(f"{error}; {hint}") from error
 
 
 def _is_unchanged(path: str, sound: Sound) -> bool:
-    """Return whether a file has the sound that was found, and libsndfile reads it: then an error is due to its bytes.
+    """Return whether an error is due to the bytes of a file: it has not changed, and libsndfile reads it.
 
     ffmpeg also fails for other reasons, such as Ctrl-C or a full disk.
     """

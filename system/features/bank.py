@@ -142,11 +142,6 @@ class Bank:
         finally:
             release()
 
-    @property
-    def where(self) -> str:
-        """Place of the bank's series, as text for messages."""
-        return f"in {self.folder}"
-
     @contextmanager
     def locked(self, busy: str = "") -> Iterator[None]:
         """Context manager that holds the bank's lock. Its block must be short.

@@ -6,7 +6,7 @@ Any number of processes may compute for the same banks at the same time: see sha
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
@@ -60,6 +60,13 @@ class Features:
         """Return the frames (T, D) float16 of a clip by an expert."""
         return self.banks[expert].read(self.keys[clip_id])
 
+    def summary_lines(self) -> Iterator[str]:
+        """Yield a line per expert: the number of its series, their dimension, and where they are."""
+        for name, bank in self.banks.items():
+            where = f"in {bank.folder}" if isinstance(bank, Bank) else "decoded from the audio files for each batch"
+            count = len(bank.keys()) if isinstance(bank, Bank) else len(set(self.keys.values()))
+            yield f"{name}: {count} series of dimension {bank.dim} {where}"
+
     @property
     def waveforms(self) -> Literal["bank", "files"]:
         """Whether frames are stored in banks, or waveforms are decoded from audio files whenever they are read."""
@@ -87,6 +94,7 @@ def _from_files(
     verify: bool,
     content: ContentKeys | None,
     threads: int | None,
+    whole: Container[str],
 ) -> Features:
     """Return the waveforms of clips, which are decoded from their files whenever they are read. None is stored.
 
@@ -102,7 +110,7 @@ def _from_files(
     features = Features({name: files}, grids={name: Grid(1 / expert.frames_per_second, expert.first_centre)})
     readable: dict[str, tuple[str, str, Sound]] = {}
     with closing(content) if content else nullcontext():
-        for clip, found in find_sounds(clips, banks, files.threads, verify):
+        for clip, found in find_sounds(clips, banks, files.threads, whole, verify):
             try:
                 if found.sound is None:
                     raise AudioError(found.reason)
@@ -126,6 +134,7 @@ def build_features(
     workers: int | None = None,
     waveforms: Waveforms = "bank",
     threads: int | None = None,
+    whole: Container[str] = (),
 ) -> Features:
     """Compute the frames of these clips that are missing in the banks of the experts.
 
@@ -142,6 +151,7 @@ def build_features(
         waveforms: Whether waveforms are stored in a bank, or decoded from the files whenever they are read. auto: In a
             bank if the disk holds it.
         threads: Number of threads that decode files; None: see decode_threads.
+        whole: Ids of clips whose files are decoded once now if they are not stored, so that damage is found early.
     """
     from system.compute.device import device_of
     from system.compute.distributed import on_first
@@ -151,7 +161,7 @@ def build_features(
     if waveforms == "auto":
         waveforms = "bank" if on_first(lambda: waveforms_fit(clips, experts, banks)) else "files"
     if waveforms == "files":
-        return _from_files(clips, experts, banks, strict, verify, content, threads)
+        return _from_files(clips, experts, banks, strict, verify, content, threads, whole)
 
     stores = {name: bank_of(expert, banks, verify) for name, expert in experts.items()}
     features = Features(stores)

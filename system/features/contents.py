@@ -31,7 +31,9 @@ class FileFacts:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self._table, self._time = path, table, time
-        self._width, self._flushed = len(columns), clock.monotonic()
+        self._flushed = clock.monotonic()
+        self._select = f"select * from {table} where path = ?"
+        self._insert = f"insert or replace into {table} values ({', '.join('?' * (3 + len(columns)))})"
         self._new: dict[str, tuple[object, ...]] = {}  # not written yet
         self._store: sqlite3.Connection | None = None
         self._execute("pragma synchronous = off")  # only a cache: after a power cut, lost files are read again
@@ -61,13 +63,11 @@ class FileFacts:
             raise KitError(f"{self.path} is damaged ({error}); delete it, and it is made again") from error
 
     def get(self, path: str, status: os.stat_result) -> tuple[Any, ...] | None:
-        """Return the stored facts about a file; None if there are none, or if it has changed."""
-        current = status.st_size, getattr(status, self._time)
-        if path in self._new:
-            row: Sequence[Any] | None = self._new[path][1:]
-        else:
-            row = next(iter(self._execute(f"select * from {self._table} where path = ?", (path,))), (None,))[1:]
-        return tuple(row[2:]) if row and tuple(row[:2]) == current else None
+        """Return the stored facts about a file; None for an unknown file, and for one that has changed."""
+        rows = [self._new[path]] if path in self._new else self._execute(self._select, (path,))
+        if not rows or tuple(rows[0][1:3]) != (status.st_size, getattr(status, self._time)):
+            return None
+        return tuple(rows[0][3:])
 
     def put(self, path: str, status: os.stat_result, facts: Sequence[object]) -> None:
         """Store facts about a file. status: Of the file before its facts were read."""
@@ -79,9 +79,8 @@ class FileFacts:
         """Write new facts to disk."""
         self._flushed = clock.monotonic()
         if self._new:
-            marks = ", ".join("?" * (3 + self._width))
             rows, self._new = list(self._new.values()), {}
-            self._execute(f"insert or replace into {self._table} values ({marks})", *rows)
+            self._execute(self._insert, *rows)
 
     def delete_all(self) -> None:
         """Delete all stored facts, so that every file is read again."""

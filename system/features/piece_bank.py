@@ -1,6 +1,5 @@
 """Bank of pieces of recordings."""
 
-from collections.abc import KeysView
 from concurrent.futures import Executor
 from math import ceil
 from typing import Any
@@ -20,14 +19,9 @@ class PieceBank:
     def __init__(self, bank: "Bank | AudioFiles | PieceBank", grid: Grid, seconds: float, hop: float) -> None:
         """grid: Times of the bank's frames. seconds: Length of a piece. hop: See pieces_of."""
         self._bank, self._grid, self._seconds, self._hop = bank, grid, seconds, hop
-        self.where: str = bank.where
         self.dim: int = bank.dim
         self.dtype: np.dtype[Any] = bank.dtype
         self.threads: Executor | None = bank.threads
-
-    def keys(self) -> KeysView[str]:
-        """Return the keys of the recordings from which the pieces are cut."""
-        return self._bank.keys()
 
     def rows_of(self, key: str) -> int:
         """Return the number of frames of the piece of a recording that `key` names."""

@@ -133,7 +133,7 @@ class SharedWork:
 
 @contextmanager
 def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> Iterator[SharedWork]:
-    """Context manager in which this process computes its part of a bank's missing series.
+    """Context manager for the work of this process: it computes its part of a bank's missing series.
 
     costs: Cost of each missing series, by key; expensive series come first. at_once: The most keys that a process
     reserves at a time, and the sum of costs at which fewer keys are enough.

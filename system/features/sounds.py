@@ -5,7 +5,7 @@ Look up the quick_sha256, the length and the sample rate of many audio files, an
 
 import logging
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from concurrent.futures import Executor
 from contextlib import closing
 from itertools import chain, islice
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio.excerpts import Sound, sound_of
-from data_tools.audio.read import AudioError, content_key
+from data_tools.audio.read import AudioError, content_key, decode
 from data_tools.cli import each, ranks
 from data_tools.documents.json_text import quick_sha256
 from data_tools.manifest import Clip
@@ -25,6 +25,7 @@ COLUMNS = [
     "rate integer",
     "direct integer",
     "lead integer",
+    "is_decoded integer",
     "reason text",
     "sha256 text",
 ]
@@ -36,23 +37,28 @@ log = logging.getLogger(__name__)
 class FoundSound(NamedTuple):
     """Facts about an audio file.
 
-    sound: None for a broken file. reason: Why it is broken. sha256: Of all bytes, if --verify has read them.
+    sound: None for a broken file. is_decoded: Whether all samples have been decoded, so that none is damaged. reason:
+    Why it is broken. sha256: Of all bytes, if --verify has read them.
     """
 
     quick_sha256: str = ""
     sound: Sound | None = None
+    is_decoded: bool = False
     reason: str = ""
     sha256: str | None = None
 
 
 def find_sounds(
-    clips: Collection[Clip], banks: Path, threads: Executor, verify: bool = False
+    clips: Collection[Clip], banks: Path, threads: Executor, whole: Container[str] = (), verify: bool = False
 ) -> Iterator[tuple[Clip, FoundSound]]:
     """Yield each clip with the facts about its audio file. They are stored while its size and time are unchanged.
 
-    Files that cannot be opened are tried again at each call, since ffmpeg may be installed meanwhile.
-    Each of several processes begins at another clip, so that only one reads a file.
-    verify: Read all bytes again. Log a warning for a file whose bytes have changed, but not its size and time.
+    Files that cannot be opened are tried again at each call, since ffmpeg may be installed meanwhile. Each of several
+    processes begins at another clip, so that only one reads a file.
+
+    Args:
+        whole: Ids of clips that are decoded to their ends now, so that damage is found before they are needed.
+        verify: Read all bytes again, and warn of a file whose bytes have changed, but not its size and time.
     """
     (number, count), total = ranks(), len(clips)
     start = number * total // count
@@ -61,8 +67,10 @@ def find_sounds(
         while group := list(islice(ordered, OPENED_TOGETHER)):
             states = {clip.path: _state(clip.path) for clip in group}  # before the files are read
             stored = {path: _stored(facts, path, state) for path, state in states.items()}
-            unknown = [path for path, found in stored.items() if verify or found is None]
-            for path, found in zip(unknown, threads.map(lambda path: _read(path, verify), unknown), strict=True):
+            decoded = {clip.path for clip in group if clip.id in whole}
+            unknown = [path for path, found in stored.items() if verify or _is_unknown(found, path in decoded)]
+            read = threads.map(lambda path: _read(path, path in decoded, verify), unknown)  # noqa: B023
+            for path, found in zip(unknown, read, strict=True):
                 _warn_of_change(path, stored[path], found)
                 stored[path] = found
                 if found.sound is not None:
@@ -90,26 +98,36 @@ def _state(path: str) -> os.stat_result | None:
 
 
 def _stored(facts: FileFacts, path: str, state: os.stat_result | None) -> FoundSound | None:
-    """Return the stored facts about a file; None if there are none, or if it has changed."""
+    """Return the stored facts about a file; None for an unknown file, and for one that has changed."""
     row = None if state is None else facts.get(path, state)
     if row is None:
         return None
-    key, samples, rate, direct, lead, reason, sha256 = row
-    return FoundSound(key, None if reason else Sound(samples, rate, bool(direct), lead), reason or "", sha256)
+    key, samples, rate, direct, lead, is_decoded, reason, sha256 = row
+    sound = None if reason else Sound(samples, rate, bool(direct), lead)
+    return FoundSound(key, sound, bool(is_decoded), reason or "", sha256)
+
+
+def _is_unknown(found: FoundSound | None, whole: bool) -> bool:
+    """Return whether a file must be read: nothing is stored, or it is not known whether all of it can be decoded."""
+    return found is None or (whole and found.sound is not None and not found.is_decoded)
 
 
 def _store(facts: FileFacts, path: str, state: os.stat_result | None, found: FoundSound) -> None:
     """Store facts about a file, unless it is missing."""
     sound = found.sound or Sound(0, 0, False)
     if state is not None:
-        facts.put(path, state, [found.quick_sha256, *map(int, sound), found.reason, found.sha256])
+        facts.put(
+            path, state, [found.quick_sha256, *map(int, sound), int(found.is_decoded), found.reason, found.sha256]
+        )
 
 
-def _read(path: str, verify: bool) -> FoundSound:
-    """Read the facts about a file."""
+def _read(path: str, whole: bool, verify: bool) -> FoundSound:
+    """Read the facts about a file. whole: Decode all of it. verify: Read all of its bytes."""
     try:
         sound = sound_of(path)
-        return FoundSound(quick_sha256(Path(path)), sound, "", content_key(path) if verify else None)
+        if whole:
+            decode(path)
+        return FoundSound(quick_sha256(Path(path)), sound, whole, "", content_key(path) if verify else None)
     except AudioError as error:
         return FoundSound(reason=str(error))
 

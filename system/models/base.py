@@ -69,7 +69,7 @@ class EncoderKind(Strict):
 
     @property
     def batch_property(self) -> str | None:
-        """Name of what makes an item's embedding depend on the rest of its batch, for messages; None if nothing does.
+        """Name of the property of a batch on which its embeddings depend, for messages; None without one.
 
         Batch norms and the padded length of frames do not count as such. With several processes, each process uses the
         property of its share of the batch only.

@@ -28,7 +28,7 @@ class UnknownSizeError(KitError):
 
 @contextmanager
 def unknown_if_it_fails(name: str) -> Iterator[None]:
-    """Context manager in which errors of building the model `name` become UnknownSizeError.
+    """Context manager that turns errors of building the model `name` into UnknownSizeError.
 
     An error of full memory becomes KitError.
     """
@@ -62,7 +62,7 @@ class Cost:
 
 @contextmanager
 def weights_left_out() -> Iterator[None]:
-    """Context manager in which networks are built without initialising their weights, to save time and memory."""
+    """Context manager for building networks without initialising their weights, to save time and memory."""
     from torch.overrides import TorchFunctionMode
 
     from system.compute.device import memory_errors

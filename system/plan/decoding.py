@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, islice
-from pathlib import Path
 
-from data_tools.audio.excerpts import read_excerpt, sound_of
+import numpy as np
+
+from data_tools.audio.excerpts import Sound, read_excerpt, sound_of
 from data_tools.audio.read import AudioError
-from system.batches.crops import BATCHES_AHEAD
+from system.batches.crops import batches_ahead
 from system.experts.waveform import Waveform
 from system.features.audio_files import decode_threads
 from system.plan.estimates import CORE_FLOPS, GPUS, Estimates
@@ -26,20 +27,18 @@ TRIED_SECONDS = 1.0
 
 def decoding_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Iterator[Row]:
     """Yield a plan's rows on the crops that are decoded for a stage's batches: memory and speed."""
-    longest = estimates.load(stage).longest
-    limit = estimates.recipe.model.audio.training_frames
-    for expert in estimates.recipe.model.audio.experts.values():
-        assert isinstance(expert, Waveform)
-        samples = round(longest * expert.rate) if limit is None else min(limit, round(longest * expert.rate))
-        size = (BATCHES_AHEAD + 1) * stage.batch_size * samples * 2 / GIB
-        yield Row(
-            "stages", f"{name} frames", f"decoded for each batch, {BATCHES_AHEAD} ahead: {size:.1f} GiB of memory"
-        )
-        contents = [estimates.found[source].clips for source in stage.train.data]
-        some = [clip for clips in contents for clip in clips[:: max(1, len(clips) // TRIED_FILES)]]
-        threads = estimates.recipe.decode_threads or decode_threads()
-        speed = crops_per_second([clip.path for clip in some], expert, samples, threads)
-        yield Row("stages", f"{name} decoding", _speed_text(stage, estimates, speed, threads))
+    ((_, expert),) = estimates.recipe.model.audio.experts.items()
+    assert isinstance(expert, Waveform)
+    longest = round(estimates.load(stage).longest * expert.rate)
+    samples = min(longest, estimates.recipe.model.audio.training_frames or longest)
+    ahead = batches_ahead(any(term.needs_relevance for term in stage.losses))
+    size = (ahead + 1) * stage.batch_size * samples * np.dtype(expert.dtype).itemsize / GIB
+    yield Row("stages", f"{name} frames", f"decoded for each batch, {ahead} ahead: {size:.1f} GiB of memory")
+    contents = [estimates.found[source].clips for source in stage.train.data]
+    some = [clip for clips in contents for clip in clips[:: max(1, len(clips) // TRIED_FILES)]]
+    threads = estimates.recipe.decode_threads or decode_threads()
+    speed = crops_per_second([clip.path for clip in some], expert, samples, threads)
+    yield Row("stages", f"{name} decoding", _speed_text(stage, estimates, speed, threads))
 
 
 def _speed_text(stage: schema.Stage, estimates: Estimates, speed: float | None, threads: int) -> str:
@@ -64,26 +63,31 @@ def crops_per_second(paths: Sequence[str], expert: Waveform, samples: int, threa
 
     samples: Length of a crop at the expert's rate.
     """
-    paths = [path for path in paths if Path(path).is_file()]
+    sounds = {path: sound for path in paths if (sound := _sound_of(path))}
 
     def decode(numbered: tuple[int, str]) -> bool:
-        """Decode one crop. Returns: Whether the file is readable."""
+        """Decode one crop. Returns: Whether that succeeds."""
         number, path = numbered
+        length = sounds[path].samples_at(expert.rate, expert.resampling)
+        first = number * 7919 % (max(0, length - samples) + 1)
         try:
-            sound = sound_of(path)
-            spare = max(0, sound.samples_at(expert.rate, expert.resampling) - samples)
-            count = min(samples, sound.samples_at(expert.rate, expert.resampling))
-            read_excerpt(path, sound, expert.rate, number * 7919 % (spare + 1), count, expert.resampling)
+            read_excerpt(path, sounds[path], expert.rate, first, min(samples, length), expert.resampling)
         except (AudioError, OSError):
             return False
         return True
 
-    began, done = time.perf_counter(), 0
+    began, done, seconds = time.perf_counter(), 0, 0.0
     with ThreadPoolExecutor(threads) as pool:
-        todo = enumerate(cycle(paths))
-        while paths and (seconds := time.perf_counter() - began) < TRIED_SECONDS:
-            decoded = sum(pool.map(decode, islice(todo, 4 * threads)))
-            if not decoded and not done:
-                return None
-            done += decoded
-    return done / seconds if paths and done else None
+        todo = enumerate(cycle(sounds))
+        while sounds and seconds < TRIED_SECONDS:
+            done += sum(pool.map(decode, islice(todo, 4 * threads)))
+            seconds = time.perf_counter() - began
+    return done / seconds if done else None
+
+
+def _sound_of(path: str) -> Sound | None:
+    """Return the facts about an audio file; None for a missing or broken one."""
+    try:
+        return sound_of(path)
+    except (AudioError, OSError):
+        return None

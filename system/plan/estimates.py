@@ -292,10 +292,19 @@ class Estimates:
         has_waveforms = any(isinstance(expert, Waveform) for expert in experts.values())
         if not has_waveforms or self.recipe.waveforms != "auto":
             return has_waveforms and self.recipe.waveforms == "files"
-        stored = self.audio_seconds() - self.absent_seconds()
-        missing = min(seconds_missing(self.clips(), experts, Path(self.recipe.banks)).values())
-        size = sum(self.bank_bytes.values()) * (1 - max(0.0, stored - missing) / (self.audio_seconds() or 1.0))
+        size = sum(frame_bytes(e) * e.frames_per_second * self._seconds_not_stored[name] for name, e in experts.items())
         return not bank_fits(Path(self.recipe.banks), size)
+
+    @cached_property
+    def _seconds_not_stored(self) -> dict[str, float]:
+        """Dict from expert to the seconds of audio without stored frames, including those of missing manifests."""
+        missing = seconds_missing(self.clips(), self.recipe.model.audio.experts, Path(self.recipe.banks))
+        return {name: self.absent_seconds() + seconds for name, seconds in missing.items()}
+
+    @property
+    def missing_seconds(self) -> dict[str, float]:
+        """Dict from expert to the seconds of audio whose frames will be stored; 0 for waveforms read from files."""
+        return dict.fromkeys(self.recipe.model.audio.experts, 0.0) if self.from_files else self._seconds_not_stored
 
     @property
     def run_bytes(self) -> float:

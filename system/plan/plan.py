@@ -13,7 +13,7 @@ from system.plan.estimates import ASSUMED_VOCABULARY, Content, Estimates
 from system.plan.lines import MISSING, MISTAKE, Plan, Problem, Row
 from system.plan.processes import process_lines
 from system.plan.stages import cost_lines, rate_lines, stage_lines, trained_model, updates_of
-from system.plan.totals import disk_lines, hour_lines, missing_seconds
+from system.plan.totals import disk_lines, hour_lines
 from system.ranking.checkpoint import RankBlind
 from system.recipe import schema
 
@@ -51,7 +51,7 @@ def plan(
         lines += cost_lines(name, stage, estimates, gpu_bytes, memory_bytes)
         lines += process_lines(name, stage, estimates, processes, gpu) if processes > 1 else ()
     lines += _rank_lines(recipe, contents)
-    missing = missing_seconds(recipe, estimates)
+    missing = estimates.missing_seconds
     lines += hour_lines(recipe, estimates, contents, missing, processes, gpu)
     lines += disk_lines(recipe, estimates, missing, runs, copies) if runs else ()
     rows = [line for line in lines if isinstance(line, Row)]

@@ -8,21 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_tools.cli import about
-from system.features.stored import seconds_missing
 from system.plan.estimates import CORE_FLOPS, GPUS, Content, Estimates
 from system.plan.lines import WARNING, Problem, Row
 from system.plan.machine import GIB, full_disks
 from system.plan.processes import share_of
 from system.plan.stages import updates_of
 from system.recipe import schema
-
-
-def missing_seconds(recipe: schema.Recipe, estimates: Estimates) -> dict[str, float]:
-    """Return a dict from expert to the seconds of audio without stored frames; 0 for waveforms that are not stored."""
-    if estimates.from_files:
-        return dict.fromkeys(recipe.model.audio.experts, 0.0)
-    missing = seconds_missing(estimates.clips(), recipe.model.audio.experts, Path(recipe.banks))
-    return {name: estimates.absent_seconds() + seconds for name, seconds in missing.items()}
 
 
 def hour_lines(

@@ -123,9 +123,7 @@ class CachedEmbeddings(ClipSource):
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
         """Compute or read the frames of clips."""
         with closing(ContentKeys(self.folder, "st_ctime_ns")) as content:
-            found = build_features(
-                clips, self._experts, self.banks, device=model.device, content=content, waveforms="files"
-            )
+            found = build_features(clips, self._experts, self.banks, device=model.device, content=content)
         for name, expert in self._experts.items():
             if expert.computed:  # for others build_features warns
                 warn_of_other_lengths(found, clips, name)
@@ -148,7 +146,14 @@ class CachedEmbeddings(ClipSource):
                     keys[clip.id] = content(clip.path)
             lacking = [clip for clip in clips if keys.get(clip.id, "") not in bank]
             features = build_features(
-                lacking, self._experts, self.banks, strict, device=model.device, content=content, waveforms="files"
+                lacking,
+                self._experts,
+                self.banks,
+                strict,
+                device=model.device,
+                content=content,
+                waveforms="files",
+                whole={clip.id for clip in lacking},
             )
         wanted = {features.keys[clip.id]: clip for clip in lacking if clip.id in features.keys}
         not_stored: dict[str, np.ndarray] = {}

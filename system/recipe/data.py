@@ -125,6 +125,7 @@ def load_data(
         workers=workers,
         waveforms=waveforms or recipe.waveforms,
         threads=recipe.decode_threads,
+        whole={clip.id for name in recipe.data.keys() - set(recipe.trained_on) for clip in clips[name]},
     )
     for name, source in recipe.data.items():
         if all(clip.id in features.broken for clip in clips[name]):

@@ -79,7 +79,7 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
 
 
 def _settings_read() -> AbstractContextManager[None]:
-    """Context manager in which Lightning's classes of settings in a checkpoint are read as plain mappings.
+    """Context manager for reading Lightning's classes of settings in a checkpoint as plain mappings.
 
     These settings are not used.
     """

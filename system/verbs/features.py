@@ -26,7 +26,6 @@ def run(arguments: argparse.Namespace) -> int:
     recipe = load_recipe(arguments.recipe, arguments.set).recipe
     make_missing(recipe)
     features = load_data(recipe, arguments.strict, arguments.verify, arguments.device, arguments.workers).features
-    for name, bank in features.banks.items():
-        print(f"{name}: {len(bank.keys())} series of dimension {bank.dim} {bank.where}")
+    print(*features.summary_lines(), sep="\n")
     print(f"clips: {len(features.keys)} with frames, {len(features.broken)} broken and left out")
     return 0

@@ -178,9 +178,7 @@ def test_damaged_audio_file_is_named_when_it_ends_a_run_and_skipped_by_the_next(
     tiny.narrowed(monkeypatch)
     path = recipe(mp3s, tmp_path / "files", "files")
     damaged = next(Path(clip.path) for clip in read_manifest(mp3s) if clip.path.endswith("development 002.flac"))
-    content = damaged.read_bytes()
-    third = len(content) // 3
-    damaged.write_bytes(content[:third] + bytes(third) + content[2 * third :])
+    damage(damaged)
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 1
     assert re.search(rf"error: {re.escape(str(damaged))}: .*; a new run leaves the file out", capsys.readouterr().err)
     caplog.clear()
@@ -315,3 +313,36 @@ def test_plan_for_reading_audio_files_reports_decoding_speed_and_no_bank(mp3s: P
         Path(clip.path).unlink()
     shown = plan(load_recipe(path).recipe)
     assert fact(shown, "only decoding").startswith("not measured, no audio here")
+
+
+def damage(path: Path) -> None:
+    """Overwrite the middle third of a file with zeros."""
+    content = path.read_bytes()
+    third = len(content) // 3
+    path.write_bytes(content[:third] + bytes(third) + content[2 * third :])
+
+
+def test_damaged_ranked_file_is_refused_before_the_training(
+    mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.narrowed(monkeypatch)
+    path = next(Path(one.path) for one in read_manifest(mp3s) if one.split == "evaluation" and "flac" in one.path)
+    damage(path)
+    assert main(["run", str(recipe(mp3s, tmp_path / "files", "files")), "--out", str(tmp_path / "run")]) == 1
+    assert "rank entry evaluation: 1 clip of data source evaluation cannot be read" in capsys.readouterr().err
+    assert not (tmp_path / "run/only").exists(), "nothing is trained"
+
+
+def test_damaged_files_are_skipped_when_a_folder_is_ranked(
+    mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiny.narrowed(monkeypatch)
+    trained(recipe(mp3s, tmp_path / "files", "files"), tmp_path / "run")
+    paths = [Path(one.path) for one in read_manifest(mp3s) if one.split == "evaluation"]
+    damage(next(path for path in paths if path.suffix == ".flac"))
+    queries = tmp_path / "queries.jsonl"
+    queries.write_text('{"id": "1", "text": "a low tone", "relevant": null}\n')
+    ranked = ["rank", tmp_path / "run", "--audio", paths[0].parent, "--queries", queries, "--out", tmp_path / "s.npy"]
+    assert main([*map(str, ranked), "--cache", str(tmp_path / "cache")]) == 0
+    assert np.load(tmp_path / "s.npy").shape == (1, 11)
+    assert "skipped 1 clip with broken audio" in caplog.text

@@ -41,7 +41,7 @@ class AtstFrame(FromPublished):
 
     @property
     def batch_property(self) -> str | None:
-        """Name of what makes an embedding depend on the rest of the batch; None if nothing does."""
+        """Name of the property of a batch on which its embeddings depend; None without one."""
         return "the floor of a batch" if self.depends_on_batch else None
 
     def published_address(self) -> str:

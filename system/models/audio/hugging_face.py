@@ -46,7 +46,7 @@ class HuggingFace(Segmented):
 
     @property
     def batch_property(self) -> str | None:
-        """Name of what makes an embedding depend on the rest of the batch; None if nothing does."""
+        """Name of the property of a batch on which its embeddings depend; None without one."""
         fills = self.trainable and ROWS[self.type].max_seconds is None
         return "the length to which inputs are padded" if fills else None
 

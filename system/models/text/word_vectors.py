@@ -43,7 +43,7 @@ class WordVectors(TextSettings):
 
     @property
     def batch_property(self) -> str | None:
-        """Name of what makes an embedding depend on the rest of the batch; None if nothing does."""
+        """Name of the property of a batch on which its embeddings depend; None without one."""
         return "counted padding of captions" if self.depends_on_batch else None
 
     @property
