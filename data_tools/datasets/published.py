@@ -50,7 +50,7 @@ def _files(folder: str, checksums: Mapping[str, str]) -> tuple[PublishedFile, ..
 _CLOTHO = "https://zenodo.org/record/4783391/files"
 _BLIND = "https://zenodo.org/record/6590983/files"
 _AUDIOCAPS = "https://raw.githubusercontent.com/cdjkim/audiocaps/master/dataset"
-_LISTS = "https://raw.githubusercontent.com"
+_LISTS = "https://raw.githubusercontent.com/Labbeti/aac-datasets/main/data/wavcaps"
 
 SETS = {
     "clotho": PublishedSet(
@@ -86,12 +86,12 @@ SETS = {
         "blind {folder}/test --out {manifest}",
     ),
     "exclusion_lists": PublishedSet(
-        "lists of Freesound ids that are in Clotho's or AudioCaps' test sets (MIT, aac-datasets)",
+        "lists of WavCaps' sounds that are in Clotho or AudioCaps too (MIT, aac-datasets)",
         _files(
             _LISTS,
             {
-                "Labbeti/aac-datasets/main/data/wavcaps/blacklist_clotho.full.csv": "",
-                "Labbeti/aac-datasets/main/data/wavcaps/blacklist_audiocaps.full.csv": "",
+                "blacklist_clotho.full.csv": "",
+                "blacklist_audiocaps.full.csv": "",
             },
         ),
         steps=(
