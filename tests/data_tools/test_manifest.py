@@ -279,5 +279,5 @@ def test_clip_paths_with_two_dots_are_resolved(tmp_path: Path, monkeypatch: pyte
     for nowhere in ("../loop/../a.wav", "a\0b/../a.wav"):
         Path("own.jsonl").write_text(json.dumps({"id": "a", "path": nowhere, "captions": ["x"]}) + "\n")
         assert main(["check", "own.jsonl"]) == 1, "a missing file"
-    assert doctest.testmod(files) == (0, 2)
+    assert doctest.testmod(files) == (0, 3)
     assert doctest.testmod(tables) == (0, 5)
