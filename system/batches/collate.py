@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from data_tools.manifest import Clip
-from system.batches.crops import Crops, batches_ahead
+from system.batches.crops import Crops
 from system.batches.mixing import mixed
-from system.batches.sampler import Item, Sampler
+from system.batches.sampler import Item, Sampler, batches_ahead
 from system.batches.shares import chunks_of
 from system.batches.teachers import Teachers
 from system.compute.distributed import process_count, process_index

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-BATCHES_AHEAD = 3  # most batches that are read or decoded during the current step
-
 # B items of a batch, T frames of a clip, D values in a frame
 
 
@@ -28,8 +26,3 @@ class Crops(NamedTuple):
         spare = max(0, length - self.longest)
         first = min(int(self.offsets[item, int(added)] * (spare + 1)), spare)
         return first, min(length, self.longest)
-
-
-def batches_ahead(has_relevance: bool) -> int:
-    """Return how many batches are made during the current step: one if it needs CIDEr-D, which one thread computes."""
-    return 1 if has_relevance else BATCHES_AHEAD

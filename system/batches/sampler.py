@@ -13,6 +13,8 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment, inside_recordings
 
+BATCHES_AHEAD = 3  # most batches that are read or decoded during the current step
+
 
 class Added(NamedTuple):
     """A clip that is mixed with an item's own.
@@ -148,3 +150,8 @@ class Sampler:
         Returns: (batch_size, 2) positions in [0, 1), of each item's clip and of the clip that is mixed into it.
         """
         return np.random.default_rng([*self.seed, len(self.streams) + 2, step]).random((self.batch_size, 2))
+
+
+def batches_ahead(has_relevance: bool) -> int:
+    """Return how many batches are made during the current step: one if it needs CIDEr-D, which one thread computes."""
+    return 1 if has_relevance else BATCHES_AHEAD

@@ -13,7 +13,7 @@ import numpy as np
 
 from data_tools.audio.excerpts import Sound, read_excerpt, sound_of
 from data_tools.audio.read import AudioError
-from system.batches.crops import batches_ahead
+from system.batches.sampler import batches_ahead
 from system.experts.waveform import Waveform
 from system.features.audio_files import decode_threads
 from system.plan.estimates import CORE_FLOPS, GPUS, Estimates
