@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sqlite3
 import threading
 import time
 from contextlib import closing
@@ -333,8 +334,8 @@ def test_content_keys_are_cached_by_concurrent_processes(tmp_path: Path) -> None
     for process in processes:
         process.join()
         assert process.exitcode == 0
-    with closing(ContentKeys(tmp_path / "banks")) as keys:
-        assert keys._execute("select count(*) from files") == [(200,)]
+    with closing(sqlite3.connect(tmp_path / "banks" / "contents.sqlite")) as store:
+        assert store.execute("select count(*), count(distinct sha256) from files").fetchall() == [(200, 200)]
 
 
 def test_processes_start_reading_at_different_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

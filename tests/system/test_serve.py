@@ -503,7 +503,7 @@ def test_serving_on_all_addresses_logs_a_warning(unbroken: Path, root: Path) -> 
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "0.0.0.0 is no loopback address: everybody who reaches this machine" in errors
+    assert "0.0.0.0 is not a loopback address: everybody who reaches this machine" in errors
 
 
 def test_invalid_serve_arguments_are_refused(
