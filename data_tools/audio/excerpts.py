@@ -50,13 +50,13 @@ def sound_of(path: Path | str) -> Sound:
     Raises AudioError for a missing, empty or undecodable file, and for a cut one if its headers show it.
     """
     with opened(path, "quick") as file:
-        lead = _mp3_lead(path, file.frames, file.samplerate) if file.format == "MP3" else 0
-        return Sound(file.frames, file.samplerate, file.name == str(path), lead)
+        lead = _mp3_lead(file.path, file.frames, file.samplerate) if file.format == "MP3" else 0
+        return Sound(file.frames, file.samplerate, file.name == str(file.path), lead)
 
 
-def _mp3_lead(path: Path | str, samples: int, rate: int) -> int:
+def _mp3_lead(path: Path, samples: int, rate: int) -> int:
     """Return the number of samples of an MP3 file to decode before an excerpt begins: MP3_LEAD, or all."""
-    with Path(path).open("rb") as file:
+    with path.open("rb") as file:
         start, end = after_tags(file, 0), file.seek(0, os.SEEK_END)
         is_variable = b"Xing" in read_at(file, start, 4096)  # a tag that is called Info for a constant bit rate
     bytes_per_frame = (end - start) * (1152 if rate >= 32_000 else 576) / samples
@@ -97,7 +97,7 @@ def _decoded(path: Path | str, sound: Sound, begin: int, end: int) -> Iterator[t
         done = max(0, begin - sound.lead)
         if done:
             file.seek(done)
-        for block, is_last in mono_blocks(path, file, end - done):
+        for block, is_last in mono_blocks(file, end - done):
             useful = block[max(0, begin - done) :]
             done += len(block)
             if len(useful):

@@ -9,6 +9,7 @@ from typing import IO
 
 import numpy as np
 
+from data_tools.audio.members import on_disk
 from data_tools.audio.parts import AudioError
 from data_tools.audio.read import FRAME_SUFFIXES, holds_frames, require_file
 from data_tools.errors import located
@@ -34,11 +35,17 @@ def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
     if not holds_frames(path):
         raise AudioError(f"{path}: not a file of published frames; use one that ends in {' or '.join(FRAME_SUFFIXES)}")
     require_file(path)
+    with on_disk(path) as file:
+        return _read(file, array)
+
+
+def _read(path: Path, array: str | None) -> np.ndarray:
+    """Read published frames from a file on disk, as read_frames does."""
     try:
         if zipfile.is_zipfile(path):
             return _archived_frames(path, array)
-        with Path(path).open("rb") as file:
-            return _frames(path, file, Path(path).stat().st_size)
+        with path.open("rb") as file:
+            return _frames(path, file, path.stat().st_size)
     except AudioError:
         raise
     except Exception as error:  # parsers of damaged headers raise anything: TokenError, SyntaxError, RuntimeError, ...

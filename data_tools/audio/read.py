@@ -17,10 +17,11 @@ import numpy as np
 
 from data_tools.audio.containers import refuse_partial, whole_sound
 from data_tools.audio.flac import refuse_longer_flac
+from data_tools.audio.members import container_of, on_disk, size_of
 from data_tools.audio.parts import AudioError as AudioError  # re-exported for all readers of audio
 from data_tools.audio.parts import Reheaded
 from data_tools.audio.resampling import Resampling, Wave, resampler
-from data_tools.documents.json_text import sha256_of
+from data_tools.documents.json_text import quick_sha256, sha256_of
 from data_tools.errors import located
 
 if TYPE_CHECKING:
@@ -54,10 +55,14 @@ FRAME_SUFFIXES = (".npz", ".npy")  # of files of published frames in place of au
 
 
 def require_file(path: Path | str) -> None:
-    """Raise AudioError for a missing file, a folder, and a pipe or device, which cannot be read twice."""
-    if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
+    """Raise AudioError for a missing file, a folder, and a pipe or device, which cannot be read twice.
+
+    Of a member, the file that contains it must exist.
+    """
+    file = container_of(path)
+    if file.exists() and not file.is_file() and not file.is_dir():
         raise AudioError(f"{path}: is a pipe or a device; give a regular file")
-    if not Path(path).is_file():
+    if not file.is_file():
         raise AudioError(f"{path}: no such file; correct the path")
 
 
@@ -97,19 +102,19 @@ def read_audio(
             raise AudioError(f"{path}: {_size(file)} cannot be resampled to {sample_rate:,} Hz: {error}") from error
         wave = np.empty(max_frames * sample_rate // file.samplerate + 1, np.float32)
         made = 0
-        for part in resampled(mono_blocks(path, file, max_frames), resample):
+        for part in resampled(mono_blocks(file, max_frames), resample):
             wave[made : made + len(part)] = part
             made += len(part)
         return wave[:made]
 
 
-def mono_blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Iterator[tuple[Wave, bool]]:
+def mono_blocks(file: "soundfile.SoundFile", length: int) -> Iterator[tuple[Wave, bool]]:
     """Yield the next `length` samples of an open file as mono blocks, each with whether it is the last of them.
 
     Raises AudioError as decoded_blocks does.
     """
     done = 0
-    for block in decoded_blocks(path, file, length):
+    for block in decoded_blocks(file, length):
         done += len(block)
         yield mixed_to_mono(block), done == length
 
@@ -149,7 +154,7 @@ def readable_seconds(path: Path | str) -> float | None:
 def decode(path: Path | str) -> None:
     """Decode a whole audio file, and keep nothing. Raises as read_audio, but for no length of a file."""
     with opened(path) as file:
-        for _ in decoded_blocks(path, file, file.frames):
+        for _ in decoded_blocks(file, file.frames):
             pass
 
 
@@ -163,7 +168,7 @@ def check_audio(path: Path | str) -> str | None:
     """
     with opened(path) as file:
         low, high = mono_low, mono_high = np.inf, -np.inf
-        for block in decoded_blocks(path, file, file.frames):
+        for block in decoded_blocks(file, file.frames):
             mono = mixed_to_mono(block)
             low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
             mono_low, mono_high = min(mono_low, mono.min()), max(mono_high, mono.max())
@@ -200,7 +205,14 @@ def peaks(path: Path | str, parts: int) -> Wave:
 def content_key(path: Path | str) -> str:
     """Return the SHA-256 of the file's bytes, in hexadecimal. Raises AudioError for a missing file."""
     require_file(path)
-    return sha256_of(Path(path))
+    with on_disk(path) as file:
+        return sha256_of(file)
+
+
+def quick_key(path: Path | str) -> str:
+    """Return the quick_sha256 of a file or member; see json_text.py. Raises OSError, or AudioError for a member."""
+    with on_disk(path) as file:
+        return quick_sha256(file)
 
 
 def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality: Any) -> bytes:
@@ -225,12 +237,12 @@ def mixed_to_mono(block: Wave) -> Wave:
     return np.asarray((block[:, 0] + block[:, 1]) / 2 if block.shape[1] == 2 else block.mean(axis=1), np.float32)
 
 
-def decoded_blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Iterator[Wave]:
+def decoded_blocks(file: "soundfile.SoundFile", length: int) -> Iterator[Wave]:
     """Yield the next `length` samples of an open file, (n, channels) at a time.
 
     Raises AudioError if the file has fewer samples, and for NaN, infinite or absurd samples (above MAX_PEAK).
     """
-    done = 0
+    path, done = file.path, 0
     while done < length:
         count = min(length - done, max(1, _BLOCK // file.channels))
         samples = file.read(count, dtype="float32", always_2d=True)
@@ -247,7 +259,7 @@ def decoded_blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -
         done += len(samples)
         yield samples
     if done == file.frames and file.format == "FLAC":
-        refuse_longer_flac(Path(path))
+        refuse_longer_flac(path)
 
 
 def _size(file: "soundfile.SoundFile") -> str:
@@ -265,7 +277,9 @@ def _sequential_file() -> type["soundfile.SoundFile"]:
     import soundfile
 
     class SequentialFile(soundfile.SoundFile):  # type: ignore[misc]
-        """Audio file without jumps between calls of `read`; `seek` still works."""
+        """Audio file without jumps between calls of `read`; `seek` still works. path: See `opened`."""
+
+        path: Path
 
         def seekable(self) -> bool:
             """Return False, so that `read` does not jump."""
@@ -276,19 +290,21 @@ def _sequential_file() -> type["soundfile.SoundFile"]:
 
 @contextmanager
 def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.SoundFile"]:
-    """Open an audio file for the duration of a `with` block.
+    """Open an audio file for the duration of a `with` block. Its attribute `path` is the file that holds its bytes.
 
     Raises AudioError if it is missing, empty, damaged or in another format.
+
     checks: "all" finds cut and joined files. "quick" trusts an MP3 file's tag about its length. "none" is for a file
     that was opened before and is readable without repair: the name of the open file was its path.
     """
     import soundfile
 
     require_file(path)
-    if not Path(path).stat().st_size:
+    if not size_of(path):
         raise AudioError(f"{path}: the file is empty (0 bytes); copy or download it again")
     try:
-        with _source(path, checks) as source, _sequential_file()(source) as file:
+        with on_disk(path) as whole, _source(whole, checks) as source, _sequential_file()(source) as file:
+            file.path = whole
             if file.format not in _FORMATS:
                 raise AudioError(f"{path}: the format {file.format_info} is not supported; convert it to WAV or FLAC")
             if not file.frames:
@@ -302,7 +318,7 @@ def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.Soun
                 file.seek(0)  # without it, libsndfile reads the encoder's delay of Opus that starts late
             yield file
     except soundfile.LibsndfileError:
-        _require_bytes(path)
+        _require_bytes(container_of(path))
         if holds_frames(path):
             raise AudioError(f"{path}: contains published frames, not audio; use the expert feature_files") from None
         raise AudioError(f"{path}: cannot be decoded; download it again, or convert it to WAV or FLAC") from None
@@ -310,29 +326,29 @@ def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.Soun
         raise located(error, error.filename or path) from error
 
 
-def _require_bytes(path: Path | str) -> None:
+def _require_bytes(path: Path) -> None:
     """Raise OSError if the system cannot read a file to its end; libsndfile would report it as damaged or shorter."""
-    sha256_of(Path(path))
+    sha256_of(path)
 
 
 @contextmanager
-def _source(path: Path | str, checks: Checks) -> Iterator[Path | str | Reheaded]:
+def _source(path: Path, checks: Checks) -> Iterator[Path | str | Reheaded]:
     """Yield the input for libsndfile: the path, a file object with a corrected header, or ffmpeg's WAV file."""
-    source: Path | Reheaded | None = Path(path)
+    source: Path | Reheaded | None = path
     if checks != "none":
         is_known = not str(path).lower().endswith(FFMPEG_SUFFIXES)
-        source = whole_sound(Path(path), quick=checks == "quick") if is_known else None
+        source = whole_sound(path, quick=checks == "quick") if is_known else None
     if source:
         with nullcontext() if isinstance(source, Path) else source:
             yield source
     else:
         with _by_ffmpeg(path) as wav:
-            refuse_partial(Path(path))
+            refuse_partial(path)
             yield wav
 
 
 @contextmanager
-def _by_ffmpeg(path: Path | str) -> Iterator[str]:
+def _by_ffmpeg(path: Path) -> Iterator[str]:
     """Decode the first audio stream of a file into a temporary WAV file, at its sample rate; yield the WAV's path.
 
     Raises AudioError if ffmpeg is not installed, and for every error that ffmpeg reports. (ffmpeg itself continues.)

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from data_tools.audio.members import container_of, size_of
 from data_tools.audio.read import (
     MIN_RATE,
     AudioError,
@@ -136,7 +137,7 @@ def transcode(clip: Clip, path: Path, encoding: Encoding) -> float:
 def _resampled(path: str, rate: int) -> Iterator[Wave]:
     """Yield the samples of a file as mono blocks at `rate` Hz."""
     with opened(path) as file:
-        yield from resampled(mono_blocks(path, file, file.frames), resampler(file.samplerate, rate, "soxr_hq"))
+        yield from resampled(mono_blocks(file, file.frames), resampler(file.samplerate, rate, "soxr_hq"))
 
 
 class Finished(NamedTuple):
@@ -173,7 +174,7 @@ def transcode_all(clips: Sequence[Clip], out: Path, encoding: Encoding, workers:
         clip, path = clips[index], out / "audio" / names[index]
         try:
             require_file(clip.path)
-            state = Path(clip.path).stat()
+            state = container_of(clip.path).stat()
             known = before.get(names[index])
             if known and path.is_file() and known[:3] == (clip.path, state.st_size, state.st_mtime_ns):
                 return known
@@ -225,7 +226,7 @@ def _require_same_settings(out: Path, manifest: Path, encoding: Encoding) -> Non
 
 def _size(clips: Sequence[Clip]) -> str:
     """Format the size of the clips' audio files."""
-    return format_size(sum(path.stat().st_size for path in {Path(clip.path) for clip in clips} if path.is_file()))
+    return format_size(sum(size_of(path) for path in {clip.path for clip in clips} if container_of(path).is_file()))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_tools.audio.frames import read_frames
+from data_tools.audio.members import container_of
 from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key, holds_frames
 from data_tools.cli import add_json, counted, ending_in, progress, section
 from data_tools.documents.strict import Report, print_report
@@ -155,7 +156,7 @@ def _read(path: str, quick: bool) -> Result:
     """
     silent = None
     try:
-        if Path(path).is_dir() or not Path(path).exists():
+        if (file := container_of(path)).is_dir() or not file.exists():
             return MISSING, "", None
         if holds_frames(path):
             read_frames(path)

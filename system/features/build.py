@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from data_tools.audio.members import size_of
 from data_tools.audio.read import AudioError
 from data_tools.cli import SHOWN, counted, each, progress, ranks
 from data_tools.errors import KitError
@@ -344,6 +345,6 @@ def _seconds(clip: Clip) -> float:
     if clip.seconds is not None:
         return clip.seconds
     try:
-        return Path(clip.path).stat().st_size / BYTES_A_SECOND
+        return size_of(clip.path) / BYTES_A_SECOND
     except OSError:  # reading the clip will report it
         return 0.0

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from data_tools.audio.members import container_of
 from data_tools.audio.read import AudioError, content_key
 from data_tools.errors import KitError
 
@@ -116,7 +117,7 @@ class ContentKeys:
         open files, no permission). Such a clip is never left out as if it were missing.
         """
         try:
-            status = os.stat(path)  # noqa: PTH116  a third of the time of Path(path).stat()
+            status = os.stat(container_of(path))  # noqa: PTH116  a third of the time of Path(path).stat()
         except FileNotFoundError as error:
             raise AudioError(f"{path}: no such audio file") from error
         stored = self._facts.get(path, status)
@@ -130,7 +131,7 @@ class ContentKeys:
         if path in self._read_now:
             return self._read_now[path]
         try:
-            status, key = Path(path).stat(), content_key(path)
+            status, key = container_of(path).stat(), content_key(path)
         except FileNotFoundError as error:
             raise AudioError(f"{path}: no such audio file") from error
         self._facts.put(path, status, [key])

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio.excerpts import Sound, sound_of
-from data_tools.audio.read import AudioError, content_key, decode
+from data_tools.audio.members import container_of
+from data_tools.audio.read import AudioError, content_key, decode, quick_key
 from data_tools.cli import each, ranks
-from data_tools.documents.json_text import quick_sha256
 from data_tools.manifest import Clip
 from system.features.contents import FileFacts
 
@@ -92,7 +92,7 @@ def _facts_in(banks: Path) -> FileFacts:
 def _state(path: str) -> os.stat_result | None:
     """Return the size and times of a file; None if it is missing."""
     try:
-        return os.stat(path)  # noqa: PTH116  a third of the time of Path(path).stat()
+        return os.stat(container_of(path))  # noqa: PTH116  a third of the time of Path(path).stat()
     except FileNotFoundError:
         return None
 
@@ -127,7 +127,7 @@ def _read(path: str, whole: bool, verify: bool) -> FoundSound:
         sound = sound_of(path)
         if whole:
             decode(path)
-        return FoundSound(quick_sha256(Path(path)), sound, whole, "", content_key(path) if verify else None)
+        return FoundSound(quick_key(path), sound, whole, "", content_key(path) if verify else None)
     except AudioError as error:
         return FoundSound(reason=str(error))
 

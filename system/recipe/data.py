@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from data_tools.audio.members import container_of
+from data_tools.audio.read import quick_key
 from data_tools.cli import counted
-from data_tools.documents.json_text import quick_sha256
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Joined, of_split, read_manifest
 from data_tools.moments import Moment, read_moments
@@ -50,7 +51,7 @@ class Data:
 
     def quick_sha256(self, clip: Clip) -> str:
         """Return the quick_sha256 of a readable clip's file. It is the key of waveforms that are read from files."""
-        return self.features.keys[clip.id] if self.features.waveforms == "files" else quick_sha256(Path(clip.path))
+        return self.features.keys[clip.id] if self.features.waveforms == "files" else quick_key(clip.path)
 
     def shared(self, some: list[str], others: list[str]) -> int:
         """Count the clips of the data sources `others` that are also in the data sources `some`.
@@ -107,7 +108,7 @@ def load_data(
     for name, source in recipe.data.items():
         if count_and_cure := few_clips(source, len(clips[name])):
             log.warning("data source %s: too few clips: %s has %s", name, source.manifest, count_and_cure)
-        if not any(Path(clip.path).is_file() for clip in clips[name]):
+        if not any(container_of(clip.path).is_file() for clip in clips[name]):
             _refuse_source(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
     augmentations = read_augmentations(recipe, clips)
     for stage, augmentation in augmentations.items():

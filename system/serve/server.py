@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import stat
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from importlib.resources import files
@@ -22,6 +23,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import HttpProcessingError
 
+from data_tools.audio.members import Member, container_of, member_of
 from data_tools.audio.read import AudioError, holds_frames, peaks
 from data_tools.names import is_utf8
 from system.ranking.base import Hit
@@ -204,24 +206,29 @@ class SearchPage:
 
 
 class _Opened(NamedTuple):
-    """A clip's file at the start of the page: its path after resolving all links, and its identity."""
+    """A clip's file at the start of the page: its path after resolving all links, and its identity.
+
+    member: For a clip inside of this file, a tar, zip or parquet file; None for a file of its own.
+    """
 
     path: str
     status: tuple[int, ...]
+    member: Member | None
 
     @classmethod
     def of(cls, path: str) -> "_Opened | None":
         """Return an object with the path and the identity of a clip's file; None if the file is missing."""
         try:
-            resolved = os.path.realpath(path, strict=True)
-            return cls(resolved, _identity(Path(resolved).stat()))
+            resolved = os.path.realpath(container_of(path), strict=True)
+            return cls(resolved, _identity(Path(resolved).stat()), member_of(path))
         except OSError:
             return None
 
     def open(self) -> int | None:
-        """Open the recorded file. Returns: A descriptor; None if the file is missing or another file has replaced it.
+        """Open the recorded file, or a copy of the recorded member. Returns: A descriptor.
 
-        A symbolic link in its place counts as another file.
+        Returns None if the file is missing or another file has replaced it. A symbolic link in its place counts as
+        another file.
         """
         try:
             number = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -229,9 +236,19 @@ class _Opened(NamedTuple):
             return None
         status = os.fstat(number)
         if stat.S_ISREG(status.st_mode) and _identity(status) == self.status:
-            return number
+            return _copied(number, self.member) if self.member else number
         os.close(number)
         return None
+
+
+def _copied(number: int, member: Member) -> int | None:
+    """Close the descriptor of a member's container. Returns: That of a copy; None if the member cannot be read."""
+    os.close(number)
+    with suppress(AudioError), tempfile.TemporaryFile() as copy:
+        copy.write(member.read())
+        copy.flush()
+        return os.dup(copy.fileno())
+    return None
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:

@@ -1,0 +1,193 @@
+"""Members of tar, zip and parquet files.
+
+A member is a file inside of another one. It is read in place, without unpacking. Its path states where its bytes are:
+
+    shards/train-000.tar/1536+98304/dog.flac                       98,304 bytes, from byte 1,536 on
+    part.parquet/4096+70000+snappy+131072+200+97000/dog.flac       70,000 compressed bytes, from byte 4,096 on, are
+                                                                   131,072 bytes; 97,000 of these, from byte 200 on
+
+A zip file in parts (name.z01, name.z02 .. name.zip) is named by its last part; its bytes are counted from name.z01 on.
+"""
+
+import re
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from data_tools.audio.parts import AudioError, read_at
+from data_tools.errors import located
+from data_tools.files import short_name
+
+CONTAINERS = (".tar", ".zip", ".parquet")
+LONGEST_NAME = 100  # bytes of a member's name in that of its temporary copy
+_PATH = re.compile(
+    r"(?P<container>.+(?i:\.tar|\.zip|\.parquet))/(?P<start>\d{1,18})\+(?P<length>\d{1,18})"
+    r"(?:\+(?P<codec>[a-z0-9]+)\+(?P<total>\d{1,18})\+(?P<skip>\d{1,18})\+(?P<size>\d{1,18}))?/(?P<name>[^/]+)",
+    re.DOTALL,
+)
+
+
+class Packed(NamedTuple):
+    """Compression of a member. codec: Name in pyarrow, or "deflate". total: Bytes after decompression.
+
+    skip, size: Place of the member among these bytes.
+    """
+
+    codec: str
+    total: int
+    skip: int
+    size: int
+
+
+class Member(NamedTuple):
+    """A file inside of another file.
+
+    container: The tar, zip or parquet file. start, length: Place of its bytes there. packed: None: as they are.
+    """
+
+    container: Path
+    name: str
+    start: int
+    length: int
+    packed: Packed | None = None
+
+    @property
+    def path(self) -> str:
+        """The path that stands for the member in a manifest."""
+        numbers = [self.start, self.length, *(self.packed or ())]
+        return f"{self.container}/{'+'.join(map(str, numbers))}/{PurePath(self.name).name}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of the member."""
+        return self.packed.size if self.packed else self.length
+
+    def read(self) -> bytes:
+        """Return the member's bytes. Raises AudioError if the container is missing, cut or damaged."""
+        if not self.packed:
+            return read_span(self.container, self.start, self.length)
+        read = _unpacked_span if self.packed.size < self.packed.total / 4 else _unpacked_span.__wrapped__
+        try:
+            whole = read(self.container, self.start, self.length, self.packed.codec, self.packed.total)
+        except (OSError, ValueError, zlib.error) as error:
+            raise AudioError(f"{self.path}: damaged ({error}); copy or download {self.container} again") from None
+        if len(whole) != self.packed.total:
+            raise AudioError(f"{self.path}: damaged, or cut; copy or download {self.container} again")
+        return whole[self.packed.skip : self.packed.skip + self.packed.size]
+
+
+def member_of(path: Path | str) -> Member | None:
+    """Return the member that a path stands for; None for the path of a file."""
+    text = str(path)
+    found = _PATH.fullmatch(text) if "+" in text else None
+    if not found:
+        return None
+    packed = None
+    if found["codec"]:
+        packed = Packed(found["codec"], int(found["total"]), int(found["skip"]), int(found["size"]))
+    return Member(Path(found["container"]), found["name"], int(found["start"]), int(found["length"]), packed)
+
+
+def container_of(path: Path | str) -> Path:
+    """Return the file on disk that holds the bytes of a path: the tar, zip or parquet file of a member."""
+    member = member_of(path)
+    return member.container if member else Path(path)
+
+
+def size_of(path: Path | str) -> int:
+    """Return the bytes of a file or member. Raises OSError for a missing file."""
+    member = member_of(path)
+    return member.size if member and member.container.stat() else Path(path).stat().st_size
+
+
+@contextmanager
+def on_disk(path: Path | str) -> Iterator[Path]:
+    """Yield the path of a file with the bytes of `path`: itself, or for a member a temporary copy with its suffix.
+
+    Raises AudioError if a member cannot be read. An AudioError from the `with` block that names the copy names the
+    member instead.
+    """
+    member = member_of(path)
+    if member is None:
+        yield Path(path)
+        return
+    content = member.read()
+    name = PurePath(short_name(member.name, LONGEST_NAME))
+    with tempfile.NamedTemporaryFile(prefix=f"{name.stem}.", suffix=name.suffix) as copy:
+        try:
+            copy.write(content)
+            copy.flush()
+        except OSError as error:
+            raise located(error, copy.name) from error
+        try:
+            yield Path(copy.name)
+        except AudioError as error:
+            raise AudioError(str(error).replace(copy.name, str(path))) from error
+
+
+def parts_of(container: Path) -> list[Path]:
+    """Return the files that a container consists of: itself, after the other parts of a zip file in parts."""
+    first = container.with_suffix(".z01")
+    if container.suffix.lower() != ".zip" or not first.exists():
+        return [container]
+    parts: list[Path] = []
+    while (part := container.with_suffix(f".z{len(parts) + 1:02}")).exists():
+        parts.append(part)
+    return [*parts, container]
+
+
+def read_span(container: Path, start: int, length: int) -> bytes:
+    """Return `length` bytes of a container, from byte `start` on, counted over its parts.
+
+    Raises AudioError if it is missing or ends before them; OSError if the system cannot read it.
+    """
+    found = []
+    try:
+        for part in parts_of(container):
+            size = part.stat().st_size
+            if length and start < size:
+                with part.open("rb") as file:
+                    found.append(read_at(file, start, min(length, size - start)))
+                length -= len(found[-1])
+                start += len(found[-1])
+            start -= size
+    except FileNotFoundError:
+        raise AudioError(
+            f"{container}: no such file; copy it here again, or correct its path in the manifest"
+        ) from None
+    if length:
+        raise AudioError(f"{container}: ends too early, {length} bytes are missing; copy or download it again")
+    return b"".join(found)
+
+
+@lru_cache(maxsize=2)
+def _unpacked_span(container: Path, start: int, length: int, codec: str, total: int) -> bytes:
+    """Return bytes of a container after decompression. The last ones are kept for the members next to this one."""
+    return unpacked(read_span(container, start, length), codec, total)
+
+
+def unpacked(content: bytes, codec: str, total: int) -> bytes:
+    """Decompress bytes. codec: "deflate", or a name in pyarrow. total: Bytes after decompression.
+
+    Raw snappy data lacks its stated length here. Raises OSError, ValueError or zlib.error for damaged bytes, and
+    ModuleNotFoundError without pyarrow.
+    """
+    if codec == "deflate":
+        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, total + 1)
+    import pyarrow
+
+    data = _varint(total) + content if codec == "snappy" else content
+    return bytes(pyarrow.decompress(data, total, codec, asbytes=True))
+
+
+def _varint(number: int) -> bytes:
+    """Return a number as snappy states the length of its data: seven bits a byte, the lowest first."""
+    digits = []
+    while number > 127:
+        digits.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*digits, number])
