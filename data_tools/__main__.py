@@ -17,9 +17,11 @@ VERBS = {
         "freesound.status",
     ),
     "export": Verb(
-        "write the sounds of a store as a table",
-        "python -m data_tools export data/freesound.sqlite --out data/freesound.csv",
-        "freesound.export",
+        "write the sounds of a store as a table, or a manifest with its audio as parquet files or WebDataset tars",
+        "python -m data_tools export data/freesound.sqlite --out data/freesound.csv\n"
+        "  python -m data_tools export data/clotho.jsonl --format webdataset --out data/clotho_shards",
+        "datasets.export",
+        resumes=True,
     ),
     "fetch": Verb(
         "fetch the audio of the best descriptions, as FLAC with a manifest; never a sound that is on an exclusion list",
@@ -63,6 +65,11 @@ VERBS = {
         "make a manifest of any table of audio files and captions",
         "python -m data_tools table my.csv --audio file --caption caption --out data/my.jsonl",
         "datasets.table",
+    ),
+    "hub": Verb(
+        "make a manifest of parquet files with audio, or of tar and zip files, and leave the audio in them",
+        "python -m data_tools hub data/AudioCaps --preset OpenSound/AudioCaps --out data/audiocaps.jsonl",
+        "datasets.hub",
     ),
     "blind": Verb(
         "make a manifest of a folder of audio without captions",

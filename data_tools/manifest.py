@@ -123,12 +123,16 @@ def audio_clip(
     freesound_id: str | None = None,
     licence: str | None = None,
     uploader: str | None = None,
+    path: str | None = None,
 ) -> Clip:
-    """Make the clip of the file `name` in a folder. licence, uploader: "" and None mean unknown."""
+    """Make the clip of the file `name` in a folder.
+
+    licence, uploader: "" and None mean unknown. path: Of the file, if it is not in the folder but a member of another.
+    """
     return Clip(
         id=f"{source}/{split}/{name}",
         file_name=name,
-        path=absolute(folder / name),
+        path=path or absolute(folder / name),
         seconds=seconds,
         captions=captions,
         source=source,

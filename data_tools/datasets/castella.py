@@ -19,7 +19,8 @@ from data_tools.audio.read import readable_seconds
 from data_tools.cli import SHOWN, add_manifest, counted, ending_in
 from data_tools.documents.annotations import SPLIT_OF_NAME, Annotations, Fault, is_annotation, read_annotations
 from data_tools.errors import DataError
-from data_tools.files import require_folder, require_other
+from data_tools.files import absolute, require_folder, require_other
+from data_tools.hub.archives import archived_files
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
 from data_tools.moments import Moment, write_moments
 from data_tools.names import audio_names, check_source, tree_files
@@ -53,7 +54,8 @@ def read_castella(
         root: Folder with <name>_{train,val,test}_release.jsonl, or with json/en/{train,val,test}.json, which is used
             for splits without a release. Queries without windows, in a file whose name contains no split, form the
             split blind.
-        audio: Folder with the audio (default: root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a).
+        audio: Folder with the audio (default: root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a); or
+            with tar or zip files that contain it.
         suffixes: Suffixes of the audio files; FEATURES for a folder of published features. Such a folder has one file
             per recording, and lengths are the published ones.
         keep_missing: Include recordings without a file, with the published length. Otherwise they and their queries are
@@ -65,14 +67,16 @@ def read_castella(
     published = Published([], [], [], [], [])
     for split, (path, annotations) in _by_split(root).items():
         folders = [(audio or root) / split, audio or root]
-        present = {Path(name).stem: (folder, name) for folder in reversed(folders) for name in _files(folder, suffixes)}
+        files = [(name, path) for folder in reversed(folders) for name, path in _files(folder, suffixes).items()]
+        present = {Path(name).stem: (name, path) for name, path in files}
         clips = {}
         for vid, seconds in annotations.seconds.items():
-            folder, name = present.get(vid, (folders[0], f"{vid}{suffixes[0]}"))
+            name, file = present.get(vid, (f"{vid}{suffixes[0]}", None))
             captions = [annotations.captions[vid]] if vid in annotations.captions else []
-            known = readable_seconds(folder / name) if vid in present and suffixes != FEATURES else None
+            known = readable_seconds(file) if file and suffixes != FEATURES else None
             if vid in present or keep_missing or annotations.is_blind:
-                clips[vid] = audio_clip(folder, name, source, split, captions, seconds if known is None else known)
+                length = seconds if known is None else known
+                clips[vid] = audio_clip(folders[0], name, source, split, captions, length, path=file)
         for query in annotations.queries:
             check_caption(query.text, f"{path}, {query.where}")
             if clip := clips.get(query.vid):
@@ -115,11 +119,15 @@ def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
     return by_split
 
 
-def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
-    """Return the names of the files in a folder that end in one of `suffixes`, of audio or of features."""
+def _files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
+    """Return the files of audio or features in a folder, or else in its tar and zip files: dict from name to path."""
+    if not folder.exists():
+        return {}
+    names = audio_names(folder)
     if suffixes == FEATURES:
-        return sorted(path.name for path in folder.glob("*.npz")) if folder.is_dir() else []
-    return [name for name in audio_names(folder) if Path(name).suffix.lower() in suffixes]
+        names = sorted(path.name for path in folder.glob("*.npz"))
+    found = {name: absolute(folder / name) for name in names if Path(name).suffix.lower() in suffixes}
+    return found or archived_files(folder, suffixes)
 
 
 def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[str], suffixes: tuple[str, ...]) -> str:
@@ -144,7 +152,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("root", type=Path, help="folder with the published annotations")
     files = parser.add_mutually_exclusive_group()
-    files.add_argument("--audio", type=Path, help="folder with the audio, in <split>/ or directly (default: root)")
+    audio = "folder with the audio, in <split>/ or directly, also in tar or zip files (default: root)"
+    files.add_argument("--audio", type=Path, help=audio)
     features = "published features in place of audio: <vid>.npz in <split>/ or directly, for the expert feature_files"
     files.add_argument("--features", type=Path, help=features)
     keep_help = "also list recordings whose file is missing, as those of a blind list always are"
@@ -159,7 +168,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out.absolute() == arguments.moments.absolute():
         raise DataError(f"--out and --moments are both {arguments.out}; give different names")
     source, features = check_source(arguments.name), arguments.features
-    if features is not None:
+    if features is not None and not features.is_file():
         require_folder(features)
     folder, suffixes = features or arguments.audio, FEATURES if features else SUFFIXES
     published = read_castella(arguments.root, folder, source, suffixes, arguments.keep_missing)

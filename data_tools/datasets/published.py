@@ -104,7 +104,8 @@ SETS = {
         _files(_AUDIOCAPS, {"train.csv": "", "val.csv": "", "test.csv": ""}),
         steps=(
             "audio: get the 10 s from start_time of each youtube_id, and put them at "
-            "{folder}/<split>/<youtube_id>_<start_time>.wav (also .flac or .mp3)",
+            "{folder}/<split>/<youtube_id>_<start_time>.wav (also .flac or .mp3); or read a copy of the data set "
+            "OpenSound/AudioCaps by the verb hub",
             "python -m data_tools audiocaps {folder} --out {manifest}",
         ),
     ),
@@ -115,8 +116,8 @@ SETS = {
             "captions: copy json_files/ of the data set cvssp/WavCaps on the Hugging Face hub into {folder}",
             "audio, 157 GB as MP3 at 32 kHz: fetch WavCaps_mp3.7z.001 to .015, whose addresses are in "
             "download_datasets.py of github.com/CPJKU/dcase2025_task6_baseline, then: 7z x WavCaps_mp3.7z.001",
-            "or 941 GB as FLAC: Zip_files/ of cvssp/WavCaps; join the parts of an archive by zip -s 0 FreeSound.zip "
-            "--out whole.zip, then: 7z x whole.zip",
+            "or 941 GB as FLAC, without unpacking: copy Zip_files/ of cvssp/WavCaps into {folder}, then: python -m "
+            "data_tools hub {folder} --preset cvssp/WavCaps --out {manifest}",
             "python -m data_tools wavcaps {folder}/fsd_final.json --audio {folder}/freesound --exclude "
             "dcase2025_task6_excluded_freesound_ids.csv --out {folder}_freesound.jsonl (likewise bbc_final, sb_final "
             "and as_final, each with its own --out)",

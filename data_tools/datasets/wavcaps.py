@@ -14,12 +14,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from data_tools.audio.members import member_of
 from data_tools.audio.read import AUDIO_SUFFIXES, readable_seconds
 from data_tools.cli import add_manifest, counted
 from data_tools.documents.json_text import parse_json
 from data_tools.documents.strict import faults_of
 from data_tools.errors import DataError
-from data_tools.files import read_text, require_folder
+from data_tools.files import absolute, read_text, require_folder
+from data_tools.hub.archives import archived_files
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import Clip, audio_clip, check_caption, write_manifest
 from data_tools.names import audio_names, check_source
@@ -33,14 +35,13 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
 
     path: {"num_captions_per_audio": 1, "data": [{"id", "caption", ...}]}.
     audio: The folder with the audio files, named by the item's `audio` or by its id (`<id>.flac` as distributed;
-    AudioSet ids already end in .wav).
+    AudioSet ids already end in .wav). They may be in tar or zip files there; then the lengths are the published ones.
     source: The clips' source name; the parts reuse each other's numbers, so each needs its own.
     keep_missing: Include items without audio, with the published duration; otherwise they are omitted.
     Raises DataError for a missing file or folder, other JSON, bad items and captions, two items of one file, and if no
     clip is left.
     """
-    require_folder(audio, "name the folder that holds the audio by --audio")
-    present = set(audio_names(audio))
+    present = _present(audio)
     clips = []
     missing = 0
     numbers: dict[str, int] = {}  # item numbers, by file
@@ -59,13 +60,20 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
             if (before := numbers.setdefault(name or names[-1], number)) != number:
                 raise DataError(_twice(path, item_id, before, number))
             try:
-                clips.append(_clip(item, audio, name, names[-1], source))
+                clips.append(_clip(item, audio, name, names[-1], source, present.get(name or "")))
             except ValidationError as error:
                 raise DataError(f"{where}: {faults_of(error)[0]}") from None
     if not clips:
         hint = "give the right folder by --audio, or list all items by --keep-missing"
         raise DataError(f"{audio}: no audio file of {path.name}, such as {names[-1]}, in this folder; {hint}")
     return clips, missing
+
+
+def _present(audio: Path) -> dict[str, str]:
+    """Return the audio files in a folder, or else in its tar and zip files: dict from name to path."""
+    if not audio.is_file():
+        require_folder(audio, "name the folder that holds the audio by --audio")
+    return {name: absolute(audio / name) for name in audio_names(audio)} or archived_files(audio, AUDIO_SUFFIXES)
 
 
 def _twice(path: Path, item_id: str, before: int, number: int) -> str:
@@ -100,13 +108,19 @@ def _names(item_id: str, audio: object) -> list[str]:
     return names
 
 
-def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str) -> Clip:
-    """Make the clip of a WavCaps item. file: The audio file; None if missing. expected: File name used in that case."""
-    seconds = readable_seconds(folder / file) if file else item.get("duration")
+def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str, path: str | None) -> Clip:
+    """Make the clip of a WavCaps item.
+
+    file: Name of the audio file; None if missing. expected: Name used in that case. path: Of the file.
+    """
+    is_archived = path is not None and member_of(path) is not None
+    seconds = readable_seconds(path) if path and not is_archived else item.get("duration")
     on_freesound = any(_FREESOUND_LINK.search(str(item.get(key, ""))) for key in ("download_link", "href"))
     freesound_id, uploader = item["id"] if on_freesound else None, item.get("author")
     captions = [item["caption"]]
-    return audio_clip(folder, file or expected, source, "train", captions, seconds, freesound_id, uploader=uploader)
+    return audio_clip(
+        folder, file or expected, source, "train", captions, seconds, freesound_id, uploader=uploader, path=path
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,16 +1,14 @@
-"""Verb export: the store as a table.
+"""Write a store as a table.
 
-The sounds of a store as a table for other tools: CSV or Parquet.
+The sounds of a store for other tools: CSV or Parquet.
 """
 
-import argparse
 import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_tools.cli import counted
 from data_tools.errors import DataError
 from data_tools.files import replacing
 from data_tools.freesound.store import COLUMNS, Store, open_store
@@ -58,23 +56,18 @@ def _write_parquet(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
             writer.write_table(pyarrow.Table.from_pandas(chunk, schema, preserve_index=False))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `export` to its parser."""
-    parser.add_argument("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
-    out = "the table to write: .csv (a ' precedes texts that a spreadsheet would compute), or .parquet (needs pyarrow)"
-    parser.add_argument("--out", type=Path, required=True, help=out)
+def write_store(path: Path, out: Path) -> int:
+    """Write the sounds of a store to a table, .csv or .parquet; return their number.
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `export` with its parsed arguments; return the exit status."""
+    Raises DataError for another suffix, and for a store without sounds.
+    """
     writers = {".csv": _write_csv, ".parquet": _write_parquet}
-    if arguments.out.suffix not in writers:
-        raise DataError(f"{arguments.out}: give a file name that ends in .csv or .parquet")
-    with open_store(arguments.store, read_only=True) as store:
+    if out.suffix not in writers:
+        raise DataError(f"{out}: give a file name that ends in .csv or .parquet")
+    with open_store(path, read_only=True) as store:
         count = store.count()
         if not count:
-            raise DataError(f"{arguments.store}: has no sounds yet; continue with python -m data_tools crawl")
-        with replacing(arguments.out) as temporary:
-            writers[arguments.out.suffix](_chunks(store), temporary)
-    print(f"wrote {arguments.out}: {counted(count, 'sound')}")
-    return 0
+            raise DataError(f"{path}: has no sounds yet; continue with python -m data_tools crawl")
+        with replacing(out) as temporary:
+            writers[out.suffix](_chunks(store), temporary)
+    return count

@@ -1,0 +1,90 @@
+"""Verb hub.
+
+Reader of parquet files with audio, WebDataset tars and WavCaps' zip files; makes a manifest whose audio stays in them.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_tools.cli import add_manifest, counted
+from data_tools.datasets.wavcaps import read_wavcaps
+from data_tools.errors import DataError
+from data_tools.files import require_other
+from data_tools.hub.clips import Found, read_hub
+from data_tools.hub.presets import PRESETS, Columns
+from data_tools.manifest import SPLITS, write_manifest
+from data_tools.names import check_source
+
+WAVCAPS = "cvssp/WavCaps"
+
+
+def read_wavcaps_zips(folders: Sequence[Path]) -> Found:
+    """Read the clips of WavCaps as on the hub: json_files/<part>/<name>.json, and Zip_files/<part>/ with zip files.
+
+    Raises DataError for a folder without them, and as read_wavcaps does.
+    """
+    found = Found([], [], [])
+    for folder in folders:
+        lists = sorted(path for path in (folder / "json_files").glob("*/*.json") if _zips(folder, path).is_dir())
+        if not lists:
+            layout = "json_files/<part>/<name>.json with Zip_files/<part>/"
+            raise DataError(f"{folder}: has no {layout}; give the folder of {WAVCAPS} as on the hub")
+        for path in lists:
+            clips, missing = read_wavcaps(path, _zips(folder, path), path.stem)
+            found.clips.extend(clips)
+            found.shards.append(path)
+            if missing:
+                found.errors.append(f"{path}: no audio of {counted(missing, 'item')}")
+    return found
+
+
+def _zips(folder: Path, path: Path) -> Path:
+    """Return the folder of the zip files of a JSON file of WavCaps."""
+    return folder / "Zip_files" / path.parent.name
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb `hub` to its parser."""
+    add = parser.add_argument
+    paths = "folders or files of a data set as the hub has it: .parquet, .tar (WebDataset), .zip"
+    add("paths", type=Path, nargs="+", metavar="PATH", help=paths)
+    presets = [*PRESETS, WAVCAPS]
+    add("--preset", choices=presets, help="a public data set, whose columns are known (default: the usual names)")
+    add("--audio", metavar="COLUMN", help="column of the audio, or suffix of its files in an archive")
+    add("--caption", metavar="COLUMN", nargs="+", help="columns, or keys of the .json files, with captions")
+    ids = "columns whose values, joined by _, name a clip; rows of the same name become one clip"
+    add("--id", metavar="COLUMN", nargs="+", help=ids)
+    add("--split", choices=SPLITS, help="split of all clips (default: by the names of files, or else train)")
+    add("--partial", action="store_true", help="accept missing shards, by the numbers in their names")
+    add("--name", help="name of the clips' source, for their ids (default: that of the first path)")
+    add_manifest(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the verb `hub` with its parsed arguments; return the exit status."""
+    if arguments.preset == WAVCAPS:
+        found = read_wavcaps_zips(arguments.paths)
+    else:
+        preset = PRESETS.get(arguments.preset, Columns())
+        columns = Columns(
+            arguments.audio or preset.audio,
+            tuple(arguments.caption or preset.captions),
+            tuple(arguments.id or preset.id),
+            None if arguments.caption else preset.separator,
+        )
+        first = arguments.paths[0].absolute()
+        name = arguments.name or preset.name or (first.name if first.is_dir() else first.parent.name)
+        found = read_hub(arguments.paths, columns, check_source(name), arguments.split, arguments.partial)
+    if not found.clips:
+        problem = found.errors[0] if found.errors else f"{arguments.paths[0]}: has no clips"
+        raise DataError(f"{problem}; no clip is left ({counted(len(found.errors), 'sample')} left out)")
+    require_other(arguments.out, found.shards)
+    write_manifest(arguments.out, found.clips)
+    for error in found.errors:
+        print(f"left out: {error}")
+    splits = Counter(clip.split for clip in found.clips)
+    print(", ".join(f"{split}: {counted(count, 'clip', ',')}" for split, count in sorted(splits.items())))
+    print(f"wrote {arguments.out}: {counted(len(found.clips), 'clip')} in {counted(len(found.shards), 'file')}")
+    return 1 if found.errors else 0

@@ -1,0 +1,168 @@
+"""List tars and zips.
+
+Members of tar files, and of zip files in one or several parts.
+
+Source of the zip format: PKWARE's APPNOTE.TXT 6.3.10, 4.3.12 to 4.3.16 (central directory, zip64) and 4.5.3.
+"""
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from struct import Struct
+from typing import NamedTuple
+
+from data_tools.audio.members import Member, Packed, container_of, parts_of, read_span
+from data_tools.audio.parts import AudioError
+from data_tools.errors import DataError
+from data_tools.files import absolute
+
+_END = Struct("<4s4H2IH")  # end of the central directory
+_END_64, _LOCATOR_64 = Struct("<4sQ2H2I4Q"), Struct("<4sIQI")
+_ENTRY = Struct("<4s6H3I5H2I")  # of the central directory, before the file's name
+_LOCAL = Struct("<4s5H3I2H")  # before the file's name, next to its bytes
+_EXTRA_64 = 1  # number of the extra field with sizes of 64 bits
+STORED, DEFLATED = 0, 8
+ARCHIVES = (".tar", ".zip")
+LONGEST_COMMENT = 1 << 16
+COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0")  # first bytes of gzip, bzip2 and xz files
+
+
+def tar_members(path: Path) -> Iterator[Member]:
+    """Yield the files in a tar file, in order, with their whole names.
+
+    Raises AudioError for a damaged or cut tar file, and DataError for a compressed one.
+    """
+    size, end = path.stat().st_size, 0
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for entry in tar:
+                end = entry.offset_data + -(-entry.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+                if end > size:
+                    raise AudioError(f"{path}: cut within {entry.name}; copy or download it again")
+                if entry.isreg() and not entry.issparse():
+                    yield Member(path, entry.name, entry.offset_data, entry.size)
+    except tarfile.TarError as error:
+        if read_span(path, 0, min(size, 6)).startswith(COMPRESSED):
+            raise DataError(f"{path}: a compressed tar file cannot be read in place; decompress it first") from None
+        raise AudioError(f"{path}: damaged ({error}); copy or download it again") from None
+    if size < end + tarfile.BLOCKSIZE or any(read_span(path, end, tarfile.BLOCKSIZE)):
+        raise AudioError(f"{path}: damaged or cut after {end:,} of {size:,} bytes; copy or download it again")
+
+
+class _Directory(NamedTuple):
+    """Central directory of a zip file. start: Counted over all parts. first: First byte of each part."""
+
+    start: int
+    size: int
+    entries: int
+    first: list[int]
+
+
+def zip_members(path: Path) -> Iterator[Member]:
+    """Yield the files in a zip file, in order, with their whole names. A zip file may be in parts: see parts_of.
+
+    Raises AudioError for a damaged or cut zip file, or one of which a part is missing; DataError for an encrypted file
+    and for a compression other than deflate.
+    """
+    directory = _directory(path)
+    data = read_span(path, directory.start, directory.size)
+    at = 0
+    for _ in range(directory.entries):
+        if data[at : at + 4] != b"PK\x01\x02" or at + _ENTRY.size > len(data):
+            raise _broken(path)
+        entry = _ENTRY.unpack_from(data, at)
+        flags, method, packed, size, disk, offset = (entry[index] for index in (3, 4, 8, 9, 13, 16))
+        name_end = at + _ENTRY.size + entry[10]
+        name = data[at + _ENTRY.size : name_end].decode("utf-8" if flags & 0x800 else "cp437", "replace")
+        size, packed, offset, disk = _wide(data[name_end : name_end + entry[11]], size, packed, offset, disk)
+        at = name_end + entry[11] + entry[12]
+        if name.endswith("/"):
+            continue
+        if flags & 1 or method not in (STORED, DEFLATED):
+            problem = "is encrypted" if flags & 1 else f"has the compression method {method}"
+            raise DataError(f"{path}: {name} {problem}, which cannot be read in place; unpack the archive")
+        if disk >= len(directory.first):
+            raise _broken(path)
+        begin = directory.first[disk] + offset
+        local = read_span(path, begin, _LOCAL.size)
+        if local[:4] != b"PK\x03\x04":
+            raise _broken(path)
+        begin += _LOCAL.size + sum(_LOCAL.unpack(local)[-2:])
+        yield Member(path, name, begin, packed, Packed("deflate", size, 0, size) if method == DEFLATED else None)
+
+
+def _wide(extra: bytes, size: int, packed: int, offset: int, disk: int) -> tuple[int, int, int, int]:
+    """Return sizes, offset and disk of a zip entry, from its extra fields where they have no room in the entry."""
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = int.from_bytes(extra[at : at + 2], "little"), int.from_bytes(extra[at + 2 : at + 4], "little")
+        if kind == _EXTRA_64:
+            values = [size, packed, offset, disk]
+            value_at = at + 4
+            for index, (value, width) in enumerate(zip(values, (8, 8, 8, 4), strict=True)):
+                if value == (0xFFFF if index == 3 else 0xFFFFFFFF):
+                    values[index] = int.from_bytes(extra[value_at : value_at + width], "little")
+                    value_at += width
+            size, packed, offset, disk = values
+        at += 4 + length
+    return size, packed, offset, disk
+
+
+def _directory(path: Path) -> _Directory:
+    """Find the central directory of a zip file."""
+    parts = parts_of(path)
+    sizes = [part.stat().st_size for part in parts]
+    first = [sum(sizes[:index]) for index in range(len(parts))]
+    whole = sum(sizes)
+    tail_start = max(first[-1], whole - LONGEST_COMMENT - _END.size)
+    tail = read_span(path, tail_start, whole - tail_start)
+    at = tail.rfind(b"PK\x05\x06")
+    if at < 0 or at + _END.size > len(tail):
+        raise _broken(path)
+    _, last_disk, disk, _, entries, size, start, _ = _END.unpack_from(tail, at)
+    if at >= _LOCATOR_64.size and tail[at - _LOCATOR_64.size :][:4] == b"PK\x06\x07":
+        _, end_disk, end, disks = _LOCATOR_64.unpack_from(tail, at - _LOCATOR_64.size)
+        last_disk = max(0, disks - 1)
+        _require_parts(path, last_disk, len(parts))
+        wide = _END_64.unpack(read_span(path, first[end_disk] + end, _END_64.size))
+        disk, entries, size, start = wide[5], wide[7], wide[8], wide[9]
+    _require_parts(path, last_disk, len(parts))
+    return _Directory(first[disk] + start, size, entries, first)
+
+
+def _require_parts(path: Path, last_disk: int, found: int) -> None:
+    """Raise AudioError if a part of a zip file is missing. last_disk: Number of the last part, from 0."""
+    if last_disk + 1 != found:
+        problem = f"one of {last_disk + 1} parts, of which {found} are here"
+        raise AudioError(f"{path}: {problem}; copy {path.stem}.z01 to .z{last_disk:02} into its folder")
+
+
+def _broken(path: Path) -> AudioError:
+    """Return the error for a zip file that cannot be read."""
+    return AudioError(f"{path}: damaged or cut, or not a zip file; copy or download it again")
+
+
+def archived_files(source: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
+    """Return the paths of the members whose names end in `suffixes`, by their names without folders.
+
+    Args:
+        source: A tar or zip file, or a folder with such files.
+    Raises DataError for two members of one name, and as tar_members and zip_members do.
+    """
+    archives = sorted(source.iterdir()) if source.is_dir() else [source]
+    found: dict[str, str] = {}
+    for archive in archives:
+        if not archive.name.lower().endswith(ARCHIVES) or not archive.is_file():
+            continue
+        for member in members(Path(absolute(archive))):
+            name = PurePath(member.name).name
+            if name.lower().endswith(suffixes) and not name.startswith("."):
+                if name in found:
+                    raise DataError(f"{archive}: {name} is in {container_of(found[name])} too; remove one of the two")
+                found[name] = member.path
+    return found
+
+
+def members(archive: Path) -> Iterator[Member]:
+    """Yield the files in a tar or zip file, as tar_members and zip_members do."""
+    return tar_members(archive) if archive.suffix.lower() == ".tar" else zip_members(archive)

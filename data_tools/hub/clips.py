@@ -1,0 +1,234 @@
+"""Clips of such a data set."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from data_tools.audio.excerpts import sound_of
+from data_tools.audio.frames import read_frames
+from data_tools.audio.members import CONTAINERS, Member, member_of, on_disk
+from data_tools.audio.parts import AudioError
+from data_tools.audio.read import AUDIO_SUFFIXES, FRAME_SUFFIXES, holds_frames
+from data_tools.cli import progress
+from data_tools.documents.strict import faults_of
+from data_tools.errors import DataError
+from data_tools.hub.presets import CAPTION_COLUMNS, ID_COLUMNS, Columns
+from data_tools.hub.retrieval import relevant_texts
+from data_tools.hub.samples import Sample, samples_of, texts_in
+from data_tools.manifest import Clip, Split, audio_clip, check_caption
+from data_tools.names import tree_files
+from data_tools.tables import shortened
+
+SPLIT_OF_NAME: dict[str, Split] = {
+    "train": "train", "dev": "development", "development": "development", "valid": "validation",
+    "validation": "validation", "val": "val", "test": "test", "eval": "evaluation", "evaluation": "evaluation",
+}  # fmt: skip
+MAGICS = ((b"RIFF", ".wav"), (b"RF64", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"))
+TOGETHER = 256  # clips whose audio is opened before the next ones are read
+_SHARD = re.compile(r"(?P<stem>.*?)(?P<number>\d{3,9})(?:-of-(?P<count>\d{3,9}))?(?P<rest>\D*)")
+
+
+class Found(NamedTuple):
+    """Clips of a data set. errors: A message for each sample that was left out. shards: Files that were read."""
+
+    clips: list[Clip]
+    errors: list[str]
+    shards: list[Path]
+
+
+def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
+    """Find the parquet, tar and zip files of paths and folders; return a dict from each to the folder it is given by.
+
+    partial: Accept missing shards. Raises DataError if a shard is missing, by the numbers in the names of the others,
+    and for a folder without such files.
+    """
+    found: dict[Path, Path] = {}
+    for path in paths:
+        inside = [path / name for name in tree_files(path)] if path.is_dir() else [path]
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder; correct the path")
+        shards = [one for one in inside if one.suffix.lower() in CONTAINERS]
+        if not shards:
+            raise DataError(f"{path}: no {', '.join(CONTAINERS)} file; give a folder or file as the hub has it")
+        found |= dict.fromkeys(shards, path if path.is_dir() else path.parent)
+    if not partial:
+        _require_all(found)
+    return found
+
+
+def _require_all(shards: Iterable[Path]) -> None:
+    """Raise DataError if a number is missing in the names of shards, such as train-00001-of-00003.parquet."""
+    series: dict[tuple[str, str, str], dict[int, Path]] = {}
+    for path in shards:
+        if found := _SHARD.fullmatch(path.name):
+            key = (f"{path.parent}/{found['stem']}", found["count"] or "", found["rest"])
+            series.setdefault(key, {})[int(found["number"])] = path
+    for (_, count, _), numbered in series.items():
+        last = int(count) - 1 if count else max(numbered)
+        first = 0 if count else min(min(numbered), 1)
+        if missing := [number for number in range(first, last + 1) if number not in numbered]:
+            example = next(iter(numbered.values()))
+            names = shortened(map(str, missing))
+            raise DataError(f"{example}: shards of this name are missing, with the numbers {names}; fetch them, or use "
+                            "--partial")  # fmt: skip
+
+
+def read_hub(paths: Sequence[Path], columns: Columns, source: str, split: Split | None, partial: bool) -> Found:
+    """Read the clips of a data set in parquet, tar and zip files. Their audio stays there: see members.py.
+
+    Args:
+        paths: Files, or folders that contain them.
+        columns: Where the audio, captions and names are; empty ones are found by their usual names.
+        source: Source of the clips, for their ids.
+        split: Of all clips; None: by the names of files and folders, or else "train".
+        partial: Accept missing shards.
+    Files that `export` wrote give the exported clips; columns, source and split then do not matter.
+    Raises DataError for a missing column or shard, a bad caption, and two different audio files of one name; AudioError
+    for a damaged file.
+    """
+    shards = shards_in(paths, partial)
+    texts = relevant_texts(list(shards))
+    drafts: dict[str, Clip] = {}
+    errors: list[str] = []
+    order: dict[str, int] = {}
+    for shard in texts.corpus if texts else shards:
+        shard_split = split or split_of(shard, shards[shard])
+        for sample in samples_of(shard, columns.audio):
+            if texts:
+                sample.fields["captions"] = texts.of(sample)
+            if sample.audio is None:
+                errors.append(f"{sample.where}: has no audio")
+            elif is_exported(sample):
+                clip, order[clip.id] = exported_clip(sample, sample.audio), sample.fields["row"]
+                _add(drafts, clip, sample)
+            else:
+                _add(drafts, clip_of(sample, sample.audio, columns, source, shard_split), sample)
+    clips = sorted(drafts.values(), key=lambda clip: order[clip.id]) if order else list(drafts.values())
+    return Found(list(_with_lengths(clips, errors)), errors, list(shards))
+
+
+def split_of(path: Path, folder: Path) -> Split:
+    """Return the split that the name of a file states, or else a folder above it; "train" without one.
+
+    folder: The last folder that counts, if its whole name is that of a split.
+
+    >>> [split_of(Path(f"a/{name}"), Path("a")) for name in ("test-00000-of-00010.parquet", "valid_set/0.tar", "0.tar")]
+    ['test', 'validation', 'train']
+    """
+    parts = path.relative_to(folder).parts if path.is_relative_to(folder) else (path.name,)
+    words = [word for part in reversed(parts) for word in re.split(r"[^a-z]+", part.lower())]
+    return next((SPLIT_OF_NAME[word] for word in [*words, folder.name.lower()] if word in SPLIT_OF_NAME), "train")
+
+
+def clip_of(sample: Sample, audio: Member, columns: Columns, source: str, split: Split) -> Clip:
+    """Make the clip of a sample. Raises DataError for a missing column and a bad caption."""
+    captions = _captions(sample, columns)
+    for number, caption in enumerate(captions, 1):
+        check_caption(caption, f"{sample.where}, caption {number}")
+    name = _name(sample, audio, columns.id)
+    suffix = _suffix(sample, audio)
+    file_name = name if name.lower().endswith(suffix) else f"{name}{suffix}"
+    path = audio._replace(name=file_name.replace("/", "_")).path
+    return audio_clip(Path(), file_name, source, split, captions, None, path=path)
+
+
+def _captions(sample: Sample, columns: Columns) -> list[str]:
+    """Return the captions of a sample."""
+    numbered = [name for name in sample.fields if re.fullmatch(r"caption_\d+", name)]
+    usual = [name for name in CAPTION_COLUMNS if name in sample.fields][:1]
+    names = columns.captions or usual or sorted(numbered, key=lambda name: int(name.removeprefix("caption_")))
+    shown = shortened(name for name in sample.fields if name != "__key__")
+    if not names:
+        raise DataError(f"{sample.where}: no column of captions; choose some of {shown} by --caption")
+    if absent := [name for name in names if name not in sample.fields]:
+        raise DataError(f"{sample.where}: no column {', '.join(absent)}; it has {shown}")
+    texts = [text for name in names for text in texts_in(sample.fields[name])]
+    if columns.separator is None:
+        return [text.strip("\n") for text in texts]
+    return [part.strip() for text in texts for part in text.split(columns.separator) if part.strip()]
+
+
+def _name(sample: Sample, audio: Member, columns: Sequence[str]) -> str:
+    """Return the name of a sample's clip: of its columns, or of its audio file; for other rows their numbers."""
+    if absent := [name for name in columns if name not in sample.fields]:
+        raise DataError(f"{sample.where}: no column {', '.join(absent)}; it has {shortened(sample.fields)}")
+    if not columns and audio.name:
+        return audio.name
+    usual = [name for name in ("__key__", *ID_COLUMNS) if sample.fields.get(name) is not None]
+    names = columns or usual[:1]
+    if not names:
+        return sample.where.rpartition(" ")[2]
+    value = "_".join(text for name in names for text in texts_in(sample.fields[name])).strip()
+    if not value:
+        raise DataError(f"{sample.where}: its name in {', '.join(names)} is empty; choose another column by --id")
+    return value
+
+
+def _suffix(sample: Sample, audio: Member) -> str:
+    """Return the suffix of a sample's audio: of its name, or by its first bytes."""
+    for name in (audio.name, str(sample.fields.get("__key__", ""))):
+        suffix = PurePath(name).suffix.lower()
+        if suffix in (*AUDIO_SUFFIXES, *FRAME_SUFFIXES):
+            return suffix
+    head = audio.read()[:8]
+    usual = ".m4a" if head[4:] == b"ftyp" else ".mp3"
+    return next((suffix for magic, suffix in MAGICS if head.startswith(magic)), usual)
+
+
+def _add(clips: dict[str, Clip], clip: Clip, sample: Sample) -> None:
+    """Add a clip, or its captions to the clip of the same id. Raises DataError if their audio differs."""
+    known = clips.get(clip.id)
+    if known is None:
+        clips[clip.id] = clip
+        return
+    before, now = member_of(known.path), member_of(clip.path)
+    if before and now and (before.size != now.size or before.read() != now.read()):
+        cure = "name the clips by other columns: --id"
+        raise DataError(f"{sample.where}: another audio file has the same name {clip.file_name}; {cure}")
+    new = [caption for caption in clip.captions if caption not in known.captions]
+    clips[clip.id] = known.model_copy(update={"captions": [*known.captions, *new]})
+
+
+def is_exported(sample: Sample) -> bool:
+    """Return whether a sample was written by `export`: it has all fields of a clip, and its row."""
+    return {"row", *Clip.model_fields} - {"path"} <= sample.fields.keys()
+
+
+def exported_clip(sample: Sample, audio: Member) -> Clip:
+    """Return the clip of a sample that `export` wrote. Raises DataError for fields that were changed to others."""
+    fields = {name: sample.fields[name] for name in Clip.model_fields if name != "path"}
+    path = audio._replace(name=PurePath(fields["file_name"]).name).path
+    try:
+        return Clip.model_validate({**fields, "path": path})
+    except ValidationError as error:
+        raise DataError(f"{sample.where}: {faults_of(error)[0]}; export the data set again") from None
+
+
+def _with_lengths(clips: Sequence[Clip], errors: list[str]) -> Iterator[Clip]:
+    """Yield the clips whose audio can be opened, with their lengths; add a message to `errors` for each other one."""
+    with ThreadPoolExecutor() as pool, progress("audio", len(clips), "clip") as bar:
+        for start in range(0, len(clips), TOGETHER):
+            some = clips[start : start + TOGETHER]
+            for clip, found in zip(some, pool.map(_seconds, some), strict=True):
+                bar.advance()
+                if isinstance(found, AudioError):
+                    errors.append(str(found))
+                else:
+                    yield clip if clip.seconds is not None else clip.model_copy(update={"seconds": found})
+
+
+def _seconds(clip: Clip) -> float | AudioError | None:
+    """Return the length of a clip, nothing for published frames, or the error for audio that cannot be opened."""
+    try:
+        if holds_frames(clip.path):
+            read_frames(clip.path)
+            return None
+        with on_disk(clip.path) as file:
+            sound = sound_of(file)
+        return sound.samples / sound.rate
+    except AudioError as error:
+        return error

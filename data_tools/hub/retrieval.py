@@ -1,0 +1,67 @@
+"""Corpora with queries.
+
+Data sets for retrieval: audio files, queries, and which of them belong together.
+
+The layout of BEIR and MTEB: parquet files with the columns (id, audio), (id, text) and (query-id, corpus-id).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from data_tools.errors import DataError
+from data_tools.hub.samples import Sample, opened_parquet
+
+RELEVANT = {"query-id", "corpus-id"}
+IDS = ("id", "_id")
+
+
+class Texts(NamedTuple):
+    """The queries of each file of a corpus. corpus: The shards with audio. texts: By the id of a file."""
+
+    corpus: list[Path]
+    texts: dict[str, list[str]]
+
+    def of(self, sample: Sample) -> list[str]:
+        """Return the queries of a sample of the corpus. Raises DataError for a sample without id."""
+        return self.texts.get(_id_of(sample.fields, sample.where), [])
+
+
+def relevant_texts(shards: Sequence[Path]) -> Texts | None:
+    """Return the queries of each file of a corpus; None if no parquet file has the columns of relevance."""
+    columns = {path: _columns(path) for path in shards if path.suffix.lower() == ".parquet"}
+    relevant = [path for path, names in columns.items() if names >= RELEVANT]
+    if not relevant:
+        return None
+    queries = [path for path, names in columns.items() if "text" in names and not names >= RELEVANT]
+    texts = {_id_of(row, str(path)): str(row["text"]) for path in queries for row in _rows(path)}
+    found: dict[str, list[str]] = {}
+    for path in relevant:
+        for row in _rows(path):
+            if row.get("score", 1):
+                query = str(row["query-id"])
+                if query not in texts:
+                    raise DataError(f"{path}: no query has the id {query}; fetch the queries of the same data set")
+                found.setdefault(str(row["corpus-id"]), []).append(texts[query])
+    return Texts([path for path in shards if path not in (*relevant, *queries)], found)
+
+
+def _columns(path: Path) -> set[str]:
+    """Return the names of the columns of a parquet file."""
+    with opened_parquet(path) as file:
+        return set(file.schema_arrow.names)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a parquet file."""
+    with opened_parquet(path) as file:
+        rows: list[dict[str, Any]] = file.read().to_pylist()
+        return rows
+
+
+def _id_of(fields: dict[str, Any], where: str) -> str:
+    """Return the id in a row. Raises DataError for a row without id."""
+    for name in IDS:
+        if fields.get(name) is not None:
+            return str(fields[name])
+    raise DataError(f"{where}: no column {' or '.join(IDS)}; give a data set with ids")

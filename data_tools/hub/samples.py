@@ -1,0 +1,162 @@
+"""Read samples.
+
+A sample is an audio file with what is stated about it: a row of a parquet file, or the files of one name in an archive.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from data_tools.audio.members import Member
+from data_tools.audio.read import AUDIO_SUFFIXES
+from data_tools.documents.json_text import parse_json
+from data_tools.errors import DataError
+from data_tools.files import absolute
+from data_tools.hub.archives import members
+from data_tools.hub.pages import members_of_column
+from data_tools.tables import shortened
+
+if TYPE_CHECKING:
+    import pyarrow.parquet
+
+AUDIO_COLUMNS = ("audio", "wav", "flac", "mp3", "sound")  # names that public data sets give to the audio
+ROWS = 1000  # of a parquet file, read together
+MAX_TEXT = 1 << 20  # bytes of a text next to an audio file
+
+
+class Sample(NamedTuple):
+    """An audio file with its facts.
+
+    where: Place for messages. audio: None without audio. fields: By column, or by the suffix of a file in an archive.
+    """
+
+    where: str
+    audio: Member | None
+    fields: dict[str, Any]
+
+
+def samples_of(path: Path, audio: str | None) -> Iterator[Sample]:
+    """Yield the samples of a parquet, tar or zip file.
+
+    audio: Column of the audio, or suffix of its files; None: one of AUDIO_COLUMNS, or the suffix of an audio format.
+    Raises DataError for a file without such a column, and as the readers of the formats do.
+    """
+    path = Path(absolute(path))
+    return parquet_samples(path, audio) if path.suffix.lower() == ".parquet" else archived_samples(path, audio)
+
+
+def archived_samples(path: Path, audio: str | None) -> Iterator[Sample]:
+    """Yield the samples of an archive: its files that have the same name up to the first dot (WebDataset).
+
+    A .json file gives a field per key, other text files one by their suffix.
+    Source: github.com/webdataset/webdataset, README.
+    """
+    groups: dict[str, dict[str, Member]] = {}
+    for member in members(path):
+        folder, _, name = member.name.rpartition("/")
+        if not name.startswith("."):
+            stem, _, suffix = name.partition(".")
+            groups.setdefault(f"{folder}/{stem}", {})[suffix.lower()] = member
+    suffixes = AUDIO_SUFFIXES if audio is None else (f".{audio.lower().removeprefix('.')}",)
+    for key, files in groups.items():
+        where = f"{path}, {key.removeprefix('/')}"
+        sounds = [suffix for suffix in files if f".{suffix}".endswith(suffixes)]
+        if len(sounds) > 1:
+            raise DataError(f"{where}: has the audio files {', '.join(sounds)}; choose a suffix by --audio")
+        fields: dict[str, Any] = {"__key__": key.removeprefix("/")}
+        for suffix, member in files.items():
+            if suffix not in sounds and member.size <= MAX_TEXT:
+                fields |= _text_fields(suffix, member, where)
+        yield Sample(where, files[sounds[0]] if sounds else None, fields)
+
+
+def _text_fields(suffix: str, member: Member, where: str) -> dict[str, Any]:
+    """Return the fields of a file next to an audio file: of a .json file its keys; {} if the file is not text."""
+    try:
+        text = member.read().decode("utf-8")
+    except UnicodeDecodeError:
+        return {}
+    if suffix != "json":
+        return {suffix: text}
+    content = parse_json(text, f"{where}.json")
+    return content if isinstance(content, dict) else {"json": content}
+
+
+def parquet_samples(path: Path, audio: str | None) -> Iterator[Sample]:
+    """Yield the rows of a parquet file with embedded audio: a column of bytes, or of {bytes, path} as `datasets` has.
+
+    Raises DataError without pyarrow's package, and for a file without such a column.
+    """
+    with opened_parquet(path) as file:
+        name = _audio_column(path, file, audio)
+        columns = [file.schema.column(index).path for index in range(len(file.schema))]
+        content = columns.index(f"{name}.bytes" if f"{name}.bytes" in columns else name)
+        others = [one.name for one in file.schema_arrow if one.name != name and not _holds_bytes(one.type)]
+        others += [f"{name}.path"] if f"{name}.path" in columns else []
+        batches = file.iter_batches(ROWS, columns=others)
+        rows = (row for batch in batches for row in batch.to_pylist()) if others else iter(_empty(file))
+        sounds = members_of_column(path, file, content)
+        for number, (fields, member) in enumerate(zip(rows, sounds, strict=True), 1):
+            named = fields.pop(name, None)
+            if isinstance(named, dict) and named.get("path"):
+                fields["__key__"] = PurePath(str(named["path"])).name
+            yield Sample(f"{path}, row {number}", member, fields)
+
+
+def _empty(file: "pyarrow.parquet.ParquetFile") -> Iterable[dict[str, Any]]:
+    """Return the rows of a file that has no column but the audio."""
+    return ({} for _ in range(file.metadata.num_rows))
+
+
+def opened_parquet(path: Path) -> "pyarrow.parquet.ParquetFile":
+    """Open a parquet file. Raises DataError without pyarrow, and for a damaged, cut or other file."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise DataError(f"{path}: parquet files need pyarrow; install it: pip install pyarrow") from None
+    try:
+        return pyarrow.parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+    except pyarrow.ArrowInvalid as error:
+        reason = str(error).splitlines()[0][:200]
+        raise DataError(f"{path}: not a parquet file, damaged or cut ({reason}); download it again") from None
+
+
+def _audio_column(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | None) -> str:
+    """Return the name of the column with the audio."""
+    columns = list(file.schema_arrow)
+    if audio is not None and audio not in file.schema_arrow.names:
+        raise DataError(f"{path}: no column {audio}; it has {shortened(file.schema_arrow.names)}")
+    known = [field for field in columns if field.name == audio or (audio is None and field.name in AUDIO_COLUMNS)]
+    for field in known:
+        if _holds_bytes(field.type):
+            return str(field.name)
+    names = [field.name for field in known or columns]
+    if known:
+        problem = f"the column {names[0]} has no embedded audio (bytes) but {known[0].type}"
+        raise DataError(f"{path}: {problem}; choose another by --audio, or use the files that it names")
+    raise DataError(f"{path}: no column of audio; choose one of {shortened(names)} by --audio")
+
+
+def _holds_bytes(kind: Any) -> bool:
+    """Return whether a type of pyarrow is bytes, or a structure with bytes in a field of that name."""
+    import pyarrow
+
+    if pyarrow.types.is_struct(kind):
+        index = kind.get_field_index("bytes")
+        return index >= 0 and _holds_bytes(kind.field(index).type)
+    return bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
+
+
+def texts_in(value: object) -> list[str]:
+    """Return the texts in a field: one, or those of a list; [] for other values.
+
+    >>> texts_in("a dog"), texts_in(["a", "b"]), texts_in(None), texts_in(3)
+    (['a dog'], ['a', 'b'], [], ['3'])
+    """
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Sequence):
+        return [text for one in value for text in texts_in(one)]
+    return [] if value is None or isinstance(value, dict | bytes) else [json.dumps(value)]
