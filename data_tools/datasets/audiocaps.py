@@ -51,7 +51,8 @@ def read_audiocaps(
     """Return the clips of the requested splits in the CSV files' order, and a line of counts per split.
 
     Args:
-        root: The folder with <split>.csv.
+        root: The folder with <split>.csv; or a folder of aac-datasets, with AUDIOCAPS/csv_files_v1/<split>.csv and
+            AUDIOCAPS/audio_32000Hz/<split>/.
         audio: The folder with the audio (default: root), in <split>/ or directly. Files have any audio ending, and a
             name as downloaders give it. <youtube_id>_<start> may be followed by _<end>, both in seconds or
             milliseconds, and may begin with Y. <youtube_id> and Y<youtube_id> count if only one clip has that id.
@@ -62,12 +63,14 @@ def read_audiocaps(
     Raises DataError for a missing CSV file, bad rows, bad captions, a repeated audiocap_id, and if no clip is left.
     """
     require_folder(root)
-    recordings = {split: _recordings(root / f"{split}.csv") for split in splits}
+    tables, found_audio = _folders(root)
+    audio = audio or found_audio
+    recordings = {split: _recordings(tables / f"{split}.csv") for split in splits}
     owners = Counter(stem for group in recordings.values() for recording in group for stem in {*recording.stems})
     clips: list[Clip] = []
     counts = []
     for split, published in recordings.items():
-        folders = [(audio or root) / split, audio or root]
+        folders = [audio / split, audio]
         files = _by_stem(folders, owners)
         with_audio = 0
         for recording in published:
@@ -84,8 +87,19 @@ def read_audiocaps(
         counts.append(f"{line}; names of several clips, not used: {some(unclear)}" if unclear else line)
     if not clips:
         hint = "give the folder of the audio by --audio, or list all clips by --keep-missing"
-        raise DataError(f"{audio or root}: no audio file is named {_NAMES}; {hint}")
+        raise DataError(f"{audio}: no audio file is named {_NAMES}; {hint}")
     return clips, counts
+
+
+def _folders(root: Path) -> tuple[Path, Path]:
+    """Return the folders of the tables and of the audio: root, or those of aac-datasets in it.
+
+    Of several versions and rates, the first by name counts.
+    Source: aac-datasets 0.7.0, datasets/functional/audiocaps.py.
+    """
+    base = root / "AUDIOCAPS" if (root / "AUDIOCAPS").is_dir() else root
+    tables, audio = sorted(base.glob("csv_files_v*")), sorted(base.glob("audio_*Hz"))
+    return tables[0] if tables else base, audio[0] if audio else base
 
 
 def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:
@@ -147,7 +161,7 @@ def _recordings(path: Path) -> list[_Recording]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `audiocaps` to its parser."""
     add = parser.add_argument
-    add("root", type=Path, help="AudioCaps' folder, with train.csv, val.csv and test.csv")
+    add("root", type=Path, help="AudioCaps' folder, with train.csv, val.csv and test.csv, or that of aac-datasets")
     add("--audio", type=Path, help="folder with the audio, in <split>/ or directly (default: root)")
     add("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="splits to read (default: all)")
     add("--keep-missing", action="store_true", help="also put clips without audio into the manifest")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.cli import add_manifest, counted
-from data_tools.datasets.wavcaps import read_wavcaps
+from data_tools.datasets.wavcaps import audio_folder, read_wavcaps
 from data_tools.errors import DataError
 from data_tools.files import require_other
 from data_tools.hub.clips import Found, read_hub
@@ -21,28 +21,23 @@ WAVCAPS = "cvssp/WavCaps"
 
 
 def read_wavcaps_zips(folders: Sequence[Path]) -> Found:
-    """Read the clips of WavCaps as on the hub: json_files/<part>/<name>.json, and Zip_files/<part>/ with zip files.
+    """Read the clips of WavCaps as on the hub: json_files/<part>/<name>.json and Zip_files/<part>/.
 
     Raises DataError for a folder without them, and as read_wavcaps does.
     """
     found = Found([], [], [])
     for folder in folders:
-        lists = sorted(path for path in (folder / "json_files").glob("*/*.json") if _zips(folder, path).is_dir())
+        lists = {path: audio for path in sorted(folder.glob("json_files/*/*.json")) if (audio := audio_folder(path))}
         if not lists:
             layout = "json_files/<part>/<name>.json with Zip_files/<part>/"
             raise DataError(f"{folder}: has no {layout}; give the folder of {WAVCAPS} as on the hub")
-        for path in lists:
-            clips, missing = read_wavcaps(path, _zips(folder, path), path.stem)
+        for path, audio in lists.items():
+            clips, missing = read_wavcaps(path, audio, path.stem)
             found.clips.extend(clips)
             found.shards.append(path)
             if missing:
                 found.errors.append(f"{path}: no audio of {counted(missing, 'item')}")
     return found
-
-
-def _zips(folder: Path, path: Path) -> Path:
-    """Return the folder of the zip files of a JSON file of WavCaps."""
-    return folder / "Zip_files" / path.parent.name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -76,6 +76,16 @@ def _present(audio: Path) -> dict[str, str]:
     return {name: absolute(audio / name) for name in audio_names(audio)} or archived_files(audio, AUDIO_SUFFIXES)
 
 
+def audio_folder(path: Path) -> Path | None:
+    """Return the folder of the audio of a part's JSON file, where aac-datasets or the hub have it; None without one.
+
+    It is Audio/<part>/ or Zip_files/<part>/, next to json_files/<part>/.
+    """
+    lists, part = path.absolute().parent.parent, path.absolute().parent.name
+    folders = (lists.parent / "Audio" / part, lists.parent / "Zip_files" / part)
+    return next((folder for folder in folders if lists.name == "json_files" and folder.is_dir()), None)
+
+
 def _twice(path: Path, item_id: str, before: int, number: int) -> str:
     """Return the message about two WavCaps items, numbers `before` and `number`, that have the same audio file.
 
@@ -127,7 +137,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `wavcaps` to its parser."""
     add = parser.add_argument
     add("json", type=Path, help="JSON file of a part of WavCaps, such as fsd_final.json")
-    add("--audio", type=Path, required=True, help="folder with the audio files of that part")
+    audio = "folder with the audio files of that part (default: Audio/ or Zip_files/, if json_files/ is next to them)"
+    add("--audio", type=Path, help=audio)
     add("--name", help="name of the clips' source, for their ids (default: the JSON file's name)")
     add("--keep-missing", action="store_true", help="also list items whose audio is missing")
     lists = "lists of forbidden Freesound ids, whose clips are left out"
@@ -139,7 +150,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the verb `wavcaps` with its parsed arguments; return the exit status."""
     source = check_source(arguments.name or arguments.json.stem)
     exclusions = read_exclusions(arguments.exclude)
-    clips_read, missing = read_wavcaps(arguments.json, arguments.audio, source, arguments.keep_missing)
+    audio = arguments.audio or audio_folder(arguments.json)
+    if audio is None:
+        raise DataError(f"{arguments.json}: the folder of its audio is unknown; name it by --audio")
+    clips_read, missing = read_wavcaps(arguments.json, audio, source, arguments.keep_missing)
     clips = [clip for clip in clips_read if clip.freesound_id is None or not exclusions.lists(clip.freesound_id)]
     if not clips:
         raise DataError(

@@ -446,6 +446,33 @@ def wavcaps(folder: Path, content: object) -> Path:
     return path
 
 
+def test_layouts_of_aac_datasets_need_no_options(tmp_path: Path) -> None:
+    folder, out = tmp_path / "AUDIOCAPS", tmp_path / "m.jsonl"
+    for split in ("train", "val", "test"):
+        (folder / "audio_32000Hz" / split).mkdir(parents=True)
+        soundfile.write(folder / f"audio_32000Hz/{split}/-{split}_30.flac", np.zeros(160), 32_000)
+        (folder / "csv_files_v1").mkdir(exist_ok=True)
+        rows = f"audiocap_id,youtube_id,start_time,caption\n1,-{split},30,A dog barks\n"
+        (folder / f"csv_files_v1/{split}.csv").write_text(rows)
+    for root in (tmp_path, folder):
+        assert main(["audiocaps", str(root), "--out", str(out)]) == 0
+        assert [clip.file_name for clip in read_manifest(out)] == ["-train_30.flac", "-val_30.flac", "-test_30.flac"]
+    root = tmp_path / "WavCaps"
+    for name in ("json_files/SoundBible", "Audio/SoundBible"):
+        (root / name).mkdir(parents=True)
+    items = {"num_captions_per_audio": 1, "data": [{"id": "7", "caption": "A dog barks"}]}
+    (root / "json_files/SoundBible/sb_final.json").write_text(json.dumps(items))
+    soundfile.write(root / "Audio/SoundBible/7.flac", np.zeros(160), 32_000)
+    assert main(["wavcaps", str(root / "json_files/SoundBible/sb_final.json"), "--out", str(out)]) == 0
+    assert [clip.id for clip in read_manifest(out)] == ["sb_final/train/7.flac"]
+
+
+def test_wavcaps_without_a_known_folder_asks_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sb_final.json").write_text('{"data": []}')
+    text = failure(capsys, "wavcaps", tmp_path / "sb_final.json", "--out", tmp_path / "m.jsonl")
+    assert "the folder of its audio is unknown; name it by --audio" in text
+
+
 def test_wavcaps_skips_excluded_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = wavcaps(tmp_path, {"data": ITEMS}), tmp_path / "m.jsonl"
     (tmp_path / "list.csv").write_text("sound_id\n180913\n2219\n5\n")
