@@ -14,7 +14,7 @@ from zipfile import is_zipfile
 
 from data_tools.cli import progress
 from data_tools.documents.json_text import checksum_of, sha256_of
-from data_tools.errors import DataError, KitError
+from data_tools.errors import DataError, KitError, located
 from data_tools.files import short_name, sync, write_text
 from data_tools.locks import lock_of
 
@@ -147,6 +147,8 @@ async def _fetch(address: str, path: Path, part: Path) -> None:
         progress = f" after {part.stat().st_size:,} bytes, which are kept" if part.exists() else ""
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         raise DataError(f"{address} cannot be fetched{progress} ({reason}); try again later, or {elsewhere}") from None
+    except OSError as error:  # a full disk
+        raise located(error, error.filename or path) from error
 
 
 async def _get(session: "ClientSession", address: str, part: Path, have: int, elsewhere: str) -> bool:

@@ -221,3 +221,37 @@ def test_dry_run_of_get_fetches_nothing(mirror: str, tmp_path: Path, capsys: pyt
     assert main(command(tmp_path, mirror, "--dry-run")) == 0
     assert "python -m data_tools clotho" in capsys.readouterr().out
     assert not (tmp_path / "data").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MB."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.slow
+@needs_7z
+@pytest.mark.parametrize("room", [16_384, 65_536])
+def test_full_disk_is_one_message_and_the_command_goes_on_when_there_is_room(
+    mirror: str,
+    small_disk: Path,
+    tmp_path: Path,
+    room: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (small_disk / "other").write_bytes(bytes(2 * 2**20 - room))
+    monkeypatch.setattr(module, "free_bytes", lambda folder: 2**40)  # another program fills the disk afterwards
+    text = failure(capsys, *command(tmp_path, mirror))
+    assert text.startswith(f"error: {small_disk}/clotho/clotho_")
+    assert "No space left on device; make room there, then run the command again" in text
+    (small_disk / "other").unlink()
+    assert main(command(tmp_path, mirror)) == 0
+    assert len(read_manifest(small_disk / "clotho.jsonl")) == 9
+    assert main(["check", str(small_disk / "clotho.jsonl")]) == 0
