@@ -13,9 +13,10 @@ import torch
 from hub_models import hub_folder, tokenizer
 
 from data_tools.classify.embed import SentenceEncoder, load_sentence_transformer, position_count
+from data_tools.errors import KitError
 from system.experts import HuggingFaceExpert
 from system.features import texts as stored_texts
-from system.models.text import Clap, FirstToken, MeanTokens, SentenceTransformers
+from system.models.text import Clap, FirstToken, LastToken, MeanTokens, SentenceTransformers
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
 TOKENS = {"trainable": False, "removed": "", "dropout": None, "hidden": None, "dim": 8}
@@ -34,7 +35,7 @@ def sentences(model: Path, banks: Path, dim: int = 384, trainable: bool = False)
 
 
 def tokens(kind: str, model: Path, banks: Path, **changes: Any) -> Any:
-    settings = {"first_token": FirstToken, "mean_tokens": MeanTokens}[kind]
+    settings = {"first_token": FirstToken, "mean_tokens": MeanTokens, "last_token": LastToken}[kind]
     return settings.model_validate({"kind": kind, "model": str(model)} | TOKENS | changes).build([], banks)
 
 
@@ -191,6 +192,69 @@ def test_encoder_of_an_encoder_decoder_model_is_used(model: str, kind: str, tmp_
         encoder.save_assets(tmp_path)
         again = tokens(kind, tmp_path / "text", tmp_path / "banks", trainable=True).eval()
         assert torch.allclose(again._vectors(["a dog barks"]), found, atol=1e-5)
+
+
+def language_model(kind: str, folder: Path) -> Path:
+    """A tiny GPT-2, Qwen3, Mistral or T5 whose tokenizer has no first token; that of Qwen3 adds an end token."""
+    import transformers as hf
+    from tokenizers.processors import TemplateProcessing
+
+    torch.manual_seed(4)
+    heads = {"num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 64}
+    network = {
+        "gpt2": lambda: hf.GPT2Model(hf.GPT2Config(n_layer=2, n_head=2, n_embd=16, n_positions=64, vocab_size=300)),
+        "qwen3": lambda: hf.Qwen3Model(hf.Qwen3Config(**SMALL, **heads, vocab_size=300)),
+        "mistral": lambda: hf.MistralModel(hf.MistralConfig(**SMALL, **heads, vocab_size=300)),
+        "t5": lambda: hf.T5Model(hf.T5Config(d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, vocab_size=300)),
+    }[kind]()
+    network.save_pretrained(folder)
+    backend = tokenizer().backend_tokenizer
+    backend.post_processor = TemplateProcessing(
+        single="$A </s>" if kind in ("qwen3", "t5") else "$A", special_tokens=[("</s>", backend.token_to_id("</s>"))]
+    )
+    made = hf.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", model_max_length=64)
+    made.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+@pytest.mark.parametrize("kind", ["gpt2", "qwen3", "mistral", "t5"])
+def test_last_and_mean_tokens_of_language_models_match_the_library(kind: str, tmp_path: Path, trainable: bool) -> None:
+    import transformers as hf
+
+    folder, texts = language_model(kind, tmp_path / "m"), ["a dog barks, then a deep tone", "a tone", "barks"]
+    network = hf.AutoModel.from_pretrained(folder).eval()
+    network = network.get_encoder() if kind == "t5" else network
+    made = hf.AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        states = [network(**made(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
+        for pooling, expected in (
+            ("last_token", torch.stack([one[-1] for one in states])),
+            ("mean_tokens", torch.stack([one.mean(0) for one in states])),
+        ):
+            encoder = tokens(pooling, folder, tmp_path / "banks", trainable=trainable).eval()
+            found = encoder._vectors(texts) if trainable else encoder._frozen_vectors(texts)
+            assert torch.allclose(found, expected, atol=1e-6), pooling
+            assert encoder.unreadable(["a dog", ""]) == [""]
+            encoder.save_assets(tmp_path / pooling)
+            again = tokens(pooling, tmp_path / pooling / "text", tmp_path / "banks", trainable=trainable).eval()
+            assert torch.allclose(again._vectors(texts), expected, atol=1e-6), "as exported"
+    assert float((states[0][-1] - states[0].mean(0)).abs().max()) > 0.01
+    with pytest.raises(KitError, match="has no first token that represents the whole text; use kind: mean_tokens"):
+        tokens("first_token", folder, tmp_path / "banks")
+
+
+def test_last_token_matches_sentence_transformers(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Pooling, Transformer
+
+    folder, texts = language_model("qwen3", tmp_path / "m"), ["a dog barks, then a deep tone", "a tone"]
+    transformer = Transformer(str(folder))
+    transformer.tokenizer.pad_token = transformer.tokenizer.eos_token
+    library = SentenceTransformer(modules=[transformer, Pooling(16, "lasttoken")], device="cpu")
+    expected = library.encode(texts, convert_to_tensor=True)
+    encoder = tokens("last_token", folder, tmp_path / "banks")
+    assert torch.allclose(encoder._frozen_vectors(texts), expected, atol=1e-6)
 
 
 def static_folder(kind: str, folder: Path) -> Path:

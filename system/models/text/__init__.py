@@ -9,6 +9,7 @@ from data_tools.documents.strict import closed_list
 from system.models.text.base import TextSettings
 from system.models.text.pretrained import Clap as Clap
 from system.models.text.pretrained import FirstToken as FirstToken
+from system.models.text.pretrained import LastToken as LastToken
 from system.models.text.pretrained import MeanTokens as MeanTokens
 from system.models.text.pretrained import SentenceTransformers as SentenceTransformers
 from system.models.text.transformer import Transformer as Transformer

@@ -94,7 +94,9 @@ class PreTrained(TextSettings):
 
 
 class TokenSettings(PreTrained):
-    """Settings of the two kinds that read a transformer's tokens."""
+    """Settings of the three kinds that read a transformer's tokens."""
+
+    pooling: ClassVar[Literal["first", "mean", "last"]]
 
     trainable: bool  # false: frozen
     removed: str  # characters taken out of captions
@@ -117,7 +119,7 @@ class TokenSettings(PreTrained):
         return TokenEncoder(
             self.model,
             Bank(banks, f"{self.kind}{cut}"),
-            first_token=self.kind == "first_token",
+            pooling=self.pooling,
             cleaned=self.cleaned,
             trainable=self.trainable,
             max_tokens=self.max_tokens,
@@ -149,12 +151,30 @@ class FirstToken(TokenSettings):
     """
 
     kind: Literal["first_token"]
+    pooling = "first"
 
 
 class MeanTokens(TokenSettings):
-    """The mean of a pre-trained transformer's tokens, including the special ones; then the layers of `first_token`."""
+    """The mean of a pre-trained transformer's tokens, including the special ones; then the layers of `first_token`.
+
+    Any transformer will do: BERT, the encoder of T5 or BART, and language models such as GPT-2 or Qwen3.
+    """
 
     kind: Literal["mean_tokens"]
+    pooling = "mean"
+
+
+class LastToken(TokenSettings):
+    """A pre-trained transformer's last token; then the layers of `first_token`. For language models, whose last token
+    alone has read the whole text.
+
+    The last token is the one that the tokenizer makes: an end token, if it adds one, as that of Qwen3-Embedding does.
+    Source: Wang et al., "Improving Text Embeddings with Large Language Models" (2024), section 3.1; Zhang et al.,
+    "Qwen3 Embedding" (2025), section 2.
+    """
+
+    kind: Literal["last_token"]
+    pooling = "last"
 
 
 class VectorSettings(PreTrained):

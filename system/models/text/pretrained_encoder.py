@@ -1,13 +1,13 @@
 """Pre-trained text encoders: networks.
 
-Pre-trained text encoders: their common base, CLAP's, and the first token or the mean of a transformer's tokens.
+Pre-trained text encoders: their common base, CLAP's, and the first, the last or the mean of a transformer's tokens.
 """
 
 import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from system.networks.layers import head, pooled_over_time
 FROZEN_AT_ONCE = 64  # texts
 CLAP_TOKENS = 77
 NO_LIMIT = 1_000_000  # tokenizers without a limit give a far larger number
-NO_FIRST_TOKEN = "has no first token that represents the whole text; use a model like BERT or RoBERTa"
+NO_FIRST_TOKEN = "has no first token that represents the whole text; use kind: mean_tokens or last_token"
 
 
 class Bank(NamedTuple):
@@ -235,7 +235,7 @@ class ClapEncoder(TransformerEncoder):
 
 
 class TokenEncoder(TransformerEncoder):
-    """The last layer's first token, or the mean of its tokens; linear, ReLU, linear, or one linear layer.
+    """The last layer's first or last token, or the mean of its tokens; linear, ReLU, linear, or one linear layer.
 
     The public code leaves a frozen BERT's dropout on in training. Trainable: all of the transformer learns but its
     pooler, which is removed. Of models with a decoder (BART, mBART, LED) the encoder is used.
@@ -247,7 +247,7 @@ class TokenEncoder(TransformerEncoder):
         name: str,
         bank: Bank,
         *,
-        first_token: bool,
+        pooling: Literal["first", "mean", "last"],
         cleaned: Callable[[str], str],
         trainable: bool,
         max_tokens: int | None,
@@ -260,10 +260,10 @@ class TokenEncoder(TransformerEncoder):
         hidden: Size of a layer with ReLU; None: one linear layer.
         """
         super().__init__()
-        self.first_token, self.clean = first_token, cleaned
+        self.pooling, self.clean = pooling, cleaned
         tokenizer, whole = load_transformer(name, dropout)
-        if first_token and tokenizer("a")["input_ids"][0] != tokenizer.cls_token_id:
-            raise KitError(f"text model {name!r} {NO_FIRST_TOKEN}, or kind: mean_tokens")
+        if pooling == "first" and tokenizer("a")["input_ids"][0] != tokenizer.cls_token_id:
+            raise KitError(f"text model {name!r} {NO_FIRST_TOKEN}")
         self._whole = [whole]  # the published model, with its decoder if it has one
         model = whole.get_encoder() if whole.config.is_encoder_decoder else whole
         width = int(model.config.hidden_size)
@@ -285,9 +285,12 @@ class TokenEncoder(TransformerEncoder):
         """Compute the vectors (N, V) of texts with the trainable model."""
         inputs = self._inputs(texts)
         tokens: torch.Tensor = self._model(**inputs).last_hidden_state
-        if self.first_token:
+        if self.pooling == "first":
             return tokens[:, 0]
-        return pooled_over_time(tokens, inputs["attention_mask"].sum(1), "mean")
+        counts = inputs["attention_mask"].sum(1)
+        if self.pooling == "last":
+            return tokens[torch.arange(len(tokens), device=tokens.device), counts - 1]
+        return pooled_over_time(tokens, counts, "mean")
 
     def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """Compute the vectors (N, V) of texts with the frozen model."""
@@ -366,7 +369,8 @@ def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
         raise KitError(
             f"text model {name!r} cannot be loaded ({reason}); give its folder, or a Hugging Face name while online"
         ) from error
-    if tokenizer.cls_token_id is None:
-        raise KitError(f"text model {name!r} {NO_FIRST_TOKEN}")
+    tokenizer.padding_side = "right"  # the first and the last token are found by their number
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token  # of padding, which the mask leaves out
     model.pooler = None  # comes after the first token; untrained weights of it would be saved and counted
     return tokenizer, model
