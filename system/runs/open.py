@@ -220,7 +220,7 @@ def _path_changes(run: Run, started_in: str | None) -> list[str]:
         files = {*expert.weight_files(), *(["model"] if expert.hub_model is not None else [])}
         named |= {f"model.audio.experts.{expert_name}.{name}": getattr(expert, name) for name in files}
     named["banks"] = recipe.banks
-    relative = {key: value for key, value in named.items() if value is not None and not Path(value).is_absolute()}
+    relative = {key: value for key, value in named.items() if isinstance(value, str) and not Path(value).is_absolute()}
     found = {key: start / value for key, value in relative.items() if not Path(value).exists()}
     return [f"{key}={json.dumps(str(path.resolve()))}" for key, path in found.items() if path.exists()]
 

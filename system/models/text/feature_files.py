@@ -1,0 +1,63 @@
+"""Published features of queries: settings.
+
+Settings of frozen features of queries, one array per query in a file of its id.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from data_tools.documents.strict import Size
+from system.models.base import Facts
+from system.models.text.base import Encoder, TextSettings
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TextFeatureFiles(TextSettings):
+    """Published features of queries, (W, V) arrays of their tokens in qid<id>.npz or <id>.npz; pooled, then linear to
+    `hidden`, ReLU, linear to `dim`, or linear to `dim`. Only listed queries can be embedded.
+
+    Source: the features of the DCASE 2026 baseline for language-based moment retrieval: `clap_text` of MS-CLAP, 768
+    values per token in the array last_hidden_state (Zenodo 18358706).
+    """
+
+    kind: Literal["feature_files"]
+    files: str  # the folder with the arrays
+    queries: Annotated[list[str], Field(min_length=1)]  # files of moments or queries (.jsonl), which state the texts
+    array: str = "last_hidden_state"  # name of the array in each file
+    values: Size  # V, checked when the arrays are read
+    pooling: Literal["mean", "first", "last"]  # of a query's tokens
+    hidden: Size | None  # of a layer with ReLU; null: one linear layer to `dim`
+    dim: Size  # D, of an embedding
+
+    file_settings: ClassVar[frozenset[str]] = frozenset({"files", "queries"})
+
+    def build(self, vocabulary: list[str], banks: Path) -> Encoder:
+        """Build the encoder with new weights."""
+        from system.models.text.feature_files_encoder import TextFeatureFilesEncoder
+
+        paths = [Path(path) for path in self.queries]
+        return TextFeatureFilesEncoder(
+            Path(self.files), paths, self.array, self.values, self.pooling, self.hidden, self.dim
+        )
+
+    def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
+        """Return the trained layers, for counting their cost, and a function that embeds one query."""
+        import torch
+
+        from system.models.costs import weights_left_out
+        from system.networks.layers import head
+
+        with weights_left_out():
+            after = head(self.values, self.hidden, self.dim)
+        return after, lambda: after(torch.zeros(1, self.values))
+
+    def plan_facts(self) -> Facts:
+        """Return a description of the encoder for the verb `check`, and a list of its missing files."""
+        cure = "correct the setting in the recipe's text"
+        absent = [(path, cure) for path in [self.files, *self.queries] if not Path(path).exists()]
+        return f"features of queries in {self.files}", absent

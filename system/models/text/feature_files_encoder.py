@@ -1,0 +1,100 @@
+"""Published features of queries: encoder."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from data_tools.audio.frames import read_frames
+from data_tools.documents.json_text import parse_json
+from data_tools.errors import KitError
+from data_tools.files import read_text
+from system.models.embeddings import Embedded
+from system.models.text.encoder import TextEncoder
+from system.networks.layers import head
+
+# N queries, W tokens, V values of a token, D embedding
+
+
+class TextFeatureFilesEncoder(TextEncoder):
+    """The pooled features (V,) of each query's tokens, and trained layers after them.
+
+    Two queries of the same text have the features of the first one.
+    """
+
+    def __init__(
+        self,
+        files: Path,
+        queries: Sequence[Path],
+        array: str,
+        values: int,
+        pooling: Literal["mean", "first", "last"],
+        hidden: int | None,
+        dim: int,
+    ) -> None:
+        """files: Folder of the arrays. queries: Files that state the id and the text of each query.
+
+        Raises KitError for a listed query without a file and for arrays of another width.
+        """
+        super().__init__()
+        self.mlp = head(values, hidden, dim)
+        self._files, self._array, self._values, self._pooling = files, array, values, pooling
+        self._ids: dict[str, str] = {}
+        for path in queries:
+            for name, text in _texts_in(path):
+                self._ids.setdefault(text, name)
+        self._vectors: dict[str, np.ndarray] = {}
+
+    def _vector(self, text: str) -> np.ndarray:
+        """Return the pooled features (V,) of a query. Raises KitError for an unlisted query, and a missing file."""
+        if text not in self._vectors:
+            if text not in self._ids:
+                raise KitError(f"the query {text[:60]!r} has no features; list its file in the setting text.queries")
+            self._vectors[text] = self._read(self._ids[text])
+        return self._vectors[text]
+
+    def _read(self, name: str) -> np.ndarray:
+        """Read and pool the features of a query by its id."""
+        paths = [self._files / f"qid{name}.npz", self._files / f"{name}.npz"]
+        path = next((path for path in paths if path.is_file()), None)
+        if path is None:
+            raise KitError(f"{paths[0]}: no such file; copy the features of all queries into {self._files}")
+        tokens = read_frames(path, self._array)
+        if tokens.shape[1] != self._values:
+            cure = f"set text.values to {tokens.shape[1]}"
+            raise KitError(f"{path}: its tokens have {tokens.shape[1]} values, not {self._values}; {cure}")
+        pooled: np.ndarray = (
+            tokens.mean(0) if self._pooling == "mean" else tokens[0 if self._pooling == "first" else -1]
+        )
+        return pooled
+
+    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+        """Embed some queries."""
+        vectors = torch.from_numpy(np.stack([self._vector(text) for text in texts]))
+        return Embedded(self.mlp(vectors.to(self.device)))
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return zeros: pooled features are not padded."""
+        return [0] * len(texts)
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        """Read the features of queries. Raises KitError for one without a file."""
+        for text in texts:
+            self._vector(text)
+
+    def unreadable(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts without features."""
+        return [text for text in texts if text not in self._ids]
+
+
+def _texts_in(path: Path) -> list[tuple[str, str]]:
+    """Return the id and the text of every line of a file of moments or queries. Raises DataError for another file."""
+    found = []
+    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
+        value = parse_json(line, f"{path}, line {number}")
+        if not isinstance(value, dict) or not {"id", "text"} <= value.keys():
+            raise KitError(f"{path}, line {number}: has no id and text; give a file of moments or queries (.jsonl)")
+        found.append((str(value["id"]), str(value["text"])))
+    return found
