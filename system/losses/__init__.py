@@ -9,9 +9,11 @@ from data_tools.documents.strict import closed_list
 from system.losses.base import Term
 from system.losses.distill import Distill as Distill
 from system.losses.frame_cross_entropy import FrameCrossEntropy as FrameCrossEntropy
+from system.losses.hard_negative_nce import HardNegativeNce as HardNegativeNce
 from system.losses.matching import Matching as Matching
 from system.losses.nt_xent import NtXent as NtXent
 from system.losses.ranking import Ranking as Ranking
+from system.losses.sigmoid import Sigmoid as Sigmoid
 from system.losses.two_state import TwoState as TwoState
 from system.losses.weighted_triplet import WeightedTriplet as WeightedTriplet
 

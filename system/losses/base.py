@@ -51,6 +51,7 @@ class BatchScores:
     reads rows as clips and columns as captions, so that with `best_frame` and `best_word` they are not symmetric.
     temperature: Trained with the model; its absolute value is used. None if the model has none.
     teachers: (B, N) by the teacher's name, its cosines of every clip and every single caption.
+    learned: Parameters of losses that are trained with the model, by their names; see Term.learned.
     frames: Scores of a batch of moments, whose item i is clip i and its one sentence. Then `scores_by_caption` has no
     gradient.
     """
@@ -63,6 +64,7 @@ class BatchScores:
     each_caption_scores: "Callable[[], Tensor]"
     temperature: "Tensor | None" = None
     teachers: "Mapping[str, Tensor]" = field(default_factory=dict)
+    learned: "Mapping[str, Tensor]" = field(default_factory=dict)
     frames: FrameScores | None = None
 
     def of_frames(self) -> FrameScores:
@@ -134,6 +136,14 @@ class Term(Strict):
     def learned_temperature(self) -> bool:
         """Whether the loss uses the temperature that is trained with the model."""
         return False
+
+    @property
+    def learned(self) -> dict[str, float]:
+        """Start values of parameters of the loss that are trained with the model, by their names.
+
+        Terms with equal names share one parameter, which has the start value of the first of them.
+        """
+        return {}
 
     @property
     def taught_by(self) -> "Sequence[str]":

@@ -3,7 +3,7 @@
 The model that scores clips against captions: an audio encoder, a text encoder, a score.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -25,13 +25,15 @@ MAX_SCORES = 1 << 24  # most scores of a block: 64 MiB
 class RetrievalModel(nn.Module):
     """An audio encoder and a text encoder with one embedding size, and the score between them."""
 
-    def __init__(self, settings: Model, text: TextEncoder) -> None:
+    def __init__(self, settings: Model, text: TextEncoder, learned: Mapping[str, float] | None = None) -> None:
+        """learned: Start values of the parameters of losses that are trained with the model."""
         super().__init__()
         self.audio = settings.audio.build(settings.text.dim)
         self.text = text
         self.score = settings.score.build()  # (B, N) scores of every clip against every caption
         start = settings.learned_temperature
         self.temperature = None if start is None else nn.Parameter(torch.tensor(start))
+        self.learned = nn.ParameterDict({name: nn.Parameter(torch.tensor(v)) for name, v in (learned or {}).items()})
 
     @property
     def moments(self) -> MomentScore:
@@ -115,5 +117,6 @@ class RetrievalModel(nn.Module):
             each_caption_scores=lambda: self.score(captions, captions),
             temperature=self.temperature,
             teachers=batch.teachers,
+            learned=dict(self.learned.items()),
             frames=frames,
         )

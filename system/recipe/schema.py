@@ -267,6 +267,12 @@ class Recipe(Strict):
         return sorted({source for stage in self.stages.values() for source in stage.train.data})
 
     @property
+    def learned(self) -> dict[str, float]:
+        """Start values of the parameters of losses that are trained with the model; the first stage's count."""
+        terms = [term for stage in reversed(self.stages.values()) for term in reversed(stage.losses)]
+        return {name: value for term in terms for name, value in term.learned.items()}
+
+    @property
     def scored(self) -> dict[str, RankEntry]:
         """Rank entries that have metrics: entries of data sources, not of blind sets."""
         return {

@@ -33,6 +33,8 @@ from submission.runs.record import Checksums, EpochLine
 from system.recipe.schema import LOWER_IS_BETTER
 from system.runs.folder import Run
 
+OF_LOSSES = "learned."  # start of the names of the learned parameters of losses
+
 # Metric -> the best [value, epoch], best first.
 BestEpochs = dict[str, list[list[float]]]
 
@@ -121,8 +123,12 @@ def load_weights(model: nn.Module, path: Path, hint: str = "train or export it a
 def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
     """Load tensors, read from the file `path`, into a model.
 
-    Raises KitError if names or shapes differ.
+    The learned parameters of losses that only one of the two has are left out, or keep their values.
+    Raises KitError if other names, or shapes, differ.
     """
+    fresh = model.state_dict()
+    weights = {name: value for name, value in weights.items() if name in fresh or not name.startswith(OF_LOSSES)}
+    weights |= {name: value for name, value in fresh.items() if name.startswith(OF_LOSSES) and name not in weights}
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

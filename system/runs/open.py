@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
     """Build a model with new weights, drawn from torch's random state."""
     with memory_errors("the model", "make its layers smaller, or use a machine with more memory"):
-        return RetrievalModel(recipe.model, recipe.model.text.build(vocabulary, Path(recipe.banks)))
+        return RetrievalModel(recipe.model, recipe.model.text.build(vocabulary, Path(recipe.banks)), recipe.learned)
 
 
 def training_vocabulary(

@@ -1,0 +1,49 @@
+"""Sigmoid loss.
+
+Sigmoid loss of SigLIP: every pair of a clip and a caption is classified by itself as matching or not.
+"""
+
+import math
+from typing import Literal
+
+from pydantic import Field
+
+from system.losses.base import BatchScores, Tensor, Term
+
+LOG_SCALE, BIAS = "sigmoid_log_scale", "sigmoid_bias"  # names of the learned parameters
+
+
+class Sigmoid(Term):
+    """Binary cross entropy of all pairs of a batch, in [0, inf): -(1/B) sum_ij ln sigmoid(z_ij (a s_ij + b)).
+
+    z_ij is 1 for items of the same audio and -1 for others. The scale a = exp(a') and the bias b are trained with the
+    model; several terms of this kind share them. A stage that starts from another one of its run continues with its
+    values.
+    same_clip: other items of the batch with the same audio are left out of the sum (`masked`), or are `positives`.
+    Source: Zhai et al., "Sigmoid Loss for Language Image Pre-Training" (2023), section 3.2 and algorithm 1, whose start
+    values are a = 10 and b = -10, and whose batches have no repeated image. The cosines of the paper are the scores of
+    the recipe's `score`.
+    """
+
+    kind: Literal["sigmoid"]
+    scale: float = Field(10.0, gt=0)  # start value of a
+    bias: float = -10.0  # start value of b
+    same_clip: Literal["positives", "masked"] = "masked"
+
+    @property
+    def learned(self) -> dict[str, float]:
+        """Start values of the trained parameters, by their names."""
+        return {LOG_SCALE: math.log(self.scale), BIAS: self.bias}
+
+    def value(self, batch: BatchScores) -> Tensor:
+        """Return the loss of a batch, a tensor that can be differentiated."""
+        import torch
+        import torch.nn.functional as F
+
+        logits = batch.scores * batch.learned[LOG_SCALE].exp() + batch.learned[BIAS]
+        signs = batch.same_clip.to(logits.dtype) * 2 - 1
+        losses = -F.logsigmoid(signs * logits)
+        if self.same_clip == "masked":
+            others = batch.same_clip & ~torch.eye(len(logits), dtype=torch.bool, device=logits.device)
+            losses = losses.masked_fill(others, 0.0)
+        return losses.sum() / len(logits)
