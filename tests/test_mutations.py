@@ -150,7 +150,7 @@ def attack(name: str, reader: Reader, count: int, seed: int, folder: Path) -> No
 def _run_files(run: Path) -> dict[str, Reader]:
     model = torch.nn.Linear(3, 2)
     (run / "w").mkdir()
-    checkpoints.save_weights(model, run / "w/e0001.safetensors")
+    checkpoints.save_weights(model.state_dict(), run / "w/e0001.safetensors")
     opened, ids = Run(run), read_scores(run / "scores/evaluation.npy").clip_ids
     return {
         "provenance": (opened.provenance, opened.read_provenance),

@@ -15,9 +15,10 @@ class HardNegativeNce(Term):
     """Cross entropy with weighted negatives, the mean over both directions.
 
     -(1/B) sum_i ln(e^{l_ii} / (alpha e^{l_ii} + sum_j w_ij e^{l_ij})). The logits are l = s / t. The weights are
-    w_ij = n_i e^{beta l_ij} / sum_k e^{beta l_ik}; j and k are the n_i items of other clips. With alpha = 1 and beta = 0 it is `nt_xent` with same_clip `masked` and
-    directions `mean`. The weights are differentiated too, as the equation reads. An item without negatives adds
-    ln alpha, which has no gradient. With alpha below 1 the loss may be negative, but not below ln alpha.
+    w_ij = n_i e^{beta l_ij} / sum_k e^{beta l_ik}; j and k are the n_i items of other clips. With alpha = 1 and
+    beta = 0 it is `nt_xent` with same_clip `masked` and directions `mean`. The weights are differentiated too, as the
+    equation reads. An item without negatives adds ln alpha, which has no gradient. With alpha below 1 the loss may be
+    negative, but not below ln alpha.
     Source: Radenovic et al., "Filtering, Distillation, and Hard Negatives for Vision-Language Pre-Training" (2023),
     equations 4 to 6 (alpha 1, beta 0.25 for its largest models); weights after Robinson et al., "Contrastive Learning
     with Hard Negative Samples" (2021). Deviation: items with the same audio are no negatives.

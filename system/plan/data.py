@@ -13,7 +13,8 @@ from data_tools.datasets.download import cure_of
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, in_split, read_manifest
 from data_tools.moments import read_moments
-from system.plan.estimates import Content, Estimates
+from system.plan.content import Content
+from system.plan.estimates import Estimates
 from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, Row
 from system.plan.machine import GIB
 from system.recipe import schema

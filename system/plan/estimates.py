@@ -4,9 +4,7 @@ Estimates for a recipe: parameters, memory and time of a step, disk of the banks
 """
 
 import math
-from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -21,8 +19,10 @@ from system.experts.base import ExpertSettings
 from system.experts.waveform import Waveform
 from system.features.stored import bank_fits, seconds_missing
 from system.models.costs import Cost, UnknownSizeError, count_once, count_parameters, weights_left_out
+from system.plan.content import ASSUMED_SECONDS, Content
 from system.plan.machine import GIB
 from system.recipe import schema
+from system.recipe.tuning import Lora
 
 if TYPE_CHECKING:
     import torch
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from system.models.audio.encoder import AudioEncoder
 
 BYTES = 4  # of a float32
-ASSUMED_SECONDS = 20.0  # length of a clip, captions of a clip, and size of the vocabulary, if they are not known
-ASSUMED_CAPTIONS = 5.0
-ASSUMED_VOCABULARY = 4_000
+ASSUMED_CAPTIONS = 5.0  # of a clip, if they are not known
+ASSUMED_VOCABULARY = 4_000  # words, if they are not known
 # Per second and CPU core in float32, measured on heads and text (2 cores: 125e9), and on PANNs (58e9 to 64e9).
 CORE_FLOPS = 62e9
 IN_FLIGHT = 3  # tensors of the widest size that the backward pass holds at the same time
@@ -56,86 +55,12 @@ GPUS = {
 }
 
 
-@dataclass(frozen=True)
-class Content:
-    """The clips of a source's manifest, or, if it is missing, the recipe's expectations.
+class Tuned(NamedTuple):
+    """Counts of low-rank adapters. frozen: Parameters of the adapted networks. layers: Adapted layers."""
 
-    moments: Texts of the moments of these clips; None if the source has no file of moments, or the file is missing.
-    """
-
-    clips: Sequence[Clip]
-    expected: schema.Expected | None = None
-    moments: Sequence[str] | None = None
-
-    @cached_property
-    def _facts(self) -> tuple["array[float]", "array[int]"]:
-        """Length in seconds, and number of captions, of every clip.
-
-        Seconds are NaN if they are not known.
-        """
-        facts = [(math.nan if clip.seconds is None else clip.seconds, len(clip.captions)) for clip in self.clips]
-        return array("d", (seconds for seconds, _ in facts)), array("l", (captions for _, captions in facts))
-
-    @cached_property
-    def _lengths(self) -> np.ndarray:
-        """Known lengths of clips in seconds, ascending, without lengths of 0 s."""
-        seconds = np.array(self._facts[0])
-        return np.sort(seconds[seconds > 0])
-
-    @property
-    def silent(self) -> int:
-        """Number of clips that have no audio file."""
-        return sum(map(math.isnan, self._facts[0]))
-
-    @property
-    def captions(self) -> int:
-        """Number of captions of the data source."""
-        return sum(self._facts[1])
-
-    @property
-    def hours(self) -> float:
-        """Hours of audio, found or expected."""
-        if not self.clips:
-            return self.expected.hours if self.expected else 0.0
-        return math.fsum(self._lengths) / 3600
-
-    @property
-    def count(self) -> int:
-        """Number of clips with captions, found or expected."""
-        return self.items("clip") if self.clips or not self.expected else self.expected.clips
-
-    @property
-    def mean_seconds(self) -> float:
-        """Mean length of a clip in seconds: known, expected, or assumed."""
-        known = self._lengths
-        return math.fsum(known) / len(known) if len(known) else 3600 * self.hours / self.count or ASSUMED_SECONDS
-
-    @property
-    def longest_seconds(self) -> float:
-        """Length of a long clip: the 99th percentile, or twice the expected mean, in seconds."""
-        known = self._lengths
-        return float(known[int(0.99 * (len(known) - 1))]) if len(known) else 2 * self.mean_seconds
-
-    @property
-    def captions_per_clip(self) -> float:
-        """Mean number of captions of a clip."""
-        captions = self.expected.captions if self.expected and not self.clips else self.captions
-        return captions / self.count
-
-    def expected_items(self, unit: str) -> int:
-        """Return the number of training items of the source, found or expected.
-
-        Returns 0 if neither number is known.
-        """
-        if self.clips or not self.expected or unit == "moment":
-            return self.items(unit)
-        return self.expected.captions if unit == "pair" else self.expected.clips
-
-    def items(self, unit: str) -> int:
-        """Return the number of training items of the source; 0 if its manifest is missing."""
-        if unit == "moment":
-            return len(self.moments or ())
-        return self.captions if unit == "pair" else sum(map(bool, self._facts[1]))
+    adapters: int
+    frozen: int
+    layers: int
 
 
 def frame_bytes(expert: ExpertSettings) -> int:
@@ -244,7 +169,13 @@ class Estimates:
 
         With cached gradients, it is the memory for one part of the batch.
         """
-        return self.memory_of(self.load(stage), stage.grad_cache_chunk, precision)
+        change = 0
+        if stage.lora is not None:
+            tuned = self.tuned(stage.lora)
+            change += BYTES * (4 * tuned.adapters - 3 * tuned.frozen)  # no gradients and moments of frozen weights
+        if stage.average is not None:
+            change += BYTES * self.trainable(stage)
+        return self.memory_of(self.load(stage), stage.grad_cache_chunk, precision) + change
 
     def memory_of(self, load: Load, chunk: int | None, precision: str) -> float:
         """Estimate the bytes of memory of a training step with this load.
@@ -312,10 +243,38 @@ class Estimates:
 
         Each metric is assumed to be best at another checkpoint. The last checkpoint has AdamW's two moments.
         """
-        trainable = sum(self.parameters_by_part.values())
-        weights = trainable + count_parameters(self._audio, trainable=False)
-        kept = sum(1 + stage.monitor.keep * len(stage.monitor.metrics) for stage in self.recipe.stages.values())
-        return float(BYTES * (kept * weights + 2 * trainable * len(self.recipe.stages)))
+        weights = sum(self.parameters_by_part.values()) + count_parameters(self._audio, trainable=False)
+        kept = sum(stage.monitor.keep * len(stage.monitor.metrics) for stage in self.recipe.stages.values())
+        return float(BYTES * kept * weights) + sum(map(self.state_bytes, self.recipe.stages.values()))
+
+    def state_bytes(self, stage: schema.Stage) -> float:
+        """Return the bytes of a stage's last checkpoint: the ranked weights and AdamW's moments.
+
+        With adapters or an average, the weights that are trained are stored too; with both, also their average.
+        """
+        weights = sum(self.parameters_by_part.values()) + count_parameters(self._audio, trainable=False)
+        adapters = self.tuned(stage.lora).adapters if stage.lora else 0
+        copies = (stage.lora is not None or stage.average is not None) + (
+            stage.lora is not None and stage.average is not None
+        )
+        return float(BYTES * (weights + copies * (weights + adapters) + 2 * self.trainable(stage)))
+
+    def trainable(self, stage: schema.Stage) -> int:
+        """Return the number of parameters that a stage trains."""
+        tuned = self.tuned(stage.lora) if stage.lora else Tuned(0, 0, 0)
+        return sum(self.parameters_by_part.values()) - tuned.frozen + tuned.adapters
+
+    def tuned(self, settings: Lora) -> "Tuned":
+        """Count the parameters of adapters, those of the networks that they freeze, and the adapted layers."""
+        from system.models.low_rank import adapted_layers, adapter_parameters
+
+        networks = {"audio": self._audio.parts().get("network"), "text": next(iter(self._text[0].children()), None)}
+        chosen = [network for name in settings.networks if (network := networks[name]) is not None]
+        return Tuned(
+            sum(adapter_parameters(network, settings.rank, settings.layers) for network in chosen),
+            sum(count_parameters(network, trainable=True) for network in chosen),
+            sum(len(adapted_layers(network, settings.layers)) for network in chosen),
+        )
 
     def step_flops(self, stage: schema.Stage) -> float:
         """Estimate the floating-point operations of a training step of a stage.

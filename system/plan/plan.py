@@ -8,8 +8,9 @@ from pathlib import Path
 
 from submission.editions import get_edition
 from system.models.base import EncoderKind
+from system.plan.content import Content
 from system.plan.data import data_lines, feature_lines, find_data
-from system.plan.estimates import ASSUMED_VOCABULARY, Content, Estimates
+from system.plan.estimates import ASSUMED_VOCABULARY, Estimates
 from system.plan.lines import MISSING, MISTAKE, Plan, Problem, Row
 from system.plan.processes import process_lines
 from system.plan.stages import cost_lines, rate_lines, stage_lines, trained_model, updates_of

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from data_tools.cli import about, counted
 from data_tools.errors import KitError
+from data_tools.files import format_size
 from system.batches.augment import Augmentation
 from system.batches.augment_settings import Augment
+from system.plan.content import Content
 from system.plan.decoding import decoding_lines
-from system.plan.estimates import CORE_FLOPS, GPUS, Content, Estimates
+from system.plan.estimates import CORE_FLOPS, GPUS, Estimates
 from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, Row
 from system.plan.machine import GIB
 from system.recipe import schema
@@ -139,6 +141,7 @@ def cost_lines(
     yield Row(
         "stages", f"{name} memory", f"{cpu / GIB:.1f} GiB in float32{on_gpu}, without Python and torch (estimate)"
     )
+    yield from _tuning_lines(name, stage, estimates)
     stored = f"{estimates.frame_bytes(stage) / GIB:.1f} GiB, stored on a GPU with at least twice as much memory free"
     if stage.augment and stage.augment.mix:
         stored = "read from the banks at every step, since clips are mixed"
@@ -164,6 +167,19 @@ def _step_text(stage: schema.Stage, estimates: Estimates) -> str:
     if stage.precision != "float32":
         times += [f"{gpu} {1000 * flops / speed.flops:.1f} ms" for gpu, speed in GPUS.items()]
     return f"{flops / 1e12:.2f} TFLOP, {', '.join(times)} (estimates; not measured on a GPU)"
+
+
+def _tuning_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Iterator[Row]:
+    """Yield a plan's rows on low-rank adapters, on the average of the weights, and on the last checkpoint with them."""
+    if stage.lora is not None:
+        tuned = estimates.tuned(stage.lora)
+        size = f"{tuned.adapters:,} parameters in {counted(tuned.layers, 'layer')}; {tuned.frozen:,} are frozen"
+        yield Row("stages", f"{name} lora", f"rank {stage.lora.rank}: {size}")
+    if stage.average is not None:
+        count = f"{estimates.trainable(stage):,}"
+        yield Row("stages", f"{name} average", f"of {count} parameters, decay {stage.average.decay:g}")
+    if stage.lora is not None or stage.average is not None:
+        yield Row("stages", f"{name} last.pt", f"{format_size(estimates.state_bytes(stage))} (estimate)")
 
 
 def _will_not_fit(name: str, stage: schema.Stage, estimates: Estimates, machine: str, size: float) -> Problem:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_tools.cli import about
-from system.plan.estimates import CORE_FLOPS, GPUS, Content, Estimates
+from system.plan.content import Content
+from system.plan.estimates import CORE_FLOPS, GPUS, Estimates
 from system.plan.lines import WARNING, Problem, Row
 from system.plan.machine import GIB, full_disks
 from system.plan.processes import share_of

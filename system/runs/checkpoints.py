@@ -93,9 +93,9 @@ def require_finite(weights: Mapping[str, Any], model_or_file: str, hint: str) ->
             raise KitError(f"{model_or_file} has weights that are infinite or NaN, first {name}; {hint}")
 
 
-def save_weights(model: nn.Module, path: Path) -> str:
+def save_weights(weights: Mapping[str, torch.Tensor], path: Path) -> str:
     """Write a model's weights to a file atomically. Returns: The file's sha256."""
-    data = save({name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()})
+    data = save({name: value.detach().cpu().contiguous().clone() for name, value in weights.items()})
     with replacing(path) as temporary:
         temporary.write_bytes(data)
     return hashlib.sha256(data).hexdigest()
@@ -138,7 +138,7 @@ def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> N
 
 
 def save_state(
-    folder: Path, state: dict[str, Any], epoch_weights: nn.Module | None, sha256: Mapping[str, str]
+    folder: Path, state: dict[str, Any], epoch_weights: Mapping[str, torch.Tensor] | None, sha256: Mapping[str, str]
 ) -> dict[str, str]:
     """Write the state of training: the weights `epoch_weights`, if given, and then last.pt.
 

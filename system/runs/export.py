@@ -40,7 +40,7 @@ def export_model(trained: Trained, out: Path) -> None:
             trained.model.text.save_assets(folder)
             trained.model.audio.save_assets(folder)
         write_text(folder / "recipe.json", json.dumps(trained.recipe.model_dump(mode="json"), indent=1) + "\n")
-        save_weights(trained.model, folder / "model.safetensors")
+        save_weights(trained.model.state_dict(), folder / "model.safetensors")
         if (trained.folder / TRAINED_ON).exists():
             shutil.copyfile(trained.folder / TRAINED_ON, folder / TRAINED_ON)
         files = sorted(path for path in folder.rglob("*") if path.is_file())

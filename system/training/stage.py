@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import time
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,9 @@ from system.recipe.data import Data
 from system.runs import checkpoints
 from system.runs.folder import Run
 from system.runs.open import start_from
+from system.training.average import WeightAverage
 from system.training.interrupt import Interrupted, interruptible
+from system.training.lora import Adapters
 from system.training.moment_validation import MomentValidation
 from system.training.parts import FrozenStart, parameter_groups
 from system.training.same_everywhere import require_same_state, require_same_work
@@ -53,6 +55,7 @@ from system.training.teachers import open_teachers
 from system.training.tracking import Tracking
 from system.training.validation import Validation, Watching, collapsed
 
+ADAPTERS = 2**31  # in place of a step, for the start values of adapters
 LEAST_SCALE = 2.0**-10  # of fp16 losses, which starts at 65,536: below it, gradients are not finite at any scale
 
 log = logging.getLogger(__name__)
@@ -88,6 +91,10 @@ class StageTraining:
         pad_to_batch, longest = not recipe.model.embeds_in_chunks, recipe.model.audio.training_frames
         made_of = self.sampler, data.features, relevance, self.device, teachers
         self.feed = partial(Feed, *made_of, longest, stage.grad_cache_chunk, pad_to_batch)
+        self._interrupted = checkpoints.load_state(self.folder)  # None: the stage begins
+        if self._interrupted is None:
+            self._load_initial_weights()
+        self.adapters = Adapters(model, stage.lora, self._seed_of(ADAPTERS)) if stage.lora else None
         groups, self.rates = parameter_groups(model, stage.optimizer)
         self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=stage.optimizer.weight_decay)
         self.frozen_start = FrozenStart(model, stage.optimizer)
@@ -95,6 +102,7 @@ class StageTraining:
         _make_ready(model, stage)
         self.precision = stage.precision if self.device.type == "cuda" else "float32"
         self.scaler = GradScaler(self.device.type, enabled=self.precision == "fp16")
+        self.average = WeightAverage(model, stage.average.decay) if stage.average else None
         self.best: checkpoints.BestEpochs = {}
         self.step = 0
         self.lines: list[EpochLine] = []  # metrics of the finished epochs
@@ -112,7 +120,10 @@ class StageTraining:
 
         earlier: Metrics of the earlier stages. Returns: The stage's metrics, one line per epoch.
         """
-        self._begin()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self._interrupted is not None:
+            self._resume(self._interrupted)
+            self._interrupted = None
         require_same_state(self.name, self.step, self.model, self.run)
         on_first(lambda: self.run.write_metrics([*earlier, *self.lines]))
         self.tracking.update()
@@ -140,6 +151,8 @@ class StageTraining:
                 self._finish_epoch()
                 self._stop_if_requested(any_process(stop["asked"] or is_orphan()))
         self.frozen_start.end()
+        if self.adapters:
+            self.adapters.remove()
         if self.stage.stop and self.step < total:
             log.info("stage %s ends early: %s", self.name, describe_stop(self.stage.stop))
         done = {"epochs": len(self.lines), "steps": self.step, "best": self.best}
@@ -147,13 +160,14 @@ class StageTraining:
         on_first(lambda: write_json(self.folder / "done.json", done))
         return self.lines
 
-    def _begin(self) -> None:
-        """Load the state of an interrupted training from last.pt, or else the stage's initial weights."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        state, start = checkpoints.load_state(self.folder), self.stage.start_from
-        if state is not None:
-            self._resume(state)
-        elif isinstance(start, schema.FromStage):
+    def _seed_of(self, number: int) -> int:
+        """Return the seed of a step, or of a draw at the start of the stage."""
+        return int(np.random.SeedSequence([*self.seed, number]).generate_state(1)[0])
+
+    def _load_initial_weights(self) -> None:
+        """Load the weights of another stage or model, if the stage starts from one."""
+        start = self.stage.start_from
+        if isinstance(start, schema.FromStage):
             taken = checkpoints.load_checkpoint(self.model, self.run.folder / start.stage, start.checkpoint)
             log.info("stage %s starts from the checkpoint %s", self.name, taken)
         elif isinstance(start, schema.FromModel):
@@ -167,7 +181,9 @@ class StageTraining:
                 f"{self.folder} was started with precision {state['precision']}, but this machine computes in "
                 f"{self.precision}; resume it on a machine with {state['precision']}, or start a new run"
             )
-        checkpoints.restore(self.model, state["model"], self.folder / "last.pt")
+        checkpoints.restore(self.model, state.get("training") or state["model"], self.folder / "last.pt")
+        if self.average:
+            self.average.load(state.get("average") or state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
@@ -193,7 +209,7 @@ class StageTraining:
                 requested = any_process(stop["asked"] or is_orphan())
             if requested:
                 self._require_finite()
-                self._save(None)
+                self._save(False)
             self._stop_if_requested(requested)
 
     def _stop_if_requested(self, requested: bool) -> None:
@@ -205,7 +221,7 @@ class StageTraining:
     def _train_step(self, feed: Feed) -> dict[str, float]:
         """Train one step. Returns: The loss and diagnostics."""
         # Randomness is a function of the step, so that a resumed run has the same draws as an uninterrupted one.
-        torch.manual_seed(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
+        torch.manual_seed(self._seed_of(self.step))
         batch = feed.batch(self.step)
         learning_rates = rates(self.stage, self.rates, self.step, self.steps, self.history)
         for group, rate in zip(self.optimizer.param_groups, learning_rates, strict=True):
@@ -225,6 +241,8 @@ class StageTraining:
             )
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if self.average:
+            self.average.update(self.step)
         if self.scaler.is_enabled() and self.scaler.get_scale() < LEAST_SCALE:
             raise KitError(
                 f"{self._stage_and_step()}: fp16 gradients overflow at every loss scale; {self._hint_to_lower_rate()}"
@@ -246,7 +264,9 @@ class StageTraining:
         began, epoch = time.monotonic(), self.step // self.steps
         broadcast_from_first(self.model)
         self._require_finite()
-        values, diagnostics = self.validation(self.model)
+        with self._with_average():
+            broadcast_from_first(self.model)
+            values, diagnostics = self.validation(self.model)
         if lost := [f"{name} {value}" for name, value in values.items() if not math.isfinite(value)]:
             raise KitError(
                 f"{self._stage_and_step()}: validation gives numbers that are not finite ({', '.join(lost)}); "
@@ -263,7 +283,7 @@ class StageTraining:
         if is_first():
             with self.run.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line.document()) + "\n")
-        self._save(self.model if epoch in checkpoints.kept_epochs(self.best) else None)
+        self._save(epoch in checkpoints.kept_epochs(self.best))
         self.tracking.update()
         shown = " ".join(f"{name} {format_metric(name, value)}" for name, value in values.items())
         log.info("stage %s, epoch %d: training loss %.4f; validation %s", self.name, epoch, line.loss, shown)
@@ -279,12 +299,22 @@ class StageTraining:
             self.model.state_dict(), f"{self._stage_and_step()}: the model", self._hint_to_lower_rate()
         )
 
-    def _save(self, epoch_weights: RetrievalModel | None) -> None:
-        """Save the state, and the epoch's weights if they are among the best."""
+    def _with_average(self) -> AbstractContextManager[None]:
+        """Context manager that gives the model the weights for validation and ranking."""
+        return self.average.in_model() if self.average else nullcontext()
+
+    def _save(self, is_best: bool) -> None:
+        """Save the state, and, if `is_best`, the epoch's weights, which are those that are ranked."""
         if not is_first():
             return
+        weights = self.model.state_dict()
+        with self._with_average():
+            averaged = self.model.state_dict()
+        ranked = self.adapters.merged(averaged) if self.adapters else averaged
         state = {
-            "model": self.model.state_dict(),
+            "model": ranked,
+            "training": weights if self.adapters or self.average else None,
+            "average": averaged if self.adapters and self.average else None,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "precision": self.precision,
@@ -295,7 +325,7 @@ class StageTraining:
             "seconds": self.seconds,
             "lines": [line.document() for line in self.lines],
         }
-        self.sha256 = checkpoints.save_state(self.folder, state, epoch_weights, self.sha256)
+        self.sha256 = checkpoints.save_state(self.folder, state, ranked if is_best else None, self.sha256)
 
 
 def _sampler(name: str, stage: schema.Stage, data: Data, seed: tuple[int, int]) -> Sampler:

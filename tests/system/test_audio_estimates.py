@@ -12,7 +12,8 @@ from plans import fact, plan
 from system.models.audio import Crnn, Gru, Panns, PooledMlp
 from system.models.costs import count, count_parameters, weights_left_out
 from system.models.text import FirstToken, SentenceTransformers, WordVectors
-from system.plan.estimates import Content, Estimates
+from system.plan.content import Content
+from system.plan.estimates import Estimates
 from system.recipe import schema
 from system.recipe.load import RecipeError, load_recipe
 

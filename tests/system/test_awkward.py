@@ -34,7 +34,8 @@ from system.models.embeddings import Embedded, Ragged
 from system.models.moment_score import MomentScore, cosines_of_queries
 from system.networks.published import HOP, SHORTEST, STRIDE
 from system.networks.weights import Weights
-from system.plan.estimates import BYTES, Content, Estimates
+from system.plan.content import Content
+from system.plan.estimates import BYTES, Estimates
 from system.ranking.embedding import embed_pool
 from system.recipe import schema
 from system.recipe.data import Data

@@ -194,6 +194,6 @@ def test_training_state_with_missing_key_is_refused(run: Path, key: str) -> None
 def test_weights_with_nan_are_refused(tmp_path: Path) -> None:
     model = torch.nn.Linear(3, 2)
     model.weight.data[0, 0] = torch.nan
-    checkpoints.save_weights(model, tmp_path / "w.safetensors")
+    checkpoints.save_weights(model.state_dict(), tmp_path / "w.safetensors")
     with pytest.raises(KitError, match="has weights that are infinite or NaN, first weight"):
         checkpoints.load_weights(torch.nn.Linear(3, 2), tmp_path / "w.safetensors")

@@ -12,7 +12,8 @@ import torch
 from data_tools.manifest import Clip
 from system.models.costs import UnknownSizeError, count_parameters
 from system.models.text import SentenceTransformers
-from system.plan.estimates import Content, Estimates
+from system.plan.content import Content
+from system.plan.estimates import Estimates
 from system.recipe import schema
 from system.recipe.load import load_recipe
 

@@ -338,7 +338,8 @@ def test_check_reports_too_few_clips_for_batches_validation_and_ranking(
 
 def test_planned_parameters_match_the_model(tmp_path: Path) -> None:
 
-    from system.plan.estimates import Content, Estimates
+    from system.plan.content import Content
+    from system.plan.estimates import Estimates
     from system.runs.open import build_model
 
     recipe = load(tmp_path, valid(tmp_path)).recipe

@@ -41,6 +41,11 @@ class TextSettings(EncoderKind):
         """Whether the encoder has trainable parameters."""
         return True
 
+    @property
+    def trains_published(self) -> bool:
+        """Whether a published network is trained, which may have low-rank adapters."""
+        return False
+
     @abstractmethod
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         """Build the encoder with new weights. Only this method imports torch.

@@ -84,6 +84,11 @@ class PreTrained(TextSettings):
                 yield "model", f"text model {self.model}: the folder {problem}; name one with a model"
 
     @property
+    def trains_published(self) -> bool:
+        """Whether the published network is trained, which may have low-rank adapters."""
+        return self.trainable
+
+    @property
     def hub_model(self) -> str:
         """Name or folder of the Hugging Face model."""
         return self.model

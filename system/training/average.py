@@ -1,0 +1,53 @@
+"""Average of the weights.
+
+Exponential moving average of a model's weights, which is validated, ranked and exported in their place.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+
+class WeightAverage:
+    """Moving average of the trainable parameters and the statistics (buffers) of a model.
+
+    After update n, counted from 0, the average a becomes d a + (1 - d) w of the weights w, with
+    d = min(decay, (1 + n) / (10 + n)), so that the initial weights soon lose their share.
+    Source: torch.optim.swa_utils; the factor of first updates as in TensorFlow's tf.train.ExponentialMovingAverage.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        """decay: Between 0 and 1; about 1 / (1 - decay) updates are averaged."""
+        self.decay = decay
+        self._current: dict[str, torch.Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._current |= {name: b for name, b in model.named_buffers() if b.is_floating_point() and b.numel()}
+        self._average = {name: value.detach().clone() for name, value in self._current.items()}
+
+    @torch.no_grad()
+    def update(self, number: int) -> None:
+        """Add the current weights after an update. number: Of the update, from 0."""
+        decay = min(self.decay, (1 + number) / (10 + number))
+        average, current = list(self._average.values()), [value.detach() for value in self._current.values()]
+        get_ema_multi_avg_fn(decay)(average, current, number)
+
+    @contextmanager
+    def in_model(self) -> Iterator[None]:
+        """Context manager that gives the model the average in place of its weights."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        """Exchange the model's weights and the average, without a copy."""
+        for name, value in self._current.items():
+            value.data, self._average[name] = self._average[name], value.data
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Continue with an average. state: A model's state that has the average in place of the weights."""
+        for name, value in self._average.items():
+            value.copy_(state[name])

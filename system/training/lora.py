@@ -1,0 +1,82 @@
+"""Low-rank adapters.
+
+Train low-rank adapters of published networks by peft, and add them to the weights for checkpoints.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from data_tools.errors import KitError
+from system.models.low_rank import adapted_layers
+from system.models.retrieval import RetrievalModel
+from system.recipe.tuning import Lora
+
+ADAPTER = "kit"  # name of the adapters in peft
+
+
+def published_networks(model: RetrievalModel) -> dict[str, nn.Module]:
+    """Return the trained published networks of a model's encoders, by the names that `lora.networks` uses."""
+    found = {"audio": model.audio.parts().get("network"), "text": getattr(model.text, "trained", None)}
+    return {name: network for name, network in found.items() if isinstance(network, nn.Module)}
+
+
+class Adapters:
+    """The adapters of a model during a stage; `remove` takes them off again."""
+
+    def __init__(self, model: RetrievalModel, settings: Lora, seed: int) -> None:
+        """seed: Determines the start values of the adapters.
+
+        Raises KitError without peft, for an encoder without a trained published network, and for unknown layers.
+        """
+        try:
+            from peft import LoraConfig, inject_adapter_in_model
+        except ModuleNotFoundError:
+            raise KitError("lora needs the package peft; install it: pip install peft") from None
+        networks = published_networks(model)
+        if absent := [name for name in settings.networks if name not in networks]:
+            raise KitError(f"lora.networks {absent[0]}: this encoder trains no published network; leave it out")
+        self.model = model
+        self._frozen = [p for name in settings.networks for p in networks[name].parameters() if p.requires_grad]
+        torch.manual_seed(seed)
+        for name in settings.networks:
+            names = list(adapted_layers(networks[name], settings.layers))
+            sizes: dict[str, Any] = {"r": settings.rank, "lora_alpha": settings.alpha}
+            config = LoraConfig(**sizes, lora_dropout=settings.dropout, target_modules=_exactly(names))
+            inject_adapter_in_model(config, networks[name], ADAPTER)
+        for parameter in self._frozen:
+            parameter.requires_grad_(False)
+
+    def _layers(self) -> Iterator[tuple[str, Any]]:
+        """Yield the adapted layers with their names in the model."""
+        from peft.tuners.lora import LoraLayer
+
+        for name, layer in self.model.named_modules():
+            if isinstance(layer, LoraLayer):
+                yield name, layer
+
+    def merged(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return a state of the adapted model as one without adapters: their products are added to the weights.
+
+        state: The result of `model.state_dict()`.
+        """
+        with torch.no_grad():
+            sums = {f"{name}.weight": layer.get_delta_weight(ADAPTER) for name, layer in self._layers()}
+            plain = {name.replace(".base_layer.", "."): one for name, one in state.items() if ".lora_" not in name}
+            return {name: one + sums[name].to(one) if name in sums else one for name, one in plain.items()}
+
+    def remove(self) -> None:
+        """Take the adapters off, and make all layers trainable again, for the next stage."""
+        for name, layer in list(self._layers()):
+            parent, _, child = name.rpartition(".")
+            setattr(self.model.get_submodule(parent), child, layer.get_base_layer())
+        for parameter in self._frozen:
+            parameter.requires_grad_()
+
+
+def _exactly(names: list[str]) -> str:
+    """Return a regular expression for whole names of layers. (peft compares the ends of listed names.)"""
+    return "|".join(f"(?:{re.escape(name)})" for name in names)
