@@ -420,7 +420,7 @@ def test_mean_of_passt_segments_matches_original_code(goldens: Path) -> None:
     ):
         wave = Series(torch.zeros(1, 960_000, 1, dtype=torch.int16), torch.tensor([round(seconds * 32_000)]))
         clips = segmented(wave, 320_000, 320_000).clips
-        found = SegmentMean()(torch.from_numpy(values[: len(clips)]), clips, 1)
+        found = SegmentMean()(torch.from_numpy(values[: len(clips)]), clips, 1, torch.ones(len(clips)))
         for one in (expected, older):
             assert F.normalize(found)[0].numpy() == pytest.approx(one, abs=1e-12)
 
@@ -441,17 +441,29 @@ def test_clips_are_cut_into_segments_as_computed_by_hand() -> None:
 
 def test_segment_pooling_matches_hand_values() -> None:
     values, clips = torch.tensor([[1.0, 2.0], [3.0, 6.0], [5.0, 5.0]]), torch.tensor([0, 0, 1])
-    assert SegmentMean()(values, clips, 2).tolist() == [[2, 4], [5, 5]]
+    lengths = torch.tensor([300, 100, 7])
+    assert SegmentMean()(values, clips, 2, lengths).tolist() == [[2, 4], [5, 5]]
+    assert SegmentMean(by_length=True)(values, clips, 2, lengths).tolist() == [[1.5, 3], [5, 5]]
     attention = SegmentAttention(2)
     with torch.no_grad():
         attention.weight.weight.copy_(torch.tensor([[0.0, 100.0]]))
-    assert torch.allclose(attention(values, clips, 2), torch.tensor([[3.0, 6.0], [5.0, 5.0]])), "the loudest alone"
+    assert torch.allclose(attention(values, clips, 2, lengths), torch.tensor([[3.0, 6.0], [5.0, 5.0]])), "the loudest"
     with torch.no_grad():
         attention.weight.weight.copy_(torch.tensor([[np.log(3) / 2, 0.0]]))
-    assert torch.allclose(attention(values, clips, 2), torch.tensor([[2.5, 5.0], [5.0, 5.0]])), "1 to 3"
-    attention(values, clips, 2).sum().backward()
+    assert torch.allclose(attention(values, clips, 2, lengths), torch.tensor([[2.5, 5.0], [5.0, 5.0]])), "1 to 3"
+    attention(values, clips, 2, lengths).sum().backward()
     assert attention.weight.weight.grad is not None
-    assert SegmentMean()(torch.full((3000, 1), 60.0, dtype=torch.float16), torch.zeros(3000).long(), 1).item() == 60
+    half, many = torch.full((3000, 1), 60.0, dtype=torch.float16), torch.zeros(3000).long()
+    for by_length in (False, True):
+        assert SegmentMean(by_length)(half, many, 1, torch.full((3000,), 480_000)).item() == pytest.approx(60)
+
+
+def test_short_rest_of_a_clip_counts_by_its_sound() -> None:
+    """A clip of 10.02 s in segments of 10 s, whose two vectors are orthogonal."""
+    values, lengths = torch.eye(2), torch.tensor([320_000, 640])
+    pooled = [SegmentMean(by_length)(values, torch.zeros(2).long(), 1, lengths) for by_length in (False, True)]
+    cosines = [float(torch.nn.functional.cosine_similarity(one, values[:1])) for one in pooled]
+    assert cosines == pytest.approx([0.7071, 0.999998], abs=1e-4)
 
 
 def test_passt_takes_a_random_part_only_in_training() -> None:

@@ -46,7 +46,7 @@ class Segmented(AudioSettings, Resampled):
     segment_seconds: float = Field(gt=0.02)  # length of a segment; a shorter rest is padded with silence
     hop_seconds: float = Field(gt=0.01)  # seconds from the start of one segment to the start of the next
     max_seconds: float = Field(gt=0)  # training uses a random part of longer clips, ranking the whole clip
-    segment_pooling: Literal["mean", "attention"]  # of a clip's segments
+    segment_pooling: Literal["mean", "seconds", "attention"]  # of a clip's segments; seconds: a mean, weighted by them
     hidden: Size | None  # size of a layer with ReLU before the last one; null: only the last layer
     head: Literal["linear", "none"] = "linear"  # none: the network's vectors, which must have the text's size
 
@@ -105,7 +105,7 @@ class Segmented(AudioSettings, Resampled):
     @property
     def is_published(self) -> bool:
         """Whether all weights of the encoder are published, so that it is useful before any training."""
-        return self.has_weights and self.head == "none" and self.segment_pooling == "mean"
+        return self.has_weights and self.head == "none" and self.segment_pooling != "attention"
 
     @property
     @abstractmethod
@@ -160,7 +160,7 @@ class Segmented(AudioSettings, Resampled):
             size=size,
             hop=hop,
             training_samples=self.training_frames,
-            has_attention=self.segment_pooling == "attention",
+            pooling=self.segment_pooling,
             has_head=self.head == "linear",
             hidden=self.hidden,
         )

@@ -4,6 +4,7 @@ Networks for segments of a fixed length, trained or frozen, followed by an embed
 """
 
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
@@ -44,7 +45,7 @@ class SegmentedEncoder(AudioEncoder):
         size: int,
         hop: int,
         training_samples: int,
-        has_attention: bool,
+        pooling: Literal["mean", "seconds", "attention"],
         has_head: bool,
         hidden: int | None,
     ) -> None:
@@ -56,7 +57,7 @@ class SegmentedEncoder(AudioEncoder):
         self.pretrained, self.trainable, self.training_samples = pretrained, trainable, training_samples
         self.size, self.hop = size, hop
         dim = network.dim
-        self.pooling = SegmentAttention(dim) if has_attention else SegmentMean()
+        self.pooling = SegmentAttention(dim) if pooling == "attention" else SegmentMean(pooling == "seconds")
         self.head = head(dim, hidden, out) if has_head else _no_head(dim, out)
 
     def train(self, mode: bool = True) -> "SegmentedEncoder":
@@ -83,7 +84,8 @@ class SegmentedEncoder(AudioEncoder):
         at_once = len(segments.waves) if self.training else suited_to(waves.values.device, SEGMENTS_AT_ONCE)
         parts = zip(segments.waves.split(at_once), segments.lengths.split(at_once), strict=True)
         vectors = torch.cat([self.network(part.float() / FULL_SCALE, lengths) for part, lengths in parts])
-        return Embedded(self.head(self.pooling(vectors, segments.clips, len(waves.lengths))))
+        pooled = self.pooling(vectors, segments.clips, len(waves.lengths), segments.lengths)
+        return Embedded(self.head(pooled))
 
     def parts(self) -> dict[str, nn.Module]:
         """Return a dict from the name of each part of the encoder to the part (a module)."""

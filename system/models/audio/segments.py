@@ -51,14 +51,21 @@ def cut(waves: Series, max_samples: int) -> Series:
 
 
 class SegmentMean(nn.Module):
-    """(S, D) of segments -> (B, D), the mean of each clip's segments.
+    """(S, D) of segments -> (B, D), the mean of each clip's segments, perhaps weighted by their samples of sound.
 
-    Source: the DCASE 2025 baseline and SALSA (2024). Like `segmented`, they count segments by the clip's duration.
+    Source of equal weights: the DCASE 2025 baseline and SALSA (2024). Like `segmented`, they count segments by the
+    clip's duration.
     """
 
-    def forward(self, values: torch.Tensor, clips: torch.Tensor, size: int) -> torch.Tensor:
-        """Average the vectors of each clip's segments."""
-        return averaged(values, torch.ones_like(values[:, :1]), clips, size)
+    def __init__(self, by_length: bool = False) -> None:
+        """by_length: Whether segments are weighted by samples without padding. A short rest then hardly counts."""
+        super().__init__()
+        self.by_length = by_length
+
+    def forward(self, values: torch.Tensor, clips: torch.Tensor, size: int, lengths: torch.Tensor) -> torch.Tensor:
+        """Average the vectors of each clip's segments. lengths: (S,) samples without padding."""
+        weights = lengths[:, None].float() / lengths.max() if self.by_length else torch.ones_like(values[:, :1])
+        return averaged(values, weights, clips, size)
 
 
 class SegmentAttention(nn.Module):
@@ -68,8 +75,8 @@ class SegmentAttention(nn.Module):
         super().__init__()
         self.weight = nn.Linear(dim, 1)
 
-    def forward(self, values: torch.Tensor, clips: torch.Tensor, size: int) -> torch.Tensor:
-        """Average the vectors of each clip's segments, weighted by attention."""
+    def forward(self, values: torch.Tensor, clips: torch.Tensor, size: int, lengths: torch.Tensor) -> torch.Tensor:
+        """Average the vectors of each clip's segments, weighted by attention, whatever their lengths."""
         scores = self.weight(values).float()
         highest = scores.new_full((size, 1), -torch.inf).scatter_reduce(0, clips[:, None], scores.detach(), "amax")
         return averaged(values, (scores - highest[clips]).exp(), clips, size)
