@@ -58,7 +58,7 @@ class SegmentMean(nn.Module):
     """
 
     def __init__(self, by_length: bool = False) -> None:
-        """by_length: Whether segments are weighted by samples without padding. A short rest then hardly counts."""
+        """Set the weights. by_length: A segment counts by its samples without padding; otherwise all count equally."""
         super().__init__()
         self.by_length = by_length
 
