@@ -14,12 +14,11 @@ from system.networks.passt_published import DIM, HOP, RATE, VARIANTS, Name
 
 class Passt(FromPublished):
     """PaSST on waveforms at 32 kHz in segments, the mean of its two tokens of the whole, then over the segments;
-    linear to the text size.
+    linear to the text size. With segment_pooling `mean`, the rule of the 2025 baseline, the rest of 0.02 s of a clip of
+    10.02 s counts as much as its first 10 s: the cosine with the clip without the rest is 0.67 to 0.75.
 
     Source: the retrieval systems of CP-JKU (2023, 2024) and the DCASE 2025 baseline: s16, segments of 10 s, patchout
-    15 and 2, no masks (2023: s10, 50 and 3, masks of 192 columns and 48 bands). They pool segments by `mean`: of a clip
-    of 10.02 s, the rest of 0.02 s counts as much as the first 10 s, and the cosine with the clip without the rest is
-    0.67 to 0.75. `seconds` avoids that.
+    15 and 2, no masks (2023: s10, 50 and 3, masks of 192 columns and 48 bands).
     """
 
     kind: Literal["passt"]
