@@ -17,6 +17,7 @@ from submission.errors import SubmissionError
 from submission.formats.ranked_csv import read_ranked_csv
 from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import Truth
+from submission.metrics.hubness import hubness_of
 from submission.metrics.intervals import group_numbers
 from submission.metrics.summary import RelevantRanks, Summary, summarise
 from submission.ordering import concatenate_ranks, ranks_from_lists, relevant_ranks
@@ -97,7 +98,8 @@ def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
 
 def summarise_matrix(matrix: ScoreMatrix, edition: Edition) -> Summary:
     """Return the metrics of an edition for a score matrix. Raises SubmissionError as ranks_in_matrix does."""
-    return summarise(ranks_in_matrix(matrix), edition.recall_ks, edition.map_ks)
+    summary = summarise(ranks_in_matrix(matrix), edition.recall_ks, edition.map_ks)
+    return replace(summary, hubness=hubness_of(matrix))
 
 
 def with_annotations(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:

@@ -12,6 +12,7 @@ from data_tools.cli import counted
 from submission.arrays import Ints, Values
 from submission.editions import format_metric
 from submission.errors import SubmissionError
+from submission.metrics.hubness import Hubness
 from submission.metrics.intervals import Groups, Interval, bootstrap_interval, jackknife_interval
 from submission.metrics.retrieval import average_precision, chance, hit_rate, median_rank, pooled_recall, recall
 from submission.ordering import Ranks
@@ -54,6 +55,7 @@ class Summary:
         bootstrap: Its 95 % bootstrap interval over groups.
         median_rank: Of the first relevant one; inf beyond the depth.
         chance: Primary metric of a random order.
+        hubness: Of a score matrix; None for other files.
     """
 
     values: dict[str, float]
@@ -65,6 +67,7 @@ class Summary:
     chance: float
     queries: RelevantRanks
     notes: list[str] = field(default_factory=list)
+    hubness: Hubness | None = None
     sharing: ClassVar[str] = "their clips"
 
     @property
@@ -84,6 +87,9 @@ class Summary:
         middle = f"{self.median_rank:g}" if math.isfinite(self.median_rank) else f"above {self.queries.depth}"
         table.append(("median", f"{middle} (rank of the first relevant one)"))
         table.append(("chance", f"{self.chance:.4f} ({self.primary} of a random order)"))
+        if self.hubness:
+            never = f"{100 * self.hubness.never:.1f} % of clips are never in a top 10"
+            table.append(("hubs", f"{self.hubness.skewness:.2f} (skewness of the top-10 counts); {never}"))
         table += [("note", note) for note in self.notes]
         width = max(8, *(len(name) + 1 for name, _ in table))
         return [f"{name:{width}}{text}" for name, text in table]

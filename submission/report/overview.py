@@ -16,7 +16,7 @@ from submission.report.elements import NONE, Drawing, Section, Table, figure4, w
 from submission.report.settings import read_settings
 from submission.report.statistics import ScoreGaps
 from submission.runs.finished import Finished
-from submission.runs.record import EpochLine, Parameters, Provenance, RelevanceSettings
+from submission.runs.record import EpochLine, Parameters, Provenance, RankedResult, RelevanceSettings
 
 MEANING_OF_M = (
     "within validation batches, the share of clips whose own captions score highest (m1) and of captions whose own "
@@ -223,6 +223,11 @@ def _caveats_of_data(run: Finished) -> Iterator[str]:
         yield f"Warning: {trained:,} ranked clips are also training data, by content or Freesound id."
     else:
         yield "No ranked clip is also training data, by content or Freesound id."
+    if isinstance(run.ranked, RankedResult) and (hubs := run.ranked.hubs):
+        yield (
+            f"Hubs: the numbers of queries that have a clip in their top 10 have the skewness {hubs.skewness:.2f}; "
+            f"{100 * hubs.never:.1f} % of the clips are in no top 10."
+        )
     if broken:
         yield f"{counted(broken, 'clip', ',')} with broken audio {'was' if broken == 1 else 'were'} left out."
     else:

@@ -92,6 +92,13 @@ class SourceFacts(Record):
     moments: Count | None = None
 
 
+class Hubs(Record):
+    """Hubness of a ranking; see submission/metrics/hubness.py."""
+
+    skewness: float
+    never: float
+
+
 class RankedResult(Record):
     """Result of a ranked entry; its figures, such as mAP@10 and R@1, are among the other keys.
 
@@ -100,6 +107,7 @@ class RankedResult(Record):
         checkpoint: Description.
         chance, untrained, ceiling: Values of `metric` for comparison; untrained is None if nothing was trained.
         also_trained_on: Number of ranked clips that are also training data.
+        hubs: Skewness of the numbers of queries that have a clip in their top 10; share of clips that are in none.
         scores, csv: Files.
     """
 
@@ -118,6 +126,7 @@ class RankedResult(Record):
     untrained: float | None
     ceiling: float | None
     also_trained_on: Count
+    hubs: Hubs | None = None
     scores: str
     csv: str | None
 

@@ -39,6 +39,11 @@ class FactsReport(Report):
     editions: list[EditionReport]
 
 
+class HubsReport(Report):
+    skewness: float
+    never: float
+
+
 class ScoreReport(Report):
     """Figures of a system.
 
@@ -47,6 +52,8 @@ class ScoreReport(Report):
     interval: 95 %, by the jackknife over queries; null for a single query.
     bootstrap: 95 %, by the bootstrap over groups that share clips; null for a single group.
     median_rank: Of the first relevant one; null beyond a ranked list.
+    hubs: Skewness of the numbers of queries that have a clip in their top 10, and the share of clips that are in none;
+    null if it is not a score matrix.
 
     For moments, pool is the number of recordings, groups share a recording, and median_rank is null. Then chance is
     the figure of whole recordings as the answers, null if a length is missing.
@@ -61,6 +68,7 @@ class ScoreReport(Report):
     bootstrap: Interval | None
     median_rank: float | None
     chance: float | None
+    hubs: HubsReport | None
     notes: list[str]
 
 
@@ -137,6 +145,7 @@ def score_report(
     system: str, summary: Summary | MomentSummary, further: Mapping[str, float] = MappingProxyType({})
 ) -> ScoreReport:
     """Return the JSON report of a system's summary. further: Additional metrics."""
+    hubness = summary.hubness if isinstance(summary, Summary) else None
     return ScoreReport(
         system=system,
         queries=len(summary.queries.texts),
@@ -147,6 +156,7 @@ def score_report(
         bootstrap=_interval(summary.bootstrap),
         median_rank=number(summary.median_rank),
         chance=None if summary.chance is None else float(summary.chance),
+        hubs=HubsReport(**hubness._asdict()) if hubness else None,
         notes=summary.notes,
     )
 

@@ -5,7 +5,7 @@ The rank entries that score clips: write score matrices and the edition's CSV, a
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -76,6 +76,23 @@ class RunModels:
     def entry(self, name: str) -> Ranker:
         """Return the ranker that gives the stored scores of the rank entry `name`, which was ranked earlier."""
         return StoredScores(self.run.scores_file(name))
+
+    def live(self, name: str, source: str | None = None) -> Ranker:
+        """Return the ranker of the rank entry `name`, for any queries. source: See Models."""
+        models = self if source is None else replace(self, features=self.data.features)
+        return self.recipe.rank[name].ranker(models)
+
+    def queries(self, source: str) -> Sequence[Query]:
+        """Return the captions of a data source's readable clips as queries."""
+        return caption_queries(self.ranked_clips(source))
+
+    def ranked_clips(self, source: str) -> Sequence[Clip]:
+        """Return the readable clips of a data source."""
+        return self.data.readable_clips(source)
+
+    def noted(self, key: str, compute: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Return values that were computed for a rank entry, and are stored in the run."""
+        return self.run.noted(key, compute)
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
         """Return the embeddings that a teacher gives to clips and their captions."""
@@ -203,6 +220,7 @@ def _result(
         "chance": summary.chance,
         "untrained": None if untrained is None else summarise_matrix(untrained, edition).values[edition.metric],
         "ceiling": ceiling_of(recipe.data[source]),
+        "hubs": summary.hubness._asdict() if summary.hubness else None,
         "also_trained_on": models.data.shared(recipe.trained_on, [source]),
         "scores": str(run.scores_file(name)),
         "csv": str(run.csv_file(name)) if entry.csv else None,

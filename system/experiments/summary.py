@@ -12,7 +12,7 @@ from data_tools.cli import counted
 from data_tools.manifest import Clip
 from submission.editions import format_metric
 from submission.metrics.summary import format_interval
-from submission.runs.record import ExpertFacts, MomentsResult, Parameters, RunResult, SetFacts, SourceFacts
+from submission.runs.record import ExpertFacts, Hubs, MomentsResult, Parameters, RunResult, SetFacts, SourceFacts
 from system.experiments.blind import absent_lines
 from system.recipe import schema
 from system.recipe.load import load_recipe
@@ -111,6 +111,11 @@ def _to_compare(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
             yield called, figures
 
 
+def _hubs_text(hubs: Hubs) -> str:
+    """Describe the hubness of a ranking."""
+    return f"skewness {hubs.skewness:.2f} of the top-10 counts, {100 * hubs.never:.1f} % of clips never in a top 10"
+
+
 def report(run: Run) -> str:
     """Return the run's result as text for printing."""
     return in_words(run, run.read_result())
@@ -132,6 +137,7 @@ def in_words(run: Run, result: RunResult) -> str:
             f"{name}: {counted(entry.queries, 'query')}, {counted(entry.clips, 'clip')}, {entry.checkpoint}",
             f"  {entry.metric}   {entry.figures[entry.metric]:.4f}  ({interval})   {recalls}",
             f"  baselines  chance {entry.chance:.4f}{untrained}{ceiling}",
+            *([f"  hubs       {_hubs_text(entry.hubs)}"] if entry.hubs else []),
             f"  CSV        {entry.csv or 'none'}",
         ]
         if entry.also_trained_on:

@@ -9,6 +9,7 @@ from data_tools.documents.strict import closed_list
 from system.ranking.base import RankEntry
 from system.ranking.checkpoint import RankBlind as RankBlind
 from system.ranking.checkpoint import RankByCheckpoint as RankByCheckpoint
+from system.ranking.hub_corrected import RankHubCorrected as RankHubCorrected
 from system.ranking.mean import RankByMean as RankByMean
 from system.ranking.moments import RankMoments as RankMoments
 from system.ranking.teachers import RankByTeachers as RankByTeachers

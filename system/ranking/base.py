@@ -7,7 +7,7 @@ The list of kinds is `__init__.py`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
@@ -180,6 +180,21 @@ class Models(Protocol):
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
         """Return the embeddings that a teacher gives to clips and their captions."""
+
+    def live(self, name: str, source: str | None = None) -> Ranker:
+        """Return the ranker of the rank entry `name`, for any queries.
+
+        source: Data source whose clips are ranked; None: those of the entry that is ranked now.
+        """
+
+    def queries(self, source: str) -> Sequence[Query]:
+        """Return the captions of a data source's readable clips as queries."""
+
+    def ranked_clips(self, source: str) -> Sequence[Clip]:
+        """Return the readable clips of a data source."""
+
+    def noted(self, key: str, compute: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Return values that were computed for a rank entry, and are stored in the run. key: The entry's settings."""
 
 
 class RankEntry(Strict):

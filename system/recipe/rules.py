@@ -65,6 +65,8 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
             yield from _check_named_teachers((*at, "of"), ranked.get("of"), teachers)
         elif ranked.get("kind") == "mean":
             yield from _check_parts_of_mean((*at, "of"), ranked.get("of"), dict(list(ranks.items())[:position]))
+        elif ranked.get("kind") == "hub_corrected":
+            yield from _check_hubs(at, ranked, dict(list(ranks.items())[:position]), data)
         known: Collection[str] = MOMENTS if ranked.get("kind") == "moments" else EDITIONS
         edition = ranked.get("edition")
         if edition is not None and str(edition) not in known:
@@ -106,6 +108,21 @@ def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator
     yield from _check_once(at, of)
     if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
         yield at, "the entries rank different sources; a mean needs one source"
+
+
+def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    """Yield keys and error messages for a correction of hubs that uses tested captions, or names missing entries."""
+    inner = earlier.get(ranked.get("of"))
+    if not isinstance(inner, dict) or inner.get("kind") not in ("checkpoint", "blind"):
+        names = [name for name, one in earlier.items() if one.get("kind") in ("checkpoint", "blind")]
+        yield (*at, "of"), f"no earlier entry by one model; earlier: {', '.join(names) or 'none'}"
+        return
+    yield from _check_sources((*at, "bank"), ranked.get("bank"), data, "take the captions of a training split")
+    yield from _check_sources((*at, "validation"), [ranked.get("validation")], data, "choose on a validation split")
+    for key, named in (("bank", _names(ranked.get("bank"))), ("validation", [(0, ranked.get("validation"))])):
+        for _, name in named:
+            if name == inner.get("data"):
+                yield (*at, key), f"{name!r} is the source that is ranked; the correction must not see its captions"
 
 
 def _check_named_teachers(at: Keys, of: Any, teachers: dict[str, Any]) -> Iterator[tuple[Keys, str]]:

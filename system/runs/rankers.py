@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from data_tools.errors import KitError
-from data_tools.manifest import Clip
+from data_tools.manifest import Clip, Query, caption_queries
 from system.batches.teachers import Taught
 from system.models.moment_score import MomentScore
 from system.ranking.base import RankEntry, Ranker
@@ -55,17 +55,17 @@ def open_ranker(
         run.read_provenance()  # refuses a damaged resolved.json before it is read
         recipe = load_recipe(folder / "resolved.json").recipe
         if entry := first_entry(recipe):
-            return entry.ranker(_OpenedRun(recipe, opened))
+            return entry.ranker(_OpenedRun(run, recipe, opened))
     return opened(stage, checkpoint)
 
 
 def first_entry(recipe: schema.Recipe) -> RankEntry | None:
     """Return the first rank entry that can rank any clips, not only those of the recipe; None if no entry can.
 
-    Entries with metrics take precedence over blind ones.
+    Entries that correct hubs take precedence, then those with metrics over blind ones.
     """
     found = [entry for entry in recipe.rank.values() if entry.ranks_any_clips]
-    return min(found, key=lambda entry: isinstance(entry, RankBlind), default=None)
+    return min(found, key=lambda entry: (isinstance(entry, RankBlind), not entry.combined_entries), default=None)
 
 
 class _OpenedRun:
@@ -73,12 +73,31 @@ class _OpenedRun:
 
     contents: Mapping[str, str] = {}
 
-    def __init__(self, recipe: schema.Recipe, opened: Callable[[str | None, str | None], ModelRanker]) -> None:
+    def __init__(
+        self, run: Run, recipe: schema.Recipe, opened: Callable[[str | None, str | None], ModelRanker]
+    ) -> None:
         self.recipe_name, self.model, self._rank = recipe.name, opened, recipe.rank
+        self._recipe, self._run = recipe, run
 
     def entry(self, name: str) -> Ranker:
         """Return the ranker of a rank entry."""
         return self._rank[name].ranker(self)
+
+    def live(self, name: str, source: str | None = None) -> Ranker:
+        """Return the ranker of a rank entry, for any queries and clips."""
+        return self.entry(name)
+
+    def ranked_clips(self, source: str) -> Sequence[Clip]:
+        """Return the clips of a data source of the recipe."""
+        return list_clips(Path(self._recipe.data[source].manifest), self._recipe.data[source].split).clips
+
+    def queries(self, source: str) -> Sequence[Query]:
+        """Return the captions of a data source as queries."""
+        return caption_queries(self.ranked_clips(source))
+
+    def noted(self, key: str, compute: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Return values that the run has stored for a rank entry; compute them if it has none."""
+        return self._run.noted(key, compute, is_kept=False)
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> Taught:
         """Always raise KitError: teachers' embeddings exist only for the recipe's clips."""

@@ -1,0 +1,149 @@
+"""Rank without hubs.
+
+Ranking by an earlier entry, whose scores are corrected for hubs. Never imports torch.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from data_tools.documents.strict import Positive
+from data_tools.manifest import Query
+from submission.arrays import Scores
+from submission.metrics.retrieval import average_precision
+from submission.ordering import relevant_ranks
+from system.ranking.base import Models, Pool, RankEntry, Ranker, require_some
+from system.ranking.hubs import Correction, Hubs, Kind, corrected, hubs_of
+from system.ranking.listing import Listed
+
+KINDS: tuple[Kind, ...] = ("none", "inverted_softmax", "qb_norm", "csls")
+
+
+class RankHubCorrected(RankEntry):
+    """The scores of an earlier entry, corrected for hubs: clips that are near to many queries. The captions of training
+    sources show them. The correction, `none` included, is the one with the highest mAP@10 on a validation source.
+
+    Sources and equations: system/ranking/hubs.py.
+    """
+
+    kind: Literal["hub_corrected"]
+    of: str  # an earlier entry by one model, of kind checkpoint or blind
+    bank: Annotated[list[str], Field(min_length=1)]  # training sources whose captions show the hubs
+    validation: str  # source that chooses the correction
+    kinds: list[Kind] = Field(list(KINDS), min_length=1)  # corrections to choose from
+    betas: list[Annotated[float, Field(gt=0)]] = Field([5.0, 10.0, 20.0, 40.0])  # of inverted_softmax and qb_norm
+    neighbours: list[Positive] = Field([5, 10, 20])  # number of nearest queries and clips of csls
+    edition: int | Literal["custom"]  # challenge year; it decides the figures and the file
+    csv: bool  # write the edition's CSV
+
+    @property
+    def combined_entries(self) -> list[str]:
+        """Names of the rank entries that this entry combines: the one whose scores are corrected."""
+        return [self.of]
+
+    @property
+    def how(self) -> str:
+        """Description of the source of the scores, for the plan."""
+        bank = ", ".join(self.bank)
+        return f"by {self.of}, corrected for hubs by captions of {bank}, chosen on {self.validation}"
+
+    def candidates(self) -> list[Correction]:
+        """Return the corrections to choose from; `none` first, so that it wins if nothing is better."""
+        strengths: dict[Kind, Sequence[float]] = {
+            "none": [0.0],
+            "inverted_softmax": self.betas,
+            "qb_norm": self.betas,
+            "csls": self.neighbours,
+        }
+        return [Correction(kind, float(one)) for kind in KINDS if kind in self.kinds for one in strengths[kind]]
+
+    def ranker(self, models: Models) -> Ranker:
+        """Return the ranker that corrects the scores of the entry."""
+        bank = list(dict.fromkeys(query.text for source in self.bank for query in models.queries(source)))
+        queries = [Query(id=str(number), text=text, relevant=None) for number, text in enumerate(bank)]
+        table = models.noted(self.model_dump_json(), lambda: self._values(models, queries))
+        chosen = max(table, key=table.__getitem__)  # of equal values the first
+        correction = next(one for one in self.candidates() if str(one) == chosen)
+        facts = {"of": self.of, "correction": chosen, "bank": self.bank, "bank queries": len(bank)}
+        return HubCorrectedRanker(models.live(self.of), queries, correction, facts | {"validation mAP@10": table})
+
+    def _values(self, models: Models, bank: Sequence[Query]) -> dict[str, float]:
+        """Return mAP@10 on the validation source with each correction, by its description."""
+        queries, inner = models.queries(self.validation), models.live(self.of, self.validation)
+        pool = inner.open(Listed(models.ranked_clips(self.validation)))
+        require_some(queries, pool)
+        scores = np.concatenate(list(inner.scores(queries, pool)))
+        of_bank = np.concatenate(list(inner.scores(bank, pool)))
+        column = {clip.id: number for number, clip in enumerate(pool.clips)}
+        relevant = [[column[one] for one in query.relevant or [] if one in column] for query in queries]
+        names = [clip.file_name for clip in pool.clips]
+        found = {}
+        for one in self.candidates():
+            values = corrected_matrix(scores, of_bank, one)
+            ranks = relevant_ranks(values, relevant, names)
+            found[str(one)] = round(float(average_precision(ranks, [len(row) for row in relevant]).mean()), 6)
+        return found
+
+
+def corrected_matrix(scores: Scores, bank: Scores, correction: Correction) -> Scores:
+    """Return a corrected score matrix (Q, C). bank: (B, C) scores of the bank's queries."""
+    hubs = hubs_of([bank], correction) if correction.kind != "none" else Hubs(np.zeros(scores.shape[1]))
+    return next(corrected([scores], correction, hubs))
+
+
+class HubCorrectedRanker(Ranker):
+    """Corrects the scores of another ranker. bank: The queries that show which clips are hubs."""
+
+    def __init__(self, inner: Ranker, bank: Sequence[Query], correction: Correction, facts: Mapping[str, Any]) -> None:
+        self.inner, self.bank, self.correction = inner, bank, correction
+        self.facts = {**inner.facts, "hub correction": dict(facts)}
+        self.origin = f"{inner.origin}, hub correction {correction}"
+        self._hubs: tuple[Pool, Hubs] | None = None  # of the pool that was ranked last
+
+    @property
+    def meanings(self) -> dict[str, str]:
+        """Explanations of the numbers on the search page."""
+        score = f"{self.inner.meanings['score']}, corrected for clips that are near to many captions"
+        return {**self.inner.meanings, "score": score}
+
+    def open(self, listed: Listed, strict: bool = False) -> Pool:
+        """Prepare clips for ranking, and compare them with the bank."""
+        pool = self.inner.open(listed, strict)
+        self._hubs_of(pool)
+        return pool
+
+    def _hubs_of(self, pool: Pool) -> Hubs:
+        """Return how near the clips of a pool are to the bank, computed once per pool."""
+        if self._hubs is None or self._hubs[0] is not pool:
+            if self.correction.kind == "none":
+                hubs = Hubs(np.zeros(len(pool.clips)))
+            else:
+                hubs = hubs_of(self.inner.scores(self.bank, pool), self.correction)
+            self._hubs = pool, hubs
+        return self._hubs[1]
+
+    def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
+        """Yield blocks of corrected scores."""
+        return corrected(self.inner.scores(queries, pool), self.correction, self._hubs_of(pool))
+
+    def unreadable(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts without any word that the ranker knows."""
+        return self.inner.unreadable(texts)
+
+    def unknown_words(self, text: str) -> list[str]:
+        """Return the words of a text that the ranker does not know."""
+        return self.inner.unknown_words(text)
+
+    def forget_queries(self) -> None:
+        """Stop caching queries from now on."""
+        self.inner.forget_queries()
+
+    def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
+        """Embed texts, without a correction."""
+        return self.inner.text_vectors(texts, normalize)
+
+    def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
+        """Return the embeddings of the pool's clips, without a correction."""
+        return self.inner.clip_vectors(pool, normalize)

@@ -1,0 +1,102 @@
+"""Correct scores for hubs.
+
+Corrections of scores for hubs: clips that are near to many queries, and so are found too often.
+
+A bank of other queries shows which clips are hubs. B queries of the bank, Q queries, C clips; scores s(q, c).
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from submission.arrays import Scores
+
+Kind = Literal["none", "inverted_softmax", "qb_norm", "csls"]
+
+
+class Correction(NamedTuple):
+    """A correction. strength: beta of inverted_softmax and qb_norm, the number of neighbours of csls, 0 for none."""
+
+    kind: Kind = "none"
+    strength: float = 0.0
+
+    def __str__(self) -> str:
+        """Describe the correction, such as "inverted_softmax 20"."""
+        return self.kind if self.kind == "none" else f"{self.kind} {self.strength:g}"
+
+
+class Hubs(NamedTuple):
+    """Facts about the clips of a pool for one correction.
+
+    near: (C,) float64, how near each clip is to the bank; see `corrected`. is_activated: (C,) whether a clip is the
+    best of a query of the bank; None if the correction does not need it.
+    """
+
+    near: np.ndarray
+    is_activated: np.ndarray | None = None
+
+
+def hubs_of(bank: Iterable[Scores], correction: Correction) -> Hubs:
+    """Find how near the clips are to the bank.
+
+    bank: Scores of the bank's queries against the clips, in blocks (n, C); at least one row.
+    Raises ValueError for an empty bank.
+    """
+    if correction.kind == "csls":
+        return Hubs(_mean_of_nearest(bank, int(correction.strength)))
+    total: np.ndarray | None = None
+    activated = np.zeros(0, bool)
+    for block in bank:
+        logits = correction.strength * block.astype(np.float64)
+        highest = logits.max(0)
+        sums = highest + np.log(np.exp(logits - highest).sum(0))
+        total = sums if total is None else np.logaddexp(total, sums)
+        activated = np.zeros(block.shape[1], bool) if not len(activated) else activated
+        activated[block.argmax(1)] = True
+    if total is None:
+        raise ValueError("the bank has no query; name sources with captions")
+    near = total / correction.strength
+    return Hubs(near, activated if correction.kind == "qb_norm" else None)
+
+
+def _mean_of_nearest(bank: Iterable[Scores], count: int) -> np.ndarray:
+    """Return the mean score (C,) of each clip with its nearest queries of the bank, or with all if they are fewer."""
+    nearest: np.ndarray | None = None
+    for block in bank:
+        rows = block if nearest is None else np.concatenate([nearest, block])
+        cut = max(0, len(rows) - count)
+        nearest = np.partition(rows, cut, axis=0)[cut:]
+    if nearest is None:
+        raise ValueError("the bank has no query; name sources with captions")
+    return np.asarray(nearest.astype(np.float64).mean(0))
+
+
+def corrected(scores: Iterable[Scores], correction: Correction, hubs: Hubs) -> Iterator[Scores]:
+    """Yield corrected scores, in the blocks (n, C) float32 of the given ones.
+
+    inverted_softmax: s(q, c) - ln(sum_b e^{beta s(b, c)}) / beta. It orders the clips of a query as the published
+    e^{beta s(q, c)} / sum_b e^{beta s(b, c)} does, of which it is ln / beta.
+    qb_norm: The same for queries whose best clip is activated; others keep their scores.
+    csls: 2 s(q, c) - r(q) - r(c). r(c) is the mean score of c with its nearest queries of the bank, r(q) that of q with
+    its nearest clips.
+
+    Sources: inverted_softmax: Smith et al., "Offline Bilingual Word Vectors, Orthogonal Transformations and the
+    Inverted Softmax" (2017), equation 7. qb_norm: Bogolin et al., "Cross Modal Retrieval with Querybank Normalisation"
+    (2022), equations 4 and 5 (the dynamic inverted softmax; activation set of the best clip of each query of the bank).
+    csls: Conneau et al., "Word Translation Without Parallel Data" (2018), equation 2.
+    """
+    for block in scores:
+        wide = block.astype(np.float64)
+        if correction.kind == "none":
+            yield block
+            continue
+        if correction.kind == "csls":
+            count = min(int(correction.strength), block.shape[1])
+            own = np.partition(wide, block.shape[1] - count, axis=1)[:, block.shape[1] - count :].mean(1)
+            found = 2 * wide - own[:, None] - hubs.near
+        else:
+            found = wide - hubs.near
+        if hubs.is_activated is not None:
+            found = np.where(hubs.is_activated[block.argmax(1)][:, None], found, wide)
+        yield found.astype(np.float32)

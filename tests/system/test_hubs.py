@@ -1,0 +1,228 @@
+"""Corrections of scores for hubs: formulas, degenerate banks, choice on validation, ranks of runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from outcomes import refused
+from threads import one_thread  # noqa: F401  a fixture
+
+from data_tools.manifest import read_manifest
+from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks, read_scores
+from submission.metrics.hubness import hubness_of
+from system.__main__ import main
+from system.ranking.hub_corrected import KINDS, RankHubCorrected, corrected_matrix
+from system.ranking.hubs import Correction, Hubs, corrected, hubs_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+DRAW = np.random.default_rng(0)
+SCORES = DRAW.uniform(-1, 1, (9, 7)).astype(np.float32)
+BANK = DRAW.uniform(-1, 1, (20, 7)).astype(np.float32)
+
+
+def inverted_softmax(scores: np.ndarray, bank: np.ndarray, beta: float) -> np.ndarray:
+    """The published formula: probabilities over the queries of the bank."""
+    found = np.zeros_like(scores, np.float64)
+    for q in range(len(scores)):
+        for c in range(scores.shape[1]):
+            found[q, c] = np.exp(beta * scores[q, c]) / sum(np.exp(beta * bank[b, c]) for b in range(len(bank)))
+    return found
+
+
+def qb_norm(scores: np.ndarray, bank: np.ndarray, beta: float) -> np.ndarray:
+    """The dynamic inverted softmax of the public code: queries whose best clip is best of none keep their scores."""
+    normalised, activated = inverted_softmax(scores, bank, beta), set(bank.argmax(1).tolist())
+    found = scores.astype(np.float64)
+    for q in range(len(scores)):
+        if int(scores[q].argmax()) in activated:
+            found[q] = np.log(normalised[q]) / beta
+    return found
+
+
+def csls(scores: np.ndarray, bank: np.ndarray, count: int) -> np.ndarray:
+    """The published formula."""
+    found = np.zeros_like(scores, np.float64)
+    for q in range(len(scores)):
+        for c in range(scores.shape[1]):
+            of_query = np.sort(scores[q])[::-1][:count].astype(np.float64).mean()
+            of_clip = np.sort(bank[:, c])[::-1][:count].astype(np.float64).mean()
+            found[q, c] = 2 * scores[q, c] - of_query - of_clip
+    return found
+
+
+@pytest.mark.parametrize("strength", [2.0, 10.0])
+def test_corrections_match_the_published_formulas(strength: float) -> None:
+    scores, bank = SCORES.astype(np.float64), BANK.astype(np.float64)
+    expected = np.log(inverted_softmax(scores, bank, strength)) / strength
+    hubs = hubs_of([bank], Correction("inverted_softmax", strength))
+    assert np.abs(scores - hubs.near - expected).max() < 1e-12
+    assert corrected_matrix(SCORES, BANK, Correction("inverted_softmax", strength)) == pytest.approx(expected, abs=1e-6)
+    found = corrected_matrix(SCORES, BANK, Correction("qb_norm", strength))
+    assert found == pytest.approx(qb_norm(scores, bank, strength), abs=1e-6)
+    assert (found == SCORES).all(1).any() or strength == 10.0, "a query that is not normalised"
+    count = int(strength)
+    assert corrected_matrix(SCORES, BANK, Correction("csls", strength)) == pytest.approx(
+        csls(scores, bank, count), abs=1e-6
+    )
+    assert corrected_matrix(SCORES, BANK, Correction()) is SCORES
+
+
+@pytest.mark.parametrize(
+    "correction", [Correction("inverted_softmax", 10.0), Correction("qb_norm", 5.0), Correction("csls", 3.0)]
+)
+def test_blocks_of_scores_and_bank_give_the_whole_result(correction: Correction) -> None:
+    whole = corrected_matrix(SCORES, BANK, correction)
+    hubs = hubs_of([BANK[:3], BANK[3:4], BANK[4:]], correction)
+    parts = np.concatenate(list(corrected([SCORES[:2], SCORES[2:]], correction, hubs)))
+    assert parts == pytest.approx(whole, abs=1e-7)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_degenerate_banks(kind: Any) -> None:
+    correction = Correction(kind, 10.0)
+    one = corrected_matrix(SCORES, BANK[:1], correction)
+    assert np.isfinite(one).all()
+    repeated = corrected_matrix(SCORES, np.repeat(BANK[:1], 30, axis=0), correction)
+    same_order = one if kind != "qb_norm" else repeated
+    assert (np.argsort(repeated) == np.argsort(same_order)).all(), "duplicates count as one"
+    flat = corrected_matrix(SCORES, np.zeros_like(BANK), correction)
+    assert (np.argsort(flat) == np.argsort(SCORES)).all(), "a bank without hubs changes no order"
+    large = corrected_matrix(100 * SCORES, 100 * BANK, correction)
+    assert np.isfinite(large).all()
+    with pytest.raises(ValueError, match="the bank has no query"):
+        hubs_of([], correction)
+
+
+def test_activation_is_the_best_clip_of_a_bank_query() -> None:
+    bank = np.array([[0.9, 0.1, 0.0], [0.8, 0.7, 0.0]], np.float32)
+    hubs = hubs_of([bank], Correction("qb_norm", 1.0))
+    assert hubs.is_activated is not None
+    assert hubs.is_activated.tolist() == [True, False, False]
+    scores = np.array([[0.5, 0.4, 0.3], [0.1, 0.5, 0.2]], np.float32)
+    found = next(corrected([scores], Correction("qb_norm", 1.0), hubs))
+    assert found[1] == pytest.approx(scores[1])
+    assert found[0] == pytest.approx(scores[0] - hubs.near)
+    assert next(corrected([scores], Correction(), Hubs(np.zeros(3)))) is scores
+
+
+def matrix_of(values: np.ndarray) -> ScoreMatrix:
+    """A score matrix of these values."""
+    queries, clips = ([f"{name}{n:02}" for n in range(size)] for name, size in zip("qc", values.shape, strict=True))
+    labels = Labels(queries, queries, clips, clips, [[clips[0]] for _ in queries], {})
+    return matrix_from_blocks(labels, [values.astype(np.float32)])
+
+
+def test_hubness_matches_hand_values() -> None:
+    """Twelve clips, two queries: ten are found twice, one by none; or one clip is found by all."""
+    values = np.tile(np.arange(12.0)[::-1], (2, 1))
+    skewness, never = hubness_of(matrix_of(values))
+    counts = np.array([2] * 10 + [0] * 2)
+    assert never == pytest.approx(2 / 12)
+    assert skewness == pytest.approx(((counts - counts.mean()) ** 3).mean() / counts.std() ** 3)
+    assert hubness_of(matrix_of(np.eye(4))) == (0.0, 0.0), "fewer clips than ten"
+
+
+def hub_recipe(manifest: Path, folder: Path, **changes: Any) -> Path:
+    """A recipe that ranks evaluation with and without a correction."""
+    content = tiny.recipe(manifest, folder, only=tiny.stage(epochs=2, steps_per_epoch=3))
+    content["rank"] = {
+        "evaluation": {"kind": "checkpoint", "data": "evaluation", "stage": "only", "checkpoint": "last"},
+        "corrected": {"kind": "hub_corrected", "of": "evaluation", "bank": ["train"], "validation": "validation"},
+    }
+    for entry in content["rank"].values():
+        entry |= {"edition": 2022, "csv": True}
+    content["rank"]["corrected"] |= changes
+    return tiny.write_recipe(folder / "recipe.yaml", content)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with a corrected entry."""
+    folder = tmp_path_factory.mktemp("hubs")
+    manifest = tiny.make_world(folder / "world", {"development": 24, "validation": 16, "evaluation": 12})
+    assert main(["run", str(hub_recipe(manifest, folder)), "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def test_run_chooses_the_correction_on_validation_and_applies_it(run: Path) -> None:
+    plain, found = (read_scores(run / f"scores/{name}.npy") for name in ("evaluation", "corrected"))
+    noted = found.facts["hub correction"]
+    table = noted["validation mAP@10"]
+    assert set(table) == {str(one) for one in RankHubCorrected.model_validate(ENTRY).candidates()}
+    assert noted["correction"] == max(table, key=table.__getitem__)
+    assert table[noted["correction"]] >= table["none"]
+    assert noted["bank queries"] > 10
+    result = json.loads((run / "result.json").read_text())["rank"]
+    assert result["corrected"]["checkpoint"].endswith(f"hub correction {noted['correction']}")
+    assert result["corrected"]["hubs"]["never"] >= 0
+    assert (run / "submission/corrected.csv").exists()
+    if noted["correction"] == "none":
+        assert np.array_equal(plain.values, found.values)
+    else:
+        assert not np.array_equal(plain.values, found.values)
+    assert json.loads((run / "noted.json").read_text())
+
+
+ENTRY = {
+    "kind": "hub_corrected", "of": "evaluation", "bank": ["train"], "validation": "validation",
+    "edition": 2022, "csv": True,
+}  # fmt: skip
+
+
+def test_forced_correction_is_that_of_the_formula_and_of_rank(run: Path, tmp_path: Path) -> None:
+    folder = run.parent
+    manifest = folder / "world/manifest.jsonl"
+    path = hub_recipe(manifest, tmp_path, kinds=["inverted_softmax"], betas=[10.0])
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
+    plain, found = (read_scores(tmp_path / f"run/scores/{name}.npy") for name in ("evaluation", "corrected"))
+    texts = dict.fromkeys(
+        text for clip in read_manifest(manifest) if clip.split == "development" for text in clip.captions
+    )
+    queries = tmp_path / "bank.jsonl"
+    queries.write_text(
+        "".join(json.dumps({"id": str(n), "text": t, "relevant": None}) + "\n" for n, t in enumerate(texts))
+    )
+    ranked = ["--audio", str(manifest), "--split", "evaluation", "--cache", str(tmp_path / "cache")]
+    checkpoint = ["--stage", "only", "--checkpoint", "last"]
+    assert (
+        main(
+            [
+                "rank",
+                str(tmp_path / "run"),
+                *ranked,
+                *checkpoint,
+                "--queries",
+                str(queries),
+                "--out",
+                str(tmp_path / "bank.npy"),
+            ]
+        )
+        == 0
+    )
+    bank = read_scores(tmp_path / "bank.npy").values
+    expected = corrected_matrix(plain.values, bank, Correction("inverted_softmax", 10.0))
+    assert found.values == pytest.approx(expected, abs=1e-5)
+    assert main(["rank", str(tmp_path / "run"), *ranked, "--out", str(tmp_path / "again.npy")]) == 0
+    again = read_scores(tmp_path / "again.npy").values
+    assert again == pytest.approx(found.values, abs=1e-5), "the verb rank corrects too"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"bank": ["evaluation"]}, "'evaluation' is a test split"),
+        ({"validation": "evaluation"}, "'evaluation' is a test split"),
+        ({"of": "absent"}, "no earlier entry by one model; earlier: evaluation"),
+        ({"bank": ["absent"]}, "no data source 'absent'"),
+        ({"kinds": []}, "kinds"),
+    ],
+)
+def test_corrections_that_see_the_tested_captions_are_refused(
+    changes: dict[str, Any], expected: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = hub_recipe(run.parent / "world/manifest.jsonl", tmp_path, **changes)
+    assert expected in refused(capsys, "run", path, "--out", tmp_path / "run")
