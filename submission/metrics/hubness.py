@@ -26,13 +26,14 @@ class Hubness(NamedTuple):
     never: float
 
 
-def hubness_of(matrix: ScoreMatrix) -> Hubness:
-    """Return the hubness of a score matrix. With at most DEPTH clips, every query finds all: (0, 0)."""
-    depth = min(DEPTH, len(matrix.clip_ids))
+def hubness_of(matrix: ScoreMatrix) -> Hubness | None:
+    """Return the hubness of a score matrix; None with at most DEPTH clips, which all queries find."""
+    if len(matrix.clip_ids) <= DEPTH:
+        return None
     counts = np.zeros(len(matrix.clip_ids), np.int64)
     order = ClipOrder(matrix.file_names)
     for rows in row_blocks(matrix.values):
-        counts += np.bincount(order.best(matrix.values[rows], depth).ravel(), minlength=len(counts))
+        counts += np.bincount(order.best(matrix.values[rows], DEPTH).ravel(), minlength=len(counts))
     spread = counts.std()
     skewness = float(((counts - counts.mean()) ** 3).mean() / spread**3) if spread else 0.0
     return Hubness(skewness, float((counts == 0).mean()))

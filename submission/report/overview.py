@@ -223,10 +223,10 @@ def _caveats_of_data(run: Finished) -> Iterator[str]:
         yield f"Warning: {trained:,} ranked clips are also training data, by content or Freesound id."
     else:
         yield "No ranked clip is also training data, by content or Freesound id."
-    if isinstance(run.ranked, RankedResult) and (hubs := run.ranked.hubs):
+    if isinstance(run.ranked, RankedResult) and run.ranked.hub_skewness is not None:
         yield (
-            f"Hubs: the numbers of queries that have a clip in their top 10 have the skewness {hubs.skewness:.2f}; "
-            f"{100 * hubs.never:.1f} % of the clips are in no top 10."
+            "Hubs: the numbers of queries that have a clip in their top 10 have the skewness "
+            f"{run.ranked.hub_skewness:.2f}; {100 * (run.ranked.never_found or 0):.1f} % of the clips are in no top 10."
         )
     if broken:
         yield f"{counted(broken, 'clip', ',')} with broken audio {'was' if broken == 1 else 'were'} left out."

@@ -92,23 +92,13 @@ class SourceFacts(Record):
     moments: Count | None = None
 
 
-class Hubs(Record):
-    """Hubness of a ranking; see submission/metrics/hubness.py."""
-
-    skewness: float
-    never: float
-
-
 class RankedResult(Record):
     """Result of a ranked entry; its figures, such as mAP@10 and R@1, are among the other keys.
 
     Attributes:
         interval, bootstrap: 95 % intervals of `metric`; None for a single query.
-        checkpoint: Description.
         chance, untrained, ceiling: Values of `metric` for comparison; untrained is None if nothing was trained.
-        also_trained_on: Number of ranked clips that are also training data.
-        hubs: Skewness of the numbers of queries that have a clip in their top 10; share of clips that are in none.
-        scores, csv: Files.
+        also_trained_on: Number of ranked clips that are also training data. hub_skewness, never_found: See Hubness.
     """
 
     __pydantic_extra__: dict[str, Any]
@@ -126,7 +116,8 @@ class RankedResult(Record):
     untrained: float | None
     ceiling: float | None
     also_trained_on: Count
-    hubs: Hubs | None = None
+    hub_skewness: float | None = None
+    never_found: float | None = None
     scores: str
     csv: str | None
 
@@ -177,7 +168,6 @@ class MomentsResult(Record):
         figures: By metric, in [0, 1]; None for a blind list.
         bootstrap: 95 % interval of each figure, over recordings; None for a blind list.
         random, ceiling: R1@0.5 and so on of random windows, and of windows made of the true frames.
-        checkpoint: Description.
         fitted: Fitted score, if the entry has a `fit`.
         windows: File with scores.
         answers: File to submit.

@@ -220,7 +220,7 @@ def _result(
         "chance": summary.chance,
         "untrained": None if untrained is None else summarise_matrix(untrained, edition).values[edition.metric],
         "ceiling": ceiling_of(recipe.data[source]),
-        "hubs": summary.hubness._asdict() if summary.hubness else None,
+        **({"hub_skewness": hubs.skewness, "never_found": hubs.never} if (hubs := summary.hubness) else {}),
         "also_trained_on": models.data.shared(recipe.trained_on, [source]),
         "scores": str(run.scores_file(name)),
         "csv": str(run.csv_file(name)) if entry.csv else None,

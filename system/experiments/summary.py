@@ -12,7 +12,15 @@ from data_tools.cli import counted
 from data_tools.manifest import Clip
 from submission.editions import format_metric
 from submission.metrics.summary import format_interval
-from submission.runs.record import ExpertFacts, Hubs, MomentsResult, Parameters, RunResult, SetFacts, SourceFacts
+from submission.runs.record import (
+    ExpertFacts,
+    MomentsResult,
+    Parameters,
+    RankedResult,
+    RunResult,
+    SetFacts,
+    SourceFacts,
+)
 from system.experiments.blind import absent_lines
 from system.recipe import schema
 from system.recipe.load import load_recipe
@@ -111,9 +119,11 @@ def _to_compare(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
             yield called, figures
 
 
-def _hubs_text(hubs: Hubs) -> str:
-    """Describe the hubness of a ranking."""
-    return f"skewness {hubs.skewness:.2f} of the top-10 counts, {100 * hubs.never:.1f} % of clips never in a top 10"
+def _hub_lines(entry: RankedResult) -> Iterator[str]:
+    """Yield a line on the hubness of a ranking, if the result states it."""
+    if entry.hub_skewness is not None and entry.never_found is not None:
+        never = f"{100 * entry.never_found:.1f} % of clips never in a top 10"
+        yield f"  hubs       skewness {entry.hub_skewness:.2f} of the top-10 counts, {never}"
 
 
 def report(run: Run) -> str:
@@ -137,7 +147,7 @@ def in_words(run: Run, result: RunResult) -> str:
             f"{name}: {counted(entry.queries, 'query')}, {counted(entry.clips, 'clip')}, {entry.checkpoint}",
             f"  {entry.metric}   {entry.figures[entry.metric]:.4f}  ({interval})   {recalls}",
             f"  baselines  chance {entry.chance:.4f}{untrained}{ceiling}",
-            *([f"  hubs       {_hubs_text(entry.hubs)}"] if entry.hubs else []),
+            *_hub_lines(entry),
             f"  CSV        {entry.csv or 'none'}",
         ]
         if entry.also_trained_on:

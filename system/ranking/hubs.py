@@ -29,11 +29,11 @@ class Correction(NamedTuple):
 class Hubs(NamedTuple):
     """Facts about the clips of a pool for one correction.
 
-    near: (C,) float64, how near each clip is to the bank; see `corrected`. is_activated: (C,) whether a clip is the
+    closeness: (C,) float64, of each clip to the bank; see `corrected`. is_activated: (C,) whether a clip is the
     best of a query of the bank; None if the correction does not need it.
     """
 
-    near: np.ndarray
+    closeness: np.ndarray
     is_activated: np.ndarray | None = None
 
 
@@ -56,8 +56,8 @@ def hubs_of(bank: Iterable[Scores], correction: Correction) -> Hubs:
         activated[block.argmax(1)] = True
     if total is None:
         raise ValueError("the bank has no query; name sources with captions")
-    near = total / correction.strength
-    return Hubs(near, activated if correction.kind == "qb_norm" else None)
+    closeness = total / correction.strength
+    return Hubs(closeness, activated if correction.kind == "qb_norm" else None)
 
 
 def _mean_of_nearest(bank: Iterable[Scores], count: int) -> np.ndarray:
@@ -75,11 +75,12 @@ def _mean_of_nearest(bank: Iterable[Scores], count: int) -> np.ndarray:
 def corrected(scores: Iterable[Scores], correction: Correction, hubs: Hubs) -> Iterator[Scores]:
     """Yield corrected scores, in the blocks (n, C) float32 of the given ones.
 
-    inverted_softmax: s(q, c) - ln(sum_b e^{beta s(b, c)}) / beta. It orders the clips of a query as the published
-    e^{beta s(q, c)} / sum_b e^{beta s(b, c)} does, of which it is ln / beta.
+    inverted_softmax: s(q, c) - ln(sum_b e^{beta s(b, c)}) / beta. It is ln(p) / beta of the published
+    p = e^{beta s(q, c)} / sum_b e^{beta s(b, c)}, and orders the clips of a query as p does.
     qb_norm: The same for queries whose best clip is activated; others keep their scores.
-    csls: 2 s(q, c) - r(q) - r(c). r(c) is the mean score of c with its nearest queries of the bank, r(q) that of q with
-    its nearest clips.
+
+    csls: 2 s(q, c) - r(q) - r(c). Here r(c) is the mean score of c with its nearest queries of the bank. r(q) is the
+    mean score of q with its nearest clips.
 
     Sources: inverted_softmax: Smith et al., "Offline Bilingual Word Vectors, Orthogonal Transformations and the
     Inverted Softmax" (2017), equation 7. qb_norm: Bogolin et al., "Cross Modal Retrieval with Querybank Normalisation"
@@ -93,10 +94,10 @@ def corrected(scores: Iterable[Scores], correction: Correction, hubs: Hubs) -> I
             continue
         if correction.kind == "csls":
             count = min(int(correction.strength), block.shape[1])
-            own = np.partition(wide, block.shape[1] - count, axis=1)[:, block.shape[1] - count :].mean(1)
-            found = 2 * wide - own[:, None] - hubs.near
+            of_query = np.partition(wide, block.shape[1] - count, axis=1)[:, block.shape[1] - count :].mean(1)
+            found = 2 * wide - of_query[:, None] - hubs.closeness
         else:
-            found = wide - hubs.near
+            found = wide - hubs.closeness
         if hubs.is_activated is not None:
             found = np.where(hubs.is_activated[block.argmax(1)][:, None], found, wide)
         yield found.astype(np.float32)
