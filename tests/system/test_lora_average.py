@@ -29,7 +29,8 @@ from system.training.lora import Adapters
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 LORA = {"networks": ["text"], "rank": 2, "alpha": 4, "layers": ["query", "value"]}
-TOGETHER = {"lora": LORA, "average": {"decay": 0.9}}
+AVERAGE = {"average": {"decay": 0.9}}
+TOGETHER = {"lora": LORA, **AVERAGE}
 
 
 def bert(folder: Path) -> Path:
@@ -114,7 +115,7 @@ def test_averaged_weights_are_validated_ranked_and_exported(world: Path, tmp_pat
     assert all(np.array_equal(opened[name].numpy(), averaged[name]) for name in averaged)
 
 
-@pytest.mark.parametrize("stop", [2, 4])
+@pytest.mark.parametrize("stop", [4, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "settings", [{"average": {"decay": 0.9}}, {"lora": LORA}, {"lora": LORA, "average": {"decay": 0.9}}]
 )
@@ -208,7 +209,11 @@ def test_adapters_that_do_not_fit_are_errors(
     assert "lora needs the package peft; install it" in refused(capsys, "train", path, "--out", tmp_path / "c")
 
 
-@pytest.mark.parametrize("settings", [{}, {"lora": LORA}, {"average": {"decay": 0.9}}, TOGETHER], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [TOGETHER, *(pytest.param(one, marks=pytest.mark.slow) for one in ({}, {"lora": LORA}, AVERAGE))],
+    ids=str,
+)
 def test_planned_size_of_the_last_checkpoint_is_that_of_the_file(
     world: Path, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
