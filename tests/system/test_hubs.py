@@ -10,7 +10,8 @@ import tiny
 from outcomes import refused
 from threads import one_thread  # noqa: F401  a fixture
 
-from data_tools.manifest import read_manifest
+from data_tools.documents.yaml12 import parse_yaml
+from data_tools.manifest import Query, read_manifest, write_manifest, write_queries
 from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks, read_scores
 from submission.metrics.hubness import hubness_of
 from system.__main__ import main
@@ -229,3 +230,25 @@ def test_corrections_that_see_the_tested_captions_are_refused(
 ) -> None:
     path = hub_recipe(run.parent / "world/manifest.jsonl", tmp_path, **changes)
     assert expected in refused(capsys, "run", path, "--out", tmp_path / "run")
+
+
+def test_blind_set_is_corrected_like_a_known_one(run: Path, tmp_path: Path) -> None:
+    """The evaluation clips as a blind set have the corrected scores of the evaluation entry."""
+    manifest = run.parent / "world/manifest.jsonl"
+    clips = [clip for clip in read_manifest(manifest) if clip.split == "evaluation"]
+    write_manifest(tmp_path / "blind.jsonl", [clip.model_copy(update={"captions": []}) for clip in clips])
+    texts = [text for clip in clips for text in clip.captions]
+    write_queries(
+        tmp_path / "queries.jsonl", [Query(id=str(n), text=text, relevant=None) for n, text in enumerate(texts)]
+    )
+    path = hub_recipe(manifest, tmp_path, kinds=["csls"], neighbours=[5])
+    content = parse_yaml(path.read_bytes())
+    content["rank"]["blind"] = {"kind": "blind", "stage": "only", "checkpoint": "last", "edition": 2022}
+    content["rank"]["blind"] |= {"audio": str(tmp_path / "blind.jsonl"), "queries": str(tmp_path / "queries.jsonl")}
+    content["rank"]["blind_corrected"] = content["rank"]["corrected"] | {"of": "blind"}
+    assert main(["run", str(tiny.write_recipe(path, content)), "--out", str(tmp_path / "run")]) == 0
+    known, blind = (read_scores(tmp_path / f"run/scores/{name}.npy") for name in ("corrected", "blind_corrected"))
+    assert blind.values == pytest.approx(known.values, abs=1e-6)
+    assert (tmp_path / "run/submission/blind_corrected.csv").exists()
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert set(result["blind"]) == {"blind", "blind_corrected"}
