@@ -68,13 +68,12 @@ def _require_all(shards: Iterable[Path]) -> None:
             key = (f"{path.parent}/{found['stem']}", found["count"] or "", found["rest"])
             series.setdefault(key, {})[int(found["number"])] = path
     for (_, count, _), numbered in series.items():
-        last = int(count) - 1 if count else max(numbered)
-        first = 0 if count else min(min(numbered), 1)
-        if missing := [number for number in range(first, last + 1) if number not in numbered]:
-            example = next(iter(numbered.values()))
-            names = shortened(map(str, missing))
-            raise DataError(f"{example}: shards of this name are missing, with the numbers {names}; fetch them, or use "
-                            "--partial")  # fmt: skip
+        wanted = range(int(count)) if count else range(min(numbered), max(numbered) + 1)
+        missing = [number for number in wanted if number not in numbered]
+        if missing and (count or len(missing) < len(numbered)):  # without a count, numbers may be years
+            example, names = next(iter(numbered.values())), shortened(map(str, missing))
+            problem = f"shards of this name are missing, with the numbers {names}"
+            raise DataError(f"{example}: {problem}; fetch them, or use --partial")
 
 
 def read_hub(paths: Sequence[Path], columns: Columns, source: str, split: Split | None, partial: bool) -> Found:

@@ -270,8 +270,14 @@ def tar_of_four(folder: Path) -> Path:
 def test_missing_shard_is_an_error_unless_it_is_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out = tar_of_four(tmp_path), tmp_path / "m.jsonl"
     (folder / "train-00001.tar").rename(folder / "train-00002.tar")
+    packed.write_tar(folder / "train-00003.tar", packed.webdataset([4]))
     assert "shards of this name are missing, with the numbers 1" in failure(capsys, "hub", folder, "--out", out)
-    assert len(listed(folder, "--partial", "--out", out)) == 4
+    assert len(listed(folder, "--partial", "--out", out)) == 5
+    for year in ("2023", "2026"):
+        packed.write_tar(
+            tmp_path / "years" / f"set_{year}.tar", {f"{year}.wav": packed.sound(0)[1], f"{year}.txt": b"a"}
+        )
+    assert len(listed(tmp_path / "years", "--out", out)) == 2, "numbers without a count that are no series"
     packed.write_parquet(tmp_path / "test-00000-of-00002.parquet", [packed.row(0, text="a")])
     text = failure(capsys, "hub", tmp_path / "test-00000-of-00002.parquet", "--out", out)
     assert "missing, with the numbers 1; fetch them, or use --partial" in text
