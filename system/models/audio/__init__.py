@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from data_tools.documents.strict import closed_list
 from system.models.audio.atst_frame import AtstFrame as AtstFrame
 from system.models.audio.base import AudioSettings
+from system.models.audio.beats import Beats as Beats
 from system.models.audio.crnn import Crnn as Crnn
 from system.models.audio.crnn import Gru as Gru
 from system.models.audio.efficientat import EfficientAT as EfficientAT
