@@ -9,6 +9,7 @@ from data_tools.documents.strict import closed_list
 from system.experts.atst_frame import AtstFrameExpert as AtstFrameExpert
 from system.experts.base import ExpertSettings
 from system.experts.beats import BeatsExpert as BeatsExpert
+from system.experts.eat import EatExpert as EatExpert
 from system.experts.efficientat import EfficientATExpert as EfficientATExpert
 from system.experts.feature_files import FeatureFiles as FeatureFiles
 from system.experts.hugging_face import HuggingFaceExpert as HuggingFaceExpert

@@ -11,6 +11,7 @@ from system.models.audio.base import AudioSettings
 from system.models.audio.beats import Beats as Beats
 from system.models.audio.crnn import Crnn as Crnn
 from system.models.audio.crnn import Gru as Gru
+from system.models.audio.eat import Eat as Eat
 from system.models.audio.efficientat import EfficientAT as EfficientAT
 from system.models.audio.expert_heads import ExpertHeads as ExpertHeads
 from system.models.audio.frame_transformer import FrameTransformer as FrameTransformer
