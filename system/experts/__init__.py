@@ -15,6 +15,8 @@ from system.experts.feature_files import FeatureFiles as FeatureFiles
 from system.experts.hugging_face import HuggingFaceExpert as HuggingFaceExpert
 from system.experts.logmel import LogMel as LogMel
 from system.experts.logmel import LogMelSlaney as LogMelSlaney
+from system.experts.m2d import M2dClapExpert as M2dClapExpert
+from system.experts.m2d import M2dExpert as M2dExpert
 from system.experts.openl3 import OpenL3 as OpenL3
 from system.experts.panns import PannsCnn14 as PannsCnn14
 from system.experts.panns import PannsResNet38 as PannsResNet38
