@@ -45,7 +45,7 @@ class EatExpert(SegmentExpert):
     }
     licence: ClassVar[str] = LICENCE
     rate: ClassVar[int] = RATE
-    cost: ClassVar[float] = 0.1
+    cost: ClassVar[float] = 0.08
     parameters: ClassVar[int] = PARAMETERS
 
     @property

@@ -47,7 +47,7 @@ class M2dExpert(SegmentExpert, PublishedWeights):
         "output": "clip",
     }
     licence: ClassVar[str] = LICENCE
-    cost: ClassVar[float] = 0.07
+    cost: ClassVar[float] = 0.05
     parameters: ClassVar[int] = PARAMETERS
 
     @model_validator(mode="after")
@@ -111,7 +111,7 @@ class M2dClapExpert(SegmentExpert, PublishedWeights):
     licence: ClassVar[str] = LICENCE
     rate: ClassVar[int] = CLAP_GEOMETRY.rate
     dim: ClassVar[int] = DIM
-    cost: ClassVar[float] = 0.07
+    cost: ClassVar[float] = 0.05
     parameters: ClassVar[int] = CLAP_PARAMETERS
 
     @property

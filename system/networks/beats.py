@@ -149,8 +149,8 @@ class _Encoder(nn.Module):
         """Encode tokens (S, L, 768), of which those where `mask` (S, L) is false are ignored."""
         x = x.masked_fill(~mask[..., None], 0.0)
         x = self.layer_norm(x + self.pos_conv[0](x))
-        places = torch.arange(x.shape[1], device=x.device)
-        bias = self.relative_attention_bias(bucket(places - places[:, None])).permute(2, 0, 1)  # (heads, L, L)
+        indices = torch.arange(x.shape[1], device=x.device)
+        bias = self.relative_attention_bias(bucket(indices - indices[:, None])).permute(2, 0, 1)  # (heads, L, L)
         for layer in self.layers:
             if self.gradient_decay < 1:
                 x = x * self.gradient_decay + x.detach() * (1 - self.gradient_decay)

@@ -11,11 +11,9 @@ from typing import Any, Literal
 
 Padding = Literal["alone", "original"]
 
-ADDRESS = (
-    "huggingface.co/lpepino/beats_ckpts or huggingface.co/Bencr/beats-checkpoints (copies; not checked here). "
-    "The addresses in github.com/microsoft/unilm, beats/README.md, were reported dead in 2024. Download "
-    "BEATs_iter3_plus_AS2M.pt (361,499,833 bytes) or BEATs_iter3_plus_AS2M_finetuned_on_AS2M_cpt2.pt "
-    "(363,145,291 bytes) in a browser"
+ADDRESS = (  # BEATs_iter3_plus_AS2M.pt has 361,499,833 bytes, its fine-tuned versions 363,145,291
+    "copies at https://huggingface.co/lpepino/beats_ckpts and https://huggingface.co/Bencr/beats-checkpoints, not "
+    "checked here (those in https://github.com/microsoft/unilm, beats/README.md, are reported dead since 2024)"
 )
 LICENCE = "MIT"
 

@@ -139,6 +139,6 @@ def positions(dim: int) -> torch.Tensor:
     quarter = dim // 4
     rates = 10_000.0 ** (-np.arange(quarter) / quarter)
     times, bands = (part.ravel() for part in np.mgrid[:POSITIONS, :BAND_PATCHES])
-    angles = [np.outer(places, rates) for places in (bands, times)]
+    angles = [np.outer(indices, rates) for indices in (bands, times)]
     table = np.concatenate([function(part) for part in angles for function in (np.sin, np.cos)], 1)
     return torch.from_numpy(table).float()

@@ -65,10 +65,10 @@ class M2dLogMel(nn.Module):
     def _reflected(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Reflect each wave at its start and at its last sample, by half a window: (S, N) -> (S, N + size)."""
         half = self.size // 2
-        places = torch.arange(-half, waves.shape[1] + half, device=waves.device).abs()[None]
+        indices = torch.arange(-half, waves.shape[1] + half, device=waves.device).abs()[None]
         last = lengths.clamp(min=half + 1)[:, None] - 1
-        mirrored = (2 * last - places).clamp(min=0)
-        return waves.gather(1, torch.where(places > last, mirrored, places))
+        mirrored = (2 * last - indices).clamp(min=0)
+        return waves.gather(1, torch.where(indices > last, mirrored, indices))
 
     def _log_mel(self, columns: torch.Tensor) -> torch.Tensor:
         """Compute the log-mel of columns of samples: (S, T, size) -> (S, T, bands) float32."""

@@ -290,8 +290,8 @@ def test_beats_parameter_count_matches_published() -> None:
     with modern.weights_left_out():
         assert sum(one.numel() for one in Beats("alone").parameters()) == PARAMETERS
     keys = {key for key in modern.described("beats_ft")["keys"] if "predictor" not in key}
-    own = {key.replace("encoder.relative", "encoder.layers.0.self_attn.relative") for key in network_keys()}
-    assert own == {key for key in keys if "relative" not in key or ".0." in key}
+    expected_keys = {key.replace("encoder.relative", "encoder.layers.0.self_attn.relative") for key in network_keys()}
+    assert expected_keys == {key for key in keys if "relative" not in key or ".0." in key}
 
 
 def network_keys() -> set[str]:
