@@ -26,7 +26,7 @@ ADDRESSES = {
 }
 CLAP_FILE = "m2d_clap_vit_base-80x1001p16x16p16kpBpTI-2025.zip"
 CLAP_ADDRESS = f"{_RELEASES}/v0.5.0/{CLAP_FILE}"
-LICENCE = "NTT evaluation licence, non-commercial"  # LICENSE.pdf of the repository: internal use, revocable
+LICENCE = "NTT evaluation, non-commercial"  # LICENSE.pdf of the repository: internal use, revocable
 
 MIN_POWER = 2.0**-23
 LOWEST = 50.0  # Hz; the highest frequency is half of the rate
