@@ -122,16 +122,22 @@ def read_weights(path: Path, inside: str | None = None) -> Weights:
 
 
 def _content(path: Path) -> Any:
-    """Read the content of a checkpoint."""
-    if path.suffix == ".safetensors":
-        return safetensors.torch.load_file(path)
+    """Read the content of a checkpoint. Its format is recognised by its content, since a download has another name."""
+    with path.open("rb") as file:
+        if file.read(9)[8:] == b"{":  # after the length of the header, which is JSON
+            return safetensors.torch.load_file(path)
     with warnings.catch_warnings(), torch.serialization.safe_globals([*_numpy_globals(), argparse.Namespace]):
         warnings.simplefilter("ignore")  # old files cause deprecation warnings
-        if path.suffix != ".zip":
-            return torch.load(path, map_location="cpu", weights_only=True)
-        with zipfile.ZipFile(path) as archive:
-            (member,) = [name for name in archive.namelist() if name.endswith((".pth", ".pt"))]
-            return torch.load(io.BytesIO(archive.read(member)), map_location="cpu", weights_only=True)
+        return torch.load(_packed(path) or path, map_location="cpu", weights_only=True)
+
+
+def _packed(path: Path) -> io.BytesIO | None:
+    """Return the content of the only .pth or .pt in a .zip; None for another file, such as a checkpoint itself."""
+    if not zipfile.is_zipfile(path):
+        return None
+    with zipfile.ZipFile(path) as archive:
+        members = [name for name in archive.namelist() if name.endswith((".pth", ".pt"))]
+        return io.BytesIO(archive.read(members[0])) if len(members) == 1 else None
 
 
 def _under(key: str | None) -> str:

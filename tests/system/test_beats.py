@@ -188,6 +188,35 @@ def reversed_offsets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(beats, "bucket", lambda offsets: bucket(-offsets))
 
 
+def first_output_dropped(positions: Any, x: torch.Tensor) -> torch.Tensor:
+    weight = positions.weight_v * (positions.weight_g / positions.weight_v.norm(dim=(0, 1), keepdim=True))
+    convolved = F.conv1d(x.transpose(1, 2), weight, positions.bias, padding=64, groups=16)
+    return F.gelu(convolved[..., 1:]).transpose(1, 2)
+
+
+def norm_per_output(positions: Any, x: torch.Tensor) -> torch.Tensor:
+    weight = positions.weight_v * (positions.weight_g / positions.weight_v.norm(dim=(1, 2), keepdim=True))
+    convolved = F.conv1d(x.transpose(1, 2), weight, positions.bias, padding=64, groups=16)
+    return F.gelu(convolved[..., :-1]).transpose(1, 2)
+
+
+def other_positions(made: Callable[[Any, torch.Tensor], torch.Tensor]) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setattr(beats._Positions, "forward", made)
+
+
+def without_norm(norm: Callable[[], nn.Module]) -> Callable[[pytest.MonkeyPatch], None]:
+    def forward(layer: nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
+        return x if layer is norm() else NORM(layer, x)
+
+    return lambda patch: patch.setattr(nn.LayerNorm, "forward", forward)
+
+
+def no_scale(patch: pytest.MonkeyPatch) -> None:
+    plain = F.scaled_dot_product_attention
+    patch.setattr(F, "scaled_dot_product_attention", lambda *inputs: plain(*inputs, scale=1.0))
+
+
+NORM = nn.LayerNorm.forward
 GATE = beats._Attention._gate
 MISTAKES: dict[str, tuple[float, Callable[[pytest.MonkeyPatch], None]]] = {
     "tanh GELU": (2e-4, modern.tanh_gelu),
@@ -197,6 +226,13 @@ MISTAKES: dict[str, tuple[float, Callable[[pytest.MonkeyPatch], None]]] = {
     "gate of four pairs": (0.02, other_gate(pairs_of_four)),
     "distances up to 1280": (0.05, lambda patch: patch.setattr(beats, "MAX_DISTANCE", 1280)),
     "i - j": (0.1, reversed_offsets),
+    "no bias": (0.1, other_gate(lambda _, query: torch.zeros_like(query[..., :1]))),
+    "no convolution": (0.5, other_positions(lambda _, x: torch.zeros_like(x))),
+    "first output of the convolution dropped": (0.5, other_positions(first_output_dropped)),
+    "weight norm over dimension 0": (0.2, other_positions(norm_per_output)),
+    "no norm of patches": (0.2, without_norm(lambda: network().layer_norm)),
+    "no norm before the blocks": (0.1, without_norm(lambda: network().encoder.layer_norm)),
+    "no scale": (0.2, no_scale),
     "no DeepNorm": (0.5, lambda patch: patch.setattr(beats, "DEPTH_SCALE", 1.0)),
 }
 

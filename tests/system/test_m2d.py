@@ -5,6 +5,7 @@ import zipfile
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import modern
@@ -265,7 +266,8 @@ def test_m2d_archives_with_key_prefixes_are_loaded(tmp_path: Path, prefix: str) 
     torch.save(content, folder / "checkpoint-300.pth")
     with zipfile.ZipFile(tmp_path / f"{folder.name}.zip", "w") as archive:
         archive.write(folder / "checkpoint-300.pth", f"{folder.name}/checkpoint-300.pth")
-    for path in (folder / "checkpoint-300.pth", tmp_path / f"{folder.name}.zip"):
+    copyfile(tmp_path / f"{folder.name}.zip", tmp_path / f"{folder.name}.zip.part")  # as during a download
+    for path in (folder / "checkpoint-300.pth", *tmp_path.glob(f"{folder.name}.zip*")):
         assert geometry_of_file(path) == G608
         other.take_published(path)
         assert all(torch.equal(value, made.state_dict()[key]) for key, value in other.state_dict().items())
