@@ -48,8 +48,10 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Attention, then feed-forward, each after a layer norm and added to its input: (B, L, D) -> the same."""
 
-    def __init__(self, dim: int, heads: int, ffn_dim: int, qkv_bias: bool = True, eps: float = EPS) -> None:
+    def __init__(self, dim: int, heads: int, ffn_dim: int, qkv_bias: bool = True, eps: float | None = None) -> None:
+        """eps: Of the layer norms; None: 1e-6."""
         super().__init__()
+        eps = EPS if eps is None else eps
         self.norm1, self.attn = nn.LayerNorm(dim, eps), Attention(dim, heads, qkv_bias)
         self.norm2, self.mlp = nn.LayerNorm(dim, eps), FeedForward(dim, ffn_dim)
 
