@@ -1,6 +1,6 @@
 """BEATs, frozen.
 
-BEATs, frozen: one frame per segment, or 6.25 per second.
+BEATs, frozen: one frame per segment, or about 6.25 per second.
 """
 
 from pathlib import Path
@@ -11,12 +11,12 @@ from system.experts.segmented import Network, SegmentExpert
 from system.networks.beats_published import (
     ADDRESS,
     DIM,
-    FRAMES_PER_SECOND,
     LICENCE,
     LIMITS,
     PARAMETERS,
     RATE,
     Padding,
+    frame_count,
 )
 
 
@@ -51,7 +51,7 @@ class BeatsExpert(SegmentExpert, PublishedWeights):
     @property
     def frames_within(self) -> float:
         """Number of frames per second of audio within a segment."""
-        return FRAMES_PER_SECOND
+        return frame_count(self.segment_seconds) / self.segment_seconds
 
     def load_network(self) -> Network:
         """Build BEATs with its published weights."""

@@ -1,6 +1,6 @@
 """EAT, frozen.
 
-EAT, frozen: one frame per segment, or 6.25 per second.
+EAT, frozen: one frame per segment, or about 6.25 per second.
 """
 
 from pathlib import Path
@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 
 from system.experts.segmented import Network, SegmentExpert
 from system.networks.eat_published import (
-    FRAMES_PER_SECOND,
     LICENCE,
     LONGEST,
     PARAMETERS,
@@ -18,6 +17,7 @@ from system.networks.eat_published import (
     Columns,
     Name,
     Vector,
+    frame_count,
 )
 
 
@@ -38,7 +38,7 @@ class EatExpert(SegmentExpert):
     usual: ClassVar[dict[str, Any]] = {
         "network": "base",
         "weights": "EAT-base_epoch30_pretrain.safetensors",
-        "columns": "1024",
+        "columns": 1024,
         "vector": "cls",
         "segment_seconds": 10.0,
         "output": "clip",
@@ -61,7 +61,7 @@ class EatExpert(SegmentExpert):
     @property
     def frames_within(self) -> float:
         """Number of frames per second of audio within a segment."""
-        return FRAMES_PER_SECOND
+        return frame_count(self.segment_seconds) / self.segment_seconds
 
     def weight_files(self) -> dict[str, Path]:
         """Return a dict from the name of the setting that holds the path of a weight file to this path."""

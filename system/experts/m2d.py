@@ -1,6 +1,6 @@
 """M2D and M2D-CLAP, frozen.
 
-M2D and M2D-CLAP 2025, frozen: one frame per segment, or 6.25 per second (25 with patches of 16 x 4).
+M2D and M2D-CLAP 2025, frozen: one frame per segment, or about 6.25 per second (25 with patches of 16 x 4).
 """
 
 from pathlib import Path
@@ -82,7 +82,7 @@ class M2dExpert(SegmentExpert, PublishedWeights):
     @property
     def frames_within(self) -> float:
         """Number of frames per second of audio within a segment."""
-        return self.input.frames_per_second
+        return self.input.frame_count(self.segment_seconds) / self.segment_seconds
 
     def published_addresses(self) -> dict[str, str]:
         """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
@@ -122,7 +122,7 @@ class M2dClapExpert(SegmentExpert, PublishedWeights):
     @property
     def frames_within(self) -> float:
         """Number of frames per second of audio within a segment."""
-        return CLAP_GEOMETRY.frames_per_second
+        return CLAP_GEOMETRY.frame_count(self.segment_seconds) / self.segment_seconds
 
     def load_network(self) -> Network:
         """Build M2D-CLAP with its published weights."""

@@ -33,8 +33,7 @@ KERNEL, GROUPS = 128, 16  # of the convolution that gives positions
 BUCKETS = 320  # of distances
 MAX_DISTANCE = 800  # tokens; all greater distances share a bucket
 EPS = 1e-5  # of the layer norms
-LIMITS = ((PATCH - 1) * HOP + WINDOW) / RATE, 600.0  # seconds; the cost grows with the square of the length
-FRAMES_PER_SECOND = RATE / (HOP * PATCH)
+LIMITS = ((PATCH - 1) * HOP + WINDOW) / RATE, 120.0  # seconds; memory grows with the square of the length
 PARAMETERS = 90_311_792  # without the predictor
 
 CONFIG = {
@@ -55,6 +54,11 @@ CONFIG = {
     "max_distance": MAX_DISTANCE,
     "gru_rel_pos": True,
 }
+
+
+def frame_count(seconds: float) -> int:
+    """Return the number of frames of a segment, 62 for 10 s: a frame is 160 ms, and the last one must be complete."""
+    return max(1, ((round(seconds * RATE) - WINDOW) // HOP + 1) // PATCH)
 
 
 def config_problems(config: Mapping[str, Any]) -> list[str]:

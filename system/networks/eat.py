@@ -76,7 +76,7 @@ class Eat(SegmentNetwork):
         """
         columns = self.front_end(waves)
         columns = columns * length_mask(column_counts(lengths), columns.shape[1])[..., None]
-        size = PADDED if self.columns == "1024" else -(-columns.shape[1] // PATCH) * PATCH
+        size = PADDED if self.columns == 1024 else -(-columns.shape[1] // PATCH) * PATCH
         columns = F.pad(columns, (0, 0, 0, max(0, size - columns.shape[1])))[:, :size]
         return (columns - MEAN) / SPREAD
 
@@ -91,7 +91,7 @@ class Eat(SegmentNetwork):
         x = patches + self.positions[:size]  # type: ignore[index]
         x = self.pre_norm(torch.cat([self.extra_tokens.expand(len(x), -1, -1), x], 1))
         mask = None
-        if self.columns != "1024":
+        if self.columns != 1024:
             steps = (column_counts(lengths) + PATCH - 1) // PATCH
             mask = length_mask(1 + steps * BAND_PATCHES, 1 + size)
         for block in self.blocks:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Name = Literal["base", "base_finetuned", "large", "large_finetuned"]
-Columns = Literal["1024", "multiple_of_16"]
+Columns = Literal[1024, "multiple_of_16"]
 Vector = Literal["cls", "mean"]
 
 LICENCE = "MIT"
@@ -24,10 +24,9 @@ WINDOW = 400  # samples of a column
 PADDED = 1024  # columns of an input of 10 s
 POSITIONS = 768  # steps of the table of positions
 EPS = 1e-6  # of the layer norms
-FRAMES_PER_SECOND = RATE / (HOP * PATCH)
 SHORTEST = WINDOW / RATE  # seconds
 LONGEST: dict[Columns, float] = {  # seconds
-    "1024": ((PADDED - 1) * HOP + WINDOW) / RATE,
+    1024: ((PADDED - 1) * HOP + WINDOW) / RATE,
     "multiple_of_16": ((POSITIONS * PATCH - 1) * HOP + WINDOW) / RATE,
 }
 PARAMETERS = 85_254_144  # of base, without the head and the table of positions
@@ -56,3 +55,8 @@ VARIANTS: dict[Name, Variant] = {
     "large": Variant(f"{_HUB}/EAT-large_epoch20_pretrain/resolve/main/model.safetensors", 1024, 16, 24),
     "large_finetuned": Variant(f"{_HUB}/EAT-large_epoch20_finetune_AS2M/resolve/main/model.safetensors", 1024, 16, 24),
 }
+
+
+def frame_count(seconds: float) -> int:
+    """Return the number of frames of a segment, 63 for 10 s: a frame is 160 ms, and the last one must begin in it."""
+    return max(1, -(-round(seconds * RATE) // (HOP * PATCH)))

@@ -94,6 +94,7 @@ class M2d(SegmentNetwork):
     segment after the clip is masked, so that the result is that of the clip alone.
     Source: Niizumi et al., "Masked Modeling Duo" (2024); github.com/nttcslab/m2d at f0c4128,
     `examples/portable_m2d.py`, to 5e-4 in the log-mel and a relative 2e-5 in frames on the stored examples. Deviations:
+    frame k of a chunk begins at k steps (the original's time stamps are k times duration / frames, up to 0.16 s less);
     a rest of a chunk that its padding would make longer than U has as many steps as a full chunk (the original fails);
     no masking in training.
     """

@@ -72,10 +72,10 @@ class Geometry(NamedTuple):
         """Samples from one column to the next: 10 ms."""
         return self.rate // 100
 
-    @property
-    def frames_per_second(self) -> float:
-        """Number of frames per second of audio."""
-        return self.rate / (self.hop * self.patch_columns)
+    def frame_count(self, seconds: float) -> int:
+        """Return the number of frames of a segment: 63 for 10 s in chunks of 608 columns, 62 in chunks of 1,001."""
+        full, rest = divmod(round(seconds * self.rate) // self.hop + 1, self.columns)
+        return full * self.steps + min(self.steps, -(-rest // self.patch_columns))
 
     @property
     def limits(self) -> tuple[float, float]:

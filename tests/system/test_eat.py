@@ -31,7 +31,7 @@ SMALL = ("extra_tokens", "local_encoder.proj.")
 
 @functools.cache
 def network() -> Eat:
-    made: Eat = modern.built(lambda: Eat("base", "1024", "cls"), "eat_base")
+    made: Eat = modern.built(lambda: Eat("base", 1024, "cls"), "eat_base")
     return made
 
 
@@ -69,7 +69,7 @@ def test_eat_log_mel_matches_original_code() -> None:
 
 @pytest.mark.usefixtures("narrow")
 def test_eat_padding_is_zero_before_the_normalisation() -> None:
-    made, waves = Eat("base", "1024", "cls"), F.pad(modern.wave("A3"), (0, 112_000))
+    made, waves = Eat("base", 1024, "cls"), F.pad(modern.wave("A3"), (0, 112_000))
     padded = made.log_mel(waves, torch.tensor([48_000]))
     assert padded.shape == (1, 1024, 128)
     assert torch.equal(padded[0, :298], log_mel(Eat("base", "multiple_of_16", "cls"), "A3"))
@@ -86,7 +86,7 @@ def test_eat_positions_match_original_code() -> None:
 @torch.inference_mode()
 def test_eat_outputs_match_original_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     golden, made, clip = modern.golden(), network(), "A3" if name == "A3_304" else name[0]
-    monkeypatch.setattr(made, "columns", "1024" if name.endswith("1024") else "multiple_of_16")
+    monkeypatch.setattr(made, "columns", 1024 if name.endswith("1024") else "multiple_of_16")
     waves = modern.wave(clip)
     tokens, mask = made.tokens(waves, modern.whole(waves))
     assert mask is None or mask.all()
@@ -122,7 +122,7 @@ def test_eat_clip_in_a_longer_segment_matches_the_clip_alone(made: Eat, monkeypa
     assert relative(made(waves, lengths), np.stack([golden["eat_A1008_cls"], golden["eat_B560_cls"]])) < 2e-5
     monkeypatch.setattr(made, "vector", "mean")
     assert relative(made(waves, lengths), np.stack([golden["eat_A1008_mean"], golden["eat_B560_mean"]])) < 2e-5
-    monkeypatch.setattr(made, "columns", "1024")
+    monkeypatch.setattr(made, "columns", 1024)
     assert relative(made(waves, lengths), np.stack([golden["eat_A1024_mean"], golden["eat_B1024_mean"]])) < 2e-5
     assert made.frames(waves, lengths)[1].tolist() == [63, 35]
 
@@ -240,7 +240,7 @@ def test_eat_padding_after_the_normalisation_exceeds_the_test_tolerance(
         columns = (made.front_end(waves) - eat.MEAN) / eat.SPREAD
         return F.pad(columns, (0, 0, 0, 1024 - columns.shape[1]))
 
-    monkeypatch.setattr(made, "columns", "1024")
+    monkeypatch.setattr(made, "columns", 1024)
     monkeypatch.setattr(Eat, "log_mel", padded)
     waves = modern.wave("B")
     assert relative(made(waves, modern.whole(waves))[0], modern.golden()["eat_B1024_cls"]) > 0.1
@@ -262,7 +262,7 @@ def test_eat_epsilon_of_layer_norms_matches_original_code(monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("layout", ["hub", "fairseq", "fairseq_finetuned"])
 def test_eat_checkpoints_of_all_layouts_are_loaded(tmp_path: Path, layout: str) -> None:
-    made, other = Eat("base", "1024", "cls"), Eat("base", "1024", "cls")
+    made, other = Eat("base", 1024, "cls"), Eat("base", 1024, "cls")
     values = made.state_dict()
     if layout == "hub":
         path = tmp_path / "model.safetensors.part"  # as during a download
@@ -280,15 +280,15 @@ def test_eat_checkpoint_of_another_size_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     safetensors.torch.save_file({"model.extra_tokens": torch.zeros(1, 1, 1024)}, path)
     with pytest.raises(KitError, match=r"model.extra_tokens has shape \(1, 1, 1024\), not \(1, 1, 768\)"):
-        Eat("base", "1024", "cls").take_published(path)
+        Eat("base", 1024, "cls").take_published(path)
     path.write_bytes(b"0" * 30)
     with pytest.raises(KitError, match="is damaged, truncated, or not a checkpoint of tensors"):
-        Eat("base", "1024", "cls").take_published(path)
+        Eat("base", 1024, "cls").take_published(path)
 
 
 def test_eat_keys_and_parameter_count_match_published() -> None:
     with torch.device("meta"):
-        made = Eat("base", "1024", "cls")
+        made = Eat("base", 1024, "cls")
     expected = {
         key: tuple(one["shape"])
         for key, one in modern.described("eat_base")["keys"].items()
@@ -296,3 +296,11 @@ def test_eat_keys_and_parameter_count_match_published() -> None:
     }
     assert {eat._fairseq_key(key): tuple(value.shape) for key, value in made.state_dict().items()} == expected
     assert sum(one.numel() for one in made.parameters()) == PARAMETERS
+
+
+def test_eat_large_has_the_published_number_of_parameters() -> None:
+    """309 million with the table of positions, as its README states; its output was not compared."""
+    with torch.device("meta"):
+        made = Eat("large", 1024, "cls")
+    count = sum(one.numel() for one in made.parameters()) + 6144 * 1024
+    assert round(count / 1e6) == 309

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from loaded import relative
+from loaded import largest, relative
 from test_m2d_log_mel import HANN, zero_padding
 from threads import one_thread  # noqa: F401  a fixture
 from torch import nn
@@ -75,6 +75,9 @@ def test_m2d_frames_match_original_code(clip: str) -> None:
     assert counts.tolist() == [frames.shape[1]] == golden[f"m2d_608_{clip}_n_frames"].tolist()
     assert relative(frames[0, ::step], expected) < 2e-5
     assert relative(frames[0].mean(0), golden[f"m2d_608_{clip}_stack_mean"]) < 2e-5
+    stamps = np.arange(len(frames[0])) * waves.shape[1] / 16 / len(frames[0])  # of the original, in ms
+    assert largest(golden[f"m2d_608_{clip}_timestamps_ms"], stamps) < 2e-3
+    assert largest(golden[f"m2d_608_{clip}_timestamps_ms"], 160.0 * np.arange(len(frames[0]))) < 160
     if clip == "A3":
         assert relative(made(waves, modern.whole(waves))[0], golden["m2d_608_A3_stack_mean"]) < 2e-5
 
@@ -336,3 +339,17 @@ def test_m2d_keys_and_parameter_count_match_published(name: str, make: Callable[
     found = {key: tuple(value.shape) for key, value in made.state_dict().items()}
     assert found == {key: tuple(one["shape"]) for key, one in modern.described(name)["keys"].items()}
     assert sum(value.numel() for value in made.state_dict().values()) == count
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize(("name", "frames"), [("80x200p16x4", 76), ("80x1001p16x16p32k", 19)])
+@torch.inference_mode()
+def test_m2d_of_other_geometries_has_as_many_frames_as_steps(name: str, frames: int) -> None:
+    """Not compared with the original code: three seconds."""
+    geometry = chosen_geometry(name, None)
+    made = M2d(geometry, "stacked").eval()
+    waves = torch.randn(1, 3 * geometry.rate, generator=torch.Generator().manual_seed(1)) * 0.1
+    found, counts = made.frames(F.pad(waves, (0, 2 * geometry.rate)), modern.whole(waves))
+    assert counts.tolist() == [frames]
+    assert relative(made.frames(waves, modern.whole(waves))[0][0], found[0, :frames].numpy()) < 1e-4
+    assert found.shape[2] == 3840

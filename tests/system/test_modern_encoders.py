@@ -83,7 +83,7 @@ def expert(kind: str, folder: Path, **changes: Any) -> SegmentExpert:
         checkpoint(path, beats.Beats("alone"))
         return BeatsExpert.model_validate({"kind": kind, "weights": str(path), "padding": "alone"} | common | changes)
     if kind == "eat":
-        torch.save({"model": eat.Eat("base", "1024", "cls").state_dict()}, path)
+        torch.save({"model": eat.Eat("base", 1024, "cls").state_dict()}, path)
         values = KINDS[kind][1] | common | changes
         return EatExpert.model_validate({"kind": kind, "weights": str(path)} | values)
     if kind == "m2d":
@@ -116,7 +116,9 @@ def test_modern_experts_give_frames_of_consecutive_segments(kind: str, tmp_path:
     vectors = clip.load(CPU)(waves)
     assert [one.shape for one in vectors[:3]] == [(2, made.dim), (1, made.dim), (1, made.dim)]
     assert clip.frames_per_second == 1.0
-    assert made.frames_per_second == 6.25
+    assert made.frames_per_second == PER_SECOND[kind]
+    ten = made.model_copy(update={"segment_seconds": 10.0})
+    assert ten.frames_per_second == pytest.approx({"beats": 6.2, "eat": 6.3, "m2d": 6.3, "m2d_clap": 6.2}[kind])
     assert made.key() != clip.key()
 
 
@@ -128,10 +130,10 @@ def test_modern_expert_of_stacked_bands_has_3840_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "said"),
     [
-        ("beats", {"segment_seconds": 0.17, "hop_seconds": 0.1}, "BEATs needs 0.175 to 600.0 s, not 0.17"),
+        ("beats", {"segment_seconds": 0.17, "hop_seconds": 0.1}, "BEATs needs 0.175 to 120.0 s, not 0.17"),
         (
             "eat",
-            {"segment_seconds": 11, "max_seconds": 30, "columns": "1024"},
+            {"segment_seconds": 11, "max_seconds": 30, "columns": 1024},
             "EAT base needs 0.025 to 10.255 s, not",
         ),
         ("eat", {"segment_seconds": 123, "max_seconds": 200}, "EAT base needs 0.025 to 122.895 s, not 123"),
