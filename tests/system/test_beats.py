@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from filled import htk_edges, triangles
 from loaded import largest, relative
 from threads import one_thread  # noqa: F401  a fixture
 from torch import nn
@@ -69,8 +70,14 @@ def other_window(window: torch.Tensor) -> Callable[[Beats, pytest.MonkeyPatch], 
     return lambda made, patch: patch.setattr(made.front_end, "window", window)
 
 
+def triangles_in_hertz(made: Beats, patch: pytest.MonkeyPatch) -> None:
+    basis = torch.from_numpy(triangles(htk_edges(128, 20, 8000), 16_000, 512).T.copy())
+    patch.setitem(made.front_end._buffers, "basis", basis)
+
+
 FRONT_MISTAKES: dict[str, tuple[float, Callable[[Beats, pytest.MonkeyPatch], None]]] = {
     "periodic window": (0.03, other_window(torch.hann_window(400, dtype=torch.float64) ** 0.85)),
+    "triangles linear in Hz": (5e-4, triangles_in_hertz),
     "Hann for Povey": (0.2, other_window(symmetric_window("hann"))),
     "no factor 2**15": (1.0, lambda made, patch: patch.setattr(made.front_end, "scale", 1.0)),
     "deviation not doubled": (1.0, lambda _, patch: patch.setattr(beats, "SPREAD", 6.55582)),
