@@ -95,6 +95,7 @@ class ExpertSettings(Resampled):
     version: ClassVar[int] = 1  # raise it if the same settings give other frames, so that new banks are used
     dtype: ClassVar[str] = "float16"  # type of stored frames: float16, float32, or int16
     computed: ClassVar[bool] = True  # whether frames are computed from audio and cover the whole clip
+    licence: ClassVar[str] = ""  # of the published weights, as their authors state it; "": not recorded here
     cost: ClassVar[float] = 0.0  # measured seconds of two CPU cores per second of audio, for plans
 
     @classmethod

@@ -86,6 +86,11 @@ class EncoderKind(Strict):
         """Whether all weights of the encoder are published, so that it is useful before any training."""
         return False
 
+    @property
+    def licence(self) -> str:
+        """Licence of the published weights, as their authors state it; "" if it is not recorded here."""
+        return ""
+
     def weight_files(self) -> dict[str, Path]:
         """Return a dict from the name of the setting that holds the path of a published weight file to this path.
 

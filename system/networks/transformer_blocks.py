@@ -13,17 +13,22 @@ EPS = 1e-6  # of the layer norms
 
 
 class Attention(nn.Module):
-    """Self-attention over all positions."""
+    """Self-attention over all positions, or over those of a mask."""
 
     def __init__(self, dim: int, heads: int, qkv_bias: bool) -> None:
         super().__init__()
         self.heads = heads
         self.qkv, self.proj = nn.Linear(dim, 3 * dim, bias=qkv_bias), nn.Linear(dim, dim)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply self-attention: (B, L, D) -> the same shape."""
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Apply self-attention: (B, L, D) -> the same shape.
+
+        mask: (B, L) bool, false for positions that no other attends to, at least one true per row; None for all.
+        """
         query, key, value = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        result: torch.Tensor = self.proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+        keys = None if mask is None else mask[:, None, None]
+        attended = F.scaled_dot_product_attention(query, key, value, keys)
+        result: torch.Tensor = self.proj(attended.transpose(1, 2).flatten(2))
         return result
 
 
@@ -43,13 +48,25 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Attention, then feed-forward, each after a layer norm and added to its input: (B, L, D) -> the same."""
 
-    def __init__(self, dim: int, heads: int, ffn_dim: int, qkv_bias: bool = True) -> None:
+    def __init__(self, dim: int, heads: int, ffn_dim: int, qkv_bias: bool = True, eps: float | None = None) -> None:
+        """eps: Of the layer norms; None: 1e-6."""
         super().__init__()
-        self.norm1, self.attn = nn.LayerNorm(dim, EPS), Attention(dim, heads, qkv_bias)
-        self.norm2, self.mlp = nn.LayerNorm(dim, EPS), FeedForward(dim, ffn_dim)
+        eps = EPS if eps is None else eps
+        self.norm1, self.attn = nn.LayerNorm(dim, eps), Attention(dim, heads, qkv_bias)
+        self.norm2, self.mlp = nn.LayerNorm(dim, eps), FeedForward(dim, ffn_dim)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply attention and feed-forward layers, each added to its input."""
-        x = x + self.attn(self.norm1(x))
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Apply attention and feed-forward layers, each added to its input. mask: As in `Attention`."""
+        x = x + self.attn(self.norm1(x), mask)
         result: torch.Tensor = x + self.mlp(self.norm2(x))
+        return result
+
+
+class PostNormBlock(Block):
+    """Attention, then feed-forward, each added to its input and followed by a layer norm: (B, L, D) -> the same."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Apply attention and feed-forward layers, each with a layer norm after the sum. mask: As in `Attention`."""
+        x = self.norm1(x + self.attn(x, mask))
+        result: torch.Tensor = self.norm2(x + self.mlp(x))
         return result

@@ -5,13 +5,17 @@ Published PyTorch checkpoints: safe reading, checks of every key, and folding ba
 Imports torch: experts import this inside `load`.
 """
 
+import argparse
 import hashlib
+import io
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -44,6 +48,13 @@ class Weights:
         if not value.isfinite().all():
             raise KitError(f"{self.path}: {key} has infinite or NaN values: {_NOT_IT}")
         return value.float()
+
+    def under(self, key: str) -> "Weights":
+        """Return the tensors, or the settings, under a key. Raises KitError if the key is missing."""
+        tensors = self.tensors.get(key)
+        if not isinstance(tensors, Mapping):
+            raise KitError(f"{self.path} has no tensors{_under(key)}: {_NOT_IT}")
+        return Weights(self.path, tensors)
 
     def convolution(
         self, key: str, inputs: int, outputs: int, size: int = 3, stride: int = 1, bias: bool = False
@@ -93,24 +104,45 @@ class Weights:
 def read_weights(path: Path, inside: str | None = None) -> Weights:
     """Read the tensors of a checkpoint, or, with `inside`, the tensors under this key of the checkpoint.
 
-    No code of the file is executed: it may contain tensors, numpy arrays and plain values. Raises KitError for any
-    other file, and for a damaged or truncated one.
+    The file is one of PyTorch, a .safetensors, or a .zip with one file of PyTorch in it. No code of the file is
+    executed: it may contain tensors, numpy arrays, plain values, and the arguments of a command (argparse). Raises
+    KitError for any other file, and for a damaged or truncated one.
     """
     try:
-        with warnings.catch_warnings(), torch.serialization.safe_globals(_numpy_globals()):
-            warnings.simplefilter("ignore")  # old files cause deprecation warnings
-            content = torch.load(path, map_location="cpu", weights_only=True)
+        content = _content(path)
     except FileNotFoundError:
         raise KitError(
             f"no weight file {path}; correct the path, or fetch the file with python -m system download RECIPE"
         ) from None
     except Exception as error:  # a damaged file can make the unpickler raise any error
         raise KitError(f"{path} is damaged, truncated, or not a checkpoint of tensors; fetch it again") from error
-    tensors = content.get(inside) if inside and isinstance(content, dict) else content
-    if not isinstance(tensors, Mapping):
-        under_key = f" under the key {inside}" if inside else ""
-        raise KitError(f"{path} has no tensors{under_key}: {_NOT_IT}")
-    return Weights(path, tensors)
+    if not isinstance(content, Mapping):
+        raise KitError(f"{path} has no tensors{_under(inside)}: {_NOT_IT}")
+    return Weights(path, content).under(inside) if inside else Weights(path, content)
+
+
+def _content(path: Path) -> Any:
+    """Read the content of a checkpoint. Its format is recognised by its content, since a download has another name."""
+    with path.open("rb") as file:
+        if file.read(9)[8:] == b"{":  # after the length of the header, which is JSON
+            return safetensors.torch.load_file(path)
+    with warnings.catch_warnings(), torch.serialization.safe_globals([*_numpy_globals(), argparse.Namespace]):
+        warnings.simplefilter("ignore")  # old files cause deprecation warnings
+        return torch.load(_packed(path) or path, map_location="cpu", weights_only=True)
+
+
+def _packed(path: Path) -> io.BytesIO | None:
+    """Return the content of the only .pth or .pt in a .zip; None for another file, such as a checkpoint itself."""
+    if not zipfile.is_zipfile(path):
+        return None
+    with zipfile.ZipFile(path) as archive:
+        members = [name for name in archive.namelist() if name.endswith((".pth", ".pt"))]
+        return io.BytesIO(archive.read(members[0])) if len(members) == 1 else None
+
+
+def _under(key: str | None) -> str:
+    """Return the words for a key in an error message; "" without one."""
+    return f" under the key {key}" if key else ""
 
 
 def _numpy_globals() -> list[Any]:

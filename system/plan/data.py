@@ -141,7 +141,9 @@ def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row |
             continue
         rate = f"{expert.dim}-d, {expert.frames_per_second:.2f} frames/s at {expert.rate} Hz"
         size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {about(seconds * expert.cost)} on two CPU cores"
-        yield Row("features", name, f"{rate}, {size if seconds else 'disk unknown until the data is present'}")
+        licence = f", licence of the weights: {expert.licence}" if expert.licence else ""
+        known = size if seconds else "disk unknown until the data is present"
+        yield Row("features", name, f"{rate}, {known}{licence}")
         for path in expert.weight_files().values():
             if cure := cure_of(path, expert.weight_source()):
                 yield Problem(MISSING, str(path), cure)

@@ -22,19 +22,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `convert` to its parser."""
     parser.description = (
         "Convert a published file: Google's yamnet.tflite to the weight file of the expert yamnet, or the checkpoint "
-        "of a published retrieval model (.ckpt) to an exported model, with its recipe."
+        "of a published retrieval model (.ckpt) to an exported model, with its recipe, or the text encoder of "
+        "M2D-CLAP (.zip) to a folder for text encoders."
     )
     parser.add_argument(
-        "file", type=Path, help="the file to convert: yamnet.tflite, or a PyTorch Lightning checkpoint (.ckpt)"
+        "file",
+        type=Path,
+        help="the file to convert: yamnet.tflite, a PyTorch Lightning checkpoint (.ckpt), or M2D-CLAP's .zip",
     )
     of_model = "for a checkpoint: its recipe, such as recipes/dcase2025_baseline/all.yaml"
     parser.add_argument("--recipe", type=Path, help=of_model)
+    parser.add_argument("--text", metavar="MODEL", help="for M2D-CLAP: its text model, google-bert/bert-base-uncased")
     add_changes_argument(parser)
     parser.add_argument(
         "--out",
         type=Path,
         required=True,
-        help="the .npz file to write for yamnet.tflite, or the folder for a checkpoint",
+        help="the .npz file to write for yamnet.tflite, or the folder to write",
     )
 
 
@@ -42,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the verb `convert`: write a published file in the format of this kit. Returns: The exit status."""
     if arguments.recipe is not None:
         return _model(arguments)
+    if arguments.text is not None:
+        return _text(arguments)
     if arguments.file.suffix == ".ckpt":
         raise KitError(f"{arguments.file}: a checkpoint is converted with its recipe; name that with --recipe")
     layers: dict[str, Any] = read_layers(arguments.file)
@@ -54,6 +60,15 @@ def run(arguments: argparse.Namespace) -> int:
     with replacing(arguments.out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **layers)
     print(f"wrote {len(layers)} weights and biases of {LAYERS} layers to {arguments.out}")
+    return 0
+
+
+def _text(arguments: argparse.Namespace) -> int:
+    """Convert the text encoder of an M2D-CLAP file to a folder."""
+    from system.runs.m2d_text import write_text_encoder
+
+    count = write_text_encoder(arguments.file, arguments.text, arguments.out)
+    print(f"wrote {count} tensors of the text encoder in {arguments.file} to {arguments.out}")
     return 0
 
 

@@ -16,7 +16,7 @@ from system.models.settings import Model
 from system.recipe.load import load_recipe
 from system.verbs.options import add_recipe_arguments
 
-CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar")
+CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar", ".safetensors", ".zip")
 
 
 class Published(NamedTuple):

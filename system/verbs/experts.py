@@ -15,7 +15,7 @@ from system.recipe.load import load_recipe
 from system.verbs.json_output import ExpertReport, ExpertsReport, WeightFile
 
 FACTS = ("expert", "Hz", "dim", "frames/s", "parameters", "s per s")
-FILES = ("weights of", "file", "", "source")
+FILES = ("weights of", "file", "", "licence", "source")
 
 
 def usual(folder: Path) -> dict[str, ExpertSettings]:
@@ -36,7 +36,8 @@ def table(experts: dict[str, ExpertSettings]) -> str:
         facts.append((name, *rates, f"{expert.parameters:,}", f"{expert.cost:.4f}"))
         for setting, path in expert.weight_files().items():
             found = "found" if path.is_file() else "MISSING"
-            files.append((f"{name}.{setting}", str(path), found, _source(expert, setting)))
+            licence = expert.licence or "not recorded"
+            files.append((f"{name}.{setting}", str(path), found, licence, _source(expert, setting)))
     return "\n".join([*_aligned(facts), *(["", *_aligned(files)] if len(files) > 1 else [])])
 
 
@@ -80,7 +81,13 @@ def _report(name: str, expert: ExpertSettings) -> ExpertReport:
         parameters=expert.parameters,
         seconds_per_second=expert.cost,
         files=[
-            WeightFile(setting=setting, path=str(path), found=path.is_file(), source=_source(expert, setting))
+            WeightFile(
+                setting=setting,
+                path=str(path),
+                found=path.is_file(),
+                licence=expert.licence,
+                source=_source(expert, setting),
+            )
             for setting, path in expert.weight_files().items()
         ],
     )

@@ -32,11 +32,13 @@ class SearchReport(Report):
 
 
 class WeightFile(Report):
-    """setting: The expert's setting that names the file. source: Where to get the file."""
+    """setting: The expert's setting that names the file. licence: Of the weights, "" if it is not recorded. source:
+    Where to get the file."""
 
     setting: str
     path: str
     found: bool
+    licence: str
     source: str
 
 

@@ -144,7 +144,7 @@ def test_recipes_new_copies_a_recipe_and_never_overwrites(
     assert "recipes/clotho.yaml" not in text
     assert "already exists" in refused(capsys, "recipes", "new", "mine")
     assert Path("mine.yaml").read_text() == text
-    said = "no such shipped recipe; choose one of aistat2025/passt, baseline2022, clotho"
+    said = "no such shipped recipe; choose one of aistat2025/beats, aistat2025/eat, aistat2025/passt, baseline2022"
     assert said in refused(capsys, "recipes", "new", "b", "--from", "x")
     assert "lower-case letters" in refused(capsys, "recipes", "new", "../b")
     printed(capsys, "new", "easy", "--from", "take_it_easy/honest")

@@ -201,5 +201,6 @@ class FromPublished(Segmented):
 
     def plan_facts(self) -> Facts:
         """Return a description of the encoder for the verb `check`, and a list of its missing files."""
-        source = "from scratch" if self.weights is None else f"from {self.weights}"
+        licence = f", licence {self.licence}" if self.licence else ""
+        source = "from scratch" if self.weights is None else f"from {self.weights}{licence}"
         return f"{self.title}, {'trained' if self.trainable else 'frozen'}, {source}", self.file_problems()

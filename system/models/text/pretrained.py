@@ -6,12 +6,12 @@ Settings of pre-trained text encoders, by name or folder, which also determines 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 
 from data_tools.classify.model_files import fetch, folder_problem, installed_as, local_folder
-from data_tools.documents.strict import Size
+from data_tools.documents.strict import Size, mistakes
 from data_tools.errors import DataError
 from system.models.base import Facts, hub_facts
 from system.models.costs import TOKENS, UnknownSizeError, unknown_if_it_fails, weights_left_out
@@ -110,6 +110,25 @@ class TokenSettings(PreTrained):
     dropout: float | None = Field(ge=0, lt=1)  # of the transformer's hidden states and attention; null: as published
     hidden: Size | None  # of a layer with ReLU after the network; null: one linear layer to `dim`
     dim: Size  # D, of an embedding
+    head: Literal["linear", "none"] = "linear"  # none: the transformer's vectors, which must have `dim` values
+
+    @model_validator(mode="after")
+    def _require_layers_for_hidden(self) -> Self:
+        """Raise an error for a hidden layer without layers after the transformer."""
+        if self.head == "none" and self.hidden is not None:
+            said = "none has no layer, but hidden adds one; set hidden: null, or head: linear"
+            raise cast(ValidationError, mistakes([(("head",), said)]))
+        return self
+
+    @property
+    def is_published(self) -> bool:
+        """Whether all weights of the encoder are published."""
+        return self.head == "none"
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the encoder has trainable parameters."""
+        return self.trainable or self.head == "linear"
 
     def cleaned(self, text: str) -> str:
         """Clean a caption for the tokenizer."""
@@ -131,13 +150,16 @@ class TokenSettings(PreTrained):
             dropout=self.dropout,
             hidden=self.hidden,
             dim=self.dim,
+            has_head=self.head == "linear",
         )
 
     def layers_after(self, width: int) -> "nn.Module":
         """Build the linear layers after the pre-trained model. width: Size of the model's vectors."""
+        from torch import nn
+
         from system.networks.layers import head
 
-        return head(width, self.hidden, self.dim)
+        return head(width, self.hidden, self.dim) if self.head == "linear" else nn.Identity()
 
     def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
         """Build the network of a config.json without its weights. Returns: The network and the width of its vectors."""

@@ -254,10 +254,11 @@ class TokenEncoder(TransformerEncoder):
         dropout: float | None,
         hidden: int | None,
         dim: int,
+        has_head: bool = True,
     ) -> None:
         """cleaned: Gives a caption as the tokenizer gets it.
 
-        hidden: Size of a layer with ReLU; None: one linear layer.
+        hidden: Size of a layer with ReLU; None: one linear layer. has_head: False for no layer.
         """
         super().__init__()
         self.pooling, self.clean = pooling, cleaned
@@ -267,7 +268,7 @@ class TokenEncoder(TransformerEncoder):
         self._whole = [whole]  # the published model, with its decoder if it has one
         model = whole.get_encoder() if whole.config.is_encoder_decoder else whole
         width = int(model.config.hidden_size)
-        self.mlp = head(width, hidden, dim)
+        self.mlp = head(width, hidden, dim) if has_head else projection(name, width, dim, linear=False)
         self.take_tokenizer(tokenizer)
         self.take(model, name, self.mlp, trainable, bank, width)
         self._longest = longest_input(tokenizer, model, max_tokens)

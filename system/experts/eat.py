@@ -1,0 +1,80 @@
+"""EAT, frozen.
+
+EAT, frozen: one frame per segment, or about 6.25 per second.
+"""
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from system.experts.segmented import Network, SegmentExpert
+from system.networks.eat_published import (
+    LICENCE,
+    LONGEST,
+    PARAMETERS,
+    RATE,
+    SHORTEST,
+    VARIANTS,
+    Columns,
+    Name,
+    Vector,
+    frame_count,
+)
+
+
+class EatExpert(SegmentExpert):
+    """Frames (T, D) of 160 ms at 16 kHz, each the mean over 8 bands, or one vector of a segment. D: 768 (base), 1,024
+    (large).
+
+    Source: Chen et al. (2024); github.com/cwx-worst-one/EAT at 06c1c34, to a relative 1e-4 on the stored examples
+    (base; large was not compared). The classifier of a fine-tuned file is left out.
+    """
+
+    kind: Literal["eat"]
+    network: Name  # published network
+    weights: str  # the published file: the hub's model.safetensors, or a file of fairseq
+    columns: Columns  # of the input; 1024: zeros follow a shorter clip; multiple_of_16: as if the clip were alone
+    vector: Vector  # of a segment: the class token, or the mean of the patch tokens
+
+    usual: ClassVar[dict[str, Any]] = {
+        "network": "base",
+        "weights": "EAT-base_epoch30_pretrain.safetensors",
+        "columns": 1024,
+        "vector": "cls",
+        "segment_seconds": 10.0,
+        "output": "clip",
+    }
+    licence: ClassVar[str] = LICENCE
+    rate: ClassVar[int] = RATE
+    cost: ClassVar[float] = 0.08
+    parameters: ClassVar[int] = PARAMETERS
+
+    @property
+    def dim(self) -> int:
+        """Number of values in a frame."""
+        return VARIANTS[self.network].dim
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Shortest and longest segment that the network accepts, in seconds."""
+        return SHORTEST, LONGEST[self.columns]
+
+    @property
+    def frames_within(self) -> float:
+        """Number of frames per second of audio within a segment."""
+        return frame_count(self.segment_seconds) / self.segment_seconds
+
+    def weight_files(self) -> dict[str, Path]:
+        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
+        return {"weights": Path(self.weights)}
+
+    def published_addresses(self) -> dict[str, str]:
+        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
+        return {"weights": VARIANTS[self.network].address}
+
+    def load_network(self) -> Network:
+        """Build EAT with its published weights."""
+        from system.networks.eat import Eat
+
+        network = Eat(self.network, self.columns, self.vector)
+        network.take_published(Path(self.weights))
+        return network

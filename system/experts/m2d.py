@@ -1,0 +1,133 @@
+"""M2D and M2D-CLAP, frozen.
+
+M2D and M2D-CLAP 2025, frozen: one frame per segment, or about 6.25 per second (25 with patches of 16 x 4).
+"""
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, cast
+
+from pydantic import ValidationError, model_validator
+
+from data_tools.documents.strict import mistakes
+from system.experts.base import PublishedWeights
+from system.experts.segmented import Network, SegmentExpert
+from system.networks.m2d_published import (
+    CLAP_ADDRESS,
+    CLAP_FILE,
+    CLAP_GEOMETRY,
+    CLAP_PARAMETERS,
+    DIM,
+    LICENCE,
+    PARAMETERS,
+    Bands,
+    Geometry,
+    address_of,
+    chosen_geometry,
+)
+
+
+class M2dExpert(SegmentExpert, PublishedWeights):
+    """Frames (T, D), each a step of patches, or their mean over a segment. D: 3,840 for the five bands side by side,
+    768 for their mean.
+
+    Source: Niizumi et al. (2024); github.com/nttcslab/m2d at f0c4128, `examples/portable_m2d.py`, to a relative 2e-5
+    on the stored examples (patches of 16 x 4 and 32 kHz were not compared). The classifier of a fine-tuned file is left
+    out.
+    """
+
+    kind: Literal["m2d"]
+    geometry: str | None  # input, such as 80x608p16x16; null: read from the name of the .zip, or of the .pth's folder
+    bands: Bands  # of a frame: stacked (3,840 values), as published, or their mean (768)
+
+    usual: ClassVar[dict[str, Any]] = {
+        "weights": "m2d_vit_base-80x608p16x16-221006-mr7.zip",
+        "geometry": None,
+        "bands": "stacked",
+        "segment_seconds": 10.0,
+        "output": "clip",
+    }
+    licence: ClassVar[str] = LICENCE
+    cost: ClassVar[float] = 0.05
+    parameters: ClassVar[int] = PARAMETERS
+
+    @model_validator(mode="after")
+    def _require_geometry(self) -> Self:
+        """Raise an error if the geometry is not known."""
+        try:
+            chosen_geometry(self.geometry, self.weights)
+        except ValueError as error:
+            raise cast(ValidationError, mistakes([(("geometry",), str(error))])) from None
+        return self
+
+    @property
+    def input(self) -> Geometry:
+        """Input of the network."""
+        return chosen_geometry(self.geometry, self.weights)
+
+    @property
+    def rate(self) -> int:
+        """Sample rate of the expert's input waves, in Hz."""
+        return self.input.rate
+
+    @property
+    def dim(self) -> int:
+        """Number of values in a frame."""
+        return DIM * self.input.rows if self.bands == "stacked" else DIM
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Shortest and longest segment that the network accepts, in seconds."""
+        return self.input.limits
+
+    @property
+    def frames_within(self) -> float:
+        """Number of frames per second of audio within a segment."""
+        return self.input.frame_count(self.segment_seconds) / self.segment_seconds
+
+    def published_addresses(self) -> dict[str, str]:
+        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
+        return {"weights": address_of(Path(self.weights))}
+
+    def load_network(self) -> Network:
+        """Build M2D with its published weights."""
+        from system.networks.m2d import M2d
+
+        network = M2d(self.input, self.bands)
+        network.take_published(Path(self.weights))
+        return network
+
+
+class M2dClapExpert(SegmentExpert, PublishedWeights):
+    """Frames (T, 768) at 16 kHz: per segment, the audio embedding of M2D-CLAP 2025; within a segment, tokens averaged
+    over the five bands.
+
+    Source: Niizumi et al. (2025); github.com/nttcslab/m2d at f0c4128, to a relative 2e-5 on the stored examples.
+    """
+
+    kind: Literal["m2d_clap"]
+
+    usual: ClassVar[dict[str, Any]] = {"weights": CLAP_FILE, "segment_seconds": 10.0, "output": "clip"}
+    address: ClassVar[str] = CLAP_ADDRESS
+    licence: ClassVar[str] = LICENCE
+    rate: ClassVar[int] = CLAP_GEOMETRY.rate
+    dim: ClassVar[int] = DIM
+    cost: ClassVar[float] = 0.05
+    parameters: ClassVar[int] = CLAP_PARAMETERS
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Shortest and longest segment that the network accepts, in seconds."""
+        return CLAP_GEOMETRY.limits
+
+    @property
+    def frames_within(self) -> float:
+        """Number of frames per second of audio within a segment."""
+        return CLAP_GEOMETRY.frame_count(self.segment_seconds) / self.segment_seconds
+
+    def load_network(self) -> Network:
+        """Build M2D-CLAP with its published weights."""
+        from system.networks.m2d import M2dClap
+
+        network = M2dClap(CLAP_GEOMETRY)
+        network.take_published(Path(self.weights))
+        return network

@@ -1,0 +1,58 @@
+"""BEATs: settings.
+
+BEATs on waveforms, trained or frozen, followed by an embedding layer. Never imports torch.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from system.models.audio.segmented import FromPublished, Network
+from system.networks.beats_published import ADDRESS, DIM, LICENCE, LIMITS, RATE, Padding
+
+
+class Beats(FromPublished):
+    """BEATs base on waveforms at 16 kHz in segments, the mean of its tokens, then over the segments; linear to the text
+    size.
+
+    Source: Chen et al. (2023); as a retrieval encoder, AISTAT (2025), which does not publish its pooling.
+    """
+
+    kind: Literal["beats"]
+    padding: Padding  # alone: as if the clip were alone; original: the mask of the original's batches
+    gradient_decay: float = Field(1.0, gt=0, le=1)  # factor of the gradient for each block below; published: 0.6
+
+    @property
+    def sample_rate(self) -> int:
+        """Sample rate of the network's input, in Hz."""
+        return RATE
+
+    @property
+    def vector_dim(self) -> int:
+        """Number of values in the network's vectors."""
+        return DIM
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Shortest and longest segment that the network accepts, in seconds."""
+        return LIMITS
+
+    @property
+    def title(self) -> str:
+        """Name of the network, for messages."""
+        return "BEATs"
+
+    @property
+    def licence(self) -> str:
+        """Licence of the published weights."""
+        return LICENCE
+
+    def published_address(self) -> str:
+        """Return the address where the weights are published."""
+        return ADDRESS
+
+    def build_network(self) -> Network:
+        """Build the network with new weights."""
+        from system.networks.beats import Beats
+
+        return Beats(self.padding, self.gradient_decay)

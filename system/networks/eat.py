@@ -1,0 +1,144 @@
+"""EAT.
+
+EAT: a post-norm transformer over patches of a Kaldi log-mel, with a fixed table of positions. Imports torch.
+
+Keys of its tensors are those of the hub's file without their prefix.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from system.networks.eat_published import (
+    BAND_PATCHES,
+    EPS,
+    HOP,
+    MEAN,
+    PADDED,
+    PATCH,
+    POSITIONS,
+    SPREAD,
+    VARIANTS,
+    Columns,
+    Name,
+    Vector,
+)
+from system.networks.kaldi_fbank import KaldiFbank, column_counts
+from system.networks.layers import length_mask, masked_mean
+from system.networks.segment import SegmentNetwork
+from system.networks.transformer_blocks import PostNormBlock
+from system.networks.weights import Weights, read_weights
+
+IMAGE = "modality_encoders.IMAGE."  # prefix of the first layers in files of fairseq
+FAIRSEQ = {
+    "local_encoder.": f"{IMAGE}local_encoder.",
+    "extra_tokens": f"{IMAGE}extra_tokens",
+    "pre_norm.": f"{IMAGE}context_encoder.norm.",
+}
+
+# S segments, N samples, T columns, L tokens, 8 for each 16 columns
+
+
+class Eat(SegmentNetwork):
+    """Waves at 16 kHz -> log-mel -> transformer. A frame is 160 ms, the mean over 8 bands; the vector of a segment is
+    its class token, or the mean of its patch tokens.
+
+    Columns after the end of a clip are zeros before the normalisation, which is louder than silence. `columns` 1024:
+    every segment has 1,024 columns, and patch tokens of the zeros count in the mean, as in the original's settings for
+    10 s. `multiple_of_16`: a clip has the next multiple of 16, and later tokens are masked, so that the result is that
+    of the clip alone.
+    Source: Chen et al., "EAT: Self-Supervised Pre-Training with Efficient Audio Transformer" (2024);
+    github.com/cwx-worst-one/EAT at 06c1c34, to a relative 1e-4 in tokens and 2e-5 in vectors on the stored examples.
+    Deviations: the mean of the wave is not subtracted (each column's is; no effect); positions are computed in float64
+    (the original in float32, 4e-5); no noise and no drop path in training.
+    """
+
+    def __init__(self, network: Name, columns: Columns, vector: Vector) -> None:
+        super().__init__()
+        variant = VARIANTS[network]
+        self.dim, self.columns, self.vector = variant.dim, columns, vector
+        self.front_end = KaldiFbank("hann")
+        self.register_buffer("positions", positions(variant.dim), persistent=False)
+        self.local_encoder = nn.ModuleDict({"proj": nn.Conv2d(1, variant.dim, PATCH, PATCH)})
+        self.extra_tokens = nn.Parameter(torch.zeros(1, 1, variant.dim))
+        self.pre_norm = nn.LayerNorm(variant.dim, EPS)
+        blocks = (PostNormBlock(variant.dim, variant.heads, variant.ffn_dim) for _ in range(variant.blocks))
+        self.blocks = nn.ModuleList(blocks)
+        nn.init.normal_(self.extra_tokens, std=0.02)
+
+    def log_mel(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Compute the normalised log-mel spectrogram of waves, (S, N) -> (S, T, 128), with the columns of padding.
+
+        T: 1,024, or the next multiple of 16 of 1 + (N - 400) // 160.
+        """
+        columns = self.front_end(waves)
+        columns = columns * length_mask(column_counts(lengths), columns.shape[1])[..., None]
+        size = PADDED if self.columns == 1024 else -(-columns.shape[1] // PATCH) * PATCH
+        columns = F.pad(columns, (0, 0, 0, max(0, size - columns.shape[1])))[:, :size]
+        return (columns - MEAN) / SPREAD
+
+    def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Compute the tokens of segments, (S, 1 + L, D): the class token, then patches by time and band.
+
+        Returns: The tokens; and which of them belong to the input of a clip, (S, 1 + L) bool, None for all.
+        """
+        columns = self.log_mel(waves, lengths)
+        patches = self.local_encoder["proj"](columns[:, None]).flatten(2).transpose(1, 2)
+        size = patches.shape[1]
+        x = patches + self.positions[:size]  # type: ignore[index]
+        x = self.pre_norm(torch.cat([self.extra_tokens.expand(len(x), -1, -1), x], 1))
+        mask = None
+        if self.columns != 1024:
+            steps = (column_counts(lengths) + PATCH - 1) // PATCH
+            mask = length_mask(1 + steps * BAND_PATCHES, 1 + size)
+        for block in self.blocks:
+            x = block(x, mask)
+        return x, mask
+
+    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the frames of segments, each the mean over the bands, and how many begin before the clip's end."""
+        tokens, _ = self.tokens(waves, lengths)
+        frames = tokens[:, 1:].unflatten(1, (-1, BAND_PATCHES)).mean(2)
+        step = PATCH * HOP
+        return frames, ((lengths + step - 1) // step).clamp(1, frames.shape[1])
+
+    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Compute the vector of each segment."""
+        tokens, mask = self.tokens(waves, lengths)
+        if self.vector == "cls":
+            return tokens[:, 0]
+        return tokens[:, 1:].mean(1) if mask is None else masked_mean(tokens[:, 1:], mask[:, 1:])
+
+    def take_published(self, path: Path) -> None:
+        """Load a published checkpoint: the hub's model.safetensors, or a file of fairseq."""
+        weights = read_weights(path)
+        self.take(weights.under("model") if isinstance(weights.tensors.get("model"), dict) else weights)
+
+    def take(self, weights: Weights) -> None:
+        """Load tensors by their published keys."""
+        prefix = "model." if any(key.startswith("model.") for key in weights.tensors) else ""
+        is_fairseq = any(key.startswith(prefix + IMAGE) for key in weights.tensors)
+        with torch.no_grad():
+            for key, parameter in self.named_parameters():
+                parameter.copy_(weights.take(prefix + (_fairseq_key(key) if is_fairseq else key), *parameter.shape))
+
+
+def _fairseq_key(key: str) -> str:
+    """Return the key that a tensor has in a file of fairseq."""
+    return next((new + key.removeprefix(old) for old, new in FAIRSEQ.items() if key.startswith(old)), key)
+
+
+def positions(dim: int) -> torch.Tensor:
+    """Return the table of positions, (6144, dim) float32: row 8 t + f has the band f, then the time t.
+
+    Each half has the sines, then the cosines, of the place times 10000 ** (-i / quarter), i from 0.
+    """
+    quarter = dim // 4
+    rates = 10_000.0 ** (-np.arange(quarter) / quarter)
+    times, bands = (part.ravel() for part in np.mgrid[:POSITIONS, :BAND_PATCHES])
+    angles = [np.outer(indices, rates) for indices in (bands, times)]
+    table = np.concatenate([function(part) for part in angles for function in (np.sin, np.cos)], 1)
+    return torch.from_numpy(table).float()

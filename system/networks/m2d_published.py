@@ -1,0 +1,129 @@
+"""M2D and M2D-CLAP: addresses, sizes and geometries.
+
+The geometry of a network is in the name of its file. Never imports torch.
+
+Source: Niizumi et al., "Masked Modeling Duo" (2024) and "M2D-CLAP" (2024, 2025); github.com/nttcslab/m2d at f0c4128.
+"""
+
+import re
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+Bands = Literal["stacked", "mean"]
+
+_RELEASES = "https://github.com/nttcslab/m2d/releases/download"
+
+ADDRESSES = {
+    "m2d_vit_base-80x608p16x16-221006-mr7.zip": "v0.1.0",
+    "m2d_vit_base-80x608p16x16-221006-mr7_enconly.zip": "v0.1.0",
+    "m2d_as_vit_base-80x608p16x16-240213.zip": "v0.1.0",
+    "m2d_vit_base-80x200p16x4-230529.zip": "v0.1.0",
+    "m2d_clap_vit_base-80x608p16x16-240128.zip": "v0.1.0",
+    "m2d_as_vit_base-80x1001p16x16-240213_AS-FT_enconly.zip": "v0.3.0",
+    "m2d_clap_vit_base-80x1001p16x16-240128_AS-FT_enconly.zip": "v0.3.0",
+    "m2d_vit_base-80x1001p16x16-221006-mr7_as_46ab246d.zip": "v0.3.0",
+    "m2d_as_vit_base-80x1001p16x16p32k-240413_AS-FT_enconly.zip": "v0.3.0",
+}
+CLAP_FILE = "m2d_clap_vit_base-80x1001p16x16p16kpBpTI-2025.zip"
+CLAP_ADDRESS = f"{_RELEASES}/v0.5.0/{CLAP_FILE}"
+LICENCE = "NTT evaluation, non-commercial"  # LICENSE.pdf of the repository: internal use, revocable
+
+MIN_POWER = 2.0**-23
+LOWEST = 50.0  # Hz; the highest frequency is half of the rate
+NORM_STATS = -7.1, 4.2  # mean and deviation of the log-mel; of files without `norm_stats`
+DIM = 768
+HEADS = 12
+FFN_DIM = 3072
+BLOCKS = 12
+EPS = 1e-6  # of the layer norms
+SEMANTIC_FFN_DIM = 768  # of the block after the network in M2D-CLAP, which has one head
+SEMANTIC_EPS = 1e-5
+LONGEST = 600.0  # seconds
+PARAMETERS = 85_400_834  # of base 80x608p16x16
+CLAP_PARAMETERS = 89_041_922  # of M2D-CLAP 2025, without its text encoder
+
+
+class Geometry(NamedTuple):
+    """Input of a network. columns: Of a chunk. patch_bands, patch_columns: Of a patch. rate: Hz."""
+
+    bands: int
+    columns: int
+    patch_bands: int
+    patch_columns: int
+    rate: int
+
+    @property
+    def rows(self) -> int:
+        """Number of patches along the frequency axis."""
+        return self.bands // self.patch_bands
+
+    @property
+    def steps(self) -> int:
+        """Number of patches in time in a chunk; the last columns of a chunk may be in none."""
+        return self.columns // self.patch_columns
+
+    @property
+    def size(self) -> int:
+        """Samples of a column: 25 ms."""
+        return self.rate // 40
+
+    @property
+    def hop(self) -> int:
+        """Samples from one column to the next: 10 ms."""
+        return self.rate // 100
+
+    def frame_count(self, seconds: float) -> int:
+        """Return the number of frames of a segment: 63 for 10 s in chunks of 608 columns, 62 in chunks of 1,001."""
+        full, rest = divmod(round(seconds * self.rate) // self.hop + 1, self.columns)
+        return full * self.steps + min(self.steps, -(-rest // self.patch_columns))
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Shortest and longest input, in seconds. The shortest allows reflection at the ends."""
+        return (self.size // 2 + 1) / self.rate, LONGEST
+
+
+CLAP_GEOMETRY = Geometry(80, 1001, 16, 16, 16_000)
+
+
+def geometry_of(text: str) -> Geometry | None:
+    """Read a geometry such as "80x608p16x16" or "80x1001p16x16p32k" within a text; None without one."""
+    found = re.search(r"(\d+)x(\d+)p(\d+)x(\d+)(?:p(16|32)k)?", text)
+    if found is None:
+        return None
+    bands, columns, patch_bands, patch_columns = map(int, found.groups()[:4])
+    is_possible = 0 < patch_bands <= bands and 0 < patch_columns <= columns
+    return Geometry(bands, columns, patch_bands, patch_columns, int(found[5] or 16) * 1000) if is_possible else None
+
+
+def geometry_of_file(path: Path) -> Geometry | None:
+    """Read the geometry in the name of a .zip, or of the folder of a .pth; None without one."""
+    return geometry_of(path.name) or geometry_of(path.parent.name)
+
+
+def chosen_geometry(text: str | None, weights: str | None) -> Geometry:
+    """Return the geometry of a setting, or, without one, that in the name of the weights.
+
+    Raises ValueError if there is neither, or if both differ.
+    """
+    of_file = geometry_of_file(Path(weights)) if weights else None
+    if text is None:
+        if of_file is None:
+            raise ValueError(f"the name of {weights or 'the weights'} has no geometry; set it, such as 80x608p16x16")
+        return of_file
+    of_text = geometry_of(text)
+    if of_text is None:
+        raise ValueError(f"{text} is not a geometry, such as 80x608p16x16 or 80x1001p16x16p32k; correct it")
+    if of_file not in (None, of_text):
+        raise ValueError(f"{text} differs from the geometry in the name of {weights}; correct one of them, or set null")
+    return of_text
+
+
+def address_of(path: Path) -> str:
+    """Return the address of a published file by its name, or by that of its folder."""
+    for name, release in ADDRESSES.items():
+        if path.name == name:
+            return f"{_RELEASES}/{release}/{name}"
+        if path.parent.name == name.removesuffix(".zip"):
+            return f"the archive {_RELEASES}/{release}/{name}; unpack it, or name the archive itself"
+    return "github.com/nttcslab/m2d/releases (keep the file's name, or that of its folder)"

@@ -1,0 +1,50 @@
+"""Text encoder in a checkpoint of M2D-CLAP.
+
+Writes the trained text encoder of an M2D-CLAP checkpoint as a folder that text encoders of recipes read. Imports torch.
+"""
+
+from pathlib import Path
+
+import torch
+
+from data_tools.errors import KitError
+from system.models.text.pretrained_encoder import load_transformer
+from system.networks.weights import Weights, read_weights
+
+TEXT = "text_encoder."
+FIRST = "embeddings.word_embeddings.weight"
+
+
+def write_text_encoder(checkpoint: Path, model: str, folder: Path) -> int:
+    """Write a folder with the tokenizer of `model` and the weights of a checkpoint's text encoder.
+
+    model: Folder or hub name of the transformer that was trained, for M2D-CLAP 2025 google-bert/bert-base-uncased. Its
+    pooler is left out. Returns: The number of tensors. Raises KitError if the folder exists, or if the checkpoint has
+    no text encoder of this size.
+    Source: github.com/nttcslab/m2d at f0c4128; that the tensors begin with `text_encoder.` follows from its code, and
+    was not checked on the published file.
+    """
+    if folder.exists():
+        raise KitError(f"{folder} already exists; remove it, or name another folder with --out")
+    weights = read_weights(checkpoint)
+    weights = weights.under("model") if isinstance(weights.tensors.get("model"), dict) else weights
+    prefix = _prefix(weights)
+    tokenizer, network = load_transformer(model, None)
+    tensors = {key: value for key, value in network.state_dict().items() if value.is_floating_point()}
+    with torch.no_grad():
+        for key, value in tensors.items():
+            value.copy_(weights.take(prefix + key, *value.shape))
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return len(tensors)
+
+
+def _prefix(weights: Weights) -> str:
+    """Return the text before the keys of the text encoder. Raises KitError without a text encoder."""
+    found = [key for key in weights.tensors if key.startswith(TEXT) and key.endswith(FIRST)]
+    if len(found) != 1:
+        raise KitError(
+            f"{weights.path} has no text encoder (a tensor {TEXT}...{FIRST}); "
+            "name an M2D-CLAP file with TI in its name, such as m2d_clap_vit_base-80x1001p16x16p16kpBpTI-2025.zip"
+        )
+    return found[0].removesuffix(FIRST)

@@ -1,0 +1,129 @@
+"""BEATs, EAT and M2D filled by the rules of keys_modern_encoders.json, their signals, and a Kaldi log-mel in NumPy."""
+
+import functools
+import json
+import math
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from data_tools.audio.read import read_audio
+from system.models.costs import weights_left_out
+from system.networks.weights import Weights
+
+FOLDER = Path(__file__).resolve().parent.parent / "golden"
+RATE = 16_000
+SCALES: dict[str, tuple[float, float]] = {  # of standard normal numbers, and a constant; without he
+    "bias": (0.1, 0.0),
+    "token": (0.5, 0.0),
+    "ln_weight": (0.1, 1.0),
+    "wn_g": (0.5, 5.0),
+    "gate": (0.5, 1.0),
+    "rel_bias": (1.0, 0.0),
+    "bn_mean": (0.1, 0.0),
+}
+
+
+@functools.cache
+def golden() -> dict[str, np.ndarray]:
+    return dict(np.load(FOLDER / "modern_encoders.npz"))
+
+
+@functools.cache
+def described(name: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((FOLDER / "keys_modern_encoders.json").read_text())[name]
+    return result
+
+
+def fill(key: str, one: dict[str, Any]) -> np.ndarray:
+    """The tensor of a key by its rule, float32."""
+    how, shape = one["rule"], one["shape"]
+    if how == "given":
+        return np.array(one["head"], np.float32)
+    if how == "rel_bias":
+        key = "encoder.layers.0.self_attn.relative_attention_bias.weight"
+    random = np.random.Generator(np.random.PCG64(zlib.crc32(key.encode("utf-8"))))
+    if how == "bn_var":
+        return (0.5 + random.random(shape)).astype(np.float32)
+    he = math.sqrt(2 / math.prod(shape[1:]))
+    scale, shift = {"weight": (he, 0.0), "attn_out": (0.2 * he, 0.0)}.get(how) or SCALES[how]
+    values = random.standard_normal(shape)
+    values *= scale
+    values += shift
+    return values.astype(np.float32)
+
+
+@functools.cache
+def tensors(name: str) -> dict[str, torch.Tensor]:
+    """Tensors by their published keys, without those that the original computes. Not to be changed."""
+    keys = described(name)["keys"]
+    return {key: torch.from_numpy(fill(key, one)) for key, one in keys.items() if one["rule"] != "frozen"}
+
+
+def published(name: str, *small: str) -> Weights:
+    """The same as a read checkpoint; tensors whose key has one of `small` are multiplied by 2**-10."""
+    values = tensors(name)
+    changed = {key: value * 2**-10 for key, value in values.items() if any(part in key for part in small)}
+    return Weights(Path("filled.pt"), values | changed)
+
+
+def wave(clip: str) -> torch.Tensor:
+    """(1, N) at 16 kHz: A, B, A3 (3 s of A), C (32 s of both), S (silence)."""
+    if clip == "S":
+        return torch.zeros(1, 160_000)
+    a, b = (golden()[f"{letter}_wave_int16"].astype(np.float32) / 32_768 for letter in "AB")
+    samples = {"A": a, "A3": a[:48_000], "B": b, "C": np.concatenate([a, b, a[::-1], a[:104_000]])}[clip]
+    return torch.from_numpy(np.ascontiguousarray(samples))[None]
+
+
+def whole(waves: torch.Tensor) -> torch.Tensor:
+    return torch.full((len(waves),), waves.shape[1])
+
+
+def kaldi_log_mel(samples: np.ndarray, exponent: float, scale: float) -> np.ndarray:
+    """(N,) -> (T, 128) float64 by NumPy alone: Kaldi's filter bank under a Hann window to a power."""
+    count = 1 + (len(samples) - 400) // 160
+    columns = np.stack([samples[160 * k : 160 * k + 400] for k in range(count)]).astype(np.float64) * scale
+    columns -= columns.mean(1, keepdims=True)
+    columns = np.concatenate([columns[:, :1] * 0.03, columns[:, 1:] - 0.97 * columns[:, :-1]], 1)
+    window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 399)) ** exponent
+    power = np.abs(np.fft.rfft(columns * window, 512)) ** 2
+    mel = 1127 * np.log(1 + np.arange(257) * 31.25 / 700)
+    edges = np.linspace(1127 * np.log(1 + 20 / 700), 1127 * np.log(1 + 8000 / 700), 130)
+    step = edges[1] - edges[0]
+    basis = np.maximum(0, 1 - np.abs(mel[:, None] - edges[None, 1:-1]) / step)
+    basis[-1] = 0
+    result: np.ndarray = np.log(np.maximum(power @ basis, 2.0**-23))
+    return result
+
+
+def built(make: Callable[[], Any], name: str, *small: str) -> Any:
+    """A network with the filled weights of `name`, in evaluation mode; `small` as in published."""
+    with weights_left_out():
+        network = make()
+    network.take(published(name, *small))
+    return network.eval().requires_grad_(False)
+
+
+def rows_of(clip: str, prefix: str) -> tuple[np.ndarray, int]:
+    """The stored array whose name is prefix_clip_..., and its step: it has every step-th row."""
+    pattern = re.compile(re.escape(prefix.format(clip)) + r"(?:_every(\d+))?")
+    ((key, step),) = [(key, found[1]) for key in golden() if (found := pattern.fullmatch(key))]
+    return golden()[key], int(step or 1)
+
+
+def tanh_gelu(patch: pytest.MonkeyPatch) -> None:
+    plain = torch.nn.functional.gelu
+    patch.setattr(torch.nn.functional, "gelu", lambda x: plain(x, approximate="tanh"))
+
+
+def recordings(shared: Path) -> list[np.ndarray]:
+    """Six recordings of ESC-10 at 16 kHz, of different classes."""
+    paths = sorted((shared / "data/esc10/audio").glob("*.flac"))
+    return [read_audio(path, RATE) for path in paths[:: max(1, len(paths) // 6)][:6]]
