@@ -1,6 +1,6 @@
 """Members of tar, zip and parquet files.
 
-A member is a file inside of another one. It is read in place, without unpacking. Its path states where its bytes are:
+A member is a file inside of another one. It is read in place, without unpacking. Its path states its bytes.
 
     shards/train-000.tar/1536+98304/dog.flac                       98,304 bytes, from byte 1,536 on
     part.parquet/4096+70000+snappy+131072+200+97000/dog.flac       70,000 compressed bytes, from byte 4,096 on, are
@@ -46,7 +46,8 @@ class Packed(NamedTuple):
 class Member(NamedTuple):
     """A file inside of another file.
 
-    container: The tar, zip or parquet file. start, length: Place of its bytes there. packed: None: as they are.
+    container: The tar, zip or parquet file. start, length: Range of its bytes there. packed: None if it is not
+    compressed.
     """
 
     container: Path

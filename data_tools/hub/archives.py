@@ -15,6 +15,7 @@ from data_tools.audio.members import Member, Packed, container_of, parts_of, rea
 from data_tools.audio.parts import AudioError
 from data_tools.errors import DataError
 from data_tools.files import absolute
+from data_tools.tables import shortened
 
 _END = Struct("<4s4H2IH")  # end of the central directory
 _END_64, _LOCATOR_64 = Struct("<4sQ2H2I4Q"), Struct("<4sIQI")
@@ -61,7 +62,7 @@ class _Directory(NamedTuple):
 def zip_members(path: Path) -> Iterator[Member]:
     """Yield the files in a zip file, in order, with their whole names. A zip file may be in parts: see parts_of.
 
-    Raises AudioError for a damaged or cut zip file, or one of which a part is missing; DataError for an encrypted file
+    Raises AudioError for a damaged or cut zip file, and if a part of it is missing; DataError for an encrypted file
     and for a compression other than deflate.
     """
     directory = _directory(path)
@@ -123,18 +124,18 @@ def _directory(path: Path) -> _Directory:
     if at >= _LOCATOR_64.size and tail[at - _LOCATOR_64.size :][:4] == b"PK\x06\x07":
         _, end_disk, end, disks = _LOCATOR_64.unpack_from(tail, at - _LOCATOR_64.size)
         last_disk = max(0, disks - 1)
-        _require_parts(path, last_disk, len(parts))
+        _require_parts(path, last_disk)
         wide = _END_64.unpack(read_span(path, first[end_disk] + end, _END_64.size))
         disk, entries, size, start = wide[5], wide[7], wide[8], wide[9]
-    _require_parts(path, last_disk, len(parts))
+    _require_parts(path, last_disk)
     return _Directory(first[disk] + start, size, entries, first)
 
 
-def _require_parts(path: Path, last_disk: int, found: int) -> None:
+def _require_parts(path: Path, last_disk: int) -> None:
     """Raise AudioError if a part of a zip file is missing. last_disk: Number of the last part, from 0."""
-    if last_disk + 1 != found:
-        problem = f"one of {last_disk + 1} parts, of which {found} are here"
-        raise AudioError(f"{path}: {problem}; copy {path.stem}.z01 to .z{last_disk:02} into its folder")
+    names = [path.with_suffix(f".z{number:02}") for number in range(1, last_disk + 1)]
+    if missing := [part.name for part in names if not part.exists()]:
+        raise AudioError(f"{path}: its parts {shortened(missing)} are missing; copy them into its folder")
 
 
 def _broken(path: Path) -> AudioError:

@@ -1,6 +1,7 @@
 """Read samples.
 
-A sample is an audio file with what is stated about it: a row of a parquet file, or the files of one name in an archive.
+A sample is an audio file with its captions and other fields: a row of a parquet file, or the files of one name in an
+archive.
 """
 
 import json

@@ -19,10 +19,11 @@ class Sigmoid(Term):
     z_ij is 1 for items of the same audio and -1 for others. The scale a = exp(a') and the bias b are trained with the
     model; several terms of this kind share them. A stage that starts from another one of its run continues with its
     values.
+
     same_clip: other items of the batch with the same audio are left out of the sum (`masked`), or are `positives`.
-    Source: Zhai et al., "Sigmoid Loss for Language Image Pre-Training" (2023), section 3.2 and algorithm 1, whose start
-    values are a = 10 and b = -10, and whose batches have no repeated image. The cosines of the paper are the scores of
-    the recipe's `score`.
+    Source: Zhai et al., "Sigmoid Loss for Language Image Pre-Training" (2023), section 3.2 and algorithm 1. There a
+    begins at 10 and b at -10, and no image is repeated in a batch. The cosines of the paper are the scores of the
+    recipe's `score`.
     """
 
     kind: Literal["sigmoid"]

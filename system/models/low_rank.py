@@ -12,7 +12,7 @@ from data_tools.errors import KitError
 
 
 def adapted_layers(network: nn.Module, ends: Sequence[str] | None) -> dict[str, nn.Linear]:
-    """Return the linear layers of a network that get adapters, by their names. Raises KitError if there are none.
+    """Return the linear layers of a network that get adapters, by their names. Raises KitError without any.
 
     ends: Ends of their names; None for all linear layers.
     """

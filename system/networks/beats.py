@@ -51,7 +51,7 @@ class Beats(SegmentNetwork):
     the mean of its tokens.
 
     Padding `alone`: tokens are the 8 (n // 16) that the clip has alone, n columns; the others are masked, so that the
-    result is that of the clip alone. Padding `original`: mask of the original's batches, by which the last step of a
+    result is that of the clip alone. Padding `original`: mask of the original's batches. With it, the last step of a
     clip may have masked bands, and includes silence (by up to 0.024 of the largest value in a clip of 5.5 s).
     Source: Chen et al., "BEATs: Audio Pre-Training with Acoustic Tokenizers" (2023); github.com/microsoft/unilm,
     `beats/` at 768a3c8, to a relative 1e-4 in tokens and 2e-5 in their mean on the stored examples. Deviations: no
@@ -146,7 +146,7 @@ class _Encoder(nn.Module):
         self.layers = nn.ModuleList(_Block() for _ in range(BLOCKS))
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Encode tokens (S, L, 768), of which those where `mask` (S, L) is false are ignored."""
+        """Encode tokens (S, L, 768). Those where `mask` (S, L) is false are ignored."""
         x = x.masked_fill(~mask[..., None], 0.0)
         x = self.layer_norm(x + self.pos_conv[0](x))
         indices = torch.arange(x.shape[1], device=x.device)

@@ -84,8 +84,7 @@ def test_zip_in_parts_is_read_without_joining_them(tmp_path: Path, size: int) ->
     assert {member.name: member.read() for member in zip_members(tmp_path / "x.zip")} == files
     parts[1].unlink()
     failure_text = error_of(lambda: list(zip_members(tmp_path / "x.zip")))
-    assert f"of which {1 + (len(parts) > 1)} are here" in failure_text
-    assert ".z01 to .z" in failure_text
+    assert failure_text.endswith("x.zip: its parts x.z02 are missing; copy them into its folder")
 
 
 def error_of(work: Any) -> str:

@@ -1,4 +1,4 @@
-"""Every supported type of audio model in every form in which transformers saves it: a table of differences."""
+"""Every supported type of audio model in every form that transformers saves: a table of differences."""
 
 import json
 import shutil
