@@ -42,11 +42,9 @@ class HubAudio(SegmentNetwork):
     def __init__(self, type: Type, extractor: Any, config: Any) -> None:
         """extractor, config: Objects of transformers, read from a folder."""
         super().__init__()
-        import transformers
-
         self.row, self.model_type, self.extractor = ROWS[type], type, extractor
         config.apply_spec_augment = False
-        whole: Any = getattr(transformers, self.row.model)(config)
+        whole: Any = _model_class(type)(config)
         self.model: Any = whole.get_encoder() if type == "whisper" else whole
         self.config = config
         self.dim = _dim(type, config)
@@ -108,7 +106,7 @@ class HubAudio(SegmentNetwork):
             return tokens, begun(lengths, self.extractor.nb_max_samples, tokens.shape[1])
         if self.model_type == "whisper":
             return tokens, begun(lengths, self.extractor.n_samples, tokens.shape[1])
-        if self.model_type == "pe_audio_encoder":
+        if self.model_type == "pe_audio":
             hop = self.extractor.hop_length
             return tokens, ((lengths + hop - 1) // hop).clamp(1, tokens.shape[1])
         if self.model_type == "wav2vec2-bert":
@@ -127,13 +125,11 @@ class HubAudio(SegmentNetwork):
 
     def take_published(self, path: Path) -> None:
         """Load the published weights of a folder into the model."""
-        import transformers
-
-        kind: Any = getattr(transformers, self.row.model)
         with quiet():
             try:
-                whole, said = kind.from_pretrained(
-                    path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
+                config = {"config": _read_config(self.model_type, path)} if self.model_type == "pe_audio" else {}
+                whole, said = _model_class(self.model_type).from_pretrained(
+                    path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False, **config
                 )
             except Exception as error:  # a damaged file can make the library raise any error
                 reason = first_line(error)
@@ -159,8 +155,7 @@ def read_folder(type: Type, folder: Path) -> HubAudio:
     with quiet():
         try:
             extractor = getattr(transformers, row.extractor).from_pretrained(folder, trust_remote_code=False)
-            kind = getattr(transformers, row.model).config_class
-            config = kind.from_pretrained(folder, trust_remote_code=False)
+            config = _read_config(type, folder)
         except Exception as error:  # the library raises many kinds of errors for damaged or unknown files
             reason = first_line(error)
             raise KitError(f"audio model {folder}: its settings cannot be read ({reason}); {GET_AGAIN}") from error
@@ -185,8 +180,30 @@ def of_sizes(type: Type, sizes: dict[str, Any]) -> HubAudio:
     return HubAudio(type, getattr(transformers, row.extractor)(**unfused), config)
 
 
+def _model_class(type: Type) -> Any:
+    """Return the class of a type's models: of transformers, or the audio side of a larger one."""
+    import transformers
+
+    if type != "pe_audio":
+        return getattr(transformers, ROWS[type].model)
+    from system.networks.pe_audio import PeSounds
+
+    return PeSounds
+
+
+def _read_config(type: Type, folder: Path) -> Any:
+    """Read the settings of a folder's model."""
+    if type != "pe_audio":
+        return _model_class(type).config_class.from_pretrained(folder, trust_remote_code=False)
+    from system.networks.pe_audio import read_config
+
+    return read_config(folder)
+
+
 def _dim(type: Type, config: Any) -> int:
     """Return the number of values in the model's vectors."""
+    if type == "pe_audio":
+        return int(config.text_config.hidden_size)
     if type == "clap_audio_model":
         return int(config.projection_dim)
     if type == "whisper":

@@ -20,7 +20,7 @@ Type = Literal[
     "unispeech",
     "unispeech-sat",
     "wav2vec2-bert",
-    "pe_audio_encoder",
+    "pe_audio",
 ]
 
 SHORTEST = 0.1  # seconds: less is filled with silence
@@ -60,8 +60,8 @@ ROWS: dict[Type, Row] = {
     "unispeech": Row("UniSpeechModel"),
     "unispeech-sat": Row("UniSpeechSatModel"),
     "wav2vec2-bert": Row("Wav2Vec2BertModel", "SeamlessM4TFeatureExtractor"),
-    "pe_audio_encoder": Row(
-        "PeAudioEncoder", "PeAudioFeatureExtractor", 48_000, None, "pooler_output", ("pe_audio", "pe_audio_video")
+    "pe_audio": Row(
+        "PeAudioModel", "PeAudioFeatureExtractor", 48_000, None, "pooler_output", ("pe_audio_video",)
     ),
 }
 
@@ -69,7 +69,7 @@ ROWS: dict[Type, Row] = {
 TOKENS_PER_SECOND: dict[Type, float] = dict.fromkeys(ROWS, 50.0) | {
     "audio-spectrogram-transformer": 10.1 / 1.024,
     "clap_audio_model": 3.2,
-    "pe_audio_encoder": 25.0,
+    "pe_audio": 25.0,
 }
 
 

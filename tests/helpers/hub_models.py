@@ -42,10 +42,8 @@ def made(kind: str) -> tuple[Any, Any]:
     if kind == "wav2vec2-bert":
         config = hf.Wav2Vec2BertConfig(**SMALL, vocab_size=8, conv_depthwise_kernel_size=3)
         return hf.Wav2Vec2BertModel(config), hf.SeamlessM4TFeatureExtractor(feature_size=80, num_mel_bins=80, stride=2)
-    if kind == "pe_audio_encoder":
-        coder = {"encoder_hidden_size": 4, "downsampling_ratios": [4, 6, 8, 10], "hidden_size": 64, "codebook_dim": 8}
-        config = hf.PeAudioEncoderConfig(**SMALL, num_key_value_heads=2, head_dim=8, dac_config=coder)
-        return hf.PeAudioEncoder(config), hf.PeAudioFeatureExtractor()
+    if kind in ("pe_audio", "pe_audio_video", "pe_audio_frame"):
+        return _pe_audio(kind), hf.PeAudioFeatureExtractor()
     of = {
         "wav2vec2": (hf.Wav2Vec2Config, hf.Wav2Vec2Model, {}),
         "wav2vec2_normed": (hf.Wav2Vec2Config, hf.Wav2Vec2Model, NORMED),
@@ -68,9 +66,50 @@ def hub_folder(kind: str) -> Path:
     model, extractor = made(kind)
     model.save_pretrained(folder)
     extractor.save_pretrained(folder)
-    if kind in ("clap", "clap_fused"):
+    if kind in ("clap", "clap_fused", "pe_audio", "pe_audio_video", "pe_audio_frame"):
         tokenizer().save_pretrained(folder)
+    if kind == "pe_audio_video":
+        _as_part_of_pe_av(folder)
     return folder
+
+
+def _pe_audio(kind: str) -> Any:
+    """PE's audio and text in the tiny sizes of the goldens, with norms, scale and bias that are not neutral."""
+    import torch
+    import transformers as hf
+
+    coder = {"encoder_hidden_size": 4, "downsampling_ratios": [2, 8, 10, 12], "hidden_size": 64, "codebook_dim": 8}
+    text = SMALL | {"model_type": "modernbert", "hidden_size": 12, "vocab_size": 300, "pad_token_id": 1}
+    text |= {"cls_token_id": 0, "bos_token_id": 0, "eos_token_id": 2, "sep_token_id": 2}
+    audio = SMALL | {"num_key_value_heads": 2, "head_dim": 8, "dac_config": coder}
+    config = hf.PeAudioConfig(audio_config=audio, text_config=text)
+    model = (hf.PeAudioFrameLevelModel if kind == "pe_audio_frame" else hf.PeAudioModel)(config)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value.mul_(3.0) if value.ndim > 1 and "dac" not in name else value.add_(0.2 * torch.randn_like(value))
+        model.text_audio_logit_scale.fill_(2.5)
+        model.text_audio_logit_bias.fill_(-1.5)
+    return model
+
+
+def _as_part_of_pe_av(folder: Path) -> None:
+    """Rewrites a folder of PeAudioModel as published PE-AV models are: audio and text inside of a larger model.
+
+    PeAudioVideoModel itself needs timm. Its text model is stored once, outside of the audio part.
+    """
+    import json
+
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    renamed = {key if key.startswith("text_model.") else f"audio_model.{key}": one for key, one in tensors.items()}
+    renamed |= {"audio_video_logit_scale": torch.ones(1), "video_model.video_head.proj.weight": torch.ones(2, 2)}
+    save_file(renamed, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    both = {"audio_config": config.pop("audio_config"), "hidden_size": 16, "model_type": "pe_audio_video_encoder"}
+    config |= {"model_type": "pe_audio_video", "architectures": ["PeAudioVideoModel"], "audio_video_config": both}
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def tokenizer() -> Any:

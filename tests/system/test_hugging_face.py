@@ -39,7 +39,9 @@ KINDS = {
     "unispeech": "unispeech",
     "unispeech-sat": "unispeech-sat",
     "wav2vec2-bert": "wav2vec2-bert",
-    "pe_audio_encoder": "pe_audio_encoder",
+    "pe_audio": "pe_audio",
+    "pe_audio_frame": "pe_audio",
+    "pe_audio_video": "pe_audio",
 }
 SECONDS = (1.3, 0.4, 2.0)
 
@@ -62,7 +64,7 @@ def network(kind: str) -> HubAudio:
 def expected(kind: str, wave: np.ndarray) -> np.ndarray:
     """Vector of one wave by the classes of transformers."""
     row = ROWS[KINDS[kind]]  # type: ignore[index]
-    folder = hub_folder(kind)
+    folder = hub_folder("pe_audio" if kind == "pe_audio_video" else kind)  # the same weights
     extractor = getattr(transformers, row.extractor).from_pretrained(folder)
     model = getattr(transformers, row.model).from_pretrained(folder).eval()
     inputs = extractor([wave.astype(np.float32) / 32_768], sampling_rate=row.rate, return_tensors="pt")
@@ -71,6 +73,8 @@ def expected(kind: str, wave: np.ndarray) -> np.ndarray:
     if kind == "whisper":
         tokens = model.encoder(inputs["input_features"]).last_hidden_state[0]
         return tokens[: int(np.ceil(50 * len(wave) / row.rate))].mean(0).numpy()  # type: ignore[no-any-return]
+    if KINDS[kind] == "pe_audio":
+        return model.get_audio_embeds(**inputs)[0].numpy()  # type: ignore[no-any-return]
     output = model(**inputs)
     if row.vector != "mean":
         return output[row.vector][0].numpy()  # type: ignore[no-any-return]
@@ -103,7 +107,7 @@ def test_hub_frames_are_tokens_that_begin_within_the_clip(kind: str) -> None:
     made, wave = network(kind), samples(kind, 1.0)
     with torch.inference_mode():
         frames, lengths = made.frames(*batch([wave], len(wave)))
-    per_second = {"audio-spectrogram-transformer": 10, "clap_audio_model": 3.2, "pe_audio_encoder": 25}
+    per_second = {"audio-spectrogram-transformer": 10, "clap_audio_model": 3.2, "pe_audio": 25}
     row = KINDS[kind]
     assert frames.ndim == 3
     assert 1 <= int(lengths) <= frames.shape[1]
@@ -113,7 +117,7 @@ def test_hub_frames_are_tokens_that_begin_within_the_clip(kind: str) -> None:
 
 
 @LIBRARY
-@pytest.mark.parametrize("kind", ["clap_audio_model", "wavlm", "pe_audio_encoder"])
+@pytest.mark.parametrize("kind", ["clap_audio_model", "wavlm", "pe_audio"])
 def test_clip_under_a_tenth_of_a_second_is_padded_for_hub_models(kind: str) -> None:
     made, wave = network(kind), samples(kind, 0.01)
     with torch.inference_mode():
@@ -222,7 +226,7 @@ def test_missing_hub_model_is_reported_with_its_name(monkeypatch: pytest.MonkeyP
     assert [away.setting_errors(8)] != []
 
 
-@pytest.mark.parametrize("kind", ["audio-spectrogram-transformer", "clap", "whisper", "wav2vec2", "pe_audio_encoder"])
+@pytest.mark.parametrize("kind", ["audio-spectrogram-transformer", "clap", "whisper", "wav2vec2", "pe_audio"])
 def test_sizes_and_costs_of_hub_models_are_read_from_config_json(kind: str) -> None:
     of = settings(kind)
     assert of.vector_dim == network(kind).dim
@@ -254,7 +258,7 @@ def test_incompatible_hub_settings_are_reported(changes: dict[str, Any], said: s
 
 def test_clap_and_padded_hub_models_depend_on_the_whole_batch() -> None:
     """These take no cached gradients."""
-    kinds = ("clap", "wavlm", "pe_audio_encoder", "audio-spectrogram-transformer", "whisper")
+    kinds = ("clap", "wavlm", "pe_audio", "audio-spectrogram-transformer", "whisper")
     assert [settings(kind).depends_on_batch for kind in kinds] == [True, True, True, False, False]
     assert not settings("clap", trainable=False).depends_on_batch
 

@@ -52,8 +52,8 @@ class HuggingFace(Segmented):
 
     @property
     def trained_on_captions(self) -> bool:
-        """Whether the published weights were trained on captioned clips, as CLAP's were."""
-        return self.type == "clap_audio_model"
+        """Whether the published weights were trained on captioned clips, as those of CLAP and PE were."""
+        return self.type in ("clap_audio_model", "pe_audio")
 
     @property
     def has_weights(self) -> bool:
@@ -64,6 +64,8 @@ class HuggingFace(Segmented):
     def vector_dim(self) -> int:
         """Number of values in the network's vectors."""
         config = self._config() or {}
+        if self.type == "pe_audio":
+            config = config.get("text_config", config)
         keys = (
             ("projection_dim",) if self.type == "clap_audio_model" else ("d_model", "output_hidden_size", "hidden_size")
         )

@@ -1,0 +1,98 @@
+"""Perception Encoder audio: sounds and texts.
+
+The audio side and the text side of Meta's PE-AV and PE-A-Frame, each without the weights of the other. Imports torch
+and transformers.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModel, PeAudioConfig, PeAudioEncoder, PeAudioVideoConfig
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.models.pe_audio.modeling_pe_audio import PeAudioContrastiveHead, PeAudioPreTrainedModel
+
+from data_tools.documents.json_text import parse_json
+
+# B clips or texts, L frames or tokens, N samples, D values of an embedding
+
+
+def read_config(folder: Path) -> PeAudioConfig:
+    """Read the settings of a model's audio and text: from a checkpoint of type pe_audio, or of type pe_audio_video.
+
+    Deviation: PeAudioModel.from_pretrained ignores the text settings of a checkpoint of type pe_audio_video.
+    """
+    kind = parse_json((folder / "config.json").read_bytes(), "config.json").get("model_type")
+    found = (PeAudioVideoConfig if kind == "pe_audio_video" else PeAudioConfig).from_pretrained(folder)
+    config = found.audio_config if isinstance(found, PeAudioVideoConfig) else found
+    return PeAudioConfig(text_config=config.text_config, audio_config=config.audio_config)
+
+
+class PeSounds(PeAudioPreTrainedModel):
+    """Waves -> embeddings in the space of texts, of the clip and of its frames of 0.04 s.
+
+    It equals get_audio_embeds of PeAudioModel (clip) and of PeAudioFrameLevelModel (frames). Embeddings do not have
+    unit length.
+    """
+
+    config: PeAudioConfig
+    base_model_prefix = "audio_model"
+    main_input_name = "input_values"
+
+    def __init__(self, config: PeAudioConfig) -> None:
+        super().__init__(config)
+        self.audio_encoder = PeAudioEncoder(config.audio_config)
+        self.audio_head = PeAudioContrastiveHead(config.audio_config.hidden_size, config.text_config.hidden_size)
+        self.post_init()
+
+    def forward(
+        self, input_values: torch.Tensor, padding_mask: torch.Tensor | None = None
+    ) -> BaseModelOutputWithPooling:
+        """Embed clips. Returns: pooler_output (B, D) of clips, and last_hidden_state (B, L, D) of frames.
+
+        input_values: (B, 1, N) at 48 kHz, N a multiple of 1920. padding_mask: (B, N), 1 for samples of the clip.
+        """
+        output = self.audio_encoder(input_values=input_values, padding_mask=padding_mask, return_dict=True)
+        return BaseModelOutputWithPooling(
+            last_hidden_state=self.audio_head(output.last_hidden_state),
+            pooler_output=self.audio_head(output.pooler_output),
+        )
+
+
+class PeTexts(PeAudioPreTrainedModel):
+    """Tokens of texts -> embeddings (B, D) in the space of sounds, and the numbers that turn dot products into logits.
+
+    The text's state is the tensor that enters the final norm of the text model, at token 0. The original code takes the
+    state after the last layer, without that norm, and transformers 5.0 does too; the hidden_states of transformers 5.1
+    to 5.24 are after the norm.
+    Source: facebookresearch/perception_models, core/audio_visual_encoder.
+    """
+
+    config: PeAudioConfig
+    base_model_prefix = "audio_model"
+    main_input_name = "input_ids"
+
+    def __init__(self, config: PeAudioConfig) -> None:
+        super().__init__(config)
+        self.text_model = AutoModel.from_config(config.text_config)
+        self.text_audio_head = PeAudioContrastiveHead(config.text_config.hidden_size, config.text_config.hidden_size)
+        self.text_audio_logit_scale = nn.Parameter(torch.zeros(1))
+        self.text_audio_logit_bias = nn.Parameter(torch.zeros(1))
+        self.post_init()
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Embed texts. input_ids, attention_mask: (B, L). Returns: (B, D)."""
+        entering: list[torch.Tensor] = []
+
+        def take(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            """Store the input of the final norm."""
+            entering.append(inputs[0])
+
+        handle = self.text_model.final_norm.register_forward_pre_hook(take)
+        try:
+            self.text_model(input_ids=input_ids, attention_mask=attention_mask)
+        finally:
+            handle.remove()
+        result: torch.Tensor = self.text_audio_head(entering[-1][:, 0])
+        return result
