@@ -22,7 +22,12 @@ class MomentScore(nn.Module):
     """Frames (B, T, D) and sentences (N, D) -> (B, N) log odds that a sentence is heard in a clip; see score.Moments.
 
     An embedding of zeros has cosine 0 with all.
+    unit_length: Whether frames and sentences are compared by cosines; if False, by dot products. published_threshold:
+    Probability of frames in windows, for a score with published numbers and without trained transitions.
     """
+
+    unit_length = True
+    published_threshold: float | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,14 +44,17 @@ class MomentScore(nn.Module):
     def _clip_scores(self, clips: Embedded, captions: Embedded) -> torch.Tensor:
         """Score padded clips against captions, some captions at a time."""
         lengths = _lengths(clips)
-        frames = F.normalize(clips.values, dim=-1)
+        frames, vectors = _scaled(clips.values, self.unit_length), _scaled(captions.values, self.unit_length)
         columns = []
-        for words in F.normalize(captions.values, dim=-1).split(max(1, MAX_FRAME_SCORES // frames[..., 0].numel())):
+        for words in vectors.split(max(1, MAX_FRAME_SCORES // frames[..., 0].numel())):
             frame_scores = self.affine(torch.einsum("btd,nd->bnt", frames, words)).flatten(0, 1)
             repeated = lengths.repeat_interleave(len(words))
-            scores = _log_odds(log_partition(frame_scores, repeated, self.enter, self.leave))
-            columns.append(scores.view(len(frames), -1))
+            columns.append(self._reduced(frame_scores, repeated).view(len(frames), -1))
         return torch.cat(columns, 1)
+
+    def _reduced(self, frame_scores: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Reduce scores of frames (R, T) to the scores (R,) of clips. lengths: (R,) frames without padding."""
+        return _log_odds(log_partition(frame_scores, lengths, self.enter, self.leave))
 
     def numbers(self) -> dict[str, float]:
         """Return a dict from the names scale, offset, enter and leave to the trained values."""
@@ -61,18 +69,26 @@ class MomentScore(nn.Module):
 
         Returns: (B, T) scores, and (B,) numbers of frames without padding. Clips and captions have the same order.
         """
-        cosines, lengths = frame_cosines(clips, captions)
+        cosines, lengths = frame_cosines(clips, captions, self.unit_length)
         return self.affine(cosines), lengths
 
 
-def frame_cosines(clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
+def frame_cosines(
+    clips: Embeddings, captions: Embedded, unit_length: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the cosine of every frame of each clip with the one caption of the clip.
 
+    unit_length: Whether vectors are scaled to length 1; if False, the results are dot products.
     Returns: (B, T) cosines, and (B,) numbers of frames without padding. Clips and captions have the same order.
     """
     padded = clips.padded() if isinstance(clips, Ragged) else clips
-    frames, words = F.normalize(padded.values, dim=-1), F.normalize(captions.values, dim=-1)
+    frames, words = _scaled(padded.values, unit_length), _scaled(captions.values, unit_length)
     return torch.einsum("btd,bd->bt", frames, words), _lengths(padded)
+
+
+def _scaled(values: torch.Tensor, unit_length: bool) -> torch.Tensor:
+    """Scale vectors (..., D) to length 1 if `unit_length`, else return them unchanged."""
+    return F.normalize(values, dim=-1) if unit_length else values
 
 
 def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
@@ -95,17 +111,19 @@ def _lengths(clips: Embeddings) -> torch.Tensor:
 
 
 def cosines_of_queries(
-    clips: Embeddings, clip_of: Sequence[int], captions: Embedded, at_once: int = 64
+    clips: Embeddings, clip_of: Sequence[int], captions: Embedded, at_once: int = 64, unit_length: bool = True
 ) -> list[torch.Tensor]:
     """Compute the cosines of each query with the frames of its one clip, on the CPU.
 
     Returns: One array (T,) per query. clip_of: Index of each query's clip. at_once: Number of queries per computation.
+    unit_length: See frame_cosines.
     """
     lengths = _lengths(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])
     found: dict[int, torch.Tensor] = {}
     for begin in range(0, len(order), at_once):
         queries = order[begin : begin + at_once]
-        cosines, _ = frame_cosines(clips.rows([clip_of[query] for query in queries]), captions.rows(queries))
+        chosen = clips.rows([clip_of[query] for query in queries])
+        cosines, _ = frame_cosines(chosen, captions.rows(queries), unit_length)
         found |= {query: row[: lengths[clip_of[query]]] for query, row in zip(queries, cosines.cpu(), strict=True)}
     return [found[query] for query in range(len(clip_of))]

@@ -12,10 +12,12 @@ from torch import nn
 
 from system.losses.base import BatchScores, FrameScores
 from system.models.batch import Batch
+from system.models.dot_product import DotProduct, FrameDotProducts
 from system.models.embeddings import Embedded, Embeddings, prepared
 from system.models.moment_score import MomentScore
 from system.models.settings import Model
 from system.models.text.encoder import TextEncoder
+from system.moments.windows import Grid
 
 # B clips, N captions; of a pool Q queries, C clips
 
@@ -31,6 +33,9 @@ class RetrievalModel(nn.Module):
         self.audio = settings.audio.build(settings.text.dim)
         self.text = text
         self.score = settings.score.build()  # (B, N) scores of every clip against every caption
+        if text.logit_numbers is not None and isinstance(self.score, DotProduct | FrameDotProducts):
+            self.score.take_numbers(*text.logit_numbers)
+        self.unit_length, self.frame_grid = settings.score.unit_length, settings.audio.frame_grid
         start = settings.learned_temperature
         self.temperature = None if start is None else nn.Parameter(torch.tensor(start))
         self.learned = nn.ParameterDict({name: nn.Parameter(torch.tensor(v)) for name, v in (learned or {}).items()})
@@ -49,6 +54,14 @@ class RetrievalModel(nn.Module):
         """Device of the model's computations."""
         return self.text.device
 
+    def prepared(self, clips: Embeddings) -> Embeddings:
+        """Return the embeddings of clips in the form that is fastest for many scores; see embeddings.prepared."""
+        return prepared(clips) if self.unit_length else clips
+
+    def grid_of(self, grids: Mapping[str, Grid]) -> Grid:
+        """Return the times of a clip's embedded frames. grids: Those of the only expert's frames, by its name."""
+        return self.frame_grid or next(iter(grids.values()))
+
     def score_matrix(self, captions: Embedded, clips: Embeddings) -> np.ndarray:
         """Score all captions against all clips: (Q, C) float32 on the CPU.
 
@@ -63,7 +76,7 @@ class RetrievalModel(nn.Module):
         """
         size = max(1, MAX_SCORES // clips.size)
         with torch.inference_mode():
-            clips = prepared(clips)
+            clips = self.prepared(clips)
         for begin in range(0, captions.size, size):
             with torch.inference_mode():
                 yield self.score_matrix(captions.rows(slice(begin, begin + size)), clips)

@@ -20,13 +20,14 @@ class ScoreSettings(Strict):
     """Settings of a score.
 
     of_series: Whether it reads a clip's series of frames, instead of one vector. of_words: Whether it reads a caption's
-    series of words. meaning: Explanation of a score for readers.
+    series of words. unit_length: Whether it depends only on the directions of the embeddings. meaning: Explanation of a score for readers.
     """
 
     kind: str
 
     of_series: ClassVar[bool] = False
     of_words: ClassVar[bool] = False
+    unit_length: ClassVar[bool] = True
     meaning: ClassVar[str]
 
     @abstractmethod
@@ -90,6 +91,45 @@ class Moments(ScoreSettings):
         from system.models.moment_score import MomentScore
 
         return MomentScore()
+
+
+class DotProduct(ScoreSettings):
+    """Scale x dot product + offset of a clip's and a caption's embedding, which do not have unit length: PE-AV's logit.
+    Scale and offset are those of the text encoder's published model.
+
+    Source: PeAudioModel of transformers. The probability of a match is the sigmoid of the score.
+    """
+
+    kind: Literal["dot_product"]
+
+    unit_length: ClassVar[bool] = False
+    meaning: ClassVar[str] = "the logit that the query describes the clip; 0 means a probability of one half"
+
+    def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
+        """Return the score with its numbers."""
+        from system.models.dot_product import DotProduct
+
+        return DotProduct()
+
+
+class FrameDotProducts(ScoreSettings):
+    """Scale x dot product + offset of every frame of a clip and a caption: PE-A-Frame's logits. The score of a clip is
+    its highest logit. Scale and offset are those of the text encoder's published model.
+
+    Source: PeAudioFrameLevelModel of transformers. The score of whole clips is ours; the model's authors have none.
+    """
+
+    kind: Literal["frame_dot_products"]
+
+    of_series: ClassVar[bool] = True
+    unit_length: ClassVar[bool] = False
+    meaning: ClassVar[str] = "the logit of the clip's best frame; 0 means a probability of one half"
+
+    def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
+        """Return the score with its numbers."""
+        from system.models.dot_product import FrameDotProducts
+
+        return FrameDotProducts()
 
 
 if TYPE_CHECKING:

@@ -55,6 +55,7 @@ class Decoding(Strict):
     round_to: Annotated[float, Field(gt=0)] | None = None  # round edges to multiples of these seconds; null: no
     max_iou: Annotated[float, Field(ge=0, le=1)] = 0.6  # windows with a higher IoU with a better one are dropped
     windows: Positive = 10  # maximum number of windows per query
+    threshold: Annotated[float, Field(gt=0, lt=1)] | None = None  # by thresholds: only this one; null: 0.1 to 0.9
 
 
 class Found(NamedTuple):
@@ -192,22 +193,26 @@ def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decodi
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Find windows of frames whose probabilities reach a threshold, for nine thresholds from 0.1 to 0.9.
+    """Find windows of frames whose probabilities reach a threshold: that of `decoding`, or nine from 0.1 to 0.9.
 
     frames: (T,) probabilities in [0, 1]. edges: (T + 1,) seconds.
-    A window's score is the mean inside minus the mean outside. The best windows are chosen by best_windows. If no frame
-    reaches the lowest threshold, the frame of the highest probability is the window.
+    A window's score is the mean inside minus the mean outside. Windows that overlap a better one too much are dropped.
+    If no frame reaches the lowest threshold, the frame of the highest probability is the window. Equal scores are
+    ordered as by best_windows. Raises ValueError for probabilities that are not finite.
     """
-    size = len(frames)
-    table = np.full((size, size), -np.inf)
+    if not np.isfinite(frames).all():
+        raise ValueError("no window can be chosen, since a frame's probability is not finite; check the weights")
+    thresholds = THRESHOLDS if decoding.threshold is None else (decoding.threshold,)
+    runs = {run for threshold in thresholds for run in runs_of(frames >= threshold)}
+    runs = {(first, last) for first, last in runs if edges[last + 1] > edges[first]}
+    if not runs:
+        best = int(np.where(edges[1:] > edges[:-1], frames, -1.0).argmax())
+        runs = {(best, best)}
     sums = np.concatenate([[0.0], frames.cumsum()])
-    for threshold in THRESHOLDS:
-        for first, last in runs_of(frames >= threshold):
-            table[first, last] = _contrast(sums, first, last)
-    if not np.isfinite(table).any():
-        best = int(frames.argmax())
-        table[best, best] = _contrast(sums, best, best)
-    return best_windows(table, edges, decoding)
+    firsts, lasts = np.array(sorted(runs)).T
+    scores = np.array([_contrast(sums, *run) for run in sorted(runs)])
+    order = np.argsort(-scores, kind="stable")
+    return _without_overlaps(edges[firsts[order]], edges[lasts[order] + 1], scores[order], edges[-1], decoding)
 
 
 def _contrast(sums: np.ndarray, first: int, last: int) -> float:

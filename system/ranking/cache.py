@@ -118,7 +118,8 @@ class CachedEmbeddings(ClipSource):
         skipped = {clip.path: filled.broken[clip.id] for clip in listed.clips if clip.id in filled.broken}
         skipped |= dict(listed.others)
         log.info("using %s; skipped %d that cannot be read or are not audio", counted(len(clips), "clip"), len(skipped))
-        return ModelPool(clips=clips, skipped=skipped, embedded=self._joined(series, model.device))
+        embedded = self._joined(series, model.device)
+        return ModelPool(clips=clips, skipped=skipped, embedded=embedded, unit_length=model.unit_length)
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
         """Compute or read the frames of clips."""

@@ -20,7 +20,7 @@ from system.batches.sampler import Item
 from system.compute.distributed import gather_dealt, gather_objects, process_count, process_index
 from system.features.build import Features
 from system.models.batch import Batch
-from system.models.embeddings import Embedded, Embeddings, Ragged, joined, prepared, unit_vectors
+from system.models.embeddings import Embedded, Embeddings, Ragged, joined, unit_vectors
 from system.models.gathered import gather_embeddings
 from system.models.retrieval import MAX_SCORES, RetrievalModel
 
@@ -191,7 +191,7 @@ def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings)
         yield from model.score_blocks(captions, clips)
         return
     with torch.inference_mode():
-        clips = prepared(clips)
+        clips = model.prepared(clips)
     together = max(process_count(), min(QUERIES_TOGETHER, MAX_SCORES // clips.size))
     for begin in range(0, captions.size, together):
         rows = np.arange(begin, min(begin + together, captions.size))

@@ -77,21 +77,26 @@ class Located(NamedTuple):
 
 
 def frame_series(
-    clips: Embeddings, recordings: Sequence[Clip], clip_of: Sequence[int], captions: Embedded, grid: Grid
+    model: RetrievalModel,
+    clips: Embeddings,
+    recordings: Sequence[Clip],
+    clip_of: Sequence[int],
+    captions: Embedded,
+    grids: Mapping[str, Grid],
 ) -> FrameSeries:
     """Score the frames of recordings for queries, by a model with a score of moments.
 
     clips: Embeddings of the recordings, one per frame of the model's expert. clip_of: The index of the recording of
-    every query. captions: Embeddings of the Q queries. grid: Times of the frames. Raises KitError for recordings that
-    are embedded as a whole.
+    every query. captions: Embeddings of the Q queries. grids: Times of the expert's frames, by its name. Raises
+    KitError for recordings that are embedded as a whole.
     """
     if clips.lengths is None:
         raise KitError(
             "windows need one embedding per frame, but this model gives one per recording; use another model"
         )
     with torch.inference_mode():
-        values = cosines_of_queries(clips, clip_of, captions)
-    sizes = clips.lengths.tolist()
+        values = cosines_of_queries(clips, clip_of, captions, unit_length=model.unit_length)
+    sizes, grid = clips.lengths.tolist(), model.grid_of(grids)
     edges = [grid.edges(size, clip.seconds or math.inf) for size, clip in zip(sizes, recordings, strict=True)]
     return FrameSeries(values, [edges[number] for number in clip_of], [grid] * len(clip_of))
 
@@ -103,13 +108,13 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
     whole moment. `thresholds`: by thresholds on the frames, see threshold_windows.
     The frames of the result are posterior probabilities; with `thresholds`, each frame is scored independently.
     """
-    require_few_frames(*series.sizes)
     located: dict[int, Located] = {}
     if by == "thresholds":
         for query, (values, edges) in enumerate(zip(series.values, series.edges, strict=True)):
             frames = _affine(score, values).sigmoid().numpy()
             located[query] = Located(threshold_windows(frames, edges, decoding), edges, frames)
     else:
+        require_few_frames(*series.sizes)
         for query, table, frames in _posteriors(score, series):
             edges = series.edges[query]
             if by == "overlap":

@@ -117,9 +117,10 @@ def locate(
     queries: MomentQueries,
     fit: MomentQueries | None,
     sliding: Sliding,
-    by: By = WAYS[0],
+    by: By | None = None,
     round_to: float | None = None,
     allow_unknown: bool = False,
+    threshold: float | None = None,
 ) -> list[Located]:
     """Find the windows of every query in its recording, best first.
 
@@ -130,18 +131,18 @@ def locate(
         fit: Known moments, to which scale, offset and transitions of every model are fitted. None: use the trained
             values.
         sliding: The window that slides over recordings for models of whole clips.
-        by: See windows_of.
+        by: See windows_of; None: `thresholds` for published scores of frames that are not fitted, else `overlap`.
         round_to: See Decoding.
         allow_unknown: Accept queries without any known word, for which all frames have the same score.
+        threshold: See Decoding; None: that of a model with published scores of frames.
     Raises: KitError for rankers that are no model, for models that need `fit` and do not get it, for thresholds with
         several models, and for recordings that cannot be read. Unreadable recordings of `fit` are left out with a
         warning.
     """
-    if len(rankers) > 1 and by != "overlap":
+    if len(rankers) > 1 and by not in (None, "overlap"):
         raise KitError(f"--by {by} works with one model only (several are averaged by overlap); leave out --by")
     if fit is not None:
         fit = MomentQueries(inside_recordings(fit.moments, fit.recordings.values()), fit.recordings)
-    decoding = Decoding(round_to=round_to, windows=get_moments_edition().max_windows)
     members = []
     for ranker in rankers:
         if not isinstance(ranker, ModelRanker):
@@ -158,8 +159,17 @@ def locate(
         elif not isinstance(ranker.model.score, MomentScore):
             hint = "fit it to a split with known windows, with --fit SPLIT"
             raise KitError(f"model {ranker.name} was not trained on windows; {hint}")
+        elif score.published_threshold is not None and (len(rankers) > 1 or by in ("overlap", "posterior")):
+            hint = "fit it to a split with known windows, with --fit SPLIT, or use it alone with --by thresholds"
+            raise KitError(f"model {ranker.name} only has published scores of frames; {hint}")
         members.append((score, series_of(ranker, queries, sliding)[1]))
-    return windows_of(*members[0], by, decoding) if len(members) == 1 else windows_of_several(members, decoding)
+    published = None if fit is not None else members[0][0].published_threshold
+    decoding = Decoding(
+        round_to=round_to, windows=get_moments_edition().max_windows, threshold=threshold or published
+    )
+    if len(members) > 1:
+        return windows_of_several(members, decoding)
+    return windows_of(*members[0], by or (WAYS[0] if published is None else "thresholds"), decoding)
 
 
 def series_of(
@@ -195,8 +205,8 @@ def series_of_moments(
     """
     clips, row = embed_clips(model, recordings, features), {clip.id: number for number, clip in enumerate(recordings)}
     captions = embed_texts_together(model, [moment.text for moment in moments])
-    (grid,) = features.grids.values()
-    return frame_series(clips, recordings, [row[moment.clip] for moment in moments], captions, grid)
+    clip_of = [row[moment.clip] for moment in moments]
+    return frame_series(model, clips, recordings, clip_of, captions, features.grids)
 
 
 def _score_frames_by_words(

@@ -37,9 +37,14 @@ MAX_INDEXED = 1000  # clips of an answer; for more of them, every clip is scored
 
 @dataclass(kw_only=True)
 class ModelPool(Pool):
-    """Clips with their embeddings. embedded: (C, D), or ragged series of their frames, on the model's device."""
+    """Clips with their embeddings.
+
+    embedded: (C, D), or ragged series of their frames, on the model's device. unit_length: Whether the model compares
+    only the directions of embeddings.
+    """
 
     embedded: Embeddings
+    unit_length: bool = True
 
     def prepare(self) -> Embeddings:
         """Prepare the clips' embeddings for scoring, once for all queries.
@@ -47,13 +52,13 @@ class ModelPool(Pool):
         The prepared embeddings replace the raw ones.
         """
         with torch.inference_mode():
-            self.embedded = prepared(self.embedded)
+            self.embedded = prepared(self.embedded) if self.unit_length else self.embedded
         return self.embedded
 
     @cached_property
     def index(self) -> VectorIndex | None:
-        """Index for searching a large pool; None if every clip is scored."""
-        return index_of(self.prepare())
+        """Index for searching a large pool by cosines; None if every clip is scored."""
+        return index_of(self.prepare()) if self.unit_length else None
 
 
 class ClipSource(ABC):
@@ -83,7 +88,7 @@ class KnownFeatures(ClipSource):
             size = counted(len(listed.clips), "clip")
             raise KitError(f"nothing to rank: none of {size} can be read; repair the audio files")
         embedded, norms = embed_pool(model, clips, self._features)
-        return ModelPool(clips=clips, skipped=listed.others, norms=norms, embedded=embedded)
+        return ModelPool(clips=clips, skipped=listed.others, norms=norms, embedded=embedded, unit_length=model.unit_length)
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
         """Return the frames that are already known, whatever `clips` is; they cover `clips`."""
@@ -140,7 +145,7 @@ class ModelRanker(Ranker):
     def open(self, listed: Listed, strict: bool = False) -> ModelPool:
         """Embed the clips that can be ranked."""
         pool = self.source.open(self.model, listed, strict)
-        if self.windows is not None and pool.embedded.lengths is not None:
+        if self.windows is not None and self.windows.by != "thresholds" and pool.embedded.lengths is not None:
             require_few_frames(pool.embedded.lengths.tolist(), [clip.path for clip in pool.clips])
         return pool
 
@@ -173,8 +178,7 @@ class ModelRanker(Ranker):
         recordings, clips = [pool.clips[row] for row in rows], _of_model(pool).prepare().rows(list(rows))
         one = embed_texts(self.model, [text])
         captions = Embedded(one.values.expand(len(rows), *one.values.shape[1:]))
-        (grid,) = self.source.grids.values()
-        series = frame_series(clips, recordings, range(len(rows)), captions, grid)
+        series = frame_series(self.model, clips, recordings, range(len(rows)), captions, self.source.grids)
         return windows_of(self.windows.score, series, self.windows.by, self.windows.decoding)
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query, caption_queries
 from system.batches.teachers import Taught
 from system.models.moment_score import MomentScore
+from system.moments.windows import Decoding
 from system.ranking.base import RankEntry, Ranker
 from system.ranking.cache import CachedEmbeddings, cache_folder, frame_banks
 from system.ranking.checkpoint import RankBlind
@@ -115,9 +116,7 @@ def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> Mode
     """
     settings, windows = trained.recipe.model, None
     if with_windows and isinstance(trained.model.score, MomentScore):
-        entry = next(iter(trained.recipe.rank_moments.values()), None)
-        chosen = (entry.windows, entry.decoding) if entry else ()
-        windows = Windows(score_of_windows(trained), *chosen)
+        windows = _windows_of(trained, trained.model.score)
     return ModelRanker(
         trained.model,
         CachedEmbeddings(settings, Path(trained.recipe.banks), cache),
@@ -127,6 +126,15 @@ def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> Mode
         windows=windows,
         name=str(trained.folder),
     )
+
+
+def _windows_of(trained: Trained, score: MomentScore) -> Windows:
+    """Return the settings for finding windows by a model with a score of frames."""
+    if entry := next(iter(trained.recipe.rank_moments.values()), None):
+        return Windows(score_of_windows(trained), entry.windows, entry.decoding)
+    if score.published_threshold is not None:
+        return Windows(score_of_windows(trained), "thresholds", Decoding(threshold=score.published_threshold))
+    return Windows(score_of_windows(trained))
 
 
 def clips_to_rank(model: Path, split: str | None) -> Listed:

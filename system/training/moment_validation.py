@@ -85,8 +85,7 @@ class MomentValidation:
         values = {"loss": total / len(self.items)}
         monitor = self.stage.monitor
         if schema.OF_WINDOWS & set(monitor.metrics):
-            (grid,) = self.features.grids.values()
-            series = frame_series(clips, self.clips, self.clip_of, captions, grid)
+            series = frame_series(model, clips, self.clips, self.clip_of, captions, self.features.grids)
             decoding = monitor.decoding or Decoding()
             found = windows_of(score_of(model), series, monitor.windows or "posterior", decoding)
             predictions = {str(number): [list(window) for window in one.windows] for number, one in enumerate(found)}

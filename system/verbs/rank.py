@@ -64,8 +64,11 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     fit += "for models that were not trained on moments"
     windows.add_argument("--fit", metavar="SPLIT", help=fit)
     by = "windows of most probable IoU of at least 0.7 (overlap), most probable windows, or frames above "
-    by += "thresholds (default: %(default)s)"
-    windows.add_argument("--by", choices=WAYS, default=WAYS[0], help=by)
+    by += "thresholds (default: thresholds for PE-A-Frame without --fit, else overlap)"
+    windows.add_argument("--by", choices=WAYS, help=by)
+    threshold = "with --by thresholds: probability of the frames of a window (default: 0.3 for PE-A-Frame, "
+    threshold += "else nine from 0.1 to 0.9)"
+    windows.add_argument("--threshold", type=_probability, metavar="P", help=threshold)
     piece = "length of the pieces for a model of whole clips, in seconds (default: %(default)g)"
     windows.add_argument("--piece", type=_seconds, default=PIECE, metavar="SECONDS", help=piece)
     hop = "from one piece to the next, in seconds (default: %(default)g)"
@@ -83,6 +86,17 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < 3600:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and below 3600")
     return seconds
+
+
+def _probability(text: str) -> float:
+    """Parse a probability above 0 and below 1, as a type of argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a probability above 0 and below 1")
+    return value
 
 
 def _rank_windows(arguments: argparse.Namespace) -> int:
@@ -104,7 +118,8 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
     rankers = [ranker_of(arguments, model, with_windows=fit is None) for model in arguments.models]
     edition = get_moments_edition()
     sliding = Sliding(arguments.piece, arguments.hop)
-    located = locate(rankers, queries, fit, sliding, arguments.by, arguments.round_to, arguments.allow_unknown)
+    options = arguments.by, arguments.round_to, arguments.allow_unknown, arguments.threshold
+    located = locate(rankers, queries, fit, sliding, *options)
     summary = write_windows(arguments.out, queries, located, edition)
     if summary is not None:
         for name, value in summary.values.items():
@@ -124,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"rank takes one MODEL without --windows, not {len(arguments.models)}; rank with each, and combine the "
             "score matrices with python -m submission blend"
         )
-    usual = {"moments": None, "fit": None, "round_to": None, "by": WAYS[0], "piece": PIECE, "hop": HOP}
+    usual = {"moments": None, "fit": None, "round_to": None, "by": None, "threshold": None, "piece": PIECE, "hop": HOP}
     if not_windows := [name for name, value in usual.items() if getattr(arguments, name) != value]:
         option = "--" + not_windows[0].replace("_", "-")
         raise KitError(f"{option} only works with --windows; add --windows, or leave {option} out")

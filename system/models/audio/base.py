@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from system.experts import Expert
 from system.models.base import EncoderKind
 from system.models.costs import Cost, count_once
+from system.moments.windows import Grid
 
 if TYPE_CHECKING:
     from system.models.audio.encoder import AudioEncoder
@@ -38,6 +39,11 @@ class AudioSettings(EncoderKind):
 
         A random part of this length is cut out of longer clips.
         """
+        return None
+
+    @property
+    def frame_grid(self) -> Grid | None:
+        """Times of the frames of an embedded series; None if they are those of the expert's frames."""
         return None
 
     @abstractmethod

@@ -83,6 +83,11 @@ class TextEncoder(nn.Module, ABC):
         """Return the words of a text that the encoder does not know, each once, in the order of the text."""
         return [word for word in dict.fromkeys(words_of(text)) if self.unreadable([word])]
 
+    @property
+    def logit_numbers(self) -> tuple[float, float] | None:
+        """Published scale and offset of the dot products of clips and texts; None for other encoders."""
+        return None
+
     def save_assets(self, folder: Path) -> None:
         """Write the files that another machine needs, in addition to the weights, to use the encoder.
 

@@ -1,0 +1,54 @@
+"""Frames of an audio model of the hub, as they are: settings. Never imports torch."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from system.models.audio.base import Encoder
+from system.models.audio.hugging_face import HuggingFace
+from system.moments.windows import Grid
+from system.networks.hugging_face_types import TOKENS_PER_SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from system.models.audio.segmented import Network
+
+
+class HubFrames(HuggingFace):
+    """Every frame of a frozen audio model of transformers: PE-A-Frame's projected frames, 25 per second. Long clips are
+    cut into segments, whose frames follow each other. It has no trained layer, and needs a score of frames."""
+
+    kind: Literal["hugging_face_frames"]  # type: ignore[assignment]
+    type: Literal["pe_audio"]  # type: ignore[assignment]  # model_type of its config.json, or pe_audio_video
+
+    @property
+    def embeds_series(self) -> bool:
+        """Whether an embedding is a series of frames or of words, instead of one vector."""
+        return True
+
+    @property
+    def frame_grid(self) -> Grid:
+        """Times of the frames of an embedded series."""
+        hop = 1 / TOKENS_PER_SECOND[self.type]
+        return Grid(hop, hop / 2)
+
+    def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
+        """Yield settings that do not fit each other, each with an error message."""
+        yield from super().setting_errors(out)
+        if self.trainable:
+            yield "trainable", "hugging_face_frames is for frozen models; set false"
+        if self.head != "none":
+            yield "head", "hugging_face_frames has no layer after the model; set none"
+        if self.segment_pooling != "mean":
+            yield "segment_pooling", "frames are not pooled; set mean, which has no effect"
+        if self.hop_seconds != self.segment_seconds:
+            yield "hop_seconds", "frames of overlapping segments would repeat; set it to segment_seconds"
+        if abs(self.segment_seconds * TOKENS_PER_SECOND[self.type] % 1) > 1e-9:
+            yield "segment_seconds", "must be a multiple of 0.04 s, the length of a frame"
+
+    def _encoder(self, network: "Network", out: int, pretrained: "Path | None") -> Encoder:
+        """Build the audio encoder that returns the network's frames."""
+        from system.models.audio.hub_frames_encoder import HubFramesEncoder
+
+        ((name, _),) = self.experts.items()
+        return HubFramesEncoder(name, network, pretrained, round(self.segment_seconds * self.sample_rate))

@@ -1,0 +1,60 @@
+"""Frames of an audio model of the hub, as they are: encoder."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+
+from system.experts.waveform import FULL_SCALE
+from system.models.audio.encoder import AudioEncoder
+from system.models.audio.segments import segmented
+from system.models.batch import Series
+from system.models.embeddings import Embedded
+from system.networks.segment import SegmentNetwork
+
+# B clips, S segments of all of them, L frames, D values
+
+
+class HubFramesEncoder(AudioEncoder):
+    """16-bit waves -> segments -> the network's frames that begin within the clip, segment after segment.
+
+    Every segment is computed alone, so that an embedding does not depend on other clips.
+    """
+
+    def __init__(self, expert: str, network: SegmentNetwork, pretrained: Path | None, size: int) -> None:
+        """pretrained: Path of published weights. size: Samples of a segment."""
+        super().__init__()
+        self.expert, self.network = expert, network.requires_grad_(False)
+        self.pretrained, self.size = pretrained, size
+
+    def train(self, mode: bool = True) -> "HubFramesEncoder":
+        """Set training or evaluation mode. The network stays in evaluation mode."""
+        super().train(mode)
+        self.network.eval()
+        return self
+
+    def load_pretrained(self) -> None:
+        """Load the published weights, if there are any, into the network."""
+        if self.pretrained is not None:
+            self.network.take_published(self.pretrained)
+
+    def save_assets(self, folder: Path) -> None:
+        """Write the files that another machine needs to build the network."""
+        self.network.save_assets(folder)
+
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        """Embed the clips of a batch: their frames (B, L, D)."""
+        waves = audio[self.expert]
+        segments = segmented(waves, self.size, self.size)
+        found: list[list[torch.Tensor]] = [[] for _ in waves.lengths]
+        for wave, length, clip in zip(segments.waves, segments.lengths, segments.clips.tolist(), strict=True):
+            frames, counts = self.network.frames(wave[None, : int(length)].float() / FULL_SCALE, length[None])
+            found[clip].append(frames[0, : int(counts[0])])
+        series = [torch.cat(parts) for parts in found]
+        lengths = torch.tensor([len(one) for one in series], device=waves.lengths.device)
+        return Embedded(pad_sequence(series, batch_first=True), lengths)
+
+    def parts(self) -> dict[str, nn.Module]:
+        """Return a dict from the name of each part of the encoder to the part (a module)."""
+        return {"network": self.network}

@@ -1,0 +1,56 @@
+"""Scores by dot products of embeddings that do not have unit length."""
+
+import torch
+from torch import nn
+
+from system.models.embeddings import Embedded, Embeddings
+from system.models.moment_score import MomentScore
+
+# B clips, N captions, T frames, D embedding
+
+
+class DotProduct(nn.Module):
+    """Clips (B, D) and captions (N, D) -> (B, N) logits: scale x dot product + offset.
+
+    The published scale and offset are set by take_numbers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.offset = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.tensor(0.0))
+
+    def take_numbers(self, scale: float, offset: float) -> None:
+        """Set the scale and the offset."""
+        _set(self.scale, scale)
+        _set(self.offset, offset)
+
+    def forward(self, clips: Embeddings, captions: Embedded) -> torch.Tensor:
+        """Score clips (B) against captions (N)."""
+        return self.scale * (clips.values @ captions.values.T) + self.offset
+
+
+class FrameDotProducts(MomentScore):
+    """Frames (B, T, D) and captions (N, D) -> (B, N) the highest logit of a clip's frames; see score.FrameDotProducts.
+
+    Windows are found as by the score of moments, with the logits as scores of frames.
+    """
+
+    unit_length = False
+    published_threshold = 0.3  # github.com/facebookresearch/perception_models, apps/pe
+
+    def take_numbers(self, scale: float, offset: float) -> None:
+        """Set the scale and the offset."""
+        _set(self.scale, scale)
+        _set(self.offset, offset)
+
+    def _reduced(self, frame_scores: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Return the highest score of each row's frames. frame_scores: (R, T). lengths: (R,) frames without padding."""
+        padding = torch.arange(frame_scores.shape[1], device=lengths.device) >= lengths[:, None]
+        highest: torch.Tensor = frame_scores.masked_fill(padding, -torch.inf).amax(1)
+        return highest
+
+
+def _set(parameter: nn.Parameter, value: float) -> None:
+    """Set the value of a parameter with one value."""
+    with torch.no_grad():
+        parameter.fill_(value)

@@ -1,0 +1,35 @@
+"""The text encoder of PE-AV and PE-A-Frame: settings. Never imports torch."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from system.models.text.base import Encoder
+from system.models.text.pretrained import VectorSettings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class PeAudioText(VectorSettings):
+    """The text encoder of PE-AV or PE-A-Frame with its projection. It needs the score `dot_product`, or for frames
+    `frame_dot_products`: embeddings do not have unit length.
+
+    Source: Meta's Perception Encoder Audiovisual (2025); see system/networks/pe_audio.py for the state that is used.
+    """
+
+    kind: Literal["pe_audio"]
+
+    def build(self, vocabulary: list[str], banks: Path) -> Encoder:
+        """Build the encoder with its published weights."""
+        from system.models.text.pe_audio_encoder import PeAudioEncoder
+        from system.models.text.pretrained_encoder import Bank
+
+        return PeAudioEncoder(self.model, self.dim, self.projection == "linear", self.trainable, Bank(banks, self.kind))
+
+    def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
+        """Build the network of a config.json without its weights. Returns: The network and the width of its vectors."""
+        from transformers import AutoConfig, AutoModel
+
+        sizes = {"model_type": "modernbert", **config["text_config"]}
+        network = AutoModel.from_config(AutoConfig.for_model(**sizes))
+        return network, network.config.hidden_size

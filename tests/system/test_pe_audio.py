@@ -1,0 +1,138 @@
+"""The audio and text sides of PE-AV and PE-A-Frame: goldens of transformers 5.0.0, and the library's logits."""
+
+import math
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hub_models import hub_folder
+from loaded import relative
+from threads import one_thread  # noqa: F401  a fixture
+
+from data_tools.errors import KitError
+from system.models.text import PeAudioText
+from system.networks.hugging_face import HubAudio, quiet, read_folder
+from system.networks.pe_audio import PeTexts, read_config
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CODER = {"encoder_hidden_size": 8, "downsampling_ratios": [2, 8, 10, 12], "codebook_dim": 16, "hidden_size": 128}
+AUDIO = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 32}
+TEXT = {"model_type": "modernbert", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+TEXT |= {"num_attention_heads": 2, "vocab_size": 100, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2}
+TEXT |= {"bos_token_id": 1, "eos_token_id": 2, "global_attn_every_n_layers": 1}
+
+
+def filled(key: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """The tensor of a key, from a generator seeded by the key."""
+    part = key.rpartition(".")[2]
+    noise = np.random.Generator(np.random.PCG64(zlib.crc32(key.encode()))).standard_normal(shape)
+    if key.startswith("text_audio_logit"):
+        return torch.full(shape, 4.0 if part.endswith("scale") else -1.5)
+    if part in ("class_embedding", "alpha"):
+        return torch.from_numpy((0.5 * noise if part == "class_embedding" else 1 + 0.1 * noise).astype(np.float32))
+    if len(shape) == 1:
+        return torch.from_numpy(((part == "weight") + 0.1 * noise).astype(np.float32))
+    return torch.from_numpy((math.sqrt(2 / math.prod(shape[1:])) * noise).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def golden(goldens: Path) -> dict[str, np.ndarray]:
+    return dict(np.load(goldens / "pe_audio.npz"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with filled weights, saved as published ones are."""
+    folder = tmp_path_factory.mktemp("pe")
+    model = transformers.PeAudioModel(transformers.PeAudioConfig(audio_config=AUDIO | {"dac_config": CODER}, text_config=TEXT))
+    model.load_state_dict({key: filled(key, tuple(value.shape)) for key, value in model.state_dict().items()})
+    model.save_pretrained(folder)
+    transformers.PeAudioFeatureExtractor().save_pretrained(folder)
+    return folder
+
+
+def sounds(folder: Path) -> HubAudio:
+    made = read_folder("pe_audio", folder)
+    made.take_published(folder)
+    return made.eval()
+
+
+@torch.inference_mode()
+def test_pe_sounds_match_transformers_5_0(folder: Path, golden: dict[str, np.ndarray]) -> None:
+    wave = torch.from_numpy(golden["pe_wave_int16"].astype(np.float32) / 32_768)[None]
+    lengths = torch.tensor([wave.shape[1]])
+    made = sounds(folder)
+    assert relative(made(wave, lengths)[0], golden["pe_clip"]) < 2e-5
+    frames, counts = made.frames(wave, lengths)
+    assert counts.tolist() == [12]
+    assert relative(frames[0], golden["pe_frames"]) < 2e-5
+
+
+@torch.inference_mode()
+def test_pe_texts_match_transformers_5_0_and_not_the_state_after_the_final_norm(
+    folder: Path, golden: dict[str, np.ndarray]
+) -> None:
+    with quiet():
+        made = PeTexts.from_pretrained(folder, config=read_config(folder)).eval()
+    ids, mask = (torch.from_numpy(golden[f"pe_{name}"]).long() for name in ("ids", "attention_mask"))
+    found = made(ids, mask).numpy()
+    assert relative(found, golden["pe_text"]) < 2e-5
+    assert relative(found, golden["pe_text_after_final_norm"]) > 0.05
+    scale, bias = float(made.text_audio_logit_scale), float(made.text_audio_logit_bias)
+    assert relative(scale * found @ golden["pe_clip"] + bias, golden["pe_clip_logits"]) < 2e-5
+    assert relative(scale * found @ golden["pe_frames"].T + bias, golden["pe_frame_logits"]) < 2e-5
+
+
+def oracle(kind: str, text: str) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """The library's model with its text state before the final norm, and the ids and mask of a text."""
+    folder = hub_folder(kind)
+    model = getattr(transformers, "PeAudioFrameLevelModel" if kind == "pe_audio_frame" else "PeAudioModel")
+    made = model.from_pretrained(folder).eval()
+    made.text_model.final_norm = torch.nn.Identity()
+    tokens = transformers.AutoTokenizer.from_pretrained(folder)([text], return_tensors="pt")
+    return made, tokens["input_ids"], tokens["attention_mask"]
+
+
+@pytest.mark.parametrize("kind", ["pe_audio", "pe_audio_video", "pe_audio_frame"])
+def test_pe_text_encoder_matches_the_library_and_is_exported(kind: str, tmp_path: Path) -> None:
+    values = {"kind": "pe_audio", "model": str(hub_folder(kind)), "dim": 12, "trainable": False, "projection": "none"}
+    settings = PeAudioText.model_validate(values)
+    encoder = settings.build([], tmp_path / "banks")
+    assert encoder.logit_numbers == (2.5, -1.5)
+    texts = ["a dog barks", "rain", "a deep tone sounds " * 200]
+    model, ids, mask = oracle("pe_audio" if kind == "pe_audio_video" else kind, texts[0])
+    with torch.inference_mode():
+        found = encoder(texts).values
+        own = model(input_ids=ids, attention_mask=mask, input_values=torch.zeros(1, 1, 19_200)).text_audio_embeds[0]
+    assert relative(found[0], own.numpy()) < 1e-5
+    encoder.save_assets(tmp_path)
+    again = settings.model_copy(update={"model": str(tmp_path / "text")}).build([], tmp_path / "banks")
+    with torch.inference_mode():
+        assert torch.equal(again(texts).values, found)
+    assert again.logit_numbers == (2.5, -1.5)
+
+
+def test_other_models_and_missing_weights_are_refused_as_pe_texts(tmp_path: Path) -> None:
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    values = {"kind": "pe_audio", "dim": 12, "trainable": False, "projection": "none"}
+    other = PeAudioText.model_validate(values | {"model": str(hub_folder("clap"))})
+    with pytest.raises(KitError, match=r"is no PE-AV or PE-A-Frame: its config.json says model_type clap; name such"):
+        other.build([], tmp_path)
+    folder = tmp_path / "model"
+    shutil.copytree(hub_folder("pe_audio"), folder)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["text_audio_head.proj.weight"]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(KitError, match=r"has no weights for 1 tensors, such as text_audio_head.proj.weight; download"):
+        PeAudioText.model_validate(values | {"model": str(folder)}).build([], tmp_path)
+    wrong = PeAudioText.model_validate(values | {"model": str(hub_folder("pe_audio")), "dim": 13})
+    with pytest.raises(KitError, match="gives vectors of 12 values, but text.dim is 13; set text.dim to 12"):
+        wrong.build([], tmp_path)
