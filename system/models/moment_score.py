@@ -73,9 +73,7 @@ class MomentScore(nn.Module):
         return self.affine(cosines), lengths
 
 
-def frame_cosines(
-    clips: Embeddings, captions: Embedded, unit_length: bool = True
-) -> tuple[torch.Tensor, torch.Tensor]:
+def frame_cosines(clips: Embeddings, captions: Embedded, unit_length: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the cosine of every frame of each clip with the one caption of the clip.
 
     unit_length: Whether vectors are scaled to length 1; if False, the results are dot products.

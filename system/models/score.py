@@ -20,7 +20,8 @@ class ScoreSettings(Strict):
     """Settings of a score.
 
     of_series: Whether it reads a clip's series of frames, instead of one vector. of_words: Whether it reads a caption's
-    series of words. unit_length: Whether it depends only on the directions of the embeddings. meaning: Explanation of a score for readers.
+    series of words. unit_length: Whether it depends only on the directions of the embeddings. meaning: Explanation of
+    a score for readers.
     """
 
     kind: str

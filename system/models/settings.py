@@ -4,22 +4,43 @@ The settings of a model in a recipe: its encoders of clips and captions, and its
 """
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any, cast
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from data_tools.documents.strict import Strict, mistakes
+from data_tools.errors import KitError
 from system.models.audio import Audio
 from system.models.base import EncoderKind
+from system.models.published import settings_of
 from system.models.score import Score
 from system.models.text import Text
 
 
 class Model(Strict):
+    """Encoders of clips and captions, and their score. `model: {kind: published, model: NAME}` stands for all keys of a
+    published model of audio and text (CLAP, PE-AV, PE-A-Frame), by its hub name or folder."""
+
     audio: Audio  # the encoder of clips
     text: Text  # the encoder of captions
     score: Score  # score of an embedded clip and an embedded caption
     learned_temperature: Annotated[float, Field(gt=0, le=1)] | None = None  # start value of a learned temperature
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_published(cls, values: Any) -> Any:
+        """Replace the two keys of a published model by all its settings."""
+        if not isinstance(values, dict) or values.get("kind") != "published":
+            return values
+        name, others = values.get("model"), sorted(values.keys() - {"kind", "model"})
+        if others:
+            raise cast(ValidationError, mistakes([((others[0],), "not a key of kind published; it has only model")]))
+        if not isinstance(name, str):
+            raise cast(ValidationError, mistakes([(("model",), "kind published needs a hub name or a folder")]))
+        try:
+            return settings_of(name)
+        except KitError as error:
+            raise cast(ValidationError, mistakes([(("model",), str(error))])) from error
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Model":

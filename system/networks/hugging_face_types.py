@@ -60,9 +60,7 @@ ROWS: dict[Type, Row] = {
     "unispeech": Row("UniSpeechModel"),
     "unispeech-sat": Row("UniSpeechSatModel"),
     "wav2vec2-bert": Row("Wav2Vec2BertModel", "SeamlessM4TFeatureExtractor"),
-    "pe_audio": Row(
-        "PeAudioModel", "PeAudioFeatureExtractor", 48_000, None, "pooler_output", ("pe_audio_video",)
-    ),
+    "pe_audio": Row("PeAudioModel", "PeAudioFeatureExtractor", 48_000, None, "pooler_output", ("pe_audio_video",)),
 }
 
 # Frames per second; for AST and CLAP the tokens of all frequencies count as one.

@@ -29,7 +29,7 @@ def read_config(folder: Path) -> PeAudioConfig:
     return PeAudioConfig(text_config=config.text_config, audio_config=config.audio_config)
 
 
-class PeSounds(PeAudioPreTrainedModel):
+class PeSounds(PeAudioPreTrainedModel):  # type: ignore[misc]
     """Waves -> embeddings in the space of texts, of the clip and of its frames of 0.04 s.
 
     It equals get_audio_embeds of PeAudioModel (clip) and of PeAudioFrameLevelModel (frames). Embeddings do not have
@@ -60,7 +60,7 @@ class PeSounds(PeAudioPreTrainedModel):
         )
 
 
-class PeTexts(PeAudioPreTrainedModel):
+class PeTexts(PeAudioPreTrainedModel):  # type: ignore[misc]
     """Tokens of texts -> embeddings (B, D) in the space of sounds, and the numbers that turn dot products into logits.
 
     The text's state is the tensor that enters the final norm of the text model, at token 0. The original code takes the

@@ -164,9 +164,7 @@ def locate(
             raise KitError(f"model {ranker.name} only has published scores of frames; {hint}")
         members.append((score, series_of(ranker, queries, sliding)[1]))
     published = None if fit is not None else members[0][0].published_threshold
-    decoding = Decoding(
-        round_to=round_to, windows=get_moments_edition().max_windows, threshold=threshold or published
-    )
+    decoding = Decoding(round_to=round_to, windows=get_moments_edition().max_windows, threshold=threshold or published)
     if len(members) > 1:
         return windows_of_several(members, decoding)
     return windows_of(*members[0], by or (WAYS[0] if published is None else "thresholds"), decoding)

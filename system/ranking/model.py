@@ -88,7 +88,9 @@ class KnownFeatures(ClipSource):
             size = counted(len(listed.clips), "clip")
             raise KitError(f"nothing to rank: none of {size} can be read; repair the audio files")
         embedded, norms = embed_pool(model, clips, self._features)
-        return ModelPool(clips=clips, skipped=listed.others, norms=norms, embedded=embedded, unit_length=model.unit_length)
+        return ModelPool(
+            clips=clips, skipped=listed.others, norms=norms, embedded=embedded, unit_length=model.unit_length
+        )
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
         """Return the frames that are already known, whatever `clips` is; they cover `clips`."""

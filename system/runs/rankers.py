@@ -22,6 +22,7 @@ from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.folder import Run
 from system.runs.open import Trained, open_trained, score_of_windows
+from system.runs.untrained import is_recipe, is_untrained, open_untrained
 
 
 def open_ranker(
@@ -33,7 +34,7 @@ def open_ranker(
     cache: Path | None = None,
     with_windows: bool = False,
 ) -> Ranker:
-    """Open the ranker of a run or an exported model, for any clips and queries.
+    """Open the ranker of a run, an exported model, or a model that needs no training, for any clips and queries.
 
     A run ranks by the given checkpoint, or else by its first rank entry that is no mean. Entries with metrics take
     precedence over entries of blind sets.
@@ -42,9 +43,13 @@ def open_ranker(
         stage, checkpoint, changes, device: See open_trained.
         cache: Folder of cached embeddings of clips; None: that of cache_folder.
         with_windows: Whether to find the windows of recordings too, if the model is one of moments.
-    Raises: The errors of open_trained.
+    Raises: The errors of open_trained, and of open_untrained for a hub model or a recipe.
     """
     cache = cache_folder(cache)
+    if is_untrained(folder):
+        if stage or checkpoint:
+            raise KitError(f"{folder} is a published model without stages; leave out --stage and --checkpoint")
+        return ranker_of(open_untrained(folder, changes, device, frame_banks(cache)), cache, with_windows)
 
     def opened(stage: str | None, checkpoint: str | None) -> ModelRanker:
         """Open the model at a stage's checkpoint as a ranker."""
@@ -140,12 +145,15 @@ def _windows_of(trained: Trained, score: MomentScore) -> Windows:
 def clips_to_rank(model: Path, split: str | None) -> Listed:
     """List the clips that the first rank entry of a model's recipe ranks.
 
-    model: Folder of a run or an exported model.
-    split: A split of the manifest, instead of the entry's split. Raises KitError if the recipe ranks no clips, and
-    DataError as read_manifest does.
+    model: Folder of a run or an exported model, or a recipe.
+    split: A split of the manifest, instead of the entry's split. Raises KitError if the recipe ranks no clips, and for
+    a hub model, and DataError as read_manifest does.
     """
+    if is_untrained(model) and not is_recipe(model):
+        raise KitError(f"the published model {model} ranks no clips by itself; name a folder of sounds with --audio")
     path = model / "resolved.json"
-    recipe = load_recipe(path if path.exists() else model / "recipe.json").recipe
+    path = model if is_recipe(model) else path if path.exists() else model / "recipe.json"
+    recipe = load_recipe(path).recipe
     ranked = next(iter(recipe.scored or recipe.rank_moments), None)
     if ranked is None:
         raise KitError(

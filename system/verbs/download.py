@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from data_tools.classify.model_files import fetch
+from data_tools.classify.model_files import fetch, local_folder
 from data_tools.datasets.download import download
 from data_tools.errors import KitError
 from system.experts.base import ExpertSettings
 from system.models.settings import Model
-from system.recipe.load import load_recipe
+from system.recipe.load import SUFFIXES, load_recipe
 from system.verbs.options import add_recipe_arguments
 
 CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar", ".safetensors", ".zip")
@@ -29,7 +29,7 @@ class Published(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `download` to its parser."""
-    add_recipe_arguments(parser, runs=False)
+    add_recipe_arguments(parser, runs=False, what="a recipe (.yaml), or the hub name of a model")
     parser.add_argument(
         "--show", action="store_true", help="only print the files and their addresses, without downloading"
     )
@@ -37,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `download`: fetch the missing published files of a recipe. Returns: The exit status."""
+    if arguments.recipe.suffix not in SUFFIXES and not arguments.recipe.exists():
+        return _download_model(str(arguments.recipe), arguments.show)
     download_errors: list[str] = []
     model = load_recipe(arguments.recipe, arguments.set).recipe.model
     for name, expert in model.audio.experts.items():
@@ -61,6 +63,13 @@ def run(arguments: argparse.Namespace) -> int:
         download_errors += problems
     if download_errors:
         raise KitError("\n".join(download_errors))
+    return 0
+
+
+def _download_model(name: str, only_show: bool) -> int:
+    """Fetch a hub model by its name, unless `only_show`, and print its folder. Returns: The exit status."""
+    folder = local_folder(name, "model") if only_show else fetch(name, "model")
+    print(f"hub model {name}: {f'in {folder}' if folder else 'not on this machine'}")
     return 0
 
 

@@ -14,12 +14,12 @@ from data_tools.errors import KitError
 from data_tools.files import replacing
 from data_tools.manifest import caption_queries
 from system.ranking.listing import list_clips
-from system.verbs.options import add_cache_argument, add_changes_argument, add_checkpoint_arguments, ranker_of
+from system.verbs.options import MODEL, add_cache_argument, add_changes_argument, add_checkpoint_arguments, ranker_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `embeddings` to its parser."""
-    parser.add_argument("model", type=Path, help="folder of a run or an exported model")
+    parser.add_argument("model", type=Path, help=MODEL)
     parser.add_argument(
         "audio", type=Path, help="the clips: a folder of audio files, with its subfolders, or a manifest (.jsonl)"
     )

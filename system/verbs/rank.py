@@ -16,6 +16,7 @@ from system.ranking.listing import list_clips
 from system.ranking.locate import WAYS, Sliding, locate, read_for_fit, read_moment_queries, truth_file, write_windows
 from system.ranking.write import write_ranking
 from system.verbs.options import (
+    MODEL,
     add_cache_argument,
     add_changes_argument,
     add_checkpoint_arguments,
@@ -28,7 +29,7 @@ PIECE, HOP = 10.0, 1.0  # seconds; from published zero-shot results with sliding
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `rank` to its parser."""
-    model = "a run's folder, or an exported model; with --windows several, whose results are averaged"
+    model = f"{MODEL}; with --windows several, whose results are averaged"
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help=model)
     parser.add_argument(
         "--audio", type=Path, required=True, help="the clips to rank: a manifest (.jsonl), or a folder of audio files"

@@ -14,6 +14,7 @@ from system.ranking.listing import list_clips
 from system.serve.search import Search, SearchQuery
 from system.verbs.json_output import ClipFound, QueryAnswer, SearchReport
 from system.verbs.options import (
+    MODEL,
     add_cache_argument,
     add_changes_argument,
     add_checkpoint_arguments,
@@ -26,11 +27,11 @@ log = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `search` to its parser."""
-    parser.add_argument("model", type=Path, help="folder of a run or an exported model")
-    parser.add_argument(
-        "audio", type=Path, help="the clips: a folder of audio files, with its subfolders, or a manifest (.jsonl)"
-    )
-    parser.add_argument("queries", nargs="+", metavar="QUERY", help='a description of a sound, such as "a dog barks"')
+    parser.add_argument("model", type=Path, help=MODEL)
+    words = 'the clips, then descriptions of sounds, such as data/sounds "a dog barks"; with --audio only descriptions'
+    parser.add_argument("queries", nargs="+", metavar="AUDIO QUERY", help=words)
+    audio = "the clips: a folder of audio files, with its subfolders, or a manifest (.jsonl), instead of AUDIO"
+    parser.add_argument("--audio", type=Path, metavar="FOLDER", help=audio)
     parser.add_argument(
         "--top", type=positive, default=10, help="number of clips to print per query (default: %(default)s)"
     )
@@ -43,12 +44,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `search`: print the best clips of each query. Returns: The exit status."""
-    if empty := [number for number, text in enumerate(arguments.queries, start=1) if not text.strip()]:
+    audio, *queries = [arguments.audio, *arguments.queries] if arguments.audio else arguments.queries
+    if not queries:
+        raise KitError("no query; describe a sound after the clips: python -m system search MODEL AUDIO QUERY")
+    if empty := [number for number, text in enumerate(queries, start=1) if not text.strip()]:
         raise KitError(f"query {empty[0]} is empty; describe a sound, or leave it out")
-    listed = list_clips(arguments.audio, arguments.split)  # its errors are reported before the model is loaded
+    listed = list_clips(Path(audio), arguments.split)  # its errors are reported before the model is loaded
     ranker = ranker_of(arguments, arguments.model)
     search = Search(ranker, ranker.open(listed))
-    answers = search.answer([SearchQuery(text, arguments.top) for text in arguments.queries])
+    answers = search.answer([SearchQuery(text, arguments.top) for text in queries])
     found = [
         QueryAnswer(
             query=text,
@@ -57,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
                 ClipFound(path=search.clips[hit.row].path, score=round(hit.score, 6)) for hit in hits
             ],
         )
-        for text, (hits, unknown) in zip(arguments.queries, answers, strict=True)
+        for text, (hits, unknown) in zip(queries, answers, strict=True)
     ]  # fmt: skip
     if arguments.json:
         print_report(SearchReport(clips=len(search.clips), skipped=dict(search.pool.skipped), queries=found))

@@ -12,12 +12,12 @@ from system.ranking.listing import list_clips
 from system.runs.rankers import clips_to_rank
 from system.serve.listening import about_of, bound, serve
 from system.serve.search import Search
-from system.verbs.options import add_cache_argument, add_changes_argument, add_checkpoint_arguments, ranker_of
+from system.verbs.options import MODEL, add_cache_argument, add_changes_argument, add_checkpoint_arguments, ranker_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `serve` to its parser."""
-    parser.add_argument("model", type=Path, help="folder of a run or an exported model")
+    parser.add_argument("model", type=Path, help=MODEL)
     audio = "a manifest (.jsonl), or a folder of audio files (default: the clips that the recipe ranks)"
     parser.add_argument("--audio", type=Path, help=audio)
     split = "of a manifest: only this split's clips (default: all, or those that the recipe ranks)"

@@ -49,7 +49,9 @@ def golden(goldens: Path) -> dict[str, np.ndarray]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model with filled weights, saved as published ones are."""
     folder = tmp_path_factory.mktemp("pe")
-    model = transformers.PeAudioModel(transformers.PeAudioConfig(audio_config=AUDIO | {"dac_config": CODER}, text_config=TEXT))
+    model = transformers.PeAudioModel(
+        transformers.PeAudioConfig(audio_config=AUDIO | {"dac_config": CODER}, text_config=TEXT)
+    )
     model.load_state_dict({key: filled(key, tuple(value.shape)) for key, value in model.state_dict().items()})
     model.save_pretrained(folder)
     transformers.PeAudioFeatureExtractor().save_pretrained(folder)
@@ -134,5 +136,5 @@ def test_other_models_and_missing_weights_are_refused_as_pe_texts(tmp_path: Path
     with pytest.raises(KitError, match=r"has no weights for 1 tensors, such as text_audio_head.proj.weight; download"):
         PeAudioText.model_validate(values | {"model": str(folder)}).build([], tmp_path)
     wrong = PeAudioText.model_validate(values | {"model": str(hub_folder("pe_audio")), "dim": 13})
-    with pytest.raises(KitError, match="gives vectors of 12 values, but text.dim is 13; set text.dim to 12"):
+    with pytest.raises(KitError, match=r"gives vectors of 12 values, but text.dim is 13; set text.dim to 12"):
         wrong.build([], tmp_path)

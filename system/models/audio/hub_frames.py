@@ -18,7 +18,7 @@ class HubFrames(HuggingFace):
     """Every frame of a frozen audio model of transformers: PE-A-Frame's projected frames, 25 per second. Long clips are
     cut into segments, whose frames follow each other. It has no trained layer, and needs a score of frames."""
 
-    kind: Literal["hugging_face_frames"]  # type: ignore[assignment]
+    kind: Literal["hugging_face_frames"]
     type: Literal["pe_audio"]  # type: ignore[assignment]  # model_type of its config.json, or pe_audio_video
 
     @property

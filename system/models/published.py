@@ -1,0 +1,98 @@
+"""Settings of published models of audio and text.
+
+A published model embeds sounds and sentences in one space, so that it ranks clips without training. Never imports
+torch.
+"""
+
+import re
+from typing import Any
+
+from data_tools.classify.model_files import local_folder
+from data_tools.errors import KitError
+from system.networks.hub_configs import model_config
+from system.networks.hugging_face_types import ROWS
+
+CLAP_SECONDS, PE_SECONDS = 10, 30  # of a segment; longer clips are cut
+EXAMPLES = "laion/clap-htsat-unfused (CLAP), facebook/pe-av-small (PE-AV) or facebook/pe-a-frame-small (PE-A-Frame)"
+FRAME_MODEL = "PeAudioFrameLevelModel"
+# Model types and embedding sizes of names on the hub, used until their config.json is on this machine.
+_NAMES: dict[str, dict[str, Any]] = {
+    r"laion/(clap-htsat|larger_clap)[\w-]*": {"model_type": "clap", "projection_dim": 512},
+    r"facebook/pe-av-[\w-]+": {"model_type": "pe_audio_video", "text_config": {"hidden_size": 1024}},
+    r"facebook/pe-a-frame-[\w-]+": {"model_type": "pe_audio", "text_config": {"hidden_size": 1024}},
+}
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """Return the settings `model` of a recipe for a published model of audio and text.
+
+    name: Hub name or folder. CLAP: projections and cosines; segments of 10 s, whose mean represents a longer clip.
+    PE-AV: logits of clips; segments of 30 s. PE-A-Frame: logits of frames, 25 per second.
+    Raises KitError for a model of another type, and for one that is not known on this machine.
+    """
+    config = config_of(name)
+    if problem := type_problem(name, config):
+        raise KitError(problem)
+    if config["model_type"] == "clap":
+        return _of_clap(name, int(config.get("projection_dim", 512)))
+    dim = int(config.get("text_config", {}).get("hidden_size", 1024))
+    return _of_pe(name, dim, is_of_frames(name, config))
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """Return the config.json of a model, or facts that follow from its name on the hub.
+
+    Raises KitError if there is neither.
+    """
+    if (config := model_config(name, "model")) is not None:
+        return config
+    if local_folder(name, "model") is not None:
+        raise KitError(f"model {name}: no readable config.json; name a model of audio and text, such as {EXAMPLES}")
+    facts = next((facts for pattern, facts in _NAMES.items() if re.fullmatch(pattern, name)), None)
+    if facts is None:
+        raise KitError(f"model {name} is neither a folder nor in the hub's cache; {how_to_fetch(name)}")
+    return facts
+
+
+def how_to_fetch(name: str) -> str:
+    """Return the way to get a model that is not on this machine, for messages."""
+    return f"fetch it while online with python -m system download {name}, or name a folder that contains the model"
+
+
+def type_problem(name: str, config: dict[str, Any]) -> str | None:
+    """Return an error message unless a config.json is that of a model of audio and text."""
+    found = config.get("model_type")
+    if found in ("clap", "pe_audio", "pe_audio_video"):
+        return None
+    known: list[str] = list(ROWS)
+    missing = "text" if found in known else "audio"
+    return (
+        f"model {name} (type {found}) has no {missing} side, so it cannot compare sounds with sentences; name a model "
+        f"of audio and text, such as {EXAMPLES}, a run, an exported model, or a recipe without stages"
+    )
+
+
+def is_of_frames(name: str, config: dict[str, Any]) -> bool:
+    """Return whether a PE model is PE-A-Frame: by the architecture in its config.json, or by its name."""
+    return FRAME_MODEL in config.get("architectures", ()) or "pe-a-frame" in name.lower()
+
+
+def _of_clap(name: str, dim: int) -> dict[str, Any]:
+    """Return the settings of a CLAP. dim: Size of its projections."""
+    audio = {"kind": "hugging_face", "type": "clap_audio_model", **_frozen(name, CLAP_SECONDS)}
+    text = {"kind": "clap", "model": name, "dim": dim, "trainable": False, "projection": "none"}
+    return {"audio": audio, "text": text, "score": {"kind": "cosine"}}
+
+
+def _of_pe(name: str, dim: int, has_frames: bool) -> dict[str, Any]:
+    """Return the settings of a PE-AV, or of a PE-A-Frame if `has_frames`. dim: Size of its embeddings."""
+    kind = "hugging_face_frames" if has_frames else "hugging_face"
+    audio = {"kind": kind, "type": "pe_audio", **_frozen(name, PE_SECONDS)}
+    text = {"kind": "pe_audio", "model": name, "dim": dim, "trainable": False, "projection": "none"}
+    return {"audio": audio, "text": text, "score": {"kind": "frame_dot_products" if has_frames else "dot_product"}}
+
+
+def _frozen(name: str, seconds: int) -> dict[str, Any]:
+    """Return the settings of a frozen audio model on consecutive segments of some seconds, without a trained layer."""
+    lengths = {"segment_seconds": seconds, "hop_seconds": seconds, "max_seconds": 30}
+    return {"model": name, "trainable": False, **lengths, "segment_pooling": "mean", "hidden": None, "head": "none"}

@@ -1,0 +1,93 @@
+"""Open models by their published weights.
+
+Open models that need no training: a model of audio and text of the hub, or a recipe without stages.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+
+from data_tools.classify.model_files import PACKAGES, local_folder
+from data_tools.errors import KitError
+from submission.runs.record import ModelFacts
+from system.compute.device import device_of, moved
+from system.models.published import config_of, how_to_fetch, settings_of, type_problem
+from system.models.settings import Model
+from system.recipe import schema
+from system.recipe.load import SUFFIXES, load_recipe
+from system.runs.open import PUBLISHED, Trained, build_model, identities
+
+HUB_FILES = ("config.json", "modules.json")  # one of them is in every folder of a hub model
+KIT_FILES = ("model.json", "recipe.json", "resolved.json")  # of exported models and runs
+
+
+def is_untrained(name: Path) -> bool:
+    """Return whether a name is that of a recipe or of a hub model, instead of a run or an exported model.
+
+    A name that does not exist counts as one of the hub if it has the form OWNER/NAME and OWNER is no folder here.
+    """
+    if name.is_dir():
+        return any((name / one).exists() for one in HUB_FILES) and not any((name / one).exists() for one in KIT_FILES)
+    if name.exists():
+        return is_recipe(name)
+    is_hub_name = len(name.parts) == 2 and not name.is_absolute() and name.parts[0] not in (".", "..")
+    return str(name) in PACKAGES or (is_hub_name and not name.parent.exists())
+
+
+def is_recipe(name: Path) -> bool:
+    """Return whether a name is that of a recipe's file."""
+    return name.suffix in SUFFIXES and not name.is_dir()
+
+
+def open_untrained(
+    name: Path,
+    changes: list[str] | None = None,
+    device: torch.device | None = None,
+    banks: Path = Path("banks"),
+) -> Trained:
+    """Open a model by its published weights.
+
+    Args:
+        name: A recipe without stages, or a hub name or folder of a model of audio and text.
+        changes: Changed settings of the recipe.
+        device: None for this machine's default device.
+        banks: Folder of the vectors of texts; `changes` may name another one for a recipe.
+    Raises: KitError for a recipe with layers that must be trained, for a hub model without audio or text, and for one
+        that is not on this machine; nothing is downloaded.
+    """
+    if is_recipe(name):
+        recipe = _recipe_without_stages(name, [f"banks={json.dumps(str(banks))}", *(changes or [])])
+    elif changes:
+        raise KitError(f"--set {changes[0]}: {name} has no settings; write a recipe with model.kind published instead")
+    else:
+        recipe = _recipe_of_hub(str(name), banks)
+    model = moved(build_model(recipe, []), device or device_of())
+    model.audio.load_pretrained()
+    facts = ModelFacts(recipe=recipe.name, checkpoint=PUBLISHED, experts=identities(recipe), text=model.text.identity())
+    return Trained(model, recipe, facts, name)
+
+
+def _recipe_without_stages(path: Path, changes: list[str]) -> schema.Recipe:
+    """Read a recipe whose model needs no training. Raises KitError for another one."""
+    recipe = load_recipe(path, changes).recipe
+    if recipe.stages:
+        raise KitError(
+            f"{path} has stages that must be trained first; train it with python -m system run {path}, then name the "
+            "run's folder"
+        )
+    if part := recipe.model.unpublished:
+        raise KitError(f"{path} has no stages, but its model.{part} has layers that must be trained first; add a stage")
+    return recipe
+
+
+def _recipe_of_hub(name: str, banks: Path) -> schema.Recipe:
+    """Return a recipe that has only a published model. Raises KitError if the model is not on this machine."""
+    if problem := type_problem(name, config_of(name)):
+        raise KitError(problem)
+    if local_folder(name, "model") is None:
+        raise KitError(f"model {name} is not on this machine; {how_to_fetch(name)}")
+    model = Model.model_validate(settings_of(name))
+    return schema.Recipe.model_construct(
+        name=name, seed=1, banks=str(banks), data={}, model=model, stages={}, rank={}, teachers={}
+    )
