@@ -26,6 +26,7 @@ NO_STORE = ": not a store of Freesound sounds, or damaged at its beginning; give
 NO_PART = " column 1 (char {})); give a JSON file of WavCaps, such as fsd_final.json"
 NO_CLOTHO = "name Clotho's folder as published, and the --splits that it has"
 NO_CSV = "is YAML, such as a recipe, not a CSV, score matrix or package; to check a recipe: python -m system check"
+UNTRAINED = "has stages that must be trained first; train it with python -m system run recipe.yaml"
 NO_MODEL = "is neither a run (resolved.json) nor an exported model (model.safetensors); name such a folder"
 SPLITS = "it has development, evaluation, validation"
 OTHER_SET = "none of its queries is known: it belongs to another split or data set; give the captions that it answers"
@@ -184,8 +185,8 @@ SYSTEM = [
     ("features captions.csv", f"captions.csv{NO_RECIPE}"),
     ("run two.study.yaml", "two.study.yaml is a study; run it with: python -m system study two.study.yaml"),
     ("study recipe.yaml", "recipe.yaml is a recipe; run it with: python -m system run recipe.yaml"),
-    ("rank recipe.yaml --audio audio --queries blind.csv --out x.npy", "recipe.yaml has stages that must be trained first; train it with python -m system run"),
-    ("serve recipe.yaml", "recipe.yaml has stages that must be trained first; train it with python -m system run"),
+    ("rank recipe.yaml --audio audio --queries blind.csv --out x.npy", f"recipe.yaml {UNTRAINED}"),
+    ("serve recipe.yaml", f"recipe.yaml {UNTRAINED}"),
     ("export nowhere --out x", f"nowhere {NO_MODEL}"),
     ("rank run --audio blind.csv --queries audio --out x.npy", f"blind.csv{NO_MANIFEST}"),
     ("rank run --audio captions.csv --queries blind.csv --out x.npy", f"captions.csv{NO_MANIFEST}"),

@@ -1,4 +1,4 @@
-"""Scores by dot products of embeddings that do not have unit length."""
+"""Scores by dot products of embeddings."""
 
 import torch
 from torch import nn

@@ -25,7 +25,14 @@ MAX_SCORES = 1 << 24  # most scores of a block: 64 MiB
 
 
 class RetrievalModel(nn.Module):
-    """An audio encoder and a text encoder with one embedding size, and the score between them."""
+    """An audio encoder and a text encoder with one embedding size, and the score between them.
+
+    unit_length: Whether the score depends only on the directions of embeddings. frame_grid: Times of embedded frames;
+    None if they are those of the expert's frames.
+    """
+
+    unit_length: bool = True
+    frame_grid: Grid | None = None
 
     def __init__(self, settings: Model, text: TextEncoder, learned: Mapping[str, float] | None = None) -> None:
         """learned: Start values of the parameters of losses that are trained with the model."""

@@ -4,9 +4,9 @@ The settings of a model in a recipe: its encoders of clips and captions, and its
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
 from data_tools.documents.strict import Strict, mistakes
 from data_tools.errors import KitError
@@ -18,29 +18,10 @@ from system.models.text import Text
 
 
 class Model(Strict):
-    """Encoders of clips and captions, and their score. `model: {kind: published, model: NAME}` stands for all keys of a
-    published model of audio and text (CLAP, PE-AV, PE-A-Frame), by its hub name or folder."""
-
     audio: Audio  # the encoder of clips
     text: Text  # the encoder of captions
     score: Score  # score of an embedded clip and an embedded caption
     learned_temperature: Annotated[float, Field(gt=0, le=1)] | None = None  # start value of a learned temperature
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_published(cls, values: Any) -> Any:
-        """Replace the two keys of a published model by all its settings."""
-        if not isinstance(values, dict) or values.get("kind") != "published":
-            return values
-        name, others = values.get("model"), sorted(values.keys() - {"kind", "model"})
-        if others:
-            raise cast(ValidationError, mistakes([((others[0],), "not a key of kind published; it has only model")]))
-        if not isinstance(name, str):
-            raise cast(ValidationError, mistakes([(("model",), "kind published needs a hub name or a folder")]))
-        try:
-            return settings_of(name)
-        except KitError as error:
-            raise cast(ValidationError, mistakes([(("model",), str(error))])) from error
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Model":
@@ -116,3 +97,36 @@ class Model(Strict):
             for name, part, _ in self._encoders
             for key, text in part.missing_files()
         ]
+
+
+class PublishedModel(Strict):
+    """A published model of audio and text: CLAP, PE-AV or PE-A-Frame. It stands for all settings of its two encoders
+    and its score, which runs store. It needs no training."""
+
+    kind: Literal["published"]
+    model: str  # hub name or folder
+
+
+def _form(values: object) -> str:
+    """Return the tag of the form of a recipe's model."""
+    return "published" if isinstance(values, dict) and values.get("kind") == "published" else "model"
+
+
+def _complete(model: Model | PublishedModel) -> Model:
+    """Return a model with the settings of its encoders and score."""
+    if isinstance(model, Model):
+        return model
+    try:
+        return Model.model_validate(settings_of(model.model))
+    except KitError as error:
+        raise cast(ValidationError, mistakes([(("model",), str(error))])) from error
+
+
+if TYPE_CHECKING:
+    RecipeModel = Model
+else:
+    RecipeModel = Annotated[
+        Annotated[Model, Tag("model")] | Annotated[PublishedModel, Tag("published")],
+        Discriminator(_form),
+        AfterValidator(_complete),
+    ]

@@ -50,6 +50,11 @@ class HubAudio(SegmentNetwork):
         self.dim = _dim(type, config)
         self.frame_dim = int(config.hidden_size) if type == "clap_audio_model" else self.dim
 
+    @property
+    def fuses_crops(self) -> bool:
+        """Whether the published model combines crops of longer clips, which this class does not."""
+        return self.model_type == "clap_audio_model" and bool(self.config.enable_fusion)
+
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Compute the vector of each segment."""
         if self.training or self.row.max_seconds is not None:

@@ -24,7 +24,8 @@ def read_config(folder: Path) -> PeAudioConfig:
     Deviation: PeAudioModel.from_pretrained ignores the text settings of a checkpoint of type pe_audio_video.
     """
     kind = parse_json((folder / "config.json").read_bytes(), "config.json").get("model_type")
-    found = (PeAudioVideoConfig if kind == "pe_audio_video" else PeAudioConfig).from_pretrained(folder)
+    whole = PeAudioVideoConfig if kind == "pe_audio_video" else PeAudioConfig
+    found = whole.from_pretrained(folder, trust_remote_code=False)
     config = found.audio_config if isinstance(found, PeAudioVideoConfig) else found
     return PeAudioConfig(text_config=config.text_config, audio_config=config.audio_config)
 

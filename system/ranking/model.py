@@ -107,6 +107,10 @@ class Windows(NamedTuple):
     by: By = "posterior"
     decoding: Decoding = Decoding()
 
+    def above(self, threshold: float) -> "Windows":
+        """Return settings for windows of frames whose probabilities reach one threshold."""
+        return self._replace(by="thresholds", decoding=self.decoding.model_copy(update={"threshold": threshold}))
+
     @property
     def meanings(self) -> dict[str, str]:
         """Explanations of the numbers of frames and windows on the search page, by the names `frames` and `windows`."""

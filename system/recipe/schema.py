@@ -17,7 +17,7 @@ from data_tools.manifest import Split
 from system.batches.augment_settings import Augment
 from system.losses import Loss
 from system.losses.relevance.relax import Cider
-from system.models.settings import Model
+from system.models.settings import RecipeModel
 from system.moments.windows import By, Decoding
 from system.ranking import RankBlind, Ranked, RankMoments
 from system.ranking.base import RankEntry
@@ -249,7 +249,7 @@ class Recipe(Strict):
     decode_threads: Positive | None = None  # threads that decode audio files; null: as many as the machine has cores
     data: Annotated[dict[Name, Source], Field(min_length=1)]  # sources of clips, by the names that stages and rank use
     relevance: Cider | None = None  # similarity between captions, for losses that use it
-    model: Model  # encoders of clips and captions, and the score of their embeddings
+    model: RecipeModel  # encoders of clips and captions, and the score of their embeddings
     teachers: dict[Name, Teacher] = Field({})  # trained models that `distill` learns from, by name
     stages: dict[Name, Stage]  # trained in this order; without any, published weights or teachers are ranked
     rank: dict[Name, Ranked]  # rankings that are written at the end

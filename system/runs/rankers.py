@@ -12,7 +12,6 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query, caption_queries
 from system.batches.teachers import Taught
 from system.models.moment_score import MomentScore
-from system.moments.windows import Decoding
 from system.ranking.base import RankEntry, Ranker
 from system.ranking.cache import CachedEmbeddings, cache_folder, frame_banks
 from system.ranking.checkpoint import RankBlind
@@ -137,9 +136,8 @@ def _windows_of(trained: Trained, score: MomentScore) -> Windows:
     """Return the settings for finding windows by a model with a score of frames."""
     if entry := next(iter(trained.recipe.rank_moments.values()), None):
         return Windows(score_of_windows(trained), entry.windows, entry.decoding)
-    if score.published_threshold is not None:
-        return Windows(score_of_windows(trained), "thresholds", Decoding(threshold=score.published_threshold))
-    return Windows(score_of_windows(trained))
+    usual = Windows(score_of_windows(trained))
+    return usual if score.published_threshold is None else usual.above(score.published_threshold)
 
 
 def clips_to_rank(model: Path, split: str | None) -> Listed:

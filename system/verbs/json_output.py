@@ -9,10 +9,12 @@ class RunsReport(Report):
 
 
 class ClipFound(Report):
-    """score: The model's score, higher is better; comparable only within one query."""
+    """score: The model's score, higher is better; comparable only within one query. windows: The best three times of
+    the sound, [start, end] in seconds; null for a model that finds no times."""
 
     path: str
     score: float
+    windows: list[tuple[float, float]] | None = None
 
 
 class QueryAnswer(Report):

@@ -10,6 +10,7 @@ from pathlib import Path
 from data_tools.cli import add_json
 from data_tools.documents.strict import print_report
 from data_tools.errors import KitError
+from system.ranking.base import Hit
 from system.ranking.listing import list_clips
 from system.serve.search import Search, SearchQuery
 from system.verbs.json_output import ClipFound, QueryAnswer, SearchReport
@@ -21,6 +22,8 @@ from system.verbs.options import (
     positive,
     ranker_of,
 )
+
+SHOWN_WINDOWS = 3  # of a hit
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_changes_argument(parser)
 
 
+def _windows(hit: Hit) -> list[tuple[float, float]] | None:
+    """Return the best times of a hit in its recording, in seconds; None for a model that finds no times."""
+    if hit.located is None:
+        return None
+    return [(round(window.start, 3), round(window.end, 3)) for window in hit.located.windows[:SHOWN_WINDOWS]]
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `search`: print the best clips of each query. Returns: The exit status."""
     audio, *queries = [arguments.audio, *arguments.queries] if arguments.audio else arguments.queries
@@ -50,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     if empty := [number for number, text in enumerate(queries, start=1) if not text.strip()]:
         raise KitError(f"query {empty[0]} is empty; describe a sound, or leave it out")
     listed = list_clips(Path(audio), arguments.split)  # its errors are reported before the model is loaded
-    ranker = ranker_of(arguments, arguments.model)
+    ranker = ranker_of(arguments, arguments.model, with_windows=True)
     search = Search(ranker, ranker.open(listed))
     answers = search.answer([SearchQuery(text, arguments.top) for text in queries])
     found = [
@@ -58,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
             query=text,
             unknown=list(unknown),
             clips=None if hits is None else [
-                ClipFound(path=search.clips[hit.row].path, score=round(hit.score, 6)) for hit in hits
+                ClipFound(path=search.clips[hit.row].path, score=round(hit.score, 6), windows=_windows(hit))
+                for hit in hits
             ],
         )
         for text, (hits, unknown) in zip(queries, answers, strict=True)
@@ -71,7 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
             if answer.clips and answer.unknown:
                 print(f"      not known to the model: {', '.join(answer.unknown)}")
             for rank, clip in enumerate(answer.clips or [], 1):
-                print(f"{rank:4}  {clip.score:7.4f}  {clip.path}")
+                times = ", ".join(f"{start:.2f} to {end:.2f} s" for start, end in clip.windows or [])
+                print(f"{rank:4}  {clip.score:7.4f}  {clip.path}{times and f'  {times}'}")
     unreadable = [answer.query for answer in found if answer.clips is None]
     for text in unreadable:
         log.error("error: the model knows no word of %r; reword it", text[:60])

@@ -1,4 +1,4 @@
-"""Frames of an audio model of the hub, as they are: settings. Never imports torch."""
+"""Unchanged frames of hub models: settings. Never imports torch."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
@@ -18,8 +18,8 @@ class HubFrames(HuggingFace):
     """Every frame of a frozen audio model of transformers: PE-A-Frame's projected frames, 25 per second. Long clips are
     cut into segments, whose frames follow each other. It has no trained layer, and needs a score of frames."""
 
-    kind: Literal["hugging_face_frames"]
-    type: Literal["pe_audio"]  # type: ignore[assignment]  # model_type of its config.json, or pe_audio_video
+    kind: Literal["hugging_face_frames"]  # type: ignore[assignment]
+    type: Literal["pe_audio"]  # model_type of its config.json, or pe_audio_video
 
     @property
     def embeds_series(self) -> bool:

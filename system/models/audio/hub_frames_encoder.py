@@ -1,4 +1,4 @@
-"""Frames of an audio model of the hub, as they are: encoder."""
+"""Unchanged frames of hub models: encoder."""
 
 from pathlib import Path
 

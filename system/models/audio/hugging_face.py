@@ -3,6 +3,7 @@
 Audio models of the hub on waveforms, trained or frozen, followed by an embedding layer. Never imports torch.
 """
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,6 +17,8 @@ from system.models.base import Facts, hub_facts
 from system.models.costs import UnknownSizeError, unknown_if_it_fails
 from system.networks.hub_configs import UNKNOWN, model_config
 from system.networks.hugging_face_types import ROWS, Type, type_problem
+
+log = logging.getLogger(__name__)
 
 UNKNOWN_DIM = 768  # assumed D of a model whose configuration is not known
 
@@ -100,7 +103,13 @@ class HuggingFace(Segmented):
         """Build the network from the model's folder, fetched if missing."""
         from system.networks.hugging_face import read_folder
 
-        return read_folder(self.type, fetch(self.model, "audio model"))
+        network = read_folder(self.type, fetch(self.model, "audio model"))
+        if network.fuses_crops:
+            log.warning(
+                "audio model %s: combines crops of clips over %g s (enable_fusion); here such clips are the mean of "
+                "segments, as for other CLAPs", self.model, self.limits[1],
+            )  # fmt: skip
+        return network
 
     def build_network_without_files(self) -> Network:
         """Build the network from its configuration only. Raises UnknownSizeError if that is not known."""

@@ -1,4 +1,4 @@
-"""The text encoder of PE-AV and PE-A-Frame: settings. Never imports torch."""
+"""PE-AV's text encoder: settings. Never imports torch."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal

