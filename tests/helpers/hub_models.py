@@ -86,8 +86,8 @@ def _pe_audio(kind: str) -> Any:
     model = (hf.PeAudioFrameLevelModel if kind == "pe_audio_frame" else hf.PeAudioModel)(config)
     with torch.no_grad():
         for name, value in model.named_parameters():
-            value.mul_(3.0) if value.ndim > 1 and "dac" not in name else value.add_(0.2 * torch.randn_like(value))
-        model.text_audio_logit_scale.fill_(8.0)
+            value.mul_(15.0) if value.ndim > 1 and "dac" not in name else value.add_(0.2 * torch.randn_like(value))
+        model.text_audio_logit_scale.fill_(2.0)
         model.text_audio_logit_bias.fill_(-1.0)
     return model
 

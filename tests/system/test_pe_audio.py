@@ -105,7 +105,7 @@ def test_pe_text_encoder_matches_the_library_and_is_exported(kind: str, tmp_path
     values = {"kind": "pe_audio", "model": str(hub_folder(kind)), "dim": 12, "trainable": False, "projection": "none"}
     settings = PeAudioText.model_validate(values)
     encoder = settings.build([], tmp_path / "banks")
-    assert encoder.logit_numbers == (8.0, -1.0)
+    assert encoder.logit_numbers == (2.0, -1.0)
     texts = ["a dog barks", "rain", "a deep tone sounds " * 200]
     model, ids, mask = oracle("pe_audio" if kind == "pe_audio_video" else kind, texts[0])
     with torch.inference_mode():
@@ -116,7 +116,7 @@ def test_pe_text_encoder_matches_the_library_and_is_exported(kind: str, tmp_path
     again = settings.model_copy(update={"model": str(tmp_path / "text")}).build([], tmp_path / "banks")
     with torch.inference_mode():
         assert torch.equal(again(texts).values, found)
-    assert again.logit_numbers == (8.0, -1.0)
+    assert again.logit_numbers == (2.0, -1.0)
 
 
 def test_other_models_and_missing_weights_are_refused_as_pe_texts(tmp_path: Path) -> None:

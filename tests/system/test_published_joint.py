@@ -159,7 +159,7 @@ def test_python_embeddings_are_those_of_the_model(sounds: Path, tmp_path: Path) 
     model = load_model(hub_folder("pe_audio"), cache=tmp_path)
     clip, text = sounds / "002.ogg", QUERIES[0]
     audio, texts = model.encode_audio(clip, normalize=False), model.encode_text(text, normalize=False)
-    assert 8.0 * (texts @ audio.T).item() - 1.0 == pytest.approx(clip_logit(clip, text), rel=1e-4)
+    assert 2.0 * (texts @ audio.T).item() - 1.0 == pytest.approx(clip_logit(clip, text), rel=1e-4)
     assert abs(np.linalg.norm(audio) - 1) > 0.1, "not scaled to length 1"
 
 
@@ -400,3 +400,39 @@ def test_clap_with_fusion_is_warned_about_and_averages_segments(
     caplog.clear()
     load_model(hub_folder("clap"), cache=tmp_path)
     assert "enable_fusion" not in caplog.text
+
+
+@pytest.mark.parametrize(("kind", "name"), [("pe_audio_video", "pe_av"), ("pe_audio_frame", "pe_a_frame")])
+def test_shipped_recipes_run_and_are_exported(
+    kind: str, name: str, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clips = [
+        Clip(id=path.name, file_name=path.name, path=str(path), source="s", split="evaluation", captions=[text])
+        for path, text in zip(
+            write_sounds(tmp_path / "sounds", 7, 12), (f"{text} {n}" for n in range(4) for text in QUERIES), strict=True
+        )
+    ]
+    write_manifest(tmp_path / "m.jsonl", clips)
+    changes = [f"model.model={hub_folder(kind)}", f"banks={tmp_path / 'banks'}", "rank.evaluation.edition=custom"]
+    changes += [
+        f"data.evaluation.manifest={tmp_path / 'm.jsonl'}",
+        "data.evaluation.make=",
+        "rank.evaluation.csv=false",
+    ]
+    options = [word for change in changes for word in ("--set", change)]
+    run = tmp_path / "run"
+    assert main(["run", str(root / f"recipes/zero_shot/{name}.yaml"), *options, "--out", str(run)]) == 0
+    matrix = read_scores(run / "scores/evaluation.npy")
+    assert main(["export", str(run), "--out", str(tmp_path / "model")]) == 0
+    found = []
+    for model in (run, tmp_path / "model", hub_folder(kind)):
+        capsys.readouterr()
+        given = ["--json", "--top", "12", "--cache", str(tmp_path / model.name)]
+        assert main(["search", str(model), str(tmp_path / "sounds"), f"{QUERIES[0]} 0", *given]) == 0
+        (answer,) = json.loads(capsys.readouterr().out)["queries"]
+        found.append([(clip["path"], clip["score"], clip["windows"]) for clip in answer["clips"]])
+    assert found[0] == found[1] == found[2]
+    row = matrix.values[matrix.query_texts.index(f"{QUERIES[0]} 0")]
+    best = matrix.file_names[int(row.argmax())]
+    assert found[0][0][0].endswith(best)
+    assert found[0][0][1] == pytest.approx(float(row.max()), rel=1e-5, abs=1e-5)
