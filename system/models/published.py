@@ -12,7 +12,7 @@ from data_tools.errors import KitError
 from system.networks.hub_configs import model_config
 from system.networks.hugging_face_types import ROWS
 
-CLAP_SECONDS, PE_SECONDS = 10, 30  # of a segment; longer clips are cut
+CLAP_SECONDS, PE_SECONDS, GEMMA_SECONDS = 10, 30, 30  # of a segment; longer clips are cut
 EXAMPLES = "laion/clap-htsat-unfused (CLAP), facebook/pe-av-small (PE-AV) or facebook/pe-a-frame-small (PE-A-Frame)"
 FRAME_MODEL = "PeAudioFrameLevelModel"
 # Model types and embedding sizes of names on the hub, used until their config.json is on this machine.
@@ -20,6 +20,11 @@ _NAMES: dict[str, dict[str, Any]] = {
     r"laion/(clap-htsat|larger_clap)[\w-]*": {"model_type": "clap", "projection_dim": 512},
     r"facebook/pe-av-[\w-]+": {"model_type": "pe_audio_video", "text_config": {"hidden_size": 1024}},
     r"facebook/pe-a-frame-[\w-]+": {"model_type": "pe_audio", "text_config": {"hidden_size": 1024}},
+    r"google/embeddinggemma-2[\w-]*": {
+        "model_type": "embedding_gemma2",
+        "text_config": {"embedding_dim": 768},
+        "audio_config": {},
+    },
 }
 
 
@@ -27,7 +32,8 @@ def settings_of(name: str) -> dict[str, Any]:
     """Return the settings `model` of a recipe for a published model of audio and text.
 
     name: Hub name or folder. CLAP: projections and cosines; segments of 10 s, whose mean represents a longer clip.
-    PE-AV: logits of clips; segments of 30 s. PE-A-Frame: logits of frames, 25 per second.
+    PE-AV: logits of clips; segments of 30 s. PE-A-Frame: logits of frames, 25 per second. EmbeddingGemma 2: cosines;
+    segments of 30 s.
     Raises KitError for a model of another type, and for one that is not known on this machine.
     """
     config = config_of(name)
@@ -35,6 +41,8 @@ def settings_of(name: str) -> dict[str, Any]:
         raise KitError(problem)
     if config["model_type"] == "clap":
         return _of_clap(name, int(config.get("projection_dim", 512)))
+    if config["model_type"] == "embedding_gemma2":
+        return _of_gemma(name, int(config.get("text_config", {}).get("embedding_dim", 768)))
     dim = int(config.get("text_config", {}).get("hidden_size", 1024))
     return _of_pe(name, dim, is_of_frames(name, config))
 
@@ -64,8 +72,10 @@ def type_problem(name: str, config: dict[str, Any]) -> str | None:
     found = config.get("model_type")
     if found in ("clap", "pe_audio", "pe_audio_video"):
         return None
+    if found == "embedding_gemma2" and config.get("audio_config") is not None:
+        return None
     known: list[str] = list(ROWS)
-    missing = "text" if found in known else "audio"
+    missing = "text" if found in known and found != "embedding_gemma2" else "audio"
     return (
         f"model {name} (type {found}) has no {missing} side, so it cannot compare sounds with sentences; name a model "
         f"of audio and text, such as {EXAMPLES}, a run, an exported model, or a recipe without stages"
@@ -81,6 +91,13 @@ def _of_clap(name: str, dim: int) -> dict[str, Any]:
     """Return the settings of a CLAP. dim: Size of its projections."""
     audio = {"kind": "hugging_face", "type": "clap_audio_model", **_frozen(name, CLAP_SECONDS)}
     text = {"kind": "clap", "model": name, "dim": dim, "trainable": False, "projection": "none"}
+    return {"audio": audio, "text": text, "score": {"kind": "cosine"}}
+
+
+def _of_gemma(name: str, dim: int) -> dict[str, Any]:
+    """Return the settings of an EmbeddingGemma 2. dim: Size of its embeddings."""
+    audio = {"kind": "hugging_face", "type": "embedding_gemma2", **_frozen(name, GEMMA_SECONDS)}
+    text = {"kind": "embedding_gemma2", "model": name, "dim": dim, "trainable": False, "projection": "none"}
     return {"audio": audio, "text": text, "score": {"kind": "cosine"}}
 
 

@@ -100,8 +100,8 @@ class Model(Strict):
 
 
 class PublishedModel(Strict):
-    """A published model of audio and text: CLAP, PE-AV or PE-A-Frame. It stands for all settings of its two encoders
-    and its score, which runs store. It needs no training."""
+    """A published model of audio and text: CLAP, PE-AV, PE-A-Frame or EmbeddingGemma 2. It stands for all settings of
+    its two encoders and its score, which runs store. It needs no training."""
 
     kind: Literal["published"]
     model: str  # hub name or folder

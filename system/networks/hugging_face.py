@@ -24,6 +24,7 @@ from system.networks.layers import pooled_over_time
 from system.networks.segment import SegmentNetwork, begun, of_one_length
 
 GET_AGAIN = "download or save the model again"
+PARTS = ("pe_audio", "embedding_gemma2")  # types whose models are used in part
 
 # S segments, N samples, L frames, D values
 
@@ -47,6 +48,7 @@ class HubAudio(SegmentNetwork):
         whole: Any = _model_class(type)(config)
         self.model: Any = whole.get_encoder() if type == "whisper" else whole
         self.config = config
+        self.tokenizer: Any = None  # of models that also read tokens around those of the audio
         self.dim = _dim(type, config)
         self.frame_dim = int(config.hidden_size) if type == "clap_audio_model" else self.dim
 
@@ -57,7 +59,7 @@ class HubAudio(SegmentNetwork):
 
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Compute the vector of each segment."""
-        if self.training or self.row.max_seconds is not None:
+        if self.training or (self.row.max_seconds is not None and not self.row.equal_lengths):
             return self._vectors(waves, lengths)
         result = torch.empty(len(waves), self.dim, device=waves.device)
         for indices in of_one_length(lengths.tolist(), waves.shape[1] * len(waves)):
@@ -114,6 +116,8 @@ class HubAudio(SegmentNetwork):
         if self.model_type == "pe_audio":
             hop = self.extractor.hop_length
             return tokens, ((lengths + hop - 1) // hop).clamp(1, tokens.shape[1])
+        if self.row.equal_lengths:
+            return tokens, torch.full_like(lengths, tokens.shape[1]).to(tokens.device)
         if self.model_type == "wav2vec2-bert":
             lengths = self.model._get_feat_extract_output_lengths(inputs["attention_mask"].sum(1))
         else:
@@ -127,12 +131,14 @@ class HubAudio(SegmentNetwork):
         """
         self.config.save_pretrained(folder / "audio")
         self.extractor.save_pretrained(folder / "audio")
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(folder / "audio")
 
     def take_published(self, path: Path) -> None:
         """Load the published weights of a folder into the model."""
         with quiet():
             try:
-                config = {"config": _read_config(self.model_type, path)} if self.model_type == "pe_audio" else {}
+                config = {"config": _read_config(self.model_type, path)} if self.model_type in PARTS else {}
                 whole, said = _model_class(self.model_type).from_pretrained(
                     path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False, **config
                 )
@@ -146,6 +152,8 @@ class HubAudio(SegmentNetwork):
             some = ", ".join(sorted(missing)[:2])
             raise KitError(f"audio model {path} has no weights for {len(missing)} tensors, such as {some}; {GET_AGAIN}")
         self.model.load_state_dict(encoder.state_dict())
+        if self.model_type == "embedding_gemma2":
+            self.model.bound_limits()
 
 
 def read_folder(type: Type, folder: Path) -> HubAudio:
@@ -161,6 +169,9 @@ def read_folder(type: Type, folder: Path) -> HubAudio:
         try:
             extractor = getattr(transformers, row.extractor).from_pretrained(folder, trust_remote_code=False)
             config = _read_config(type, folder)
+            network = HubAudio(type, extractor, config)
+            if type == "embedding_gemma2":
+                network.tokenizer = network.model.take_tokenizer(folder)
         except Exception as error:  # the library raises many kinds of errors for damaged or unknown files
             reason = first_line(error)
             raise KitError(f"audio model {folder}: its settings cannot be read ({reason}); {GET_AGAIN}") from error
@@ -169,7 +180,7 @@ def read_folder(type: Type, folder: Path) -> HubAudio:
             f"audio model {folder}: its feature extractor takes {extractor.sampling_rate:,} Hz, but models of type "
             f"{type} need {row.rate:,} Hz; use the extractor that was published with the model"
         )
-    return HubAudio(type, extractor, config)
+    return network
 
 
 def of_sizes(type: Type, sizes: dict[str, Any]) -> HubAudio:
@@ -189,26 +200,36 @@ def _model_class(type: Type) -> Any:
     """Return the class of a type's models: of transformers, or the audio side of a larger one."""
     import transformers
 
-    if type != "pe_audio":
-        return getattr(transformers, ROWS[type].model)
-    from system.networks.pe_audio import PeSounds
+    if type == "pe_audio":
+        from system.networks.pe_audio import PeSounds
 
-    return PeSounds
+        return PeSounds
+    if type == "embedding_gemma2":
+        from system.networks.embedding_gemma import GemmaSounds
+
+        return GemmaSounds
+    return getattr(transformers, ROWS[type].model)
 
 
 def _read_config(type: Type, folder: Path) -> Any:
     """Read the settings of a folder's model."""
-    if type != "pe_audio":
-        return _model_class(type).config_class.from_pretrained(folder, trust_remote_code=False)
-    from system.networks.pe_audio import read_config
+    if type == "pe_audio":
+        from system.networks import pe_audio
 
-    return read_config(folder)
+        return pe_audio.read_config(folder)
+    if type == "embedding_gemma2":
+        from system.networks import embedding_gemma
+
+        return embedding_gemma.read_config(folder, with_audio=True)
+    return _model_class(type).config_class.from_pretrained(folder, trust_remote_code=False)
 
 
 def _dim(type: Type, config: Any) -> int:
     """Return the number of values in the model's vectors."""
     if type == "pe_audio":
         return int(config.text_config.hidden_size)
+    if type == "embedding_gemma2":
+        return int(config.text_config.embedding_dim)
     if type == "clap_audio_model":
         return int(config.projection_dim)
     if type == "whisper":

@@ -21,6 +21,7 @@ Type = Literal[
     "unispeech-sat",
     "wav2vec2-bert",
     "pe_audio",
+    "embedding_gemma2",
 ]
 
 SHORTEST = 0.1  # seconds: less is filled with silence
@@ -31,7 +32,8 @@ LONGEST = 600.0  # seconds, of models that take any length
 class Row:
     """A type of models. model, extractor: Classes of transformers. rate: Hz. max_seconds: Longest input; None: no
     limit. vector: The name of the output with the vector of an input, or "mean" for the mean of its tokens. aliases:
-    Other values of `model_type` with such a model inside."""
+    Other values of `model_type` with such a model inside. equal_lengths: Whether the inputs of a batch must have one
+    length."""
 
     model: str
     extractor: str = "Wav2Vec2FeatureExtractor"
@@ -39,6 +41,7 @@ class Row:
     max_seconds: float | None = None
     vector: Literal["pooler_output", "audio_embeds", "mean"] = "mean"
     aliases: tuple[str, ...] = ()
+    equal_lengths: bool = False
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -61,6 +64,9 @@ ROWS: dict[Type, Row] = {
     "unispeech-sat": Row("UniSpeechSatModel"),
     "wav2vec2-bert": Row("Wav2Vec2BertModel", "SeamlessM4TFeatureExtractor"),
     "pe_audio": Row("PeAudioModel", "PeAudioFeatureExtractor", 48_000, None, "pooler_output", ("pe_audio_video",)),
+    "embedding_gemma2": Row(
+        "EmbeddingGemma2Model", "Gemma4AudioFeatureExtractor", 16_000, 30.0, "pooler_output", equal_lengths=True
+    ),
 }
 
 # Frames per second; for AST and CLAP the tokens of all frequencies count as one.
@@ -68,6 +74,7 @@ TOKENS_PER_SECOND: dict[Type, float] = dict.fromkeys(ROWS, 50.0) | {
     "audio-spectrogram-transformer": 10.1 / 1.024,
     "clap_audio_model": 3.2,
     "pe_audio": 25.0,
+    "embedding_gemma2": 25.0,
 }
 
 

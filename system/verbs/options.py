@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from system.ranking.base import Ranker
     from system.training.tracking import Tracker
 
-MODEL = "folder of a run or an exported model, a recipe without stages, or a hub name or folder of CLAP, PE-AV or "
-MODEL += "PE-A-Frame"
+MODEL = "folder of a run or an exported model, a recipe without stages, or a hub name or folder of CLAP, PE-AV, "
+MODEL += "PE-A-Frame or EmbeddingGemma 2"
 
 log = logging.getLogger(__name__)
 

@@ -42,6 +42,7 @@ KINDS = {
     "pe_audio": "pe_audio",
     "pe_audio_frame": "pe_audio",
     "pe_audio_video": "pe_audio",
+    "embedding_gemma2": "embedding_gemma2",
 }
 SECONDS = (1.3, 0.4, 2.0)
 
@@ -73,6 +74,11 @@ def expected(kind: str, wave: np.ndarray) -> np.ndarray:
     if kind == "whisper":
         tokens = model.encoder(inputs["input_features"]).last_hidden_state[0]
         return tokens[: int(np.ceil(50 * len(wave) / row.rate))].mean(0).numpy()  # type: ignore[no-any-return]
+    if kind == "embedding_gemma2":  # special tokens of the tokenizer, begin, sound, end; the mean of all
+        size = int(model.get_audio_features(**inputs, return_dict=True).attention_mask.sum())
+        ids = torch.tensor([[0, 311, *[310] * size, 319, 2]])
+        states = model(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs).last_hidden_state
+        return states[0].mean(0).numpy()  # type: ignore[no-any-return]
     if KINDS[kind] == "pe_audio":
         return model.get_audio_embeds(**inputs)[0].numpy()  # type: ignore[no-any-return]
     output = model(**inputs)
@@ -107,7 +113,7 @@ def test_hub_frames_are_tokens_that_begin_within_the_clip(kind: str) -> None:
     made, wave = network(kind), samples(kind, 1.0)
     with torch.inference_mode():
         frames, lengths = made.frames(*batch([wave], len(wave)))
-    per_second = {"audio-spectrogram-transformer": 10, "clap_audio_model": 3.2, "pe_audio": 25}
+    per_second = {"audio-spectrogram-transformer": 10, "clap_audio_model": 3.2, "pe_audio": 25, "embedding_gemma2": 25}
     row = KINDS[kind]
     assert frames.ndim == 3
     assert 1 <= int(lengths) <= frames.shape[1]
@@ -226,7 +232,9 @@ def test_missing_hub_model_is_reported_with_its_name(monkeypatch: pytest.MonkeyP
     assert [away.setting_errors(8)] != []
 
 
-@pytest.mark.parametrize("kind", ["audio-spectrogram-transformer", "clap", "whisper", "wav2vec2", "pe_audio"])
+@pytest.mark.parametrize(
+    "kind", ["audio-spectrogram-transformer", "clap", "whisper", "wav2vec2", "pe_audio", "embedding_gemma2"]
+)
 def test_sizes_and_costs_of_hub_models_are_read_from_config_json(kind: str) -> None:
     of = settings(kind)
     assert of.vector_dim == network(kind).dim

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+import test_hugging_face
 import test_pe_audio
 import tiny
 import torch
@@ -21,19 +22,17 @@ from threads import one_thread  # noqa: F401  a fixture
 from data_tools.audio.read import read_audio
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, write_manifest
-from data_tools.moments import Moment, write_moments
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.models.published import settings_of
 from system.models.settings import Model
-from system.moments.windows import runs_of
 from system.recipe.load import RecipeError, load_recipe
 from system.retriever import load_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 QUERIES = ["a dog barks", "a deep tone sounds", "rain on a roof"]
-KINDS = ["clap", "pe_audio", "pe_audio_video", "pe_audio_frame"]
+KINDS = ["clap", "pe_audio", "pe_audio_video", "pe_audio_frame", "embedding_gemma2"]
 SUFFIXES = ["wav", "flac", "ogg"]
 SECONDS = [0.05, 31.0, 0.5, 1.2, 2.0, 11.0, 0.7]  # of the first sounds; two are longer than a segment
 
@@ -69,16 +68,16 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rounded(path: Path) -> np.ndarray:
-    """The samples of a file at 48 kHz in 16-bit steps, as waveforms are stored."""
-    wave = (read_audio(path, 48_000) * 32_768).round().clip(-32_768, 32_767) / 32_768
+def rounded(path: Path, rate: int) -> np.ndarray:
+    """The samples of a file in 16-bit steps, as waveforms are stored."""
+    wave = (read_audio(path, rate) * 32_768).round().clip(-32_768, 32_767) / 32_768
     return wave.astype(np.float32)  # type: ignore[no-any-return]
 
 
-def pieces_of(path: Path, seconds: int) -> list[np.ndarray]:
-    wave, size = rounded(path), seconds * 48_000
+def pieces_of(path: Path, seconds: int, rate: int = 48_000) -> list[np.ndarray]:
+    wave, size = rounded(path, rate), seconds * rate
     parts = [wave[first : first + size] for first in range(0, len(wave), size)]
-    return [np.pad(part, (0, max(0, 4_800 - len(part)))) for part in parts]
+    return [np.pad(part, (0, max(0, rate // 10 - len(part)))) for part in parts]
 
 
 @torch.inference_mode()
@@ -123,10 +122,32 @@ def clap_cosines(paths: list[Path]) -> np.ndarray:
     return np.stack(columns, 1)
 
 
+@torch.inference_mode()
+def gemma_cosines(paths: list[Path]) -> np.ndarray:
+    """(Q, C) cosines of the means of tokens by EmbeddingGemma2Model; queries follow the prompt for search queries."""
+    folder = hub_folder("embedding_gemma2")
+    model = transformers.EmbeddingGemma2Model.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    clips, texts = [], []
+    for path in paths:
+        parts = [
+            test_hugging_face.expected("embedding_gemma2", piece * 32_768) for piece in pieces_of(path, 30, 16_000)
+        ]
+        clips.append(np.mean(parts, 0))
+    for text in QUERIES:
+        tokens = tokenizer([f"task: search result | query: {text}"], return_tensors="pt")
+        states = model(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]).last_hidden_state
+        texts.append(states[0].mean(0).numpy())
+    a, t = (np.stack(part) / np.linalg.norm(part, axis=1, keepdims=True) for part in (clips, texts))
+    return t @ a.T  # type: ignore[no-any-return]
+
+
 def by_library(kind: str, paths: list[Path]) -> np.ndarray:
     """(Q, C) scores by the classes of transformers."""
     if kind == "clap":
         return clap_cosines(paths)
+    if kind == "embedding_gemma2":
+        return gemma_cosines(paths)
     if kind == "pe_audio_frame":
         return np.array([[frame_logits(path, text).max() for path in paths] for text in QUERIES])
     return np.array([[clip_logit(path, text) for path in paths] for text in QUERIES])
@@ -201,79 +222,6 @@ def test_recipe_without_stages_searches_a_folder(sounds: Path, tmp_path: Path, r
     assert np.load(tmp_path / "e.npz")["embedding"].shape == (20, 12)
 
 
-@pytest.fixture
-def long_recording(tmp_path: Path) -> Path:
-    """A manifest of a recording of 34.13 s, and moments.jsonl with three queries."""
-    path = write_sound(tmp_path / "long.wav", 4, 34.13)
-    clip = Clip(id="long", file_name=path.name, path=str(path), source="s", split="test", seconds=34.13, captions=[])
-    write_manifest(tmp_path / "m.jsonl", [clip])
-    write_moments(
-        tmp_path / "moments.jsonl",
-        [Moment(id=f"q{n}", text=text, clip="long", windows=[(1.0, 2.0)]) for n, text in enumerate(QUERIES)],
-    )
-    return path
-
-
-def ranked_windows(folder: Path, out: Path, *options: str) -> list[list[list[float]]]:
-    named = ["--audio", folder / "m.jsonl", "--moments", folder / "moments.jsonl", "--cache", folder / "cache"]
-    command = ["rank", str(hub_folder("pe_audio_frame")), "--windows", *map(str, named), "--out", str(out), *options]
-    assert main(command) == 0
-    return [json.loads(line)["pred_relevant_windows"] for line in out.read_text().splitlines()]
-
-
-@pytest.mark.parametrize("threshold", [None, "0.2"])
-def test_windows_are_runs_of_frames_above_the_threshold(
-    long_recording: Path, tmp_path: Path, threshold: str | None
-) -> None:
-    options = [] if threshold is None else ["--threshold", threshold]
-    found = ranked_windows(tmp_path, tmp_path / "w.jsonl", *options)
-    total = 0
-    for text, windows in zip(QUERIES, found, strict=True):
-        probability = 1 / (1 + np.exp(-frame_logits(long_recording, text)))
-        assert len(probability) == 854, "25 per second"
-        runs = [
-            (0.04 * first, min(0.04 * (last + 1), 34.13))
-            for first, last in runs_of(probability >= float(threshold or 0.3))
-        ]
-        runs = runs or [(0.04 * probability.argmax(), 0.04 * (probability.argmax() + 1))]
-        assert len(windows) == min(10, len(runs))
-        for start, end, _ in windows:
-            assert min(abs(start - a) + abs(end - b) for a, b in runs) < 1e-3
-        total += len(runs)
-    assert total > 5
-
-
-def test_fitted_frame_scores_find_windows_by_overlap(
-    long_recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("system.ranking.frame_series.FIT_STEPS", 3)
-    lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
-    lines.append(lines[0] | {"id": "other", "split": "validation"})
-    (tmp_path / "m.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    moments = [json.loads(line) for line in (tmp_path / "moments.jsonl").read_text().splitlines()]
-    moments.append(moments[0] | {"id": "q9", "clip": "other"})
-    (tmp_path / "moments.jsonl").write_text("".join(json.dumps(line) + "\n" for line in moments))
-    options = ["--split", "test", "--fit", "validation"]
-    assert all(len(windows) > 0 for windows in ranked_windows(tmp_path, tmp_path / "w.jsonl", *options))
-    named = ["--audio", tmp_path / "m.jsonl", "--moments", tmp_path / "moments.jsonl", "--out", tmp_path / "x.jsonl"]
-    text = refused(
-        capsys, "rank", hub_folder("pe_audio_frame"), "--windows", *named, "--by", "overlap", "--split", "test"
-    )
-    assert "only has published scores of frames; fit it to a split with known windows, with --fit SPLIT, or use" in text
-
-
-def test_page_shows_the_times_of_a_hit(root: Path, sounds: Path, tmp_path: Path) -> None:
-    options = ["--audio", sounds, "--cache", tmp_path]
-    with serving(root, hub_folder("pe_audio_frame"), *options) as (_, port):
-        (first, *_) = ask(port, "/api/search?query=a%20dog%20barks").json["results"]
-        assert first["moments"]["windows"]
-        about = ask(port, "/api/about").json
-    assert about["checkpoint"] == "published weights"
-    assert about["clips"] == 20
-    assert about["skipped"] == 2
-    assert about["score"].startswith("the logit of the clip's best frame")
-
-
 def test_models_that_cannot_search_are_refused_with_the_way_out(
     sounds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +232,9 @@ def test_models_that_cannot_search_are_refused_with_the_way_out(
     assert "(type bert) has no audio side, so it cannot compare sounds with sentences" in text
     assert joint in text
     assert "(type wavlm) has no text side" in refused(capsys, "search", hub_folder("wavlm"), "a dog", *given)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/config.json").write_text('{"model_type": "embedding_gemma2", "audio_config": null}')
+    assert "(type embedding_gemma2) has no audio side" in refused(capsys, "search", "text", "a dog", *given)
     text = refused(capsys, "serve", "facebook/pe-av-small", "--port", 0, *given)
     assert "facebook/pe-av-small is not on this machine; fetch it while online with python -m system download" in text
     text = refused(capsys, "search", "someone/something", "a dog", *given)
@@ -333,6 +284,8 @@ def test_feature_extractor_inside_of_processor_config_is_read(sounds: Path, tmp_
 
 
 def test_names_of_published_models_have_their_settings() -> None:
+    gemma = Model.model_validate(settings_of("google/embeddinggemma-2"))
+    assert (gemma.text.dim, gemma.score.kind, gemma.unpublished) == (768, "cosine", None)
     clap = settings_of("laion/larger_clap_general")
     assert (clap["text"]["dim"], clap["audio"]["segment_seconds"]) == (512, 10)
     for name, score in (
@@ -402,7 +355,9 @@ def test_clap_with_fusion_is_warned_about_and_averages_segments(
     assert "enable_fusion" not in caplog.text
 
 
-@pytest.mark.parametrize(("kind", "name"), [("pe_audio_video", "pe_av"), ("pe_audio_frame", "pe_a_frame")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("pe_audio_video", "pe_av"), ("pe_audio_frame", "pe_a_frame"), ("embedding_gemma2", "pe_av")]
+)
 def test_shipped_recipes_run_and_are_exported(
     kind: str, name: str, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,8 +55,8 @@ class HuggingFace(Segmented):
 
     @property
     def trained_on_captions(self) -> bool:
-        """Whether the published weights were trained on captioned clips, as those of CLAP and PE were."""
-        return self.type in ("clap_audio_model", "pe_audio")
+        """Whether the published weights were trained on captioned clips, as those of CLAP were."""
+        return self.type in ("clap_audio_model", "pe_audio", "embedding_gemma2")
 
     @property
     def has_weights(self) -> bool:
@@ -67,8 +67,10 @@ class HuggingFace(Segmented):
     def vector_dim(self) -> int:
         """Number of values in the network's vectors."""
         config = self._config() or {}
-        if self.type == "pe_audio":
+        if self.type in ("pe_audio", "embedding_gemma2"):
             config = config.get("text_config", config)
+        if self.type == "embedding_gemma2":
+            return int(config.get("embedding_dim", UNKNOWN_DIM))
         keys = (
             ("projection_dim",) if self.type == "clap_audio_model" else ("d_model", "output_hidden_size", "hidden_size")
         )

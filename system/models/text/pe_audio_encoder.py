@@ -1,7 +1,7 @@
 """PE-AV's text encoder: network."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +63,33 @@ def load_pe_texts(name: str) -> tuple[Any, Any]:
 
     Raises KitError for another model, and for a model without all its weights.
     """
-    from transformers import AutoTokenizer
-
-    from system.networks.hugging_face import quiet
     from system.networks.pe_audio import PeTexts, read_config
 
     folder = fetch(name)
+    require_type(name, folder, TYPES, "PE-AV or PE-A-Frame")
+    return load_text_side(name, folder, PeTexts, lambda: read_config(folder))
+
+
+def require_type(name: str, folder: Path, types: tuple[str, ...], title: str) -> None:
+    """Raise KitError unless the config.json of a folder names one of some types of models. title: Name of these."""
     found = parse_json((folder / "config.json").read_bytes(), "config.json").get("model_type")
-    if found not in TYPES:
+    if found not in types:
         raise KitError(
-            f"text model {name!r} is no PE-AV or PE-A-Frame: its config.json says model_type {found}; "
-            "name such a model, or set another kind of text encoder"
+            f"text model {name!r} is no {title}: its config.json says model_type {found}; name such a model, or set "
+            "another kind of text encoder"
         )
+
+
+def load_text_side(name: str, folder: Path, kind: Any, settings: Callable[[], Any]) -> tuple[Any, Any]:
+    """Load the tokenizer of a folder, and its weights into a class of the text side of a model.
+
+    kind: The class. settings: Reads the settings of the class; an error of it is reported as one of the folder.
+    Raises KitError for a folder without a tokenizer or without some of the weights, and for damaged files.
+    """
+    from transformers import AutoTokenizer
+
+    from system.networks.hugging_face import quiet
+
     if not any(one.is_file() for pattern in TOKENIZER_FILES for one in folder.glob(pattern)):
         raise KitError(
             f"text model {folder} has no vocabulary of a tokenizer, such as tokenizer.json; download or save the model "
@@ -83,9 +98,9 @@ def load_pe_texts(name: str) -> tuple[Any, Any]:
     with quiet():
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-            model, said = PeTexts.from_pretrained(
+            model, said = kind.from_pretrained(
                 folder,
-                config=read_config(folder),
+                config=settings(),
                 dtype=torch.float32,
                 output_loading_info=True,
                 trust_remote_code=False,

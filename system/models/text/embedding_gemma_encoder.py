@@ -1,0 +1,63 @@
+"""EmbeddingGemma 2's text encoder: network."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from data_tools.classify.model_files import fetch
+from data_tools.documents.json_text import parse_json
+from system.models.text.pe_audio_encoder import load_text_side, require_type
+from system.models.text.pretrained_encoder import Bank, TransformerEncoder, longest_input, projection
+
+# N texts, V values of a vector
+
+PROMPTS = "config_sentence_transformers.json"
+QUERY_PROMPTS = ("query", "SearchQuery", "Retrieval-query")  # names of the prompt for search queries, the first counts
+
+
+class EmbeddingGemmaEncoder(TransformerEncoder):
+    """EmbeddingGemma 2's embeddings of texts, with a linear layer if `linear`. They are not scaled to length 1."""
+
+    def __init__(self, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
+        """linear: A trained layer after the model. Raises KitError for a model of another type."""
+        super().__init__()
+        from system.networks.embedding_gemma import GemmaTexts, read_config
+
+        folder = fetch(name)
+        require_type(name, folder, ("embedding_gemma2",), "EmbeddingGemma 2")
+        tokenizer, model = load_text_side(name, folder, GemmaTexts, lambda: read_config(folder, with_audio=False))
+        self.prompt = query_prompt(folder)
+        self.project = projection(name, int(model.config.text_config.embedding_dim), dim, linear)
+        self.take_tokenizer(tokenizer)
+        self.take(model, name, self.project, trainable, bank, dim)
+        self._longest = longest_input(tokenizer, model.language_model, None)
+
+    def _tokenise(self, texts: list[str]) -> list[list[int]]:
+        """Return the token ids of each text, cut to the longest input of the model."""
+        found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self._longest)["input_ids"]
+        return found
+
+    def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """Compute the vectors (N, V) of texts with the trainable model."""
+        vectors: torch.Tensor = self._model(**self._inputs(texts))
+        return vectors
+
+    def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """Compute the vectors (N, V) of texts with the frozen model."""
+        return self._by_length(texts)
+
+    def save_assets(self, folder: Path) -> None:
+        """Save the text side of the model, its tokenizer and its prompt in a folder, for an export."""
+        self._model.save_pretrained(folder / "text")
+        self.tokenizer.save_pretrained(folder / "text")
+        prompts = json.dumps({"prompts": {QUERY_PROMPTS[0]: self.prompt}})
+        (folder / "text" / PROMPTS).write_text(prompts, encoding="utf-8")
+
+
+def query_prompt(folder: Path) -> str:
+    """Return the text before every search query that a model's folder names; "" without one."""
+    path = folder / PROMPTS
+    prompts = parse_json(path.read_bytes(), PROMPTS).get("prompts", {}) if path.is_file() else {}
+    return next((str(prompts[name]) for name in QUERY_PROMPTS if prompts.get(name)), "")
