@@ -57,7 +57,7 @@ def model_of(text: TextEncoder) -> RetrievalModel:
     """A model without audio encoder, for clips whose embeddings are given."""
     model = RetrievalModel.__new__(RetrievalModel)
     torch.nn.Module.__init__(model)
-    model.text, model.score = text, cosine
+    model.text, model.score, model.learned = text, cosine, torch.nn.ParameterDict()
     return model
 
 
