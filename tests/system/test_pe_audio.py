@@ -42,7 +42,8 @@ def filled(key: str, shape: tuple[int, ...]) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def golden(goldens: Path) -> dict[str, np.ndarray]:
-    return dict(np.load(goldens / "pe_audio.npz"))
+    content = np.load(goldens / "modern_encoders.npz")
+    return {name: content[name] for name in content.files if name.startswith("pe_")}
 
 
 @pytest.fixture(scope="module")
