@@ -169,7 +169,9 @@ def load_model(
     device: str | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> Retriever:
-    """Open a run or an exported model, with the arguments of open_trained.
+    """Open a run, an exported model, or a published model of audio and text by its hub name or folder.
+
+    The other arguments are those of open_trained.
 
     device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has it, else the CPU. Raises KitError for a device
     that the machine does not have. cache: Folder for embeddings of clips (default: lbar-kit in the user's cache

@@ -42,6 +42,9 @@ class Model(Strict):
                 yield (name,), f"score {score.kind} needs {series}: use a kind with `embedding: {series}`"
             if part.embeds_series and not wanted[name]:
                 yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; set mean"
+        scores = self.text.frozen_scores
+        if scores and not self.text.is_trained and score.kind not in scores:
+            yield ("score",), f"text {self.text.kind} without training needs {' or '.join(scores)}, not {score.kind}"
         for key, text in self.audio.setting_errors(self.text.dim):
             yield ("audio", key), text
 

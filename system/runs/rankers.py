@@ -20,8 +20,9 @@ from system.ranking.model import ModelRanker, Windows
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.folder import Run
+from system.runs.names import is_recipe, is_untrained
 from system.runs.open import Trained, open_trained, score_of_windows
-from system.runs.untrained import is_recipe, is_untrained, open_untrained
+from system.runs.untrained import open_untrained
 
 
 def open_ranker(

@@ -8,36 +8,16 @@ from pathlib import Path
 
 import torch
 
-from data_tools.classify.model_files import PACKAGES, local_folder
+from data_tools.classify.model_files import local_folder
 from data_tools.errors import KitError
 from submission.runs.record import ModelFacts
 from system.compute.device import device_of, moved
 from system.models.published import config_of, how_to_fetch, settings_of, type_problem
 from system.models.settings import Model
 from system.recipe import schema
-from system.recipe.load import SUFFIXES, load_recipe
+from system.recipe.load import load_recipe
+from system.runs.names import is_recipe
 from system.runs.open import PUBLISHED, Trained, build_model, identities
-
-HUB_FILES = ("config.json", "modules.json")  # one of them is in every folder of a hub model
-KIT_FILES = ("model.json", "recipe.json", "resolved.json")  # of exported models and runs
-
-
-def is_untrained(name: Path) -> bool:
-    """Return whether a name is that of a recipe or of a hub model, instead of a run or an exported model.
-
-    A name that does not exist counts as one of the hub if it has the form OWNER/NAME and OWNER is no folder here.
-    """
-    if name.is_dir():
-        return any((name / one).exists() for one in HUB_FILES) and not any((name / one).exists() for one in KIT_FILES)
-    if name.exists():
-        return is_recipe(name)
-    is_hub_name = len(name.parts) == 2 and not name.is_absolute() and name.parts[0] not in (".", "..")
-    return str(name) in PACKAGES or (is_hub_name and not name.parent.exists())
-
-
-def is_recipe(name: Path) -> bool:
-    """Return whether a name is that of a recipe's file."""
-    return name.suffix in SUFFIXES and not name.is_dir()
 
 
 def open_untrained(

@@ -13,7 +13,8 @@ from data_tools.datasets.download import download
 from data_tools.errors import KitError
 from system.experts.base import ExpertSettings
 from system.models.settings import Model
-from system.recipe.load import SUFFIXES, load_recipe
+from system.recipe.load import load_recipe
+from system.runs.names import is_recipe, is_untrained
 from system.verbs.options import add_recipe_arguments
 
 CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar", ".safetensors", ".zip")
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `download`: fetch the missing published files of a recipe. Returns: The exit status."""
-    if arguments.recipe.suffix not in SUFFIXES and not arguments.recipe.exists():
+    if is_untrained(arguments.recipe) and not is_recipe(arguments.recipe):
         return _download_model(str(arguments.recipe), arguments.show)
     download_errors: list[str] = []
     model = load_recipe(arguments.recipe, arguments.set).recipe.model

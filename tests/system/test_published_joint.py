@@ -318,6 +318,28 @@ def test_faults_of_kind_published_name_the_key(root: Path, tmp_path: Path, model
     assert said in str(caught.value)
 
 
+def test_cosines_of_untrained_pe_are_refused() -> None:
+    settings = settings_of("facebook/pe-av-small") | {"score": {"kind": "cosine"}}
+    with pytest.raises(
+        ValueError, match="pe_audio without training needs dot_product or frame_dot_products, not cosine"
+    ):
+        Model.model_validate(settings)
+
+
+def test_download_takes_the_name_of_a_model(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.chdir(tmp_path)
+    assert "facebook/pe-av-small: not a folder, not in the cache" in refused(capsys, "download", "facebook/pe-av-small")
+    assert main(["download", "facebook/pe-av-small", "--show"]) == 0
+    assert "hub model facebook/pe-av-small: not on this machine" in capsys.readouterr().out
+    assert main(["download", str(hub_folder("clap"))]) == 0
+    assert "nowhere: no such file" in refused(capsys, "download", "nowhere")
+
+
 def test_clap_recipe_is_that_of_kind_published(root: Path) -> None:
     shipped = load_recipe(root / "recipes/zero_shot/clap.yaml").recipe.model
     assert Model.model_validate(settings_of("laion/clap-htsat-unfused")) == shipped

@@ -24,10 +24,12 @@ class TextSettings(EncoderKind):
     """Settings of one kind of text encoder.
 
     A subclass defines its `kind` and, as a field or a property, its `dim`: the size of embeddings of text and audio.
-    reads_vocabulary: Whether it is built for the words of the training captions.
+    reads_vocabulary: Whether it is built for the words of the training captions. frozen_scores: Kinds of scores for its
+    published weights; empty for any.
     """
 
     reads_vocabulary: ClassVar[bool] = False
+    frozen_scores: ClassVar[tuple[str, ...]] = ()
 
     if TYPE_CHECKING:  # an abstract property, which a field may not replace
 

@@ -1,7 +1,7 @@
 """PE-AV's text encoder: settings. Never imports torch."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from system.models.text.base import Encoder
 from system.models.text.pretrained import VectorSettings
@@ -18,6 +18,8 @@ class PeAudioText(VectorSettings):
     """
 
     kind: Literal["pe_audio"]
+
+    frozen_scores: ClassVar[tuple[str, ...]] = ("dot_product", "frame_dot_products")
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         """Build the encoder with its published weights."""
