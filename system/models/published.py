@@ -103,13 +103,17 @@ def _of_gemma(name: str, dim: int) -> dict[str, Any]:
 
 def _of_pe(name: str, dim: int, has_frames: bool) -> dict[str, Any]:
     """Return the settings of a PE-AV, or of a PE-A-Frame if `has_frames`. dim: Size of its embeddings."""
-    kind = "hugging_face_frames" if has_frames else "hugging_face"
-    audio = {"kind": kind, "type": "pe_audio", **_frozen(name, PE_SECONDS)}
+    audio = {"kind": "hugging_face", "type": "pe_audio", **_frozen(name, PE_SECONDS)}
+    if has_frames:
+        audio |= {"kind": "hugging_face_frames", "segment_pooling": "mean"}
     text = {"kind": "pe_audio", "model": name, "dim": dim, "trainable": False, "projection": "none"}
     return {"audio": audio, "text": text, "score": {"kind": "frame_dot_products" if has_frames else "dot_product"}}
 
 
 def _frozen(name: str, seconds: int) -> dict[str, Any]:
-    """Return the settings of a frozen audio model on consecutive segments of some seconds, without a trained layer."""
+    """Return the settings of a frozen audio model on consecutive segments of some seconds, without a trained layer.
+
+    The last segment of a clip counts by its seconds.
+    """
     lengths = {"segment_seconds": seconds, "hop_seconds": seconds, "max_seconds": 30}
-    return {"model": name, "trainable": False, **lengths, "segment_pooling": "mean", "hidden": None, "head": "none"}
+    return {"model": name, "trainable": False, **lengths, "segment_pooling": "seconds", "hidden": None, "head": "none"}

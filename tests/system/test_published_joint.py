@@ -94,12 +94,13 @@ def frame_logits(path: Path, text: str) -> np.ndarray:
 
 @torch.inference_mode()
 def clip_logit(path: Path, text: str) -> float:
-    """Logit by PeAudioModel; of a sound of several segments the mean of their logits, since these are linear."""
+    """Logit by PeAudioModel; of several segments their mean by seconds, since logits are linear in the sound."""
     model, ids, mask = test_pe_audio.oracle("pe_audio", text)
     extractor = transformers.PeAudioFeatureExtractor.from_pretrained(hub_folder("pe_audio"))
-    parts = [extractor([piece], sampling_rate=48_000, return_tensors="pt") for piece in pieces_of(path, 30)]
+    pieces = pieces_of(path, 30)
+    parts = [extractor([piece], sampling_rate=48_000, return_tensors="pt") for piece in pieces]
     logits = [model(input_ids=ids, attention_mask=mask, **inputs).logits_audio_text.item() for inputs in parts]
-    return float(np.mean(logits))
+    return float(np.average(logits, weights=list(map(len, pieces))))
 
 
 @torch.inference_mode()
@@ -110,12 +111,14 @@ def clap_cosines(paths: list[Path]) -> np.ndarray:
     tokenizer = transformers.AutoTokenizer.from_pretrained(hub_folder("clap"))
     columns = []
     for path in paths:
-        inputs = extractor(pieces_of(path, 10), sampling_rate=48_000, return_tensors="pt")
+        pieces = pieces_of(path, 10)
+        inputs = extractor(pieces, sampling_rate=48_000, return_tensors="pt")
         if len(inputs["input_features"]) == 1:
             tokens = tokenizer(QUERIES, return_tensors="pt", padding=True)
             columns.append((model(**inputs, **tokens).logits_per_text / model.logit_scale_t.exp())[:, 0].numpy())
             continue
-        audio = model.audio_projection(model.audio_model(**inputs).pooler_output).mean(0).numpy()
+        projected = model.audio_projection(model.audio_model(**inputs).pooler_output).numpy()
+        audio = np.average(projected, 0, list(map(len, pieces)))
         texts = [model.text_model(**tokenizer([text], return_tensors="pt")).pooler_output for text in QUERIES]
         text = model.text_projection(torch.cat(texts)).numpy()
         columns.append(text @ audio / np.linalg.norm(audio) / np.linalg.norm(text, axis=1))
@@ -130,10 +133,9 @@ def gemma_cosines(paths: list[Path]) -> np.ndarray:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     clips, texts = [], []
     for path in paths:
-        parts = [
-            test_hugging_face.expected("embedding_gemma2", piece * 32_768) for piece in pieces_of(path, 30, 16_000)
-        ]
-        clips.append(np.mean(parts, 0))
+        pieces = pieces_of(path, 30, 16_000)
+        parts = [test_hugging_face.expected("embedding_gemma2", piece * 32_768) for piece in pieces]
+        clips.append(np.average(parts, 0, list(map(len, pieces))))
     for text in QUERIES:
         tokens = tokenizer([f"task: search result | query: {text}"], return_tensors="pt")
         states = model(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]).last_hidden_state

@@ -79,7 +79,7 @@ def run(folder: Path, recipe: Path) -> Path:
 
 @torch.inference_mode()
 def by_hand(folder: Path) -> np.ndarray:
-    """(11, 11) cosines of captions and sounds, by transformers' own ClapModel: the mean over segments of 10 s."""
+    """(11, 11) cosines of captions and sounds, by transformers' own ClapModel: segments by their seconds."""
     model = transformers.ClapModel.from_pretrained(hub_folder("clap")).eval()
     extractor = transformers.ClapFeatureExtractor.from_pretrained(hub_folder("clap"))
     tokenizer = transformers.AutoTokenizer.from_pretrained(hub_folder("clap"))
@@ -89,7 +89,7 @@ def by_hand(folder: Path) -> np.ndarray:
         pieces = [wave[first : first + 480_000].astype(np.float32) for first in range(0, len(wave), 480_000)]
         pieces = [np.pad(piece, (0, max(0, 4_800 - len(piece)))) for piece in pieces]
         outputs = model.audio_model(**extractor(pieces, sampling_rate=48_000, return_tensors="pt"))
-        clips.append(model.audio_projection(outputs.pooler_output).mean(0).numpy())
+        clips.append(np.average(model.audio_projection(outputs.pooler_output).numpy(), 0, list(map(len, pieces))))
         text = model.text_model(**tokenizer([caption], return_tensors="pt"))
         captions.append(model.text_projection(text.pooler_output)[0].numpy())
     a, t = (np.stack(part) / np.linalg.norm(part, axis=1, keepdims=True) for part in (clips, captions))
