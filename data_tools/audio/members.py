@@ -74,6 +74,8 @@ class Member(NamedTuple):
         read = _unpacked_span if self.packed.size < self.packed.total / 4 else _unpacked_span.__wrapped__
         try:
             whole = read(self.container, self.start, self.length, self.packed.codec, self.packed.total)
+        except AudioError:
+            raise
         except (OSError, ValueError, zlib.error) as error:
             raise AudioError(f"{self.path}: damaged ({error}); copy or download {self.container} again") from None
         if len(whole) != self.packed.total:

@@ -17,7 +17,7 @@ import numpy as np
 
 from data_tools.audio.containers import refuse_partial, whole_sound
 from data_tools.audio.flac import refuse_longer_flac
-from data_tools.audio.members import container_of, on_disk, size_of
+from data_tools.audio.members import container_of, member_of, on_disk, size_of
 from data_tools.audio.parts import AudioError as AudioError  # re-exported for all readers of audio
 from data_tools.audio.parts import Reheaded
 from data_tools.audio.resampling import Resampling, Wave, resampler
@@ -318,7 +318,8 @@ def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.Soun
                 file.seek(0)  # without it, libsndfile reads the encoder's delay of Opus that starts late
             yield file
     except soundfile.LibsndfileError:
-        _require_bytes(container_of(path))
+        if member_of(path) is None:  # a member's bytes were read to their end
+            _require_bytes(Path(path))
         if holds_frames(path):
             raise AudioError(f"{path}: contains published frames, not audio; use the expert feature_files") from None
         raise AudioError(f"{path}: cannot be decoded; download it again, or convert it to WAV or FLAC") from None

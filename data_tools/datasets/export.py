@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `export` with its parsed arguments; return the exit status."""
-    if arguments.source.suffix != ".jsonl":
+    if arguments.source.suffix.lower() != ".jsonl":
         if arguments.format or arguments.shard_size:
             raise DataError(f"{arguments.source}: --format and --shard-size are for manifests (.jsonl); leave them out")
         count = write_store(arguments.source, arguments.out)

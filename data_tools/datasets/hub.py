@@ -60,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `hub` with its parsed arguments; return the exit status."""
     if arguments.preset == WAVCAPS:
+        given = [name for name in ("audio", "caption", "id", "split", "name", "partial") if getattr(arguments, name)]
+        if given:
+            raise DataError(f"--{given[0]} does not apply to --preset {WAVCAPS}; leave it out")
         found = read_wavcaps_zips(arguments.paths)
     else:
         preset = PRESETS.get(arguments.preset, Columns())

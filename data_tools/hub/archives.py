@@ -5,6 +5,7 @@ Members of tar files, and of zip files in one or several parts.
 Source of the zip format: PKWARE's APPNOTE.TXT 6.3.10, 4.3.12 to 4.3.16 (central directory, zip64) and 4.5.3.
 """
 
+import logging
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePath
@@ -25,7 +26,10 @@ _EXTRA_64 = 1  # number of the extra field with sizes of 64 bits
 STORED, DEFLATED = 0, 8
 ARCHIVES = (".tar", ".zip")
 LONGEST_COMMENT = 1 << 16
+BLOCK = 1 << 20  # bytes that are read together
 COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0")  # first bytes of gzip, bzip2 and xz files
+
+log = logging.getLogger(__name__)
 
 
 def tar_members(path: Path) -> Iterator[Member]:
@@ -34,6 +38,7 @@ def tar_members(path: Path) -> Iterator[Member]:
     Raises AudioError for a damaged or cut tar file, and DataError for a compressed one.
     """
     size, end = path.stat().st_size, 0
+    known: dict[str, Member] = {}
     try:
         with tarfile.open(path, "r:") as tar:
             for entry in tar:
@@ -41,13 +46,20 @@ def tar_members(path: Path) -> Iterator[Member]:
                 if end > size:
                     raise AudioError(f"{path}: cut within {entry.name}; copy or download it again")
                 if entry.isreg() and not entry.issparse():
-                    yield Member(path, entry.name, entry.offset_data, entry.size)
+                    known[entry.name] = Member(path, entry.name, entry.offset_data, entry.size)
+                    yield known[entry.name]
+                elif entry.islnk() and entry.linkname in known:
+                    yield known[entry.linkname]._replace(name=entry.name)
+                elif not entry.isdir():
+                    log.warning("%s: skipped %s, which is not a file with content", path, entry.name)
     except tarfile.TarError as error:
         if read_span(path, 0, min(size, 6)).startswith(COMPRESSED):
             raise DataError(f"{path}: a compressed tar file cannot be read in place; decompress it first") from None
         raise AudioError(f"{path}: damaged ({error}); copy or download it again") from None
-    if size < end + tarfile.BLOCKSIZE or any(read_span(path, end, tarfile.BLOCKSIZE)):
-        raise AudioError(f"{path}: damaged or cut after {end:,} of {size:,} bytes; copy or download it again")
+    blocks = (read_span(path, at, min(BLOCK, size - at)) for at in range(end, size, BLOCK))
+    if size < end + tarfile.BLOCKSIZE or any(map(any, blocks)):
+        problem = f"damaged or cut after {end:,} of {size:,} bytes, or followed by another archive"
+        raise AudioError(f"{path}: {problem}; download it again, or unpack it and pack it as one")
 
 
 class _Directory(NamedTuple):
@@ -74,7 +86,7 @@ def zip_members(path: Path) -> Iterator[Member]:
         entry = _ENTRY.unpack_from(data, at)
         flags, method, packed, size, disk, offset = (entry[index] for index in (3, 4, 8, 9, 13, 16))
         name_end = at + _ENTRY.size + entry[10]
-        name = data[at + _ENTRY.size : name_end].decode("utf-8" if flags & 0x800 else "cp437", "replace")
+        name = _name(data[at + _ENTRY.size : name_end])
         size, packed, offset, disk = _wide(data[name_end : name_end + entry[11]], size, packed, offset, disk)
         at = name_end + entry[11] + entry[12]
         if name.endswith("/"):
@@ -90,6 +102,14 @@ def zip_members(path: Path) -> Iterator[Member]:
             raise _broken(path)
         begin += _LOCAL.size + sum(_LOCAL.unpack(local)[-2:])
         yield Member(path, name, begin, packed, Packed("deflate", size, 0, size) if method == DEFLATED else None)
+
+
+def _name(stored: bytes) -> str:
+    """Decode the name of a file in a zip file: UTF-8, which many programs write without its flag, or else cp437."""
+    try:
+        return stored.decode("utf-8")
+    except UnicodeDecodeError:
+        return stored.decode("cp437")
 
 
 def _wide(extra: bytes, size: int, packed: int, offset: int, disk: int) -> tuple[int, int, int, int]:

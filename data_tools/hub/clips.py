@@ -1,5 +1,6 @@
 """Clips of such a data set."""
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,16 +21,26 @@ from data_tools.hub.presets import CAPTION_COLUMNS, ID_COLUMNS, Columns
 from data_tools.hub.retrieval import relevant_texts
 from data_tools.hub.samples import Sample, samples_of, texts_in
 from data_tools.manifest import Clip, Split, audio_clip, check_caption
-from data_tools.names import tree_files
+from data_tools.names import is_audio_name, some, tree_files
 from data_tools.tables import shortened
 
+# Words in names of files and folders, as the library `datasets` reads them; `development` is Clotho's training split.
 SPLIT_OF_NAME: dict[str, Split] = {
-    "train": "train", "dev": "development", "development": "development", "valid": "validation",
-    "validation": "validation", "val": "val", "test": "test", "eval": "evaluation", "evaluation": "evaluation",
+    "train": "train", "training": "train", "development": "development", "dev": "validation", "valid": "validation",
+    "validation": "validation", "val": "val", "test": "test", "testing": "test", "eval": "evaluation",
+    "evaluation": "evaluation",
 }  # fmt: skip
-MAGICS = ((b"RIFF", ".wav"), (b"RF64", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"))
+MAGICS = {
+    b"RIFF": ".wav", b"RF64": ".wav", b"riff": ".w64", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3",
+    b"FORM": ".aiff", b"caff": ".caf", b".snd": ".au", b"\x1aE\xdf\xa3": ".webm", b"0&\xb2u": ".wma",
+    b"\xff\xf1": ".aac", b"\xff\xf9": ".aac",
+}  # fmt: skip
+log = logging.getLogger(__name__)
+
+UNREAD = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".7z", ".rar", ".7z.001")
 TOGETHER = 256  # clips whose audio is opened before the next ones are read
-_SHARD = re.compile(r"(?P<stem>.*?)(?P<number>\d{3,9})(?:-of-(?P<count>\d{3,9}))?(?P<rest>\D*)")
+# The name of a shard, perhaps with a checksum at its end: train-00000-of-00003-9c0e7c7d1f2a4ab1.parquet
+_SHARD = re.compile(r"(?P<stem>.*?)(?P<number>\d{3,9})(?:-of-(?P<count>\d{3,9}))?(?:-[0-9a-f]{16})?(?P<rest>\D*)")
 
 
 class Found(NamedTuple):
@@ -52,6 +63,10 @@ def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
         if not path.exists():
             raise DataError(f"{path}: no such file or folder; correct the path")
         shards = [one for one in inside if one.suffix.lower() in CONTAINERS]
+        if unread := [one for one in inside if one.name.lower().endswith(UNREAD)]:
+            raise DataError(f"{unread[0]}: cannot be read in place; unpack it, or pack it as tar or zip")
+        if loose := [one.name for one in inside if is_audio_name(one.name)]:
+            log.warning("%s: skipped audio files outside of archives (%d): %s", path, len(loose), some(loose))
         if not shards:
             raise DataError(f"{path}: no {', '.join(CONTAINERS)} file; give a folder or file as the hub has it")
         found |= dict.fromkeys(shards, path if path.is_dir() else path.parent)
@@ -68,7 +83,8 @@ def _require_all(shards: Iterable[Path]) -> None:
             key = (f"{path.parent}/{found['stem']}", found["count"] or "", found["rest"])
             series.setdefault(key, {})[int(found["number"])] = path
     for (_, count, _), numbered in series.items():
-        wanted = range(int(count)) if count else range(min(numbered), max(numbered) + 1)
+        begin = int(0 not in numbered and int(count) in numbered) if count else min(numbered)  # some count from 1
+        wanted = range(begin, begin + int(count)) if count else range(begin, max(numbered) + 1)
         missing = [number for number in wanted if number not in numbered]
         if missing and (count or len(missing) < len(numbered)):  # without a count, numbers may be years
             example, names = next(iter(numbered.values())), shortened(map(str, missing))
@@ -105,8 +121,12 @@ def read_hub(paths: Sequence[Path], columns: Columns, source: str, split: Split 
                 clip, order[clip.id] = exported_clip(sample, sample.audio), sample.fields["row"]
                 _add(drafts, clip, sample)
             else:
-                _add(drafts, clip_of(sample, sample.audio, columns, source, shard_split), sample)
-    clips = sorted(drafts.values(), key=lambda clip: order[clip.id]) if order else list(drafts.values())
+                clip = clip_of(sample, sample.audio, columns, source, shard_split)
+                if problem := _caption_problem(clip, sample):
+                    errors.append(problem)
+                else:
+                    _add(drafts, clip, sample)
+    clips = sorted(drafts.values(), key=lambda clip: order.get(clip.id, len(order))) if order else list(drafts.values())
     return Found(list(_with_lengths(clips, errors)), errors, list(shards))
 
 
@@ -124,15 +144,23 @@ def split_of(path: Path, folder: Path) -> Split:
 
 
 def clip_of(sample: Sample, audio: Member, columns: Columns, source: str, split: Split) -> Clip:
-    """Make the clip of a sample. Raises DataError for a missing column and a bad caption."""
-    captions = _captions(sample, columns)
-    for number, caption in enumerate(captions, 1):
-        check_caption(caption, f"{sample.where}, caption {number}")
+    """Make the clip of a sample. Raises DataError for a missing column."""
     name = _name(sample, audio, columns.id)
     suffix = _suffix(sample, audio)
     file_name = name if name.lower().endswith(suffix) else f"{name}{suffix}"
-    path = audio._replace(name=file_name.replace("/", "_")).path
+    path = audio._replace(name=re.sub(r"[/\0]", "_", file_name)).path
+    captions = list(dict.fromkeys(_captions(sample, columns)))
     return audio_clip(Path(), file_name, source, split, captions, None, path=path)
+
+
+def _caption_problem(clip: Clip, sample: Sample) -> str | None:
+    """Return why a caption of a clip cannot be used; None for a clip with good captions, or without any."""
+    try:
+        for number, caption in enumerate(clip.captions, 1):
+            check_caption(caption, f"{sample.where}, caption {number}")
+    except DataError as error:
+        return str(error)
+    return None
 
 
 def _captions(sample: Sample, columns: Columns) -> list[str]:
@@ -140,14 +168,14 @@ def _captions(sample: Sample, columns: Columns) -> list[str]:
     numbered = [name for name in sample.fields if re.fullmatch(r"caption_\d+", name)]
     usual = [name for name in CAPTION_COLUMNS if name in sample.fields][:1]
     names = columns.captions or usual or sorted(numbered, key=lambda name: int(name.removeprefix("caption_")))
-    shown = shortened(name for name in sample.fields if name != "__key__")
+    shown = shortened(name for name in sample.fields if not name.startswith("__"))
     if not names:
         raise DataError(f"{sample.where}: no column of captions; choose some of {shown} by --caption")
     if absent := [name for name in names if name not in sample.fields]:
         raise DataError(f"{sample.where}: no column {', '.join(absent)}; it has {shown}")
     texts = [text for name in names for text in texts_in(sample.fields[name])]
     if columns.separator is None:
-        return [text.strip("\n") for text in texts]
+        return [text.strip() for text in texts]
     return [part.strip() for text in texts for part in text.split(columns.separator) if part.strip()]
 
 
@@ -160,7 +188,7 @@ def _name(sample: Sample, audio: Member, columns: Sequence[str]) -> str:
     usual = [name for name in ("__key__", *ID_COLUMNS) if sample.fields.get(name) is not None]
     names = columns or usual[:1]
     if not names:
-        return sample.where.rpartition(" ")[2]
+        return f"{sample.fields['__shard__']}_{sample.fields['__row__']}"
     value = "_".join(text for name in names for text in texts_in(sample.fields[name])).strip()
     if not value:
         raise DataError(f"{sample.where}: its name in {', '.join(names)} is empty; choose another column by --id")
@@ -175,7 +203,7 @@ def _suffix(sample: Sample, audio: Member) -> str:
             return suffix
     head = audio.read()[:8]
     usual = ".m4a" if head[4:] == b"ftyp" else ".mp3"
-    return next((suffix for magic, suffix in MAGICS if head.startswith(magic)), usual)
+    return next((suffix for magic, suffix in MAGICS.items() if head.startswith(magic)), usual)
 
 
 def _add(clips: dict[str, Clip], clip: Clip, sample: Sample) -> None:
@@ -186,7 +214,7 @@ def _add(clips: dict[str, Clip], clip: Clip, sample: Sample) -> None:
         return
     before, now = member_of(known.path), member_of(clip.path)
     if before and now and (before.size != now.size or before.read() != now.read()):
-        cure = "name the clips by other columns: --id"
+        cure = "name the clips by other columns, such as --id __shard__ __key__, or --id __shard__ __row__ in parquet"
         raise DataError(f"{sample.where}: another audio file has the same name {clip.file_name}; {cure}")
     new = [caption for caption in clip.captions if caption not in known.captions]
     clips[clip.id] = known.model_copy(update={"captions": [*known.captions, *new]})

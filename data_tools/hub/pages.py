@@ -91,6 +91,8 @@ def members_of_column(path: Path, file: "pyarrow.parquet.ParquetFile", column: i
         raise DataError(f"{path}: the column {schema.path} has several values per row; give one with a file per row")
     for group in range(file.num_row_groups):
         chunk = file.metadata.row_group(group).column(column)
+        if not chunk.num_values:
+            continue
         dictionary: _Values | None = None
         for page in _pages(path, chunk):
             if page.fields[1] == DICTIONARY:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_tools.errors import DataError
-from data_tools.hub.samples import Sample, opened_parquet
+from data_tools.hub.samples import AUDIO_COLUMNS, Sample, opened_parquet, parquet_errors
 
 RELEVANT = {"query-id", "corpus-id"}
 IDS = ("id", "_id")
@@ -33,8 +33,8 @@ def relevant_texts(shards: Sequence[Path]) -> Texts | None:
     relevant = [path for path, names in columns.items() if names >= RELEVANT]
     if not relevant:
         return None
-    queries = [path for path, names in columns.items() if "text" in names and not names >= RELEVANT]
-    texts = {_id_of(row, str(path)): str(row["text"]) for path in queries for row in _rows(path)}
+    queries = [path for path, names in columns.items() if "text" in names and not names & {*RELEVANT, *AUDIO_COLUMNS}]
+    texts = {_id_of(row, str(path)): str(row["text"]) for path in queries for row in _rows(path) if row["text"]}
     found: dict[str, list[str]] = {}
     for path in relevant:
         for row in _rows(path):
@@ -54,7 +54,7 @@ def _columns(path: Path) -> set[str]:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a parquet file."""
-    with opened_parquet(path) as file:
+    with opened_parquet(path) as file, parquet_errors(path):
         rows: list[dict[str, Any]] = file.read().to_pylist()
         return rows
 

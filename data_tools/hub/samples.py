@@ -5,14 +5,17 @@ archive.
 """
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_tools.audio.members import Member
+from data_tools.audio.parts import AudioError
 from data_tools.audio.read import AUDIO_SUFFIXES
 from data_tools.documents.json_text import parse_json
-from data_tools.errors import DataError
+from data_tools.errors import DataError, KitError
 from data_tools.files import absolute
 from data_tools.hub.archives import members
 from data_tools.hub.pages import members_of_column
@@ -21,7 +24,9 @@ from data_tools.tables import shortened
 if TYPE_CHECKING:
     import pyarrow.parquet
 
+SOUND_SUFFIXES = (*AUDIO_SUFFIXES, ".caf", ".au", ".w64", ".wave", ".oga")
 AUDIO_COLUMNS = ("audio", "wav", "flac", "mp3", "sound")  # names that public data sets give to the audio
+log = logging.getLogger(__name__)
 ROWS = 1000  # of a parquet file, read together
 MAX_TEXT = 1 << 20  # bytes of a text next to an audio file
 
@@ -58,24 +63,33 @@ def archived_samples(path: Path, audio: str | None) -> Iterator[Sample]:
         folder, _, name = member.name.rpartition("/")
         if not name.startswith("."):
             stem, _, suffix = name.partition(".")
-            groups.setdefault(f"{folder}/{stem}", {})[suffix.lower()] = member
-    suffixes = AUDIO_SUFFIXES if audio is None else (f".{audio.lower().removeprefix('.')}",)
+            group = groups.setdefault(f"{folder}/{stem}", {})
+            if suffix.lower() in group:
+                raise DataError(f"{path}: {member.name} is in it twice, or in capitals too; write the archive again")
+            group[suffix.lower()] = member
+    suffixes = SOUND_SUFFIXES if audio is None else (f".{audio.lower().removeprefix('.')}",)
     for key, files in groups.items():
         where = f"{path}, {key.removeprefix('/')}"
         sounds = [suffix for suffix in files if f".{suffix}".endswith(suffixes)]
+        if not sounds and "json" not in files:
+            log.info("%s: is not audio, and has no audio next to it", where)
+            continue
         if len(sounds) > 1:
-            raise DataError(f"{where}: has the audio files {', '.join(sounds)}; choose a suffix by --audio")
-        fields: dict[str, Any] = {"__key__": key.removeprefix("/")}
+            names = "the names before the first dot are equal; choose a suffix by --audio, or rename the files"
+            raise DataError(f"{where}: has the audio files {', '.join(sounds)}, since {names}")
+        fields: dict[str, Any] = {"__key__": key.removeprefix("/"), "__shard__": path.stem}
         for suffix, member in files.items():
             if suffix not in sounds and member.size <= MAX_TEXT:
                 fields |= _text_fields(suffix, member, where)
+        if not sounds and "row" in fields:  # exported: published frames, or audio with an unusual suffix
+            sounds = [suffix for suffix in files if suffix != "json"]
         yield Sample(where, files[sounds[0]] if sounds else None, fields)
 
 
 def _text_fields(suffix: str, member: Member, where: str) -> dict[str, Any]:
     """Return the fields of a file next to an audio file: of a .json file its keys; {} if the file is not text."""
     try:
-        text = member.read().decode("utf-8")
+        text = member.read().decode("utf-8-sig")
     except UnicodeDecodeError:
         return {}
     if suffix != "json":
@@ -87,22 +101,42 @@ def _text_fields(suffix: str, member: Member, where: str) -> dict[str, Any]:
 def parquet_samples(path: Path, audio: str | None) -> Iterator[Sample]:
     """Yield the rows of a parquet file with embedded audio: a column of bytes, or of {bytes, path} as `datasets` has.
 
-    Raises DataError without pyarrow's package, and for a file without such a column.
+    Raises DataError without pyarrow's package, and for a file without such a column; AudioError for a damaged file.
     """
-    with opened_parquet(path) as file:
-        name = _audio_column(path, file, audio)
-        columns = [file.schema.column(index).path for index in range(len(file.schema))]
-        content = columns.index(f"{name}.bytes" if f"{name}.bytes" in columns else name)
-        others = [one.name for one in file.schema_arrow if one.name != name and not _holds_bytes(one.type)]
-        others += [f"{name}.path"] if f"{name}.path" in columns else []
-        batches = file.iter_batches(ROWS, columns=others)
-        rows = (row for batch in batches for row in batch.to_pylist()) if others else iter(_empty(file))
-        sounds = members_of_column(path, file, content)
-        for number, (fields, member) in enumerate(zip(rows, sounds, strict=True), 1):
-            named = fields.pop(name, None)
-            if isinstance(named, dict) and named.get("path"):
-                fields["__key__"] = PurePath(str(named["path"])).name
-            yield Sample(f"{path}, row {number}", member, fields)
+    with opened_parquet(path) as file, parquet_errors(path):
+        yield from _parquet_rows(path, file, audio)
+
+
+@contextmanager
+def parquet_errors(path: Path) -> Iterator[None]:
+    """Context manager that raises AudioError for damaged bytes, for which pyarrow and the parser raise anything."""
+    try:
+        yield
+    except KitError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise AudioError(f"{path}: damaged ({reason}); copy or download it again") from None
+
+
+def _parquet_rows(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | None) -> Iterator[Sample]:
+    """Yield the rows of an open file, as parquet_samples does."""
+    name = _audio_column(path, file, audio)
+    columns = [file.schema.column(index).path for index in range(len(file.schema))]
+    content = columns.index(f"{name}.bytes" if f"{name}.bytes" in columns else name)
+    others = [one.name for one in file.schema_arrow if one.name != name and not _is_large(one.type)]
+    others += [f"{name}.path"] if f"{name}.path" in columns else []
+    batches = file.iter_batches(ROWS, columns=others)
+    rows = (row for batch in batches for row in batch.to_pylist()) if others else iter(_empty(file))
+    sounds = members_of_column(path, file, content)
+    for number, (fields, member) in enumerate(zip(rows, sounds, strict=True), 1):
+        named = fields.pop(name, None)
+        fields |= {"__shard__": path.stem, "__row__": number}
+        if isinstance(named, dict) and named.get("path"):
+            fields["__key__"] = PurePath(str(named["path"])).name
+        yield Sample(f"{path}, row {number}", member, fields)
 
 
 def _empty(file: "pyarrow.parquet.ParquetFile") -> Iterable[dict[str, Any]]:
@@ -119,7 +153,9 @@ def opened_parquet(path: Path) -> "pyarrow.parquet.ParquetFile":
         raise DataError(f"{path}: parquet files need pyarrow; install it: pip install pyarrow") from None
     try:
         return pyarrow.parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
-    except pyarrow.ArrowInvalid as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
         reason = str(error).splitlines()[0][:200]
         raise DataError(f"{path}: not a parquet file, damaged or cut ({reason}); download it again") from None
 
@@ -135,7 +171,7 @@ def _audio_column(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | 
             return str(field.name)
     names = [field.name for field in known or columns]
     if known:
-        problem = f"the column {names[0]} has no embedded audio (bytes) but {known[0].type}"
+        problem = f"the column {names[0]} has no embedded audio (binary, or binary with a path) but {known[0].type}"
         raise DataError(f"{path}: {problem}; choose another by --audio, or use the files that it names")
     raise DataError(f"{path}: no column of audio; choose one of {shortened(names)} by --audio")
 
@@ -150,6 +186,15 @@ def _holds_bytes(kind: Any) -> bool:
     return bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
 
 
+def _is_large(kind: Any) -> bool:
+    """Return whether a type of pyarrow is bytes, or a list of numbers, which a manifest does not need."""
+    import pyarrow
+
+    is_list = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind)
+    numbers = is_list and (pyarrow.types.is_floating(kind.value_type) or pyarrow.types.is_list(kind.value_type))
+    return _holds_bytes(kind) or bool(numbers)
+
+
 def texts_in(value: object) -> list[str]:
     """Return the texts in a field: one, or those of a list; [] for other values.
 
@@ -160,4 +205,5 @@ def texts_in(value: object) -> list[str]:
         return [value]
     if isinstance(value, Sequence):
         return [text for one in value for text in texts_in(one)]
-    return [] if value is None or isinstance(value, dict | bytes) else [json.dumps(value)]
+    is_absent = value is None or value != value  # NaN differs from itself
+    return [] if is_absent or isinstance(value, dict | bytes) else [json.dumps(value, default=str).strip('"')]

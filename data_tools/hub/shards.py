@@ -8,6 +8,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
@@ -69,7 +70,8 @@ def export_clips(clips: Sequence[Clip], out: Path, form: Form, size: int, manife
     shards = planned_shards(clips, form, size)
     out.mkdir(parents=True, exist_ok=True)
     with lock(out / "export.lock", f"{out}: another process is writing to this folder; wait for its end or stop it"):
-        _require_same_settings(out, {"form": form, "size": size, "manifest_sha256": manifest_sha256})
+        plan = sha256(json.dumps([[size_of(clip.path) for clip in clips], size]).encode()).hexdigest()
+        _require_same_settings(out, {"form": form, "plan": plan, "manifest_sha256": manifest_sha256})
         remove_parts(out)
         with progress("export", len(clips), "clip") as bar:
             for shard in shards:
@@ -85,7 +87,8 @@ def _require_same_settings(out: Path, settings: dict[str, Any]) -> None:
     note = out / SETTINGS
     if note.exists():
         if parse_json(note.read_bytes(), str(note)) != settings:
-            raise DataError(f"{out} holds files of another export (manifest, format or shard size); use another --out")
+            other = "manifest, audio, format or shard size"
+            raise DataError(f"{out} holds files of another export ({other}); use another --out")
     elif others := sorted(path.name for path in out.iterdir() if path.name != "export.lock"):
         raise DataError(f"{out} is not empty (it has {others[0]}); use another --out")
     write_text(note, json.dumps(settings) + "\n")
@@ -108,7 +111,7 @@ def _write_tar(path: Path, clips: Sequence[Clip], rows: Sequence[int]) -> None:
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
         for row, clip, content in _sounds(clips, rows):
             fields = json.dumps(_fields(row, clip), ensure_ascii=False).encode()
-            for suffix, data in ((".json", fields), (PurePath(clip.path).suffix.lower(), content)):
+            for suffix, data in ((".json", fields), (PurePath(clip.path).suffix.lower() or ".bin", content)):
                 entry = tarfile.TarInfo(f"{row:09}{suffix}")
                 entry.size = len(data)
                 tar.addfile(entry, io.BytesIO(data))

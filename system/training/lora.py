@@ -61,7 +61,7 @@ class Adapters:
     def merged(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return a state of the adapted model as one without adapters: their products are added to the weights.
 
-        state: The result of `model.state_dict()`.
+        state: The result of `model.state_dict()`, with the adapters that the model has now.
         """
         with torch.no_grad():
             sums = {f"{name}.weight": layer.get_delta_weight(ADAPTER) for name, layer in self._layers()}

@@ -310,7 +310,7 @@ class StageTraining:
         weights = self.model.state_dict()
         with self._with_average():
             averaged = self.model.state_dict()
-        ranked = self.adapters.merged(averaged) if self.adapters else averaged
+            ranked = self.adapters.merged(averaged) if self.adapters else averaged  # with the adapters in the model
         state = {
             "model": ranked,
             "training": weights if self.adapters or self.average else None,

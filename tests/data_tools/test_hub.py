@@ -1,6 +1,7 @@
 """Data sets in parquet, tar and zip files: the verbs hub and export."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import packed
 import pyarrow
 import pyarrow.parquet
 import pytest
+import soundfile
 from data_files import failure
 
 from data_tools.__main__ import main
@@ -340,7 +342,10 @@ def test_wrong_columns_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--caption", "text"], "row 1: no column text; it has words, index"),
         (["--caption", "words", "--id", "key"], "row 1: no column key"),
         (["--caption", "words", "--audio", "sound"], "no column sound; it has audio, words, index"),
-        (["--caption", "words", "--audio", "index"], "the column index has no embedded audio (bytes) but int64"),
+        (
+            ["--caption", "words", "--audio", "index"],
+            "the column index has no embedded audio (binary",
+        ),
         (["--caption", "index", "--split", "traim"], "invalid choice"),
     ):
         if options[-1:] == ["traim"]:
@@ -348,7 +353,9 @@ def test_wrong_columns_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
         else:
             assert expected in failure(capsys, "hub", path, *options, "--out", out)
     packed.write_parquet(path, [packed.row(0, text="?"), packed.row(1, text="b")])
-    assert "row 1, caption 1: the caption '?' has no letter or digit" in failure(capsys, "hub", path, "--out", out)
+    assert main(["hub", str(path), "--out", str(out)]) == 1
+    assert "left out: " + f"{path}, row 1, caption 1: the caption '?' has no letter or digit" in capsys.readouterr().out
+    assert [clip.captions for clip in read_manifest(out)] == [["b"]]
     packed.write_parquet(path, [packed.row(0, text="a", id="x"), packed.row(4, text="b", id="x")])
     assert "row 2: another audio file has the same name x.wav" in failure(
         capsys, "hub", path, "--id", "id", "--out", out
@@ -469,3 +476,85 @@ def test_killed_export_ends_with_the_same_shards(tmp_path: Path, form: str) -> N
     assert files[0] == files[1]
     kept = [name for name in begun if not name.startswith(".")]
     assert all((tmp_path / "cut" / name).stat().st_mtime_ns == begun[name] for name in kept)
+
+
+def test_unusual_archives_lose_nothing_silently(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "m.jsonl"
+    packed.write_tar(
+        tmp_path / "a.tar", {"a.wav": packed.sound(0)[1], "a.txt": b"\xef\xbb\xbfone\r\n", "README.md": b"x"}
+    )
+    packed.write_tar(tmp_path / "b.tar", {"b.wav": packed.sound(4)[1], "b.txt": b"two"})
+    assert listed(tmp_path / "a.tar", "--out", out)[0].captions == ["one"]
+    (tmp_path / "mixed").mkdir()
+    shutil.copy(tmp_path / "a.tar", tmp_path / "mixed")
+    (tmp_path / "mixed/b.tar.gz").write_bytes(b"gz")
+    assert "b.tar.gz: cannot be read in place; unpack it" in failure(capsys, "hub", tmp_path / "mixed", "--out", out)
+    both = (tmp_path / "a.tar").read_bytes() + (tmp_path / "b.tar").read_bytes()
+    (tmp_path / "joined.tar").write_bytes(both)
+    assert "or followed by another archive" in failure(capsys, "hub", tmp_path / "joined.tar", "--out", out)
+    packed.write_tar(tmp_path / "twice.tar", {"a.wav": packed.sound(0)[1], "a.WAV": packed.sound(4)[1], "a.txt": b"x"})
+    assert "a.WAV is in it twice" in failure(capsys, "hub", tmp_path / "twice.tar", "--out", out)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.wav").write_bytes(packed.sound(0)[1])
+    (tmp_path / "in/a.txt").write_bytes(b"x")
+    (tmp_path / "in/b.txt").write_bytes(b"y")
+    os.link(tmp_path / "in/a.wav", tmp_path / "in/b.wav")
+    subprocess.run(
+        ["tar", "-cf", "links.tar", "-C", "in", "a.wav", "a.txt", "b.wav", "b.txt"], cwd=tmp_path, check=True
+    )
+    assert [content(clip) for clip in listed(tmp_path / "links.tar", "--out", out)] == [packed.sound(0)[1]] * 2
+
+
+def test_names_that_repeat_in_shards_are_told_apart_by_the_shard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "set", tmp_path / "m.jsonl"
+    for shard in range(2):
+        rows = [{"audio": {"bytes": packed.sound(4 * shard + n)[1], "path": None}, "caption": "a"} for n in range(2)]
+        packed.write_parquet(folder / f"train-{shard:05}-of-00002-0123456789abcde{shard}.parquet", rows)
+    names = [clip.file_name for clip in listed(folder, "--out", out)]
+    assert len(set(names)) == 4
+    (folder / "train-00001-of-00002-0123456789abcde1.parquet").unlink()
+    assert "missing, with the numbers 1" in failure(capsys, "hub", folder, "--out", out)
+    for shard in range(2):
+        packed.write_tar(tmp_path / "tars" / f"{shard:06}.tar", {"0.wav": packed.sound(4 * shard)[1], "0.txt": b"a"})
+    assert "--id __shard__ __key__" in failure(capsys, "hub", tmp_path / "tars", "--out", out)
+    clips = listed(tmp_path / "tars", "--id", "__shard__", "__key__", "--out", out)
+    assert [clip.file_name for clip in clips] == ["000000_0.wav", "000001_0.wav"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"compression": "none"}, {"compression": "zstd"}], ids=str)
+def test_damaged_parquet_files_are_one_error(
+    tmp_path: Path, settings: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, draw = tmp_path / "a.parquet", np.random.default_rng(0)
+    packed.write_parquet(path, [packed.row(number % 4, text="a", index=number) for number in range(12)], **settings)
+    whole = path.read_bytes()
+    for _ in range(40):
+        data = bytearray(whole)
+        at = int(draw.integers(4, len(data) - 4))
+        data[at : at + 16] = draw.bytes(min(16, len(data) - at))
+        path.write_bytes(data)
+        capsys.readouterr()
+        status = main(["hub", str(path), "--id", "index", "--out", str(tmp_path / "m.jsonl")])
+        output = capsys.readouterr()
+        assert status in (0, 1)
+        assert "Traceback" not in output.err
+        assert status == 0 or f"{path}" in output.err + output.out
+
+
+@pytest.mark.parametrize("form", ["parquet", "webdataset"])
+def test_published_frames_and_unusual_suffixes_are_exported(tmp_path: Path, form: str) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    np.savez(folder / "frames.npz", features=np.ones((3, 4), np.float32))
+    wave = 0.1 * np.random.default_rng(0).standard_normal(8000)
+    soundfile.write(folder / "a.caf", wave, 16_000, format="CAF")
+    soundfile.write(folder / "no suffix", wave, 16_000, format="WAV")
+    names = ["frames.npz", "a.caf", "no suffix"]
+    clips = [Clip(id=name, file_name=name, path=str(folder / name), captions=["a"]) for name in names]
+    write_manifest(tmp_path / "in.jsonl", clips)
+    assert main(["export", str(tmp_path / "in.jsonl"), "--format", form, "--out", str(tmp_path / "out")]) == 0
+    found = listed(tmp_path / "out", "--out", tmp_path / "m.jsonl")
+    assert [clip.id for clip in found] == names
+    assert [content(clip) for clip in found] == [(folder / name).read_bytes() for name in names]

@@ -1,6 +1,7 @@
 """Corrections of scores for hubs: formulas, degenerate banks, choice on validation, ranks of runs."""
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from outcomes import refused
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.documents.yaml12 import parse_yaml
-from data_tools.manifest import Query, read_manifest, write_manifest, write_queries
+from data_tools.manifest import Clip, Query, read_manifest, write_manifest, write_queries
 from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks, read_scores
 from submission.metrics.hubness import hubness_of
 from system.__main__ import main
-from system.ranking.hub_corrected import KINDS, RankHubCorrected, corrected_matrix
+from system.ranking.base import Pool, Ranker
+from system.ranking.hub_corrected import KINDS, HubCorrectedRanker, RankHubCorrected, corrected_matrix
 from system.ranking.hubs import Correction, Hubs, corrected, hubs_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -252,3 +254,28 @@ def test_blind_set_is_corrected_like_a_known_one(run: Path, tmp_path: Path) -> N
     assert (tmp_path / "run/submission/blind_corrected.csv").exists()
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert set(result["blind"]) == {"blind", "blind_corrected"}
+
+
+def test_ranker_computes_the_hubs_of_each_pool() -> None:
+    """Two pools of one ranker: the second is not corrected by the hubs of the first."""
+
+    class Fixed(Ranker):
+        """Scores that follow from the names of queries and clips."""
+
+        facts, origin = {}, "fixed"  # type: ignore[assignment]
+
+        def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
+            """Yield one block."""
+            seeds = [[hash((query.text, clip.id)) % 1000 / 1000 for clip in pool.clips] for query in queries]
+            yield np.array(seeds, np.float32)
+
+    bank = [Query(id=str(n), text=f"bank {n}", relevant=None) for n in range(5)]
+    asked = [Query(id="q", text="a query", relevant=None)]
+    pools = [
+        Pool(clips=[Clip(id=f"{name}{n}", path=f"/{name}{n}.wav", captions=[]) for n in range(4)]) for name in "ab"
+    ]
+    one = HubCorrectedRanker(Fixed(), bank, Correction("csls", 2.0), {})
+    together = [next(iter(one.scores(asked, pool))) for pool in pools]
+    for pool, found in zip(pools, together, strict=True):
+        fresh = HubCorrectedRanker(Fixed(), bank, Correction("csls", 2.0), {})
+        assert np.array_equal(next(iter(fresh.scores(asked, pool))), found)

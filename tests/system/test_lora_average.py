@@ -177,6 +177,21 @@ def test_output_with_adapters_equals_that_of_the_summed_weights(world: Path, tmp
     assert all(value.requires_grad for value in adapted.parameters())
 
 
+def test_checkpoint_of_averaged_adapters_has_their_average(world: Path, tmp_path: Path) -> None:
+    found = trained(recipe(world, tmp_path / "recipe", **TOGETHER), tmp_path / "run")
+    state = torch.load(tmp_path / "run/only/last.pt", weights_only=True)
+    average, checked = state["average"], 0
+    for name in found:
+        base = name.removesuffix(".weight") + ".base_layer.weight"
+        if base in average:
+            ends = (f"{name.removesuffix('.weight')}.lora_{letter}.kit.weight" for letter in "BA")
+            thin = [average[end] for end in ends]
+            assert np.allclose(found[name], average[base] + 2 * thin[0] @ thin[1], atol=1e-7), name
+            checked += 1
+    assert checked == 4
+    assert np.allclose(found["text.mlp.weight"], average["text.mlp.weight"])
+
+
 def test_stage_after_adapters_trains_all_layers_again(world: Path, tmp_path: Path) -> None:
     content = load_recipe(recipe(world, tmp_path / "base", lora=LORA)).recipe.model_dump(mode="json")
     second = {"start_from": {"kind": "stage", "stage": "only", "checkpoint": "last"}, "lora": None}

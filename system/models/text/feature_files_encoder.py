@@ -42,8 +42,11 @@ class TextFeatureFilesEncoder(TextEncoder):
         self.mlp = head(values, hidden, dim)
         self._files, self._array, self._values, self._pooling = files, array, values, pooling
         self._ids: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for path in queries:
             for name, text in _texts_in(path):
+                if texts.setdefault(name, text) != text:
+                    raise KitError(f"{path}: the query {name} has another text in another file; give it another id")
                 self._ids.setdefault(text, name)
         self._vectors: dict[str, np.ndarray] = {}
 
