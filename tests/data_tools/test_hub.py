@@ -505,7 +505,7 @@ def test_unusual_archives_lose_nothing_silently(tmp_path: Path, capsys: pytest.C
     assert [content(clip) for clip in listed(tmp_path / "links.tar", "--out", out)] == [packed.sound(0)[1]] * 2
 
 
-def test_names_that_repeat_in_shards_are_told_apart_by_the_shard(
+def test_names_that_repeat_in_shards_get_the_name_of_the_shard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, out = tmp_path / "set", tmp_path / "m.jsonl"
