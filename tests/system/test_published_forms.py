@@ -53,6 +53,8 @@ def save(kind: str, form: str, folder: Path) -> str | None:
         larger.base_model.load_state_dict(model.state_dict(), strict=False)
         model = larger
     model.save_pretrained(folder, **({"max_shard_size": "20KB"} if form == "sharded" else {}))
+    if kind == "embedding_gemma2":  # its processor needs the tokenizer
+        tokenizer().save_pretrained(folder)
     if form != "processor":
         extractor.save_pretrained(folder)
         return None
