@@ -23,6 +23,7 @@ PROCESSORS = {"clap": "ClapProcessor", "clap_fused": "ClapProcessor", "whisper":
 PROCESSORS |= dict.fromkeys(("wav2vec2", "wav2vec2_normed", "hubert", "wavlm", "data2vec-audio"), "Wav2Vec2Processor")
 PROCESSORS |= dict.fromkeys(("sew", "unispeech", "unispeech-sat"), "Wav2Vec2Processor")
 PROCESSORS |= {"wav2vec2-bert": "Wav2Vec2BertProcessor"}
+PROCESSORS |= dict.fromkeys(("pe_audio", "pe_audio_frame", "pe_audio_video"), "PeAudioProcessor")
 WHOLE = {
     "audio-spectrogram-transformer": "ASTForAudioClassification",
     "whisper": "WhisperForConditionalGeneration",
@@ -59,7 +60,7 @@ def save(kind: str, form: str, folder: Path) -> str | None:
         extractor.save_pretrained(folder)
         return None
     if kind not in PROCESSORS:
-        return REASONS[form]
+        return "its processor needs torchvision" if kind == "embedding_gemma2" else REASONS[form]
     getattr(transformers, PROCESSORS[kind])(extractor, tokenizer_for(PROCESSORS[kind], folder)).save_pretrained(folder)
     assert not (folder / "preprocessor_config.json").exists()
     return None
@@ -67,7 +68,7 @@ def save(kind: str, form: str, folder: Path) -> str | None:
 
 def tokenizer_for(processor: str, folder: Path) -> Any:
     """A tokenizer of the kind that a processor needs."""
-    if processor in ("ClapProcessor", "WhisperProcessor"):
+    if processor in ("ClapProcessor", "WhisperProcessor", "PeAudioProcessor"):
         return tokenizer()
     words = folder.parent / "vocab.json"
     words.write_text(json.dumps({"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "|": 4, "a": 5, "b": 6, "c": 7}))
