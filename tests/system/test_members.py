@@ -49,7 +49,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return manifest
 
 
-@pytest.mark.parametrize("waveforms", ["files", pytest.param("bank", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("waveforms", ["files", "bank"])
 def test_training_on_members_gives_the_weights_of_plain_files(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waveforms: str
 ) -> None:

@@ -39,7 +39,7 @@ def ranked_windows(folder: Path, out: Path, *options: str) -> list[list[list[flo
     return [json.loads(line)["pred_relevant_windows"] for line in out.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("threshold", [None, "0.2"])
+@pytest.mark.parametrize("threshold", [None, pytest.param("0.2", marks=pytest.mark.slow)])
 def test_windows_are_runs_of_frames_above_the_threshold(
     long_recording: Path, tmp_path: Path, threshold: str | None
 ) -> None:
@@ -80,6 +80,7 @@ def test_fitted_frame_scores_find_windows_by_overlap(
     assert "only has published scores of frames; fit it to a split with known windows, with --fit SPLIT, or use" in text
 
 
+@pytest.mark.slow
 def test_page_shows_the_times_of_a_hit(root: Path, tmp_path: Path) -> None:
     write_sounds(tmp_path / "sounds", 6, 8)
     (tmp_path / "sounds/broken.wav").write_bytes(b"RIFF but no sound")

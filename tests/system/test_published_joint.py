@@ -155,7 +155,7 @@ def by_library(kind: str, paths: list[Path]) -> np.ndarray:
     return np.array([[clip_logit(path, text) for path in paths] for text in QUERIES])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["clap", *(pytest.param(one, marks=pytest.mark.slow) for one in KINDS[1:])])
 def test_score_matrix_matches_the_library(kind: str, sounds: Path, tmp_path: Path) -> None:
     table, out = tmp_path / "queries.csv", tmp_path / "scores.npy"
     table.write_text("caption\n" + "".join(f"{text}\n" for text in QUERIES))
@@ -379,6 +379,7 @@ def test_clap_with_fusion_is_warned_about_and_averages_segments(
     assert "enable_fusion" not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"), [("pe_audio_video", "pe_av"), ("pe_audio_frame", "pe_a_frame"), ("embedding_gemma2", "pe_av")]
 )
