@@ -196,8 +196,20 @@ def _external_sources(runs: Sequence[FinishedRun], about: About) -> Iterator[dic
     audio += filter(None, map(audio_name, runs))
     purposes = dict.fromkeys(audio, "audio_modelling")
     purposes |= dict.fromkeys(filter(None, map(_pretrained_text, runs)), "word_modelling")
+    recorded = weight_licences(runs)
     for name, purpose in purposes.items():
-        yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None}
+        licence = {"licences": recorded[name]} if name in recorded else {}
+        yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None, **licence}
+
+
+def weight_licences(runs: Sequence[Finished]) -> dict[str, str]:
+    """Return a dict from each pre-trained audio model to the licence of its weights, where the run records it."""
+    licences: dict[str, str] = {}
+    for run in runs:
+        names = {name: run.result.experts[name].model for name in frozen_experts(run)} | {"audio": audio_name(run)}
+        recorded = run.result.weight_licences
+        licences |= {model: recorded[name] for name, model in names.items() if model and name in recorded}
+    return licences
 
 
 def external_addresses(runs: Sequence[Finished]) -> dict[str, str | None]:

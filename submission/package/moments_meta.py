@@ -20,6 +20,7 @@ from submission.package.meta import (
     text_name,
     trained_stages,
     training_sets,
+    weight_licences,
 )
 from submission.package.meta_model import figure_keys
 from submission.runs.finished import FinishedMoments
@@ -101,5 +102,6 @@ def _external_sources(runs: Sequence[FinishedMoments], about: About) -> Iterator
     addresses = external_addresses(runs) | {name: address.url for name, address in about.sources.items()}
     names = [name for name in training_sets(runs) if name not in OFFICIAL]
     names += [name for name in external_addresses(runs) if name not in training_sets(runs)]
+    licences = weight_licences(runs)
     for name in dict.fromkeys(names):
-        yield {"name": name, "url": addresses[name]}
+        yield {"name": name, "url": addresses[name], **({"licences": licences[name]} if name in licences else {})}

@@ -49,8 +49,7 @@ class ExpertFacts(Record):
     """Facts of an expert.
 
     Attributes:
-        rate: Hz.
-        dim: Dimension of a frame.
+        rate: In Hz. dim: Dimension of a frame.
         published: Addresses of its weights.
         unpublished: Other weight files.
         pretrained: Model of frames that were read instead of computed; None: see `kind`.
@@ -198,6 +197,7 @@ class RunResult(Record):
 
     Attributes:
         commits: Of the code, in turn.
+        weight_licences: Licences of published weights, where recorded, by expert or `audio`.
         broken: Reasons why clips were left out, by id.
         seconds: Of the last process.
         training_seconds: Of all epochs.
@@ -212,6 +212,7 @@ class RunResult(Record):
     hardware: str
     parameters: Parameters
     experts: dict[str, ExpertFacts]
+    weight_licences: dict[str, str] = {}
     data: dict[str, SourceFacts]
     seconds: float
     training_seconds: float

@@ -32,7 +32,7 @@ from system.experiments.blind import (
 )
 from system.experiments.ranked_moments import rank_moments, require_moments
 from system.experiments.ranking import RunModels, rank_blind_sets, rank_sources
-from system.experiments.summary import data_of, experts_of, in_words, parameters_of
+from system.experiments.summary import data_of, experts_of, in_words, parameters_of, weight_licences_of
 from system.experts.base import Device, file_sha256
 from system.ranking.base import labels_of, require_known
 from system.ranking.checkpoint import ByOneModel, RankBlind
@@ -237,6 +237,7 @@ def _finish(
         hardware=hardware_of(model.device),
         parameters=parameters_of(recipe, model),
         experts=experts_of(recipe),
+        weight_licences=weight_licences_of(recipe),
         data=data_of(recipe, data),
         seconds=seconds,
         training_seconds=round(sum(line.seconds for line in run.read_metrics()), 1),

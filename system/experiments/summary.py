@@ -70,6 +70,13 @@ def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
     }
 
 
+def weight_licences_of(recipe: schema.Recipe) -> dict[str, str]:
+    """Return the recorded licences of the published weights of the recipe's experts, by name, and of `audio`."""
+    audio = recipe.model.audio
+    parts = dict(audio.experts) | ({"audio": audio} if audio.weight_files() else {})
+    return {name: part.licence for name, part in parts.items() if part.licence}
+
+
 def data_of(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
     """Describe every data source: its size, the stages that train on it, and its publication."""
     return {

@@ -81,6 +81,17 @@ def test_external_training_set_matches_hand_computed_entry(clips: int, captions:
     }  # fmt: skip
 
 
+def test_licences_of_weights_are_in_meta_yaml() -> None:
+    """An expert with a recorded licence, one without, and an encoder that starts from published weights."""
+    run = run_of({"text": 1}, {"a": 5, "b": 5, "audio": 7}, {"a": "beats", "b": "panns"})
+    run.recipe.model.audio.__dict__["weights"] = "weights/m2d.pth"
+    run.result.__dict__["weight_licences"] = {"a": "MIT", "audio": "evaluation only"}
+    entries = {entry["name"]: entry for entry in _external_sources([run], About.model_construct(sources={}))}
+    assert {name: entry.get("licences") for name, entry in entries.items()} == {
+        "beats": "MIT", "panns": None, "m2d.pth": "evaluation only",
+    }  # fmt: skip
+
+
 META: dict[str, Any] = {
     "submission": {
         "label": "Doe_EX_task8_1",

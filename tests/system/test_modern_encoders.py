@@ -13,6 +13,7 @@ from test_beats import checkpoint
 from threads import one_thread  # noqa: F401  a fixture
 
 from system.__main__ import main
+from system.experiments.summary import weight_licences_of
 from system.experts import BeatsExpert, EatExpert, M2dClapExpert, M2dExpert
 from system.experts.segmented import SegmentExpert
 from system.models.audio import Beats, Eat, M2d, M2dClap
@@ -21,6 +22,7 @@ from system.models.batch import Series
 from system.networks import beats, eat, m2d
 from system.networks.eat_published import VARIANTS, Variant
 from system.networks.m2d_published import CLAP_GEOMETRY, chosen_geometry
+from system.recipe.load import load_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread", "narrow")
 
@@ -31,6 +33,7 @@ KINDS: dict[str, tuple[type[FromPublished], dict[str, Any]]] = {
     "m2d": (M2d, {"geometry": "80x608p16x16", "bands": "mean"}),
     "m2d_clap": (M2dClap, {}),
 }
+EXPERTS = {"beats": BeatsExpert, "eat": EatExpert, "m2d": M2dExpert, "m2d_clap": M2dClapExpert}
 TITLES = {"beats": "BEATs", "eat": "EAT base", "m2d": "M2D", "m2d_clap": "M2D-CLAP 2025"}
 LICENCES = {"beats": "MIT", "eat": "MIT", "m2d": "non-commercial", "m2d_clap": "non-commercial"}
 
@@ -166,6 +169,20 @@ def test_check_plans_modern_encoders_with_their_licence(
     assert f"{TITLES[kind]}, frozen, from {tmp_path}/80x608p16x16.pth, licence " in said
     assert LICENCES[kind] in said
     assert "MISSING" in said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_result_records_the_licences_of_published_weights(world: Path, tmp_path: Path, kind: str) -> None:
+    scratch = load_recipe(recipe(world, tmp_path, kind)).recipe
+    assert weight_licences_of(scratch) == {}
+    published = load_recipe(recipe(world, tmp_path, kind, weights=f"{tmp_path}/80x608p16x16.pth")).recipe
+    assert LICENCES[kind] in weight_licences_of(published)["audio"]
+    content = tiny.recipe(world, tmp_path)
+    usual = EXPERTS[kind].usual | {"weights": "80x608p16x16.pth"}
+    content["model"]["audio"]["experts"]["mine"] = {"kind": kind} | usual
+    found = weight_licences_of(load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe)
+    assert list(found) == ["mine"]
+    assert LICENCES[kind] in found["mine"]
 
 
 @pytest.mark.slow
