@@ -51,11 +51,13 @@ def test_beats_log_mel_matches_original_code() -> None:
         found = made.log_mel(modern.wave(clip))[0]
         assert found.shape == tuple(golden[f"beats_{clip}_fbank_shape"])
         assert largest(found[golden[f"beats_{clip}_fbank_frames"]], golden[f"beats_{clip}_fbank_at"]) < 1e-3
-        statistics = [float(found.double().mean()), float(found.double().std(correction=0))]
-        assert statistics == pytest.approx(golden[f"beats_{clip}_fbank_mean_std"], abs=1e-5)
     silence = made.log_mel(modern.wave("S"))
     assert silence.unique().tolist() == pytest.approx(golden["beats_S_fbank_value"], abs=1e-6)
     assert made.log_mel(modern.wave("C")).shape[1:] == tuple(golden["beats_C_fbank_shape"])
+    for clip in "ABC":
+        found = made.log_mel(modern.wave(clip))[0].double()
+        statistics = [float(found.mean()), float(found.std(correction=0))]
+        assert statistics == pytest.approx(golden[f"beats_{clip}_fbank_mean_std"], abs=1e-5)
 
 
 @pytest.mark.parametrize(("window", "exponent", "scale"), [("povey", 0.85, 2.0**15), ("hann", 1.0, 1.0)])
