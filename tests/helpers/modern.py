@@ -127,3 +127,23 @@ def recordings(shared: Path) -> list[np.ndarray]:
     """Six recordings of ESC-10 at 16 kHz, of different classes."""
     paths = sorted((shared / "data/esc10/audio").glob("*.flac"))
     return [read_audio(path, RATE) for path in paths[:: max(1, len(paths) // 6)][:6]]
+
+
+def mean_kept(patch: pytest.MonkeyPatch) -> None:
+    """A Kaldi log-mel that does not subtract the mean of each column of samples."""
+    patch.setattr(torch.Tensor, "mean", lambda values, *_, **__: torch.zeros_like(values[..., :1]))
+
+
+def magnitude(patch: pytest.MonkeyPatch) -> None:
+    """A Kaldi log-mel of the magnitude of the spectrum instead of its power."""
+    spectrum = torch.fft.rfft
+
+    def rooted(columns: torch.Tensor) -> torch.Tensor:
+        """Numbers whose squared magnitude is the magnitude of the spectrum."""
+        return spectrum(columns).abs().sqrt().to(torch.complex128)
+
+    patch.setattr(torch.fft, "rfft", rooted)
+
+
+def no_pre_emphasis(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("system.networks.kaldi_fbank.PRE_EMPHASIS", 0.0)

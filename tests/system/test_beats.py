@@ -19,7 +19,7 @@ from data_tools.errors import KitError
 from system.networks import beats
 from system.networks.beats import Beats, bucket
 from system.networks.beats_published import CONFIG, PARAMETERS
-from system.networks.kaldi_fbank import KaldiFbank, symmetric_window
+from system.networks.kaldi_fbank import KaldiFbank, mel_triangles, symmetric_window
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -77,13 +77,21 @@ def triangles_in_hertz(made: Beats, patch: pytest.MonkeyPatch) -> None:
     patch.setitem(made.front_end._buffers, "basis", basis)
 
 
+def bands_from_zero(made: Beats, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("system.networks.kaldi_fbank.LOWEST", 0.0)
+    patch.setitem(made.front_end._buffers, "basis", mel_triangles().double().T)
+
+
 FRONT_MISTAKES: dict[str, tuple[float, Callable[[Beats, pytest.MonkeyPatch], None]]] = {
     "periodic window": (0.03, other_window(torch.hann_window(400, dtype=torch.float64) ** 0.85)),
     "triangles linear in Hz": (5e-4, triangles_in_hertz),
     "Hann for Povey": (0.2, other_window(symmetric_window("hann"))),
     "no factor 2**15": (1.0, lambda made, patch: patch.setattr(made.front_end, "scale", 1.0)),
     "deviation not doubled": (1.0, lambda _, patch: patch.setattr(beats, "SPREAD", 6.55582)),
-    "no pre-emphasis": (0.5, lambda _, patch: patch.setattr("system.networks.kaldi_fbank.PRE_EMPHASIS", 0.0)),
+    "no pre-emphasis": (0.5, lambda _, patch: modern.no_pre_emphasis(patch)),
+    "mean of samples kept": (0.2, lambda _, patch: modern.mean_kept(patch)),
+    "magnitude": (0.5, lambda _, patch: modern.magnitude(patch)),
+    "bands from 0 Hz": (1.0, bands_from_zero),
 }
 
 
@@ -220,6 +228,15 @@ def without_norm(norm: Callable[[], nn.Module]) -> Callable[[pytest.MonkeyPatch]
     return lambda patch: patch.setattr(nn.LayerNorm, "forward", forward)
 
 
+def bias_in_first_block(patch: pytest.MonkeyPatch) -> None:
+    first, plain = next(part for part in network().modules() if isinstance(part, beats._Block)), beats._Block.forward
+
+    def forward(block: Any, x: torch.Tensor, bias: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return plain(block, x, bias if block is first else torch.zeros_like(bias), mask)
+
+    patch.setattr(beats._Block, "forward", forward)
+
+
 def no_scale(patch: pytest.MonkeyPatch) -> None:
     plain = F.scaled_dot_product_attention
     patch.setattr(F, "scaled_dot_product_attention", lambda *inputs: plain(*inputs, scale=1.0))
@@ -236,6 +253,7 @@ MISTAKES: dict[str, tuple[float, Callable[[pytest.MonkeyPatch], None]]] = {
     "distances up to 1280": (0.05, lambda patch: patch.setattr(beats, "MAX_DISTANCE", 1280)),
     "i - j": (0.1, reversed_offsets),
     "no bias": (0.1, other_gate(lambda _, query: torch.zeros_like(query[..., :1]))),
+    "bias in the first block only": (0.08, bias_in_first_block),
     "no convolution": (0.5, other_positions(lambda _, x: torch.zeros_like(x))),
     "first output of the convolution dropped": (0.5, other_positions(first_output_dropped)),
     "weight norm over dimension 0": (0.2, other_positions(norm_per_output)),

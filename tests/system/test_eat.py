@@ -68,6 +68,18 @@ def test_eat_log_mel_matches_original_code() -> None:
 
 
 @pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize(
+    ("error", "plant"), [(0.3, modern.mean_kept), (0.4, modern.magnitude), (0.5, modern.no_pre_emphasis)]
+)
+def test_planted_mistakes_in_eat_log_mel_exceed_the_test_tolerance(
+    error: float, plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    found = log_mel(Eat("base", "multiple_of_16", "cls"), "A3")
+    assert np.abs(found.numpy() - modern.golden()["eat_A3_fbank"]).max() > error
+
+
+@pytest.mark.usefixtures("narrow")
 def test_eat_padding_is_zero_before_the_normalisation() -> None:
     made, waves = Eat("base", 1024, "cls"), F.pad(modern.wave("A3"), (0, 112_000))
     padded = made.log_mel(waves, torch.tensor([48_000]))
@@ -178,6 +190,12 @@ def povey(made: Eat, patch: pytest.MonkeyPatch) -> None:
     patch.setitem(made.front_end._buffers, "window", symmetric_window("povey"))
 
 
+def norm_at_the_end(made: Eat, patch: pytest.MonkeyPatch) -> None:
+    last = made.blocks[-1]
+    plain = last.forward
+    patch.setattr(last, "forward", lambda *inputs: F.layer_norm(plain(*inputs), (768,)))
+
+
 Plant = Callable[[Eat, pytest.MonkeyPatch], None]
 MISTAKES: dict[str, tuple[float, Plant]] = {
     "tanh GELU": (2e-4, lambda _, patch: modern.tanh_gelu(patch)),
@@ -189,6 +207,7 @@ MISTAKES: dict[str, tuple[float, Plant]] = {
     "deviation not doubled": (0.1, lambda _, patch: patch.setattr(eat, "SPREAD", 4.569)),
     "queries, keys and values by head": (0.5, lambda _, patch: patch.setattr(Attention, "forward", heads_first)),
     "no scale": (0.2, lambda _, patch: patch.setattr(Attention, "forward", no_scale)),
+    "one more norm at the end": (1e-3, norm_at_the_end),
 }
 
 

@@ -193,6 +193,12 @@ def no_last_norm(made: M2d, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(nn.LayerNorm, "forward", lambda norm, x: x if norm is made.norm else NORM(norm, x))
 
 
+def time_first(made: M2d, patch: pytest.MonkeyPatch) -> None:
+    table = made.pos_embed.clone()
+    table[:, 1:] = table[:, 1:].unflatten(1, (38, 5)).transpose(1, 2).flatten(1, 2)
+    patch.setitem(made._parameters, "pos_embed", nn.Parameter(table, requires_grad=False))
+
+
 Plant = Callable[[M2d, pytest.MonkeyPatch], None]
 MISTAKES: dict[str, tuple[float, Plant]] = {
     "tanh GELU": (2e-4, lambda _, patch: modern.tanh_gelu(patch)),
@@ -203,6 +209,7 @@ MISTAKES: dict[str, tuple[float, Plant]] = {
     "post-norm": (0.5, lambda _, patch: patch.setattr(Block, "forward", PostNormBlock.forward)),
     "other statistics": (0.02, other_stats),
     "no last norm": (1.0, no_last_norm),
+    "positions read with time first": (0.5, time_first),
 }
 
 
