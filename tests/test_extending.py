@@ -183,6 +183,7 @@ def test_bag_of_words_encoder_of_the_guide_is_the_mean_of_known_words(root: Path
     assert encoder.unreadable(["zebra", "dog"]) == ["zebra"]
 
 
+@pytest.mark.slow
 def test_all_examples_of_the_extension_guide_train_together(
     root: Path, copy: Path, world: Path, tmp_path: Path
 ) -> None:
@@ -198,6 +199,7 @@ def test_all_examples_of_the_extension_guide_train_together(
     assert math.isfinite(line["loss"]), line
 
 
+@pytest.mark.slow
 def test_new_ranker_needs_one_file_and_one_line_of_code(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
     """A recipe's rank entry, system rank, search and Python give the same scores: those of the seed."""
     steps = guide(root / "system/EXTENDING.md", "### A ranker")
