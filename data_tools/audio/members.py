@@ -2,9 +2,10 @@
 
 A member is a file inside of another one. It is read in place, without unpacking. Its path states its bytes.
 
-    shards/train-000.tar/1536+98304/dog.flac                       98,304 bytes, from byte 1,536 on
-    part.parquet/4096+70000+snappy+131072+200+97000/dog.flac       70,000 compressed bytes, from byte 4,096 on, are
-                                                                   131,072 bytes; 97,000 of these, from byte 200 on
+    shards/train-000.tar/1536+98304/dog.flac                       98,304 bytes, from byte 1,536 on.
+    part.parquet/4096+70000+snappy+131072+200+97000/dog.flac       70,000 compressed bytes, from byte 4,096 on.
+                                                                   They are 131,072 bytes. The member is 97,000 of
+                                                                   these, from byte 200 on.
 
 A zip file in parts (name.z01, name.z02 .. name.zip) is named by its last part; its bytes are counted from name.z01 on.
 """

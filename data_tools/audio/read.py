@@ -292,10 +292,10 @@ def _sequential_file() -> type["soundfile.SoundFile"]:
 def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.SoundFile"]:
     """Open an audio file for the duration of a `with` block. Its attribute `path` is the file that holds its bytes.
 
-    Raises AudioError if it is missing, empty, damaged or in another format.
+    checks: With "all", cut and joined files are found. With "quick", an MP3 file's tag about its length is trusted. Use
+    "none" for a file that was opened before and is readable without repair: the name of the open file was its path.
 
-    checks: "all" finds cut and joined files. "quick" trusts an MP3 file's tag about its length. "none" is for a file
-    that was opened before and is readable without repair: the name of the open file was its path.
+    Raises AudioError if it is missing, empty, damaged or in another format.
     """
     import soundfile
 

@@ -29,9 +29,10 @@ POVEY = 0.85  # exponent of a Hann window
 class KaldiFbank(nn.Module):
     """Waves (B, N) in [-1, 1] at 16 kHz, N >= 400 -> (B, T, 128) float32, T = 1 + (N - 400) // 160, natural logarithm.
 
-    Each column of 400 samples: minus its mean, x[j] - 0.97 x[j - 1] (the first sample: times 0.03), symmetric window
-    (Povey: a Hann window to the power of 0.85), zeros up to 512, power, 128 triangles that are linear in mel from 20 to
-    8,000 Hz, ln(max(x, 2**-23)). No padding at the ends, no dither, no energy.
+    Each column has 400 samples. Its mean is subtracted, then x[j] - 0.97 x[j - 1] (the first sample: times 0.03). A
+    symmetric window follows (Povey: a Hann window to the power of 0.85), then zeros up to 512. The power is summed by
+    128 triangles, linear in mel from 20 to 8,000 Hz. The value is ln(max(x, 2**-23)). No padding at the ends, no
+    dither, no energy.
     Source: torchaudio 2.11 `compliance.kaldi.fbank`, as BEATs and EAT call it. Deviation: float64; the original in
     float32 differs from it by up to 3e-4 in quiet bands.
     """

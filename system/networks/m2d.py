@@ -39,8 +39,8 @@ PREFIXES = ("module.ar.runtime.backbone.", "backbone.", "")
 class M2dLogMel(nn.Module):
     """Waves (S, N), N > size / 2, and their lengths -> (S, bands, T) float32, T = 1 + N // hop, natural logarithm.
 
-    Periodic Hann window of 25 ms every 10 ms, centred; each wave is reflected at its start and at its last sample;
-    power, Slaney bands with area norm from 50 Hz to half of the rate, ln(x + 2**-23).
+    Periodic Hann window of 25 ms every 10 ms, centred. Each wave is reflected at its start and at its last sample. The
+    power is summed by Slaney bands with area norm, from 50 Hz to half of the rate. The value is ln(x + 2**-23).
     Source: nnAudio 0.3.4 `MelSpectrogram`, as github.com/nttcslab/m2d calls it. Deviations: float64; the original in
     float32 differs from it by up to 1.4e-4. A wave shorter than half a window, which the original refuses, is
     followed by silence.
@@ -94,9 +94,9 @@ class M2d(SegmentNetwork):
     segment after the clip is masked, so that the result is that of the clip alone.
     Source: Niizumi et al., "Masked Modeling Duo" (2024); github.com/nttcslab/m2d at f0c4128,
     `examples/portable_m2d.py`, to 5e-4 in the log-mel and a relative 2e-5 in frames on the stored examples. Deviations:
-    frame k of a chunk begins at k steps (the original's time stamps are k times duration / frames, up to 0.16 s less);
-    a rest of a chunk that its padding would make longer than U has as many steps as a full chunk (the original fails);
-    no masking in training.
+    frame k of a chunk begins at k steps. The original's time stamps are k times duration / frames, up to 0.16 s less. A
+    rest of a chunk that its padding would make longer than U has as many steps as a full chunk; the original fails.
+    There is no masking in training.
     """
 
     dim: int

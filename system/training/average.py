@@ -14,7 +14,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 class WeightAverage:
     """Moving average of the trainable parameters and the statistics (buffers) of a model.
 
-    After update n, counted from 0, the average a becomes d a + (1 - d) w of the weights w, with
+    After update n, counted from 0, the average a becomes d a + (1 - d) w, where w are the weights. The factor is
     d = min(decay, (1 + n) / (10 + n)), so that the initial weights soon lose their share.
     Source: torch.optim.swa_utils; the factor of first updates as in TensorFlow's tf.train.ExponentialMovingAverage.
     """

@@ -244,7 +244,7 @@ def test_last_and_mean_tokens_of_language_models_match_the_library(kind: str, tm
         tokens("first_token", folder, tmp_path / "banks")
 
 
-def test_pooling_by_the_last_token_matches_sentence_transformers(tmp_path: Path) -> None:
+def test_last_token_pooling_matches_the_library(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
 
