@@ -8,13 +8,13 @@ import torch
 
 from data_tools.classify.model_files import fetch
 from data_tools.documents.json_text import parse_json
-from system.models.text.pe_audio_encoder import load_text_side, require_type
+from system.models.text.joint_files import load_text_side, require_type
 from system.models.text.pretrained_encoder import Bank, TransformerEncoder, longest_input, projection
-
-# N texts, V values of a vector
 
 PROMPTS = "config_sentence_transformers.json"
 QUERY_PROMPTS = ("query", "SearchQuery", "Retrieval-query")  # names of the prompt for search queries, the first counts
+
+# N texts, V values of a vector
 
 
 class EmbeddingGemmaEncoder(TransformerEncoder):
@@ -34,19 +34,10 @@ class EmbeddingGemmaEncoder(TransformerEncoder):
         self.take(model, name, self.project, trainable, bank, dim)
         self._longest = longest_input(tokenizer, model.language_model, None)
 
-    def _tokenise(self, texts: list[str]) -> list[list[int]]:
-        """Return the token ids of each text, cut to the longest input of the model."""
-        found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self._longest)["input_ids"]
-        return found
-
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """Compute the vectors (N, V) of texts with the trainable model."""
+        """Compute the vectors (N, V) of texts with the model."""
         vectors: torch.Tensor = self._model(**self._inputs(texts))
         return vectors
-
-    def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """Compute the vectors (N, V) of texts with the frozen model."""
-        return self._by_length(texts)
 
     def save_assets(self, folder: Path) -> None:
         """Save the text side of the model, its tokenizer and its prompt in a folder, for an export."""

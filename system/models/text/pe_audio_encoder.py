@@ -1,7 +1,7 @@
 """PE-AV's text encoder: network."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,12 @@ import torch
 
 from data_tools.classify.model_files import fetch
 from data_tools.documents.json_text import parse_json
-from data_tools.errors import KitError, first_line
+from system.models.text.joint_files import load_text_side, require_type
 from system.models.text.pretrained_encoder import Bank, TransformerEncoder, longest_input, projection
 
-# N texts, V values of a vector
-
-TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # without one, the library makes an empty tokenizer
 TYPES = ("pe_audio", "pe_audio_video")
+
+# N texts, V values of a vector
 
 
 class PeAudioEncoder(TransformerEncoder):
@@ -35,19 +34,10 @@ class PeAudioEncoder(TransformerEncoder):
         """Scale and bias that turn the dot product of a clip and a text into a logit."""
         return float(self._model.text_audio_logit_scale), float(self._model.text_audio_logit_bias)
 
-    def _tokenise(self, texts: list[str]) -> list[list[int]]:
-        """Return the token ids of each text, cut to the longest input of the model."""
-        found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self._longest)["input_ids"]
-        return found
-
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """Compute the vectors (N, V) of texts with the trainable model."""
+        """Compute the vectors (N, V) of texts with the model."""
         vectors: torch.Tensor = self._model(**self._inputs(texts))
         return vectors
-
-    def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """Compute the vectors (N, V) of texts with the frozen model."""
-        return self._by_length(texts)
 
     def save_assets(self, folder: Path) -> None:
         """Save the text side of the model and its tokenizer in a folder, for an export."""
@@ -68,51 +58,3 @@ def load_pe_texts(name: str) -> tuple[Any, Any]:
     folder = fetch(name)
     require_type(name, folder, TYPES, "PE-AV or PE-A-Frame")
     return load_text_side(name, folder, PeTexts, lambda: read_config(folder))
-
-
-def require_type(name: str, folder: Path, types: tuple[str, ...], title: str) -> None:
-    """Raise KitError unless the config.json of a folder names one of some types of models. title: Name of these."""
-    found = parse_json((folder / "config.json").read_bytes(), "config.json").get("model_type")
-    if found not in types:
-        raise KitError(
-            f"text model {name!r} is no {title}: its config.json says model_type {found}; name such a model, or set "
-            "another kind of text encoder"
-        )
-
-
-def load_text_side(name: str, folder: Path, kind: Any, settings: Callable[[], Any]) -> tuple[Any, Any]:
-    """Load the tokenizer of a folder, and its weights into a class of the text side of a model.
-
-    kind: The class. settings: Reads the settings of the class; an error of it is reported as one of the folder.
-    Raises KitError for a folder without a tokenizer or without some of the weights, and for damaged files.
-    """
-    from transformers import AutoTokenizer
-
-    from system.networks.hugging_face import quiet
-
-    if not any(one.is_file() for pattern in TOKENIZER_FILES for one in folder.glob(pattern)):
-        raise KitError(
-            f"text model {folder} has no vocabulary of a tokenizer, such as tokenizer.json; download or save the model "
-            "again"
-        )
-    with quiet():
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-            model, said = kind.from_pretrained(
-                folder,
-                config=settings(),
-                dtype=torch.float32,
-                output_loading_info=True,
-                trust_remote_code=False,
-            )
-        except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
-            reason = first_line(error)
-            raise KitError(
-                f"text model {name!r} cannot be loaded ({reason}); download or save the model again"
-            ) from error
-    if missing := sorted({*said["missing_keys"], *(key for key, *_ in said.get("mismatched_keys", ()))}):
-        raise KitError(
-            f"text model {name!r} has no weights for {len(missing)} tensors, such as {missing[0]}; "
-            "download or save the model again"
-        )
-    return tokenizer, model

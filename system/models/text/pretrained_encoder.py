@@ -120,10 +120,11 @@ class PreTrainedEncoder(TextEncoder):
 class TransformerEncoder(PreTrainedEncoder):
     """A pre-trained transformer with its tokenizer. If it is trainable, each text is tokenised once.
 
-    prompt: Text before every caption; empty for most models.
+    prompt: Text before every caption; empty for most models. _longest: See longest_input.
     """
 
     prompt = ""
+    _longest = NO_LIMIT
 
     def take_tokenizer(self, tokenizer: Any) -> None:
         """Give the encoder its tokenizer."""
@@ -131,16 +132,14 @@ class TransformerEncoder(PreTrainedEncoder):
         self.tokenizer = tokenizer
         self._known_tokens: dict[str, list[int]] = {}
 
-    @abstractmethod
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
-        """Return the token ids of each text, cut to the model's longest input.
-
-        Special tokens are included.
-        """
+        """Return the token ids of each text, cut to the longest input of the model. Special tokens are included."""
+        found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self._longest)["input_ids"]
+        return found
 
     @torch.no_grad()
-    def _by_length(self, texts: Sequence[str]) -> torch.Tensor:
-        """Compute the frozen model's vectors (N, V), with texts of similar length together."""
+    def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """Compute the vectors (N, V) of texts with the frozen model, texts of similar length together."""
         self._model.to(self.device)
         order = np.argsort([len(text) for text in texts])
         groups = [order[start : start + FROZEN_AT_ONCE] for start in range(0, len(order), FROZEN_AT_ONCE)]
@@ -214,19 +213,10 @@ class ClapEncoder(TransformerEncoder):
         self.take(model, name, self.project, trainable, bank, dim)
         self._longest = longest_input(tokenizer, model, CLAP_TOKENS)
 
-    def _tokenise(self, texts: list[str]) -> list[list[int]]:
-        """Return the token ids of each text, cut to the longest input of the model."""
-        found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self._longest)["input_ids"]
-        return found
-
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """Compute the vectors (N, V) of texts with the trainable model."""
         vectors: torch.Tensor = self._model(**self._inputs(texts)).text_embeds
         return vectors
-
-    def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """Compute the vectors (N, V) of texts with the frozen model."""
-        return self._by_length(texts)
 
     def save_assets(self, folder: Path) -> None:
         """Save the model and its tokenizer in a folder, for an export."""
@@ -277,11 +267,6 @@ class TokenEncoder(TransformerEncoder):
         """Return the texts without characters that the recipe removes, for the tokenizer."""
         return list(map(self.clean, texts))
 
-    def _tokenise(self, texts: list[str]) -> list[list[int]]:
-        """Return the token ids of each text, cut to the longest input of the model."""
-        found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self._longest)["input_ids"]
-        return found
-
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """Compute the vectors (N, V) of texts with the trainable model."""
         inputs = self._inputs(texts)
@@ -292,10 +277,6 @@ class TokenEncoder(TransformerEncoder):
         if self.pooling == "last":
             return tokens[torch.arange(len(tokens), device=tokens.device), counts - 1]
         return pooled_over_time(tokens, counts, "mean")
-
-    def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """Compute the vectors (N, V) of texts with the frozen model."""
-        return self._by_length(texts)
 
     def save_assets(self, folder: Path) -> None:
         """Save the model and its tokenizer in a folder, for an export."""

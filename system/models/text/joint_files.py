@@ -1,0 +1,60 @@
+"""How the text side of a joint model of audio and text is read from its folder."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data_tools.documents.json_text import parse_json
+from data_tools.errors import KitError, first_line
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # without one, the library makes an empty tokenizer
+
+
+def require_type(name: str, folder: Path, types: tuple[str, ...], title: str) -> None:
+    """Raise KitError unless the config.json of a folder names one of some types of models. title: Name of these."""
+    found = parse_json((folder / "config.json").read_bytes(), "config.json").get("model_type")
+    if found not in types:
+        raise KitError(
+            f"text model {name!r} is no {title}: its config.json says model_type {found}; name such a model, or set "
+            "another kind of text encoder"
+        )
+
+
+def load_text_side(name: str, folder: Path, kind: Any, settings: Callable[[], Any]) -> tuple[Any, Any]:
+    """Load the tokenizer of a folder, and its weights into a class of the text side of a model.
+
+    kind: The class. settings: Reads the settings of the class; an error of it is reported as one of the folder.
+    Raises KitError for a folder without a tokenizer or without some of the weights, and for damaged files.
+    """
+    from transformers import AutoTokenizer
+
+    from system.networks.hugging_face import quiet
+
+    if not any(one.is_file() for pattern in TOKENIZER_FILES for one in folder.glob(pattern)):
+        raise KitError(
+            f"text model {folder} has no vocabulary of a tokenizer, such as tokenizer.json; download or save the model "
+            "again"
+        )
+    with quiet():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            model, said = kind.from_pretrained(
+                folder,
+                config=settings(),
+                dtype=torch.float32,
+                output_loading_info=True,
+                trust_remote_code=False,
+            )
+        except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
+            reason = first_line(error)
+            raise KitError(
+                f"text model {name!r} cannot be loaded ({reason}); download or save the model again"
+            ) from error
+    if missing := sorted({*said["missing_keys"], *(key for key, *_ in said.get("mismatched_keys", ()))}):
+        raise KitError(
+            f"text model {name!r} has no weights for {len(missing)} tensors, such as {missing[0]}; "
+            "download or save the model again"
+        )
+    return tokenizer, model
