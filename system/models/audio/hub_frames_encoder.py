@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from system.experts.waveform import FULL_SCALE
-from system.models.audio.encoder import AudioEncoder
+from system.models.audio.segmented_encoder import NetworkEncoder
 from system.models.audio.segments import segmented
 from system.models.batch import Series
 from system.models.embeddings import Embedded
@@ -16,7 +16,7 @@ from system.networks.segment import SegmentNetwork
 # B clips, S segments of all of them, L frames, D values
 
 
-class HubFramesEncoder(AudioEncoder):
+class HubFramesEncoder(NetworkEncoder):
     """16-bit waves -> segments -> the network's frames that begin within the clip, segment after segment.
 
     Every segment is computed alone, so that an embedding does not depend on other clips.
@@ -24,24 +24,8 @@ class HubFramesEncoder(AudioEncoder):
 
     def __init__(self, expert: str, network: SegmentNetwork, pretrained: Path | None, size: int) -> None:
         """pretrained: Path of published weights. size: Samples of a segment."""
-        super().__init__()
-        self.expert, self.network = expert, network.requires_grad_(False)
-        self.pretrained, self.size = pretrained, size
-
-    def train(self, mode: bool = True) -> "HubFramesEncoder":
-        """Set training or evaluation mode. The network stays in evaluation mode."""
-        super().train(mode)
-        self.network.eval()
-        return self
-
-    def load_pretrained(self) -> None:
-        """Load the published weights, if there are any, into the network."""
-        if self.pretrained is not None:
-            self.network.take_published(self.pretrained)
-
-    def save_assets(self, folder: Path) -> None:
-        """Write the files that another machine needs to build the network."""
-        self.network.save_assets(folder)
+        super().__init__(expert, network, pretrained, trainable=False)
+        self.size = size
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         """Embed the clips of a batch: their frames (B, L, D)."""

@@ -4,7 +4,7 @@ Networks for segments of a fixed length, trained or frozen, followed by an embed
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import nn
@@ -24,7 +24,32 @@ from system.networks.segment import SegmentNetwork
 SEGMENTS_AT_ONCE = {"cpu": 4, "cuda": 64}  # in evaluation
 
 
-class SegmentedEncoder(AudioEncoder):
+class NetworkEncoder(AudioEncoder):
+    """An encoder around one network for segments, with or without published weights, trained or frozen."""
+
+    def __init__(self, expert: str, network: SegmentNetwork, pretrained: Path | None, trainable: bool) -> None:
+        """pretrained: Path of published weights."""
+        super().__init__()
+        self.expert, self.network = expert, network.requires_grad_(trainable)
+        self.pretrained, self.trainable = pretrained, trainable
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training or evaluation mode. A frozen network stays in evaluation mode."""
+        super().train(mode)
+        self.network.train(mode and self.trainable)
+        return self
+
+    def load_pretrained(self) -> None:
+        """Load the published weights, if there are any, into the network."""
+        if self.pretrained is not None:
+            self.network.take_published(self.pretrained)
+
+    def save_assets(self, folder: Path) -> None:
+        """Write the files that another machine needs to build the network."""
+        self.network.save_assets(folder)
+
+
+class SegmentedEncoder(NetworkEncoder):
     """16-bit waves -> segments -> network -> pooled over segments -> one linear layer, or two; see segmented.py.
 
     The network processes each segment independently. Every segment is padded with silence to the same length, so that
@@ -52,28 +77,11 @@ class SegmentedEncoder(AudioEncoder):
         """size, hop: Those of segments, in samples. training_samples: Most samples of a clip in training. pretrained:
         Path of published weights. hidden: Size of a layer with ReLU before the last one.
         """
-        super().__init__()
-        self.expert, self.network = expert, network.requires_grad_(trainable)
-        self.pretrained, self.trainable, self.training_samples = pretrained, trainable, training_samples
-        self.size, self.hop = size, hop
+        super().__init__(expert, network, pretrained, trainable)
+        self.size, self.hop, self.training_samples = size, hop, training_samples
         dim = network.dim
         self.pooling = SegmentAttention(dim) if pooling == "attention" else SegmentMean(pooling == "seconds")
         self.head = head(dim, hidden, out) if has_head else _no_head(dim, out)
-
-    def train(self, mode: bool = True) -> "SegmentedEncoder":
-        """Set training or evaluation mode. A frozen network stays in evaluation mode."""
-        super().train(mode)
-        self.network.train(mode and self.trainable)
-        return self
-
-    def load_pretrained(self) -> None:
-        """Load the published weights, if there are any, into the network."""
-        if self.pretrained is not None:
-            self.network.take_published(self.pretrained)
-
-    def save_assets(self, folder: Path) -> None:
-        """Write the files that another machine needs to build the network."""
-        self.network.save_assets(folder)
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         """Embed the clips of a batch."""
