@@ -4,13 +4,11 @@ M2D and M2D-CLAP 2025, frozen: one frame per segment, or about 6.25 per second (
 """
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal
 
-from pydantic import ValidationError, model_validator
-
-from data_tools.documents.strict import mistakes
 from system.experts.base import PublishedWeights
 from system.experts.segmented import Network, SegmentExpert
+from system.networks.m2d_input import M2dInput
 from system.networks.m2d_published import (
     CLAP_ADDRESS,
     CLAP_FILE,
@@ -19,14 +17,11 @@ from system.networks.m2d_published import (
     DIM,
     LICENCE,
     PARAMETERS,
-    Bands,
-    Geometry,
     address_of,
-    chosen_geometry,
 )
 
 
-class M2dExpert(SegmentExpert, PublishedWeights):
+class M2dExpert(M2dInput, SegmentExpert, PublishedWeights):
     """Frames (T, D), each a step of patches, or their mean over a segment. D: 3,840 for the five bands side by side,
     768 for their mean.
 
@@ -36,8 +31,6 @@ class M2dExpert(SegmentExpert, PublishedWeights):
     """
 
     kind: Literal["m2d"]
-    geometry: str | None  # input, such as 80x608p16x16; null: read from the name of the .zip, or of the .pth's folder
-    bands: Bands  # of a frame: stacked (3,840 values), as published, or their mean (768)
 
     usual: ClassVar[dict[str, Any]] = {
         "weights": "m2d_vit_base-80x608p16x16-221006-mr7.zip",
@@ -50,20 +43,6 @@ class M2dExpert(SegmentExpert, PublishedWeights):
     cost: ClassVar[float] = 0.05
     parameters: ClassVar[int] = PARAMETERS
 
-    @model_validator(mode="after")
-    def _require_geometry(self) -> Self:
-        """Raise an error if the geometry is not known."""
-        try:
-            chosen_geometry(self.geometry, self.weights)
-        except ValueError as error:
-            raise cast(ValidationError, mistakes([(("geometry",), str(error))])) from None
-        return self
-
-    @property
-    def input(self) -> Geometry:
-        """Input of the network."""
-        return chosen_geometry(self.geometry, self.weights)
-
     @property
     def rate(self) -> int:
         """Sample rate of the expert's input waves, in Hz."""
@@ -72,12 +51,7 @@ class M2dExpert(SegmentExpert, PublishedWeights):
     @property
     def dim(self) -> int:
         """Number of values in a frame."""
-        return DIM * self.input.rows if self.bands == "stacked" else DIM
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        """Shortest and longest segment that the network accepts, in seconds."""
-        return self.input.limits
+        return self.values
 
     @property
     def frames_within(self) -> float:

@@ -53,6 +53,7 @@ class EncoderKind(Strict):
     kind: str
 
     file_settings: ClassVar[frozenset[str]] = frozenset()
+    licence: ClassVar[str] = ""  # of the published weights, as their authors state it; "": not recorded here
 
     @property
     def embeds_series(self) -> bool:
@@ -85,11 +86,6 @@ class EncoderKind(Strict):
     def is_published(self) -> bool:
         """Whether all weights of the encoder are published, so that it is useful before any training."""
         return False
-
-    @property
-    def licence(self) -> str:
-        """Licence of the published weights, as their authors state it; "" if it is not recorded here."""
-        return ""
 
     def weight_files(self) -> dict[str, Path]:
         """Return a dict from the name of the setting that holds the path of a published weight file to this path.

@@ -3,7 +3,7 @@
 BEATs on waveforms, trained or frozen, followed by an embedding layer. Never imports torch.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -21,6 +21,8 @@ class Beats(FromPublished):
     kind: Literal["beats"]
     padding: Padding  # alone: as if the clip were alone; original: the mask of the original's batches
     gradient_decay: float = Field(1.0, gt=0, le=1)  # factor of the gradient for each block below; published: 0.6
+
+    licence: ClassVar[str] = LICENCE
 
     @property
     def sample_rate(self) -> int:
@@ -41,11 +43,6 @@ class Beats(FromPublished):
     def title(self) -> str:
         """Name of the network, for messages."""
         return "BEATs"
-
-    @property
-    def licence(self) -> str:
-        """Licence of the published weights."""
-        return LICENCE
 
     def published_address(self) -> str:
         """Return the address where the weights are published."""

@@ -3,7 +3,7 @@
 EAT on waveforms, trained or frozen, followed by an embedding layer. Never imports torch.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from system.models.audio.segmented import FromPublished, Network
 from system.networks.eat_published import LICENCE, LONGEST, RATE, SHORTEST, VARIANTS, Columns, Name, Vector
@@ -20,6 +20,8 @@ class Eat(FromPublished):
     network: Name  # published network
     columns: Columns  # of the input; 1024: zeros follow a shorter clip; multiple_of_16: as if the clip were alone
     vector: Vector  # of a segment: the class token, or the mean of the patch tokens
+
+    licence: ClassVar[str] = LICENCE
 
     @property
     def sample_rate(self) -> int:
@@ -40,11 +42,6 @@ class Eat(FromPublished):
     def title(self) -> str:
         """Name of the network, for messages."""
         return f"EAT {self.network}"
-
-    @property
-    def licence(self) -> str:
-        """Licence of the published weights."""
-        return LICENCE
 
     def published_address(self) -> str:
         """Return the address where the weights are published."""

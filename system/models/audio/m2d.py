@@ -4,47 +4,28 @@ M2D and M2D-CLAP 2025 on waveforms, trained or frozen, followed by an embedding 
 """
 
 from pathlib import Path
-from typing import Literal, Self, cast
+from typing import ClassVar, Literal
 
-from pydantic import ValidationError, model_validator
-
-from data_tools.documents.strict import mistakes
 from system.models.audio.segmented import FromPublished, Network
+from system.networks.m2d_input import M2dInput
 from system.networks.m2d_published import (
     CLAP_ADDRESS,
     CLAP_GEOMETRY,
     DIM,
     LICENCE,
-    Bands,
-    Geometry,
     address_of,
-    chosen_geometry,
 )
 
 
-class M2d(FromPublished):
+class M2d(M2dInput, FromPublished):
     """M2D base on waveforms in segments, the mean of its frames, then over the segments; linear to the text size.
 
     Source: Niizumi et al., "Masked Modeling Duo" (2024), whose linear and fine-tuned results have `bands: stacked`.
     """
 
     kind: Literal["m2d"]
-    geometry: str | None  # input, such as 80x608p16x16; null: read from the name of the .zip, or of the .pth's folder
-    bands: Bands  # of a frame: stacked (3,840 values), as published, or their mean (768)
 
-    @model_validator(mode="after")
-    def _require_geometry(self) -> Self:
-        """Raise an error if the geometry is not known."""
-        try:
-            chosen_geometry(self.geometry, self.weights)
-        except ValueError as error:
-            raise cast(ValidationError, mistakes([(("geometry",), str(error))])) from None
-        return self
-
-    @property
-    def input(self) -> Geometry:
-        """Input of the network."""
-        return chosen_geometry(self.geometry, self.weights)
+    licence: ClassVar[str] = LICENCE
 
     @property
     def sample_rate(self) -> int:
@@ -54,22 +35,12 @@ class M2d(FromPublished):
     @property
     def vector_dim(self) -> int:
         """Number of values in the network's vectors."""
-        return DIM * self.input.rows if self.bands == "stacked" else DIM
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        """Shortest and longest segment that the network accepts, in seconds."""
-        return self.input.limits
+        return self.values
 
     @property
     def title(self) -> str:
         """Name of the network, for messages."""
         return "M2D"
-
-    @property
-    def licence(self) -> str:
-        """Licence of the published weights."""
-        return LICENCE
 
     def published_address(self) -> str:
         """Return the address where the weights are published."""
@@ -91,6 +62,8 @@ class M2dClap(FromPublished):
     """
 
     kind: Literal["m2d_clap"]
+
+    licence: ClassVar[str] = LICENCE
 
     @property
     def sample_rate(self) -> int:
@@ -116,11 +89,6 @@ class M2dClap(FromPublished):
     def trained_on_captions(self) -> bool:
         """Whether the published weights were trained on captioned clips, so that ranked clips may be among them."""
         return self.has_weights
-
-    @property
-    def licence(self) -> str:
-        """Licence of the published weights."""
-        return LICENCE
 
     def published_address(self) -> str:
         """Return the address where the weights are published."""

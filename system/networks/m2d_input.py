@@ -1,0 +1,41 @@
+"""Settings of M2D's input and output, for the frozen expert and the trained encoder. Never imports torch."""
+
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from pydantic import ValidationError, model_validator
+
+from data_tools.documents.strict import Strict, mistakes
+from system.networks.m2d_published import DIM, Bands, Geometry, chosen_geometry
+
+
+class M2dInput(Strict):
+    """The geometry of an M2D, stated or read from the name of its weight file, and the values of its frames."""
+
+    geometry: str | None  # input, such as 80x608p16x16; null: read from the name of the .zip, or of the .pth's folder
+    bands: Bands  # of a frame: stacked (3,840 values), as published, or their mean (768)
+    if TYPE_CHECKING:
+        weights: Any  # of the subclass: the path of the file, or None
+
+    @model_validator(mode="after")
+    def _require_geometry(self) -> Self:
+        """Raise an error if the geometry is not known."""
+        try:
+            chosen_geometry(self.geometry, self.weights)
+        except ValueError as error:
+            raise cast(ValidationError, mistakes([(("geometry",), str(error))])) from None
+        return self
+
+    @property
+    def input(self) -> Geometry:
+        """Input of the network."""
+        return chosen_geometry(self.geometry, self.weights)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Shortest and longest segment that the network accepts, in seconds."""
+        return self.input.limits
+
+    @property
+    def values(self) -> int:
+        """Number of values in a frame."""
+        return DIM * self.input.rows if self.bands == "stacked" else DIM
