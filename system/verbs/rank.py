@@ -4,6 +4,7 @@ Score any clips for any queries with a trained model, or find the times of queri
 """
 
 import argparse
+import contextlib
 from pathlib import Path
 
 from data_tools.cli import counted
@@ -80,24 +81,20 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _seconds(text: str) -> float:
     """Parse a number of seconds above 0 and below 3600, as a type of argparse."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and below 3600")
-    return seconds
+    return _parse_below(3600, text, "a number of seconds")
 
 
 def _probability(text: str) -> float:
     """Parse a probability above 0 and below 1, as a type of argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a probability above 0 and below 1")
-    return value
+    return _parse_below(1, text, "a probability")
+
+
+def _parse_below(limit: float, text: str, title: str) -> float:
+    """Parse a number above 0 and below `limit`. title: Name of such a number, for the message."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < limit:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not {title} above 0 and below {limit:g}")
 
 
 def _rank_windows(arguments: argparse.Namespace) -> int:
