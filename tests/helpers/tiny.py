@@ -9,7 +9,7 @@ import pytest
 import soundfile
 import yaml
 
-from data_tools.manifest import Clip, write_manifest
+from data_tools.manifest import Clip, read_manifest, write_manifest
 from system.features.bank import Bank
 
 RATE = 16_000
@@ -55,6 +55,19 @@ def make_world(folder: Path, sizes: dict[str, int], captions_per_clip: int = 5) 
             )
     write_manifest(folder / "manifest.jsonl", clips)
     return folder / "manifest.jsonl"
+
+
+def make_compressed_world(folder: Path, sizes: dict[str, int]) -> Path:
+    """A tiny world as MP3 and FLAC files at 16 and 44.1 kHz, 1 to 7 s, longer than a crop."""
+    manifest, clips = make_world(folder, sizes), []
+    for number, clip in enumerate(read_manifest(manifest)):
+        wave, rate = soundfile.read(clip.path)
+        path = Path(clip.path).with_suffix(".mp3" if number % 2 else ".flac")
+        soundfile.write(path, np.tile(wave, 5), 44_100 if number % 3 else rate)
+        Path(clip.path).unlink()
+        clips.append(clip.model_copy(update={"path": str(path)}))
+    write_manifest(manifest, clips)
+    return manifest
 
 
 def stage(**changes: Any) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import packed
 import pytest
-import soundfile
 import tiny
 import torch
 from outcomes import digest
@@ -17,7 +16,7 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.__main__ import main as data_tools
 from data_tools.audio.members import container_of
-from data_tools.manifest import Clip, read_manifest, write_manifest
+from data_tools.manifest import Clip, read_manifest
 from system.__main__ import main
 from system.features.build import build_features
 from system.models.embeddings import Embedded
@@ -37,16 +36,7 @@ def shards(manifest: Path, folder: Path, form: str) -> Path:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny world as FLAC and MP3 files of 1 to 7 s."""
     folder = tmp_path_factory.mktemp("world")
-    manifest = tiny.make_world(folder / "plain", {"development": 16, "validation": 8, "evaluation": 12})
-    clips = []
-    for number, clip in enumerate(read_manifest(manifest)):
-        wave, rate = soundfile.read(clip.path)
-        path = Path(clip.path).with_suffix(".mp3" if number % 2 else ".flac")
-        soundfile.write(path, np.tile(wave, 5), 44_100 if number % 3 else rate)
-        Path(clip.path).unlink()
-        clips.append(clip.model_copy(update={"path": str(path)}))
-    write_manifest(manifest, clips)
-    return manifest
+    return tiny.make_compressed_world(folder / "plain", {"development": 16, "validation": 8, "evaluation": 12})
 
 
 @pytest.mark.slow

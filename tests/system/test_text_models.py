@@ -246,7 +246,7 @@ def test_last_and_mean_tokens_of_language_models_match_the_library(kind: str, tm
 
 def test_last_token_pooling_matches_the_library(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Pooling, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     folder, texts = language_model("qwen3", tmp_path / "m"), ["a dog barks, then a deep tone", "a tone"]
     transformer = Transformer(str(folder))
