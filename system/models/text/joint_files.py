@@ -1,4 +1,4 @@
-"""How the text side of a joint model of audio and text is read from its folder."""
+"""Reading of the text side of a joint model of audio and text."""
 
 from collections.abc import Callable
 from pathlib import Path
