@@ -5,9 +5,9 @@ The rank entries that score clips: write score matrices and the edition's CSV, a
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from data_tools.cli import counted
 from data_tools.manifest import Clip, Query, caption_queries
@@ -90,9 +90,9 @@ class RunModels:
         """Return the readable clips of a data source."""
         return self.data.readable_clips(source)
 
-    def noted(self, key: str, compute: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Return values that were computed for a rank entry, and are stored in the run."""
-        return self.run.noted(key, compute)
+    def earlier_facts(self, entry: RankEntry) -> Mapping[str, Any]:
+        """Return no facts, since the entry is ranked now."""
+        return {}
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
         """Return the embeddings that a teacher gives to clips and their captions."""

@@ -304,8 +304,8 @@ def _results_to_keep(
         ):
             continue
         if name in recipe.scored:
-            source = recipe.ranked_source(name)
-            if name in result.rank and recorded.data.get(source) == recipe.data[source]:
+            sources = [recipe.ranked_source(name), *entry.other_sources]
+            if name in result.rank and all(recorded.data.get(one) == recipe.data[one] for one in sources):
                 kept[name] = result.rank[name]
         elif name in result.blind and (name not in blind or result.blind[name].sha256 == blind[name].sha256):
             kept_blind[name] = result.blind[name]

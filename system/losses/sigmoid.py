@@ -18,7 +18,7 @@ class Sigmoid(Term):
 
     The target z_ij is 1 for items of the same audio and -1 for others. The scale a = exp(a') and the bias b are trained
     with the model; several terms of this kind share them. A stage that starts from another one of its run continues
-    with its values.
+    with its values. With `same_clip: masked`, other items with the same audio are left out of the sum.
     Source: Zhai et al., "Sigmoid Loss for Language Image Pre-Training" (2023), section 3.2 and algorithm 1. There a
     begins at 10 and b at -10, and no image is repeated in a batch. The cosines of the paper are the scores of the
     recipe's `score`.
@@ -27,7 +27,7 @@ class Sigmoid(Term):
     kind: Literal["sigmoid"]
     scale: float = Field(10.0, gt=0)  # start value of a
     bias: float = -10.0  # start value of b
-    same_clip: Literal["positives", "masked"] = "masked"  # other items with the same audio; masked: left out of the sum
+    same_clip: Literal["positives", "masked"] = "masked"  # other items of the batch with the same audio
 
     @property
     def learned(self) -> dict[str, float]:

@@ -1,4 +1,7 @@
-"""Settings of M2D's input and output, for the frozen expert and the trained encoder. Never imports torch."""
+"""M2D: settings of its input.
+
+Settings of M2D's input and output, for the frozen expert and the trained encoder. Never imports torch.
+"""
 
 from typing import TYPE_CHECKING, Any, Self, cast
 

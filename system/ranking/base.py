@@ -7,7 +7,7 @@ The list of kinds is `__init__.py`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
@@ -193,8 +193,8 @@ class Models(Protocol):
     def ranked_clips(self, source: str) -> Sequence[Clip]:
         """Return the readable clips of a data source."""
 
-    def noted(self, key: str, compute: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Return values that were computed for a rank entry, and are stored in the run. key: The entry's settings."""
+    def earlier_facts(self, entry: "RankEntry") -> Mapping[str, Any]:
+        """Return the facts of the scores that a finished run has of an entry; empty while a run is ranked."""
 
 
 class RankEntry(Strict):
@@ -214,6 +214,11 @@ class RankEntry(Strict):
     @property
     def combined_entries(self) -> list[str]:
         """Names of the rank entries that this entry combines."""
+        return []
+
+    @property
+    def other_sources(self) -> list[str]:
+        """Names of the data sources that the scores depend on, besides the ranked one."""
         return []
 
     @property

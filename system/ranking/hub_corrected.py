@@ -18,6 +18,7 @@ from system.ranking.base import Models, Pool, RankEntry, Ranker, require_some
 from system.ranking.hubs import Correction, Hubs, Kind, corrected, hubs_of
 from system.ranking.listing import Listed
 
+FACTS, VALIDATED = "hub correction", "validation mAP@10"  # keys of a score matrix's facts
 KINDS: tuple[Kind, ...] = ("none", "inverted_softmax", "qb_norm", "csls")
 
 
@@ -44,6 +45,11 @@ class RankHubCorrected(RankEntry):
         return [self.of]
 
     @property
+    def other_sources(self) -> list[str]:
+        """Names of the data sources that the scores depend on, besides the ranked one."""
+        return [*self.bank, self.validation]
+
+    @property
     def how(self) -> str:
         """Description of the source of the scores, for the plan."""
         bank = ", ".join(self.bank)
@@ -63,11 +69,13 @@ class RankHubCorrected(RankEntry):
         """Return the ranker that corrects the scores of the entry."""
         bank = list(dict.fromkeys(query.text for source in self.bank for query in models.queries(source)))
         queries = [Query(id=str(number), text=text, relevant=None) for number, text in enumerate(bank)]
-        table = models.noted(self.model_dump_json(), lambda: self._values(models, queries))
-        chosen = max(table, key=table.__getitem__)  # of equal values the first
-        correction = next(one for one in self.candidates() if str(one) == chosen)
-        facts = {"of": self.of, "correction": chosen, "bank": self.bank, "bank queries": len(bank)}
-        return HubCorrectedRanker(models.live(self.of), queries, correction, facts | {"validation mAP@10": table})
+        candidates = {str(one): one for one in self.candidates()}
+        table = models.earlier_facts(self).get(FACTS, {}).get(VALIDATED)
+        if table is None or table.keys() != candidates.keys():
+            table = self._values(models, queries)
+        chosen = max(candidates, key=table.__getitem__)  # of equal values the first
+        facts = {"of": self.of, "correction": chosen, "bank": self.bank, "bank queries": len(bank), VALIDATED: table}
+        return HubCorrectedRanker(models.live(self.of), queries, candidates[chosen], facts)
 
     def _values(self, models: Models, bank: Sequence[Query]) -> dict[str, float]:
         """Return mAP@10 on the validation source with each correction, by its description."""
@@ -98,7 +106,7 @@ class HubCorrectedRanker(Ranker):
 
     def __init__(self, inner: Ranker, bank: Sequence[Query], correction: Correction, facts: Mapping[str, Any]) -> None:
         self.inner, self.bank, self.correction = inner, bank, correction
-        self.facts = {**inner.facts, "hub correction": dict(facts)}
+        self.facts = {**inner.facts, FACTS: dict(facts)}
         self.origin = f"{inner.origin}, hub correction {correction}"
         self._hubs: tuple[Pool, Hubs] | None = None  # of the pool that was ranked last
 

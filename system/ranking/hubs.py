@@ -46,18 +46,16 @@ def hubs_of(bank: Iterable[Scores], correction: Correction) -> Hubs:
     if correction.kind == "csls":
         return Hubs(_mean_of_nearest(bank, int(correction.strength)))
     total: np.ndarray | None = None
-    activated = np.zeros(0, bool)
+    best: set[int] = set()  # clips that are the best of a query
     for block in bank:
         logits = correction.strength * block.astype(np.float64)
-        highest = logits.max(0)
-        sums = highest + np.log(np.exp(logits - highest).sum(0))
+        sums = np.logaddexp.reduce(logits, 0)
         total = sums if total is None else np.logaddexp(total, sums)
-        activated = np.zeros(block.shape[1], bool) if not len(activated) else activated
-        activated[block.argmax(1)] = True
+        best.update(block.argmax(1).tolist())
     if total is None:
         raise ValueError("the bank has no query; name sources with captions")
-    closeness = total / correction.strength
-    return Hubs(closeness, activated if correction.kind == "qb_norm" else None)
+    is_activated = np.isin(np.arange(len(total)), list(best)) if correction.kind == "qb_norm" else None
+    return Hubs(total / correction.strength, is_activated)
 
 
 def _mean_of_nearest(bank: Iterable[Scores], count: int) -> np.ndarray:
@@ -88,10 +86,10 @@ def corrected(scores: Iterable[Scores], correction: Correction, hubs: Hubs) -> I
     csls: Conneau et al., "Word Translation Without Parallel Data" (2018), equation 2.
     """
     for block in scores:
-        wide = block.astype(np.float64)
         if correction.kind == "none":
             yield block
             continue
+        wide = block.astype(np.float64)
         if correction.kind == "csls":
             count = min(int(correction.strength), block.shape[1])
             of_query = np.partition(wide, block.shape[1] - count, axis=1)[:, block.shape[1] - count :].mean(1)

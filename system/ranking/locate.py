@@ -139,6 +139,9 @@ def locate(
         several models, and for recordings that cannot be read. Unreadable recordings of `fit` are left out with a
         warning.
     """
+    if threshold is not None and by not in (None, "thresholds"):
+        raise KitError(f"--threshold only works with --by thresholds, not with --by {by}; leave one of them out")
+    by = "thresholds" if threshold is not None else by
     if len(rankers) > 1 and by not in (None, "overlap"):
         raise KitError(f"--by {by} works with one model only (several are averaged by overlap); leave out --by")
     if fit is not None:

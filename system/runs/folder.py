@@ -11,7 +11,6 @@ The folder of a run on disk: settings, provenance, checkpoints and results.
   metrics.jsonl    one line per epoch
   trained_on.csv   clips that the model was trained on
   <stage>/         last.pt, the best checkpoints, checkpoints.json, done.json
-  noted.json       validation of the corrections of hubs
   scores/          score matrices, and the clips and queries that they rank
   submission/      ranked lists
   figures/         curves
@@ -21,18 +20,17 @@ The folder of a run on disk: settings, provenance, checkpoints and results.
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from data_tools.documents.json_text import read_json, require_unharmed, write_json
+from data_tools.documents.json_text import require_unharmed
 from data_tools.errors import KitError
 from data_tools.files import remove_parts, write_text
 from data_tools.locks import lock
 from submission.runs.reading import read_metrics, read_provenance, read_result, repair_hint
 from submission.runs.record import EpochLine, Provenance, RunResult
-from system.compute.distributed import on_first
 from system.runs.log_file import LogFile
 
 TRAINED_ON = "trained_on.csv"  # exported models have this file too
@@ -60,19 +58,6 @@ class Run:
     def csv_file(self, name: str) -> Path:
         """Return the path of a rank entry's submission file."""
         return self.folder / "submission" / f"{name}.csv"
-
-    def noted(self, key: str, compute: Callable[[], dict[str, float]], is_kept: bool = True) -> dict[str, float]:
-        """Return values that were computed for a rank entry; compute them if they are not in noted.json.
-
-        key: The entry's settings. is_kept: Whether to store new values.
-        """
-        path = self.folder / "noted.json"
-        known: dict[str, dict[str, float]] = read_json(path, self.repair_hint(path)) if path.exists() else {}
-        if key not in known:
-            known[key] = compute()
-            if is_kept:
-                on_first(lambda: write_json(path, known))
-        return known[key]
 
     def clips_file(self, name: str) -> Path:
         """Return the path of a rank entry's table of ranked clips, whose format is in submission.runs.clips."""

@@ -5,11 +5,13 @@ Rankers of a finished run or an exported model, for clips of any folder or manif
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query, caption_queries
+from submission.formats.score_matrix import read_scores
 from system.batches.teachers import Taught
 from system.models.moment_score import MomentScore
 from system.ranking.base import RankEntry, Ranker
@@ -101,9 +103,11 @@ class _OpenedRun:
         """Return the captions of a data source as queries."""
         return caption_queries(self.ranked_clips(source))
 
-    def noted(self, key: str, compute: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Return values that the run has stored for a rank entry; compute them if it has none."""
-        return self._run.noted(key, compute, is_kept=False)
+    def earlier_facts(self, entry: RankEntry) -> Mapping[str, Any]:
+        """Return the facts of the scores that the run has of an entry; empty if it has none."""
+        name = next(name for name, one in self._rank.items() if one == entry)
+        path = self._run.scores_file(name)
+        return read_scores(path).facts if path.exists() else {}
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> Taught:
         """Always raise KitError: teachers' embeddings exist only for the recipe's clips."""

@@ -12,7 +12,7 @@ from data_tools.classify.model_files import local_folder
 from data_tools.errors import KitError
 from submission.runs.record import ModelFacts
 from system.compute.device import device_of, moved
-from system.models.published import config_of, how_to_fetch, settings_of, type_problem
+from system.models.published import how_to_fetch, settings_of
 from system.models.settings import Model
 from system.recipe import schema
 from system.recipe.load import load_recipe
@@ -63,11 +63,9 @@ def _recipe_without_stages(path: Path, changes: list[str]) -> schema.Recipe:
 
 def _recipe_of_hub(name: str, banks: Path) -> schema.Recipe:
     """Return a recipe that has only a published model. Raises KitError if the model is not on this machine."""
-    if problem := type_problem(name, config_of(name)):
-        raise KitError(problem)
+    model = Model.model_validate(settings_of(name))
     if local_folder(name, "model") is None:
         raise KitError(f"model {name} is not on this machine; {how_to_fetch(name)}")
-    model = Model.model_validate(settings_of(name))
     return schema.Recipe.model_construct(
         name=name, seed=1, banks=str(banks), data={}, model=model, stages={}, rank={}, teachers={}
     )

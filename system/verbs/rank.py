@@ -68,7 +68,7 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     by = "windows of most probable IoU of at least 0.7 (overlap), most probable windows, or frames above "
     by += "thresholds (default: thresholds for PE-A-Frame without --fit, else overlap)"
     windows.add_argument("--by", choices=WAYS, help=by)
-    threshold = "with --by thresholds: probability of the frames of a window (default: 0.3 for PE-A-Frame, "
+    threshold = "probability of the frames of a window, for --by thresholds only (default: 0.3 for PE-A-Frame, "
     threshold += "else nine from 0.1 to 0.9)"
     windows.add_argument("--threshold", type=_probability, metavar="P", help=threshold)
     piece = "length of the pieces for a model of whole clips, in seconds (default: %(default)g)"

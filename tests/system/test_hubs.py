@@ -16,7 +16,7 @@ from data_tools.manifest import Clip, Query, read_manifest, write_manifest, writ
 from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks, read_scores
 from submission.metrics.hubness import hubness_of
 from system.__main__ import main
-from system.ranking.base import Pool, Ranker
+from system.ranking.base import Models, Pool, Ranker
 from system.ranking.hub_corrected import KINDS, HubCorrectedRanker, RankHubCorrected, corrected_matrix
 from system.ranking.hubs import Correction, Hubs, corrected, hubs_of
 
@@ -170,7 +170,32 @@ def test_run_chooses_the_correction_on_validation_and_applies_it(run: Path) -> N
         assert np.array_equal(plain.values, found.values)
     else:
         assert not np.array_equal(plain.values, found.values)
-    assert json.loads((run / "noted.json").read_text())
+
+
+def test_ranking_again_chooses_the_correction_again(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry is chosen again for another checkpoint, and for another validation source; `rank` reads the choice."""
+    chosen: list[str] = []
+    values = RankHubCorrected._values
+
+    def counted(entry: RankHubCorrected, models: Models, bank: Sequence[Query]) -> dict[str, float]:
+        chosen.append(entry.of)
+        return values(entry, models, bank)
+
+    monkeypatch.setattr(RankHubCorrected, "_values", counted)
+    manifest = run.parent / "world/manifest.jsonl"
+    content = parse_yaml(hub_recipe(manifest, tmp_path).read_bytes())
+    content["data"]["other"] = {"manifest": str(manifest), "split": "validation"}
+    content["rank"]["corrected"]["validation"] = "other"
+    path, out = tmp_path / "recipe.yaml", ["--out", str(tmp_path / "run")]
+    for change in ((), ("rank", "evaluation", "checkpoint", "mAP@10"), ("data", "other", "split", "development")):
+        if change:
+            content[change[0]][change[1]][change[2]] = change[3]
+        assert main(["run", str(tiny.write_recipe(path, content)), *out]) == 0
+    assert len(chosen) == 3
+    assert main(["run", str(path), *out]) == 0
+    ranked = ["--audio", str(manifest), "--split", "evaluation", "--out", str(tmp_path / "again.npy")]
+    assert main(["rank", str(tmp_path / "run"), *ranked, "--cache", str(tmp_path / "cache")]) == 0
+    assert len(chosen) == 3
 
 
 ENTRY = {

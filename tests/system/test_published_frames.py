@@ -93,3 +93,12 @@ def test_page_shows_the_times_of_a_hit(root: Path, tmp_path: Path) -> None:
     assert about["clips"] == 8
     assert about["skipped"] == 1
     assert about["score"].startswith("the logit of the clip's best frame")
+
+
+def test_threshold_with_another_way_to_find_windows_is_refused(
+    long_recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ["--audio", tmp_path / "m.jsonl", "--moments", tmp_path / "moments.jsonl", "--out", tmp_path / "w.jsonl"]
+    options = ["--windows", *named, "--threshold", "0.5", "--by", "overlap"]
+    said = refused(capsys, "rank", hub_folder("pe_audio_frame"), *options)
+    assert "--threshold only works with --by thresholds, not with --by overlap" in said

@@ -1,4 +1,4 @@
-"""Reading of the text side of a joint model of audio and text."""
+"""Text side of a joint model: its files."""
 
 from collections.abc import Callable
 from pathlib import Path
