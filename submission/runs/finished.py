@@ -84,7 +84,7 @@ class FinishedRun(Finished):
 
     @property
     def members(self) -> list[record.RankSettings]:
-        """Settings of the entries with one checkpoint each that this entry consists of: itself, or those of a mean."""
+        """Settings of the entries with one checkpoint each of which this entry consists: itself, or its parts."""
         return list(self._leaf_entries(self.entry))
 
     @property
@@ -93,21 +93,21 @@ class FinishedRun(Finished):
 
         None if the run has no blind set for them, or several.
         """
-        mine = [(member.stage, member.checkpoint) for member in self.members]
-        same = [
-            name
-            for name in self.result.blind
-            if [(member.stage, member.checkpoint) for member in self._leaf_entries(name)] == mine
-        ]
+        same = [name for name in self.result.blind if self._how(name) == self._how(self.entry)]
         return self.file(f"scores/{same[0]}.npy") if len(same) == 1 else None
 
-    def _leaf_entries(self, entry: str) -> Iterator[record.RankSettings]:
-        """Yield the settings of every entry that ranks by one model: the entry itself, or the members of a mean."""
+    def _how(self, entry: str) -> tuple[object, ...]:
+        """Return what an entry ranks by: its checkpoints, and the settings of its correction of hubs."""
         settings = self.recipe.rank[entry]
-        if settings.kind == "mean":
-            for part in settings.of:
-                yield from self._leaf_entries(part)
-        elif "stage" in settings.model_fields_set:  # this entry ranks by one model
+        correction = settings.model_dump(exclude={"of", "edition", "csv"}) if settings.kind == "hub_corrected" else None
+        return [(member.stage, member.checkpoint) for member in self._leaf_entries(entry)], correction
+
+    def _leaf_entries(self, entry: str) -> Iterator[record.RankSettings]:
+        """Yield the settings of every entry that ranks by one model: the entry itself, or those that it combines."""
+        settings = self.recipe.rank[entry]
+        for part in combined(settings):
+            yield from self._leaf_entries(part)
+        if "stage" in settings.model_fields_set:  # this entry ranks by one model
             yield settings
 
 
@@ -170,6 +170,12 @@ class FinishedMoments(Finished):
     def frames(self) -> dict[str, FrameScores]:
         """Frame probabilities of every query, by query id."""
         return read_frame_scores(self.file(f"scores/{self.entry}.frames.npz"))
+
+
+def combined(entry: record.RankSettings) -> list[str]:
+    """Return the names of the entries that a mean combines, or that are corrected for hubs; [] for other kinds."""
+    named = [entry.of] if isinstance(entry.of, str) else entry.of
+    return named if entry.kind in ("mean", "hub_corrected") else []
 
 
 def open_finished(text: str) -> FinishedRun:
@@ -246,7 +252,7 @@ def broken_references(result: record.RunResult, recipe: record.ResolvedRecipe) -
     for name, entry in recipe.rank.items():
         if entry.stage is not None and entry.stage not in recipe.stages:
             yield f"rank.{name}.stage: no stage {entry.stage!r}"
-        for part in entry.of if entry.kind == "mean" else ():
+        for part in combined(entry):
             if part not in ranked:
                 yield f"rank.{name}.of: no earlier entry {part!r}"
         ranked.add(name)

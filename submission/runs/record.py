@@ -348,13 +348,13 @@ class StageSettings(Record):
 class RankSettings(Kind):
     """An entry of `rank`, of any kind.
 
-    stage, checkpoint: For kinds that rank by one model; None for published weights, before any stage. of: For a mean,
-    the names of its parts.
+    stage, checkpoint: For kinds that rank by one model; None for published weights, before any stage. of: What a
+    mean or a correction of hubs combines.
     """
 
     stage: str | None = None
     checkpoint: str | None = None
-    of: list[str] = []
+    of: str | list[str] = []
 
 
 class RelaxPoint(Record):

@@ -13,8 +13,12 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.documents.yaml12 import parse_yaml
 from data_tools.manifest import Clip, Query, read_manifest, write_manifest, write_queries
+from submission.__main__ import main as submission
+from submission.editions import get_edition
 from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks, read_scores
 from submission.metrics.hubness import hubness_of
+from submission.metrics.scoring import summarise_matrix
+from submission.runs.finished import open_finished
 from system.__main__ import main
 from system.ranking.base import Models, Pool, Ranker
 from system.ranking.hub_corrected import KINDS, HubCorrectedRanker, RankHubCorrected, corrected_matrix
@@ -242,6 +246,26 @@ def test_forced_correction_is_that_of_the_formula_and_of_rank(run: Path, tmp_pat
     assert again == pytest.approx(found.values, abs=1e-5), "the verb rank corrects too"
 
 
+def test_corrected_entry_is_reported_compared_and_packed(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submission(["compare", f"{run}:corrected", f"{run}:evaluation"]) == 0
+    values = [summarise_matrix(read_scores(run / f"scores/{name}.npy"), get_edition(2022)) for name in ENTRIES]
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith(f"{values[0].values['mAP@10']:.4f}")
+    assert said[1].startswith(f"{values[1].values['mAP@10']:.4f}")
+    assert submission(["report", f"{run}:corrected", "--out", str(tmp_path / "page.html")]) == 0
+    assert "hub correction" in (tmp_path / "page.html").read_text()
+    assert submission(["pack", f"{run}:corrected", "--template", str(tmp_path / "about.yaml")]) == 0
+    (member,) = open_finished(f"{run}:corrected").members
+    assert (member.stage, member.checkpoint) == ("only", "last")
+    assert main(["runs", str(run.parent)]) == 0
+    assert "damaged" not in capsys.readouterr().out
+
+
+ENTRIES = ("corrected", "evaluation")
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -279,6 +303,9 @@ def test_blind_set_is_corrected_like_a_known_one(run: Path, tmp_path: Path) -> N
     assert (tmp_path / "run/submission/blind_corrected.csv").exists()
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert set(result["blind"]) == {"blind", "blind_corrected"}
+    for name, of_blind in (("corrected", "blind_corrected"), ("evaluation", "blind")):
+        found = open_finished(f"{tmp_path / 'run'}:{name}").blind_scores
+        assert found == tmp_path / f"run/scores/{of_blind}.npy", "what a package submits"
 
 
 def test_ranker_computes_the_hubs_of_each_pool() -> None:
