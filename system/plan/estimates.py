@@ -254,9 +254,7 @@ class Estimates:
         """
         weights = sum(self.parameters_by_part.values()) + count_parameters(self._audio, trainable=False)
         adapters = self.tuned(stage.lora).adapters if stage.lora else 0
-        copies = (stage.lora is not None or stage.average is not None) + (
-            stage.lora is not None and stage.average is not None
-        )
+        copies = (stage.lora is not None) + (stage.average is not None)
         return float(BYTES * (weights + copies * (weights + adapters) + 2 * self.trainable(stage)))
 
     def trainable(self, stage: schema.Stage) -> int:

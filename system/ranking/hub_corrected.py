@@ -11,7 +11,6 @@ from pydantic import Field
 
 from data_tools.documents.strict import Positive
 from data_tools.manifest import Query
-from submission.arrays import Scores
 from submission.metrics.retrieval import average_precision
 from submission.ordering import relevant_ranks
 from system.ranking.base import Models, Pool, RankEntry, Ranker, require_some
@@ -34,8 +33,10 @@ class RankHubCorrected(RankEntry):
     bank: Annotated[list[str], Field(min_length=1)]  # training sources whose captions show the hubs
     validation: str  # source that chooses the correction
     kinds: list[Kind] = Field(list(KINDS), min_length=1)  # corrections to choose from
-    betas: list[Annotated[float, Field(gt=0)]] = Field([5.0, 10.0, 20.0, 40.0])  # of inverted_softmax and qb_norm
-    neighbours: list[Positive] = Field([5, 10, 20])  # number of nearest queries and clips of csls
+    betas: list[Annotated[float, Field(gt=0)]] = Field(
+        [5.0, 10.0, 20.0, 40.0], min_length=1
+    )  # of inverted_softmax and qb_norm
+    neighbours: list[Positive] = Field([5, 10, 20], min_length=1)  # number of nearest queries and clips of csls
     edition: int | Literal["custom"]  # challenge year; it decides the figures and the file
     csv: bool  # write the edition's CSV
 
@@ -83,22 +84,20 @@ class RankHubCorrected(RankEntry):
         pool = inner.open(Listed(models.ranked_clips(self.validation)))
         require_some(queries, pool)
         scores = np.concatenate(list(inner.scores(queries, pool)))
-        of_bank = np.concatenate(list(inner.scores(bank, pool)))
+        of_bank = list(inner.scores(bank, pool))
         column = {clip.id: number for number, clip in enumerate(pool.clips)}
         relevant = [[column[one] for one in query.relevant or [] if one in column] for query in queries]
         names = [clip.file_name for clip in pool.clips]
-        found = {}
+        found: dict[str, float] = {}
+        hubs: dict[tuple[bool, float], Hubs] = {}  # inverted_softmax and qb_norm of one strength use the same
         for one in self.candidates():
-            values = corrected_matrix(scores, of_bank, one)
+            key = one.kind == "csls", one.strength
+            if one.kind != "none" and key not in hubs:
+                hubs[key] = hubs_of(of_bank, one)
+            (values,) = corrected([scores], one, hubs.get(key))
             ranks = relevant_ranks(values, relevant, names)
             found[str(one)] = round(float(average_precision(ranks, [len(row) for row in relevant]).mean()), 6)
         return found
-
-
-def corrected_matrix(scores: Scores, bank: Scores, correction: Correction) -> Scores:
-    """Return a corrected score matrix (Q, C). bank: (B, C) scores of the bank's queries."""
-    hubs = hubs_of([bank], correction) if correction.kind != "none" else Hubs(np.zeros(scores.shape[1]))
-    return next(corrected([scores], correction, hubs))
 
 
 class HubCorrectedRanker(Ranker):
@@ -108,7 +107,7 @@ class HubCorrectedRanker(Ranker):
         self.inner, self.bank, self.correction = inner, bank, correction
         self.facts = {**inner.facts, FACTS: dict(facts)}
         self.origin = f"{inner.origin}, hub correction {correction}"
-        self._hubs: tuple[Pool, Hubs] | None = None  # of the pool that was ranked last
+        self._hubs: tuple[Pool, Hubs | None] | None = None  # of the pool that was ranked last
 
     @property
     def meanings(self) -> dict[str, str]:
@@ -122,14 +121,12 @@ class HubCorrectedRanker(Ranker):
         self._hubs_of(pool)
         return pool
 
-    def _hubs_of(self, pool: Pool) -> Hubs:
-        """Return how near the clips of a pool are to the bank, computed once per pool."""
+    def _hubs_of(self, pool: Pool) -> Hubs | None:
+        """Return how near the clips of a pool are to the bank, computed once per pool; None without a correction."""
+        if self.correction.kind == "none":
+            return None
         if self._hubs is None or self._hubs[0] is not pool:
-            if self.correction.kind == "none":
-                hubs = Hubs(np.zeros(len(pool.clips)))
-            else:
-                hubs = hubs_of(self.inner.scores(self.bank, pool), self.correction)
-            self._hubs = pool, hubs
+            self._hubs = pool, hubs_of(self.inner.scores(self.bank, pool), self.correction)
         return self._hubs[1]
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:

@@ -30,7 +30,7 @@ class Hubs(NamedTuple):
     """Facts about the clips of a pool for one correction.
 
     closeness: (C,) float64, of each clip to the bank; see `corrected`. is_activated: (C,) whether a clip is the
-    best of a query of the bank; None if the correction does not need it.
+    best of a query of the bank; None for csls.
     """
 
     closeness: np.ndarray
@@ -54,8 +54,7 @@ def hubs_of(bank: Iterable[Scores], correction: Correction) -> Hubs:
         best.update(block.argmax(1).tolist())
     if total is None:
         raise ValueError("the bank has no query; name sources with captions")
-    is_activated = np.isin(np.arange(len(total)), list(best)) if correction.kind == "qb_norm" else None
-    return Hubs(total / correction.strength, is_activated)
+    return Hubs(total / correction.strength, np.isin(np.arange(len(total)), list(best)))
 
 
 def _mean_of_nearest(bank: Iterable[Scores], count: int) -> np.ndarray:
@@ -70,7 +69,7 @@ def _mean_of_nearest(bank: Iterable[Scores], count: int) -> np.ndarray:
     return np.asarray(nearest.astype(np.float64).mean(0))
 
 
-def corrected(scores: Iterable[Scores], correction: Correction, hubs: Hubs) -> Iterator[Scores]:
+def corrected(scores: Iterable[Scores], correction: Correction, hubs: Hubs | None) -> Iterator[Scores]:
     """Yield corrected scores, in the blocks (n, C) float32 of the given ones.
 
     inverted_softmax: s(q, c) - ln(sum_b e^{beta s(b, c)}) / beta. It is ln(p) / beta of the published
@@ -86,7 +85,7 @@ def corrected(scores: Iterable[Scores], correction: Correction, hubs: Hubs) -> I
     csls: Conneau et al., "Word Translation Without Parallel Data" (2018), equation 2.
     """
     for block in scores:
-        if correction.kind == "none":
+        if hubs is None:  # no correction
             yield block
             continue
         wide = block.astype(np.float64)
@@ -96,6 +95,7 @@ def corrected(scores: Iterable[Scores], correction: Correction, hubs: Hubs) -> I
             found = 2 * wide - of_query[:, None] - hubs.closeness
         else:
             found = wide - hubs.closeness
-        if hubs.is_activated is not None:
+        if correction.kind == "qb_norm":
+            assert hubs.is_activated is not None
             found = np.where(hubs.is_activated[block.argmax(1)][:, None], found, wide)
         yield found.astype(np.float32)

@@ -112,7 +112,7 @@ def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator
 
 def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
     """Yield keys and error messages for a correction of hubs that uses tested captions, or names missing entries."""
-    inner = earlier.get(ranked.get("of"))
+    inner = earlier.get(str(ranked.get("of")))
     if not isinstance(inner, dict) or inner.get("kind") not in ("checkpoint", "blind"):
         names = [name for name, one in earlier.items() if one.get("kind") in ("checkpoint", "blind")]
         yield (*at, "of"), f"no earlier entry by one model; earlier: {', '.join(names) or 'none'}"
@@ -121,6 +121,8 @@ def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, 
     yield from _check_sources((*at, "validation"), [ranked.get("validation")], data, "choose on a validation split")
     for key, named in (("bank", _names(ranked.get("bank"))), ("validation", [(0, ranked.get("validation"))])):
         for _, name in named:
+            if key == "bank" and name == ranked.get("validation"):
+                yield (*at, key), f"{name!r} is also the source of validation; take the captions of a training split"
             if name == inner.get("data"):
                 yield (*at, key), f"{name!r} is the source that is ranked; the correction must not see its captions"
 

@@ -212,7 +212,7 @@ def _path_changes(run: Run, started_in: str | None) -> list[str]:
     """
     if started_in is None:
         return []
-    recipe, start = load_recipe(run.folder / "resolved.json").recipe, run.folder.resolve() / started_in
+    recipe = load_recipe(run.folder / "resolved.json").recipe
     audio, text = recipe.model.audio, recipe.model.text
     named = {f"model.audio.{name}": getattr(audio, name) for name in audio.file_settings}
     named |= {f"model.text.{name}": getattr(text, name) for name in text.file_settings}
@@ -220,9 +220,20 @@ def _path_changes(run: Run, started_in: str | None) -> list[str]:
         files = {*expert.weight_files(), *(["model"] if expert.hub_model is not None else [])}
         named |= {f"model.audio.experts.{expert_name}.{name}": getattr(expert, name) for name in files}
     named["banks"] = recipe.banks
-    relative = {key: value for key, value in named.items() if isinstance(value, str) and not Path(value).is_absolute()}
-    found = {key: start / value for key, value in relative.items() if not Path(value).exists()}
-    return [f"{key}={json.dumps(str(path.resolve()))}" for key, path in found.items() if path.exists()]
+    lists = {key: value for key, value in named.items() if isinstance(value, list)}
+    paths = {key: value for key, value in named.items() if isinstance(value, str)}
+    paths |= {f"{key}.{number}": one for key, value in lists.items() for number, one in enumerate(value)}
+    found = {key: path_here(run, value) for key, value in paths.items()}
+    return [f"{key}={json.dumps(str(path.resolve()))}" for key, path in found.items() if path != Path(paths[key])]
+
+
+def path_here(run: Run, name: str) -> Path:
+    """Return a path of a run's recipe: as it is, or from the folder in which the run began, if it exists only there."""
+    path, started_in = Path(name), run.read_provenance().started_in
+    if started_in is None or path.is_absolute() or path.exists():
+        return path
+    moved = run.folder.resolve() / started_in / path
+    return moved if moved.exists() else path
 
 
 def _load_with_paths(path: Path, changes: list[str]) -> schema.Recipe:

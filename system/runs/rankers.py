@@ -23,7 +23,7 @@ from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.folder import Run
 from system.runs.names import is_recipe, is_untrained
-from system.runs.open import Trained, open_trained, score_of_windows
+from system.runs.open import Trained, open_trained, path_here, score_of_windows
 from system.runs.untrained import open_untrained
 
 
@@ -96,8 +96,11 @@ class _OpenedRun:
         return self.entry(name)
 
     def ranked_clips(self, source: str) -> Sequence[Clip]:
-        """Return the clips of a data source of the recipe."""
-        return list_clips(Path(self._recipe.data[source].manifest), self._recipe.data[source].split).clips
+        """Return the clips of a data source of the recipe, without those that the run could not read."""
+        data = self._recipe.data[source]
+        broken = self._run.read_result().broken if self._run.result.exists() else {}
+        clips = list_clips(path_here(self._run, data.manifest), data.split).clips
+        return [clip for clip in clips if clip.id not in broken]
 
     def queries(self, source: str) -> Sequence[Query]:
         """Return the captions of a data source as queries."""

@@ -1,6 +1,7 @@
 """Corrections of scores for hubs: formulas, degenerate banks, choice on validation, ranks of runs."""
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from outcomes import refused
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.documents.yaml12 import parse_yaml
-from data_tools.manifest import Clip, Query, read_manifest, write_manifest, write_queries
+from data_tools.manifest import Clip, Query, caption_queries, read_manifest, write_manifest, write_queries
 from submission.__main__ import main as submission
 from submission.editions import get_edition
 from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks, read_scores
@@ -21,14 +22,21 @@ from submission.metrics.scoring import summarise_matrix
 from submission.runs.finished import open_finished
 from system.__main__ import main
 from system.ranking.base import Models, Pool, Ranker
-from system.ranking.hub_corrected import KINDS, HubCorrectedRanker, RankHubCorrected, corrected_matrix
-from system.ranking.hubs import Correction, Hubs, corrected, hubs_of
+from system.ranking.hub_corrected import KINDS, HubCorrectedRanker, RankHubCorrected
+from system.ranking.hubs import Correction, corrected, hubs_of
+from system.ranking.listing import Listed
+from system.runs.rankers import open_ranker
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 DRAW = np.random.default_rng(0)
 SCORES = DRAW.uniform(-1, 1, (9, 7)).astype(np.float32)
 BANK = DRAW.uniform(-1, 1, (20, 7)).astype(np.float32)
+
+
+def corrected_matrix(scores: np.ndarray, bank: np.ndarray, correction: Correction) -> np.ndarray:
+    """Corrected scores (Q, C). bank: (B, C) scores of the bank's queries."""
+    return next(corrected([scores], correction, hubs_of([bank], correction) if correction.kind != "none" else None))
 
 
 def inverted_softmax(scores: np.ndarray, bank: np.ndarray, beta: float) -> np.ndarray:
@@ -113,7 +121,7 @@ def test_activation_is_the_best_clip_of_a_bank_query() -> None:
     found = next(corrected([scores], Correction("qb_norm", 1.0), hubs))
     assert found[1] == pytest.approx(scores[1])
     assert found[0] == pytest.approx(scores[0] - hubs.closeness)
-    assert next(corrected([scores], Correction(), Hubs(np.zeros(3)))) is scores
+    assert next(corrected([scores], Correction(), None)) is scores
 
 
 def matrix_of(values: np.ndarray) -> ScoreMatrix:
@@ -174,6 +182,52 @@ def test_run_chooses_the_correction_on_validation_and_applies_it(run: Path) -> N
         assert np.array_equal(plain.values, found.values)
     else:
         assert not np.array_equal(plain.values, found.values)
+
+
+def test_validated_corrections_match_a_loop_over_ranks(run: Path, tmp_path: Path) -> None:
+    """mAP@10 on validation with each correction, from scores of the verb rank; each query has one relevant clip."""
+    table = read_scores(run / "scores/corrected.npy").facts["hub correction"]["validation mAP@10"]
+    ranker = open_ranker(run, "only", "last", cache=tmp_path)
+    clips = read_manifest(run.parent / "world/manifest.jsonl")
+    pool = ranker.open(Listed([clip for clip in clips if clip.split == "validation"]))
+    queries = caption_queries(pool.clips)
+    texts = dict.fromkeys(text for clip in clips if clip.split == "development" for text in clip.captions)
+    bank = [Query(id=text, text=text, relevant=None) for text in texts]
+    scores, of_bank = (np.concatenate(list(ranker.scores(asked, pool))) for asked in (queries, bank))
+    column = {clip.id: number for number, clip in enumerate(pool.clips)}
+    for correction in RankHubCorrected.model_validate(ENTRY).candidates():
+        total = 0.0
+        for row, query in zip(corrected_matrix(scores, of_bank, correction), queries, strict=True):
+            rank = 1 + int((row > row[column[(query.relevant or [])[0]]]).sum())
+            total += 1 / rank if rank <= 10 else 0.0
+        assert table[str(correction)] == pytest.approx(total / len(queries), abs=1e-6)
+    assert len(set(table.values())) > 5
+
+
+def test_unreadable_bank_clips_and_another_folder_do_not_change_the_correction(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with broken training clips and a relative manifest, ranked again by the verb rank from another folder."""
+    shutil.copytree(run.parent / "world", tmp_path / "world")
+    manifest = tmp_path / "world/manifest.jsonl"
+    clips = [
+        clip.model_copy(update={"path": clip.path.replace(str(run.parent), str(tmp_path))})
+        for clip in read_manifest(manifest)
+    ]
+    write_manifest(manifest, clips)
+    for clip in [clip for clip in clips if clip.split == "development"][:6]:
+        Path(clip.path).write_bytes(b"not audio")
+    monkeypatch.chdir(tmp_path)
+    path = hub_recipe(Path("world/manifest.jsonl"), tmp_path, kinds=["csls"], neighbours=[5])
+    assert main(["run", str(path), "--out", "run"]) == 0
+    expected = read_scores(tmp_path / "run/scores/corrected.npy")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    options = ["--audio", str(manifest), "--split", "evaluation", "--cache", "cache", "--out", "again.npy"]
+    assert main(["rank", "../run", *options]) == 0
+    found = read_scores(Path("again.npy"))
+    assert found.facts["hub correction"]["bank queries"] == expected.facts["hub correction"]["bank queries"]
+    assert found.values == pytest.approx(expected.values, abs=1e-5)
 
 
 def test_ranking_again_chooses_the_correction_again(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,6 +328,10 @@ ENTRIES = ("corrected", "evaluation")
         ({"of": "absent"}, "no earlier entry by one model; earlier: evaluation"),
         ({"bank": ["absent"]}, "no data source 'absent'"),
         ({"kinds": []}, "kinds"),
+        ({"of": ["evaluation"]}, "corrected.of"),
+        ({"betas": []}, "corrected.betas"),
+        ({"neighbours": []}, "corrected.neighbours"),
+        ({"bank": ["validation"]}, "'validation' is also the source of validation"),
     ],
 )
 def test_corrections_that_see_the_tested_captions_are_refused(

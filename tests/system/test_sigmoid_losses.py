@@ -16,6 +16,7 @@ from trainings import NT_XENT
 from system.__main__ import main
 from system.losses import HardNegativeNce, NtXent, Sigmoid
 from system.losses.base import BatchScores
+from system.recipe.load import load_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -107,7 +108,10 @@ def test_gradients_are_those_of_finite_differences_and_finite_for_degenerate_bat
     assert torch.autograd.gradcheck(loss, [value.requires_grad_() for value in values])
     for scores in (torch.ones(3, 3), torch.zeros(3, 3)):
         scores = scores.double().requires_grad_()
-        term.value(batch_of(scores, [5, 5, 5])).backward()
+        value = term.value(batch_of(scores, [5, 5, 5]))
+        if isinstance(term, HardNegativeNce):
+            assert value.item() == pytest.approx(math.log(term.alpha), abs=1e-9), "without negatives"
+        value.backward()
         assert scores.grad is not None
         assert scores.grad.isfinite().all()
 
@@ -136,6 +140,10 @@ def test_learned_parameters_of_the_loss_are_trained_saved_and_resumed(
     later |= {"start_from": {"kind": "stage", "stage": "first", "checkpoint": "last"}}
     content = tiny.recipe(manifest, tmp_path, first=stage, second=later)
     path = tiny.write_recipe(tmp_path / "recipe.yaml", content)
+    losses = [{"kind": "sigmoid", "weight": 1, "scale": scale, "bias": -3} for scale in (5, 7)]
+    both = content | {"stages": {"first": stage | {"losses": losses}, "second": later | {"losses": losses[1:]}}}
+    start = load_recipe(tiny.write_recipe(tmp_path / "both.yaml", both)).recipe.learned
+    assert start["sigmoid_log_scale"] == pytest.approx(math.log(5)), "of the first term"
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
     weights = load_file(tmp_path / "run/first/e0002.safetensors")
     scale, bias = (float(weights[f"learned.sigmoid_{name}"]) for name in ("log_scale", "bias"))

@@ -43,7 +43,8 @@ class HubFrames(HuggingFace):
             yield "segment_pooling", "frames are not pooled; set mean, which has no effect"
         if self.hop_seconds != self.segment_seconds:
             yield "hop_seconds", "frames of overlapping segments would repeat; set it to segment_seconds"
-        if abs(self.segment_seconds * TOKENS_PER_SECOND[self.type] % 1) > 1e-9:
+        frames = self.segment_seconds * TOKENS_PER_SECOND[self.type]
+        if abs(frames - round(frames)) > 1e-9:
             yield "segment_seconds", "must be a multiple of 0.04 s, the length of a frame"
 
     def _encoder(self, network: "Network", out: int, pretrained: "Path | None") -> Encoder:
