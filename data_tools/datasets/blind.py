@@ -7,6 +7,7 @@ import argparse
 import logging
 from pathlib import Path
 
+from data_tools.audio.members import CONTAINERS
 from data_tools.audio.read import readable_seconds
 from data_tools.cli import add_manifest, counted
 from data_tools.errors import DataError
@@ -34,7 +35,10 @@ def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
     if others:
         log.warning("%s: skipped files that are not audio (%d): %s", folder, len(others), some(others))
     if not names:
-        raise DataError(f"{folder}: no audio files in this folder; unpack the data set and give its folder")
+        packed = [name for name in others if name.lower().endswith(CONTAINERS)]
+        cure = "list their clips with python -m data_tools hub" if packed else "unpack the data set and give its folder"
+        inside = f", but {some(packed)}" if packed else ""
+        raise DataError(f"{folder}: no audio files in this folder{inside}; {cure}")
     return [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names], others
 
 

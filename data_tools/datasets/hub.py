@@ -4,6 +4,7 @@ Reader of parquet files with audio, WebDataset tars and WavCaps' zip files; make
 """
 
 import argparse
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,27 +18,46 @@ from data_tools.hub.presets import PRESETS, Columns
 from data_tools.manifest import SPLITS, write_manifest
 from data_tools.names import check_source
 
+log = logging.getLogger(__name__)
+
 WAVCAPS = "cvssp/WavCaps"
+_OF_OTHER_FILES = ("preset", "audio", "caption", "id", "split", "name")  # options for files that `export` did not write
 
 
 def read_wavcaps_zips(folders: Sequence[Path]) -> Found:
     """Read the clips of WavCaps as on the hub: json_files/<part>/<name>.json and Zip_files/<part>/.
 
+    The longest list of a part is read: fsd_final_2s.json has some of the items of fsd_final.json.
     Raises DataError for a folder without them, and as read_wavcaps does.
     """
     found = Found([], [], [])
     for folder in folders:
-        lists = {path: audio for path in sorted(folder.glob("json_files/*/*.json")) if (audio := audio_folder(path))}
-        if not lists:
+        lists = {path: audio_folder(path) for path in _lists_of_parts(folder)}
+        if not any(lists.values()):
             layout = "json_files/<part>/<name>.json with Zip_files/<part>/"
             raise DataError(f"{folder}: has no {layout}; give the folder of {WAVCAPS} as on the hub")
         for path, audio in lists.items():
+            if audio is None:
+                found.errors.append(f"{path}: has no Zip_files/{path.parent.name}/; fetch the zip files of this part")
+                continue
             clips, missing = read_wavcaps(path, audio, path.stem)
             found.clips.extend(clips)
             found.shards.append(path)
             if missing:
                 found.errors.append(f"{path}: no audio of {counted(missing, 'item')}")
     return found
+
+
+def _lists_of_parts(folder: Path) -> list[Path]:
+    """Return the JSON file with the items of each part of WavCaps; json_files/blacklist/ is no part."""
+    lists: dict[Path, list[Path]] = {}
+    for path in sorted(folder.glob("json_files/*/*.json"), key=lambda path: -path.stat().st_size):
+        if path.parent.name != "blacklist":
+            lists.setdefault(path.parent, []).append(path)
+    for first, *others in lists.values():
+        for other in others:
+            log.warning("%s: skipped; for its items instead of those of %s use `wavcaps`", other, first.name)
+    return sorted(first for first, *_ in lists.values())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
         first = arguments.paths[0].absolute()
         name = arguments.name or preset.name or (first.name if first.is_dir() else first.parent.name)
         found = read_hub(arguments.paths, columns, check_source(name), arguments.split, arguments.partial)
+        given = [option for option in _OF_OTHER_FILES if getattr(arguments, option)]
+        if found.is_exported and given:
+            raise DataError(f"--{given[0]}: `export` wrote these files, which state it themselves; leave it out")
     if not found.clips:
         problem = found.errors[0] if found.errors else f"{arguments.paths[0]}: has no clips"
         raise DataError(f"{problem}; no clip is left ({counted(len(found.errors), 'sample')} left out)")

@@ -40,16 +40,17 @@ def tar_members(path: Path) -> Iterator[Member]:
     size, end = path.stat().st_size, 0
     known: dict[str, Member] = {}
     try:
-        with tarfile.open(path, "r:") as tar:
+        with tarfile.open(path, "r:", encoding="utf-8") as tar:
             for entry in tar:
                 end = entry.offset_data + -(-entry.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
                 if end > size:
                     raise AudioError(f"{path}: cut within {entry.name}; copy or download it again")
                 if entry.isreg() and not entry.issparse():
-                    known[entry.name] = Member(path, entry.name, entry.offset_data, entry.size)
+                    name = _name(entry.name.encode(errors="surrogateescape"))
+                    known[entry.name] = Member(path, name, entry.offset_data, entry.size)
                     yield known[entry.name]
                 elif entry.islnk() and entry.linkname in known:
-                    yield known[entry.linkname]._replace(name=entry.name)
+                    yield known[entry.linkname]._replace(name=_name(entry.name.encode(errors="surrogateescape")))
                 elif not entry.isdir():
                     log.warning("%s: skipped %s, which is not a file with content", path, entry.name)
     except tarfile.TarError as error:
@@ -105,7 +106,7 @@ def zip_members(path: Path) -> Iterator[Member]:
 
 
 def _name(stored: bytes) -> str:
-    """Decode the name of a file in a zip file: UTF-8, which many programs write without its flag, or else cp437."""
+    """Decode the name of a file in an archive: UTF-8, which many zip programs write without its flag, or cp437."""
     try:
         return stored.decode("utf-8")
     except UnicodeDecodeError:

@@ -43,12 +43,20 @@ TOGETHER = 256  # clips whose audio is opened before the next ones are read
 _SHARD = re.compile(r"(?P<stem>.*?)(?P<number>\d{3,9})(?:-of-(?P<count>\d{3,9}))?(?:-[0-9a-f]{16})?(?P<rest>\D*)")
 
 
+class MissingColumnError(DataError):
+    """A sample lacks a column that was chosen, or any with captions."""
+
+
 class Found(NamedTuple):
-    """Clips of a data set. errors: A message for each sample that was left out. shards: Files that were read."""
+    """Clips of a data set. errors: A message for each sample that was left out. shards: Files that were read.
+
+    is_exported: Whether `export` wrote the files.
+    """
 
     clips: list[Clip]
     errors: list[str]
     shards: list[Path]
+    is_exported: bool = False
 
 
 def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
@@ -102,8 +110,8 @@ def read_hub(paths: Sequence[Path], columns: Columns, source: str, split: Split 
         split: Of all clips; None: by the names of files and folders, or else "train".
         partial: Accept missing shards.
     Files that `export` wrote give the exported clips; columns, source and split then do not matter.
-    Raises DataError for a missing column or shard, a bad caption, and two different audio files of one name; AudioError
-    for a damaged file.
+    Raises DataError for a missing shard, a missing column of a parquet file, and two different audio files of one name;
+    AudioError for a damaged file.
     """
     shards = shards_in(paths, partial)
     texts = relevant_texts(list(shards))
@@ -115,19 +123,20 @@ def read_hub(paths: Sequence[Path], columns: Columns, source: str, split: Split 
         for sample in samples_of(shard, columns.audio):
             if texts:
                 sample.fields["captions"] = texts.of(sample)
-            if sample.audio is None:
-                errors.append(f"{sample.where}: has no audio")
-            elif is_exported(sample):
-                clip, order[clip.id] = exported_clip(sample, sample.audio), sample.fields["row"]
-                _add(drafts, clip, sample)
+            try:
+                clip = exported_clip(sample) if is_exported(sample) else clip_of(sample, columns, source, shard_split)
+            except MissingColumnError as error:
+                if shard.suffix.lower() == ".parquet":  # all of its rows have the same columns
+                    raise
+                errors.append(str(error))
+            except DataError as error:
+                errors.append(str(error))
             else:
-                clip = clip_of(sample, sample.audio, columns, source, shard_split)
-                if problem := _caption_problem(clip, sample):
-                    errors.append(problem)
-                else:
-                    _add(drafts, clip, sample)
+                _add(drafts, clip, sample)
+                if is_exported(sample):
+                    order[clip.id] = sample.fields["row"]
     clips = sorted(drafts.values(), key=lambda clip: order.get(clip.id, len(order))) if order else list(drafts.values())
-    return Found(list(_with_lengths(clips, errors)), errors, list(shards))
+    return Found(list(_with_lengths(clips, errors)), errors, list(shards), bool(order))
 
 
 def split_of(path: Path, folder: Path) -> Split:
@@ -143,24 +152,27 @@ def split_of(path: Path, folder: Path) -> Split:
     return next((SPLIT_OF_NAME[word] for word in [*words, folder.name.lower()] if word in SPLIT_OF_NAME), "train")
 
 
-def clip_of(sample: Sample, audio: Member, columns: Columns, source: str, split: Split) -> Clip:
-    """Make the clip of a sample. Raises DataError for a missing column."""
+def clip_of(sample: Sample, columns: Columns, source: str, split: Split) -> Clip:
+    """Make the clip of a sample.
+
+    Raises MissingColumnError for a missing column; DataError for a sample without audio and for a bad caption.
+    """
+    audio = _audio(sample)
     name = _name(sample, audio, columns.id)
     suffix = _suffix(sample, audio)
     file_name = name if name.lower().endswith(suffix) else f"{name}{suffix}"
     path = audio._replace(name=re.sub(r"[/\0]", "_", file_name)).path
     captions = list(dict.fromkeys(_captions(sample, columns)))
+    for number, caption in enumerate(captions, 1):
+        check_caption(caption, f"{sample.where}, caption {number}")
     return audio_clip(Path(), file_name, source, split, captions, None, path=path)
 
 
-def _caption_problem(clip: Clip, sample: Sample) -> str | None:
-    """Return why a caption of a clip cannot be used; None for a clip with good captions, or without any."""
-    try:
-        for number, caption in enumerate(clip.captions, 1):
-            check_caption(caption, f"{sample.where}, caption {number}")
-    except DataError as error:
-        return str(error)
-    return None
+def _audio(sample: Sample) -> Member:
+    """Return the audio of a sample. Raises DataError for a sample without audio."""
+    if sample.audio is None:
+        raise DataError(f"{sample.where}: has no audio")
+    return sample.audio
 
 
 def _captions(sample: Sample, columns: Columns) -> list[str]:
@@ -169,10 +181,12 @@ def _captions(sample: Sample, columns: Columns) -> list[str]:
     usual = [name for name in CAPTION_COLUMNS if name in sample.fields][:1]
     names = columns.captions or usual or sorted(numbered, key=lambda name: int(name.removeprefix("caption_")))
     shown = shortened(name for name in sample.fields if not name.startswith("__"))
+    if not shown:
+        raise MissingColumnError(f"{sample.where}: has no captions, only audio; add them, or leave it out")
     if not names:
-        raise DataError(f"{sample.where}: no column of captions; choose some of {shown} by --caption")
+        raise MissingColumnError(f"{sample.where}: no column of captions; choose some of {shown} by --caption")
     if absent := [name for name in names if name not in sample.fields]:
-        raise DataError(f"{sample.where}: no column {', '.join(absent)}; it has {shown}")
+        raise MissingColumnError(f"{sample.where}: no column {', '.join(absent)}; it has {shown}")
     texts = [text for name in names for text in texts_in(sample.fields[name])]
     if columns.separator is None:
         return [text.strip() for text in texts]
@@ -182,7 +196,7 @@ def _captions(sample: Sample, columns: Columns) -> list[str]:
 def _name(sample: Sample, audio: Member, columns: Sequence[str]) -> str:
     """Return the name of a sample's clip: of its columns, or of its audio file; for other rows their numbers."""
     if absent := [name for name in columns if name not in sample.fields]:
-        raise DataError(f"{sample.where}: no column {', '.join(absent)}; it has {shortened(sample.fields)}")
+        raise MissingColumnError(f"{sample.where}: no column {', '.join(absent)}; it has {shortened(sample.fields)}")
     if not columns and audio.name:
         return audio.name
     usual = [name for name in ("__key__", *ID_COLUMNS) if sample.fields.get(name) is not None]
@@ -225,10 +239,10 @@ def is_exported(sample: Sample) -> bool:
     return {"row", *Clip.model_fields} - {"path"} <= sample.fields.keys()
 
 
-def exported_clip(sample: Sample, audio: Member) -> Clip:
+def exported_clip(sample: Sample) -> Clip:
     """Return the clip of a sample that `export` wrote. Raises DataError for fields that were changed to others."""
     fields = {name: sample.fields[name] for name in Clip.model_fields if name != "path"}
-    path = audio._replace(name=PurePath(fields["file_name"]).name).path
+    path = _audio(sample)._replace(name=PurePath(str(fields["file_name"])).name).path
     try:
         return Clip.model_validate({**fields, "path": path})
     except ValidationError as error:

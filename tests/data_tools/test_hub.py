@@ -1,10 +1,12 @@
 """Data sets in parquet, tar and zip files: the verbs hub and export."""
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
 from itertools import pairwise
@@ -261,6 +263,26 @@ def test_wavcaps_is_read_from_its_zip_files(tmp_path: Path) -> None:
     assert main(["check", str(tmp_path / "m.jsonl")]) == 0
 
 
+def test_wavcaps_part_without_zip_files_is_named_and_its_shorter_list_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, out = tmp_path / "WavCaps", tmp_path / "m.jsonl"
+    packed.write_zip(folder / "Zip_files/FreeSound/FreeSound.zip", {f"{n}.flac": packed.sound(1)[1] for n in "12"})
+    items = [{"id": n, "caption": f"noise {n}", "duration": 0.5} for n in "12"]
+    for name, chosen in (("FreeSound/fsd_final", items), ("FreeSound/fsd_final_2s", items[1:]), ("BBC/b_final", items)):
+        path = folder / f"json_files/{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"num_captions_per_audio": 1, "data": chosen}))
+    (folder / "json_files/blacklist").mkdir()
+    (folder / "json_files/blacklist/blacklist_exclude_all_ac.json").write_text('{"AudioSet": [], "FreeSound": []}')
+    assert main(["hub", str(folder), "--preset", "cvssp/WavCaps", "--out", str(out)]) == 1
+    output = capsys.readouterr().out
+    assert "left out: " + f"{folder}/json_files/BBC/b_final.json: has no Zip_files/BBC/; fetch the zip" in output
+    assert output.count("left out: ") == 1
+    assert [clip.id for clip in read_manifest(out)] == ["fsd_final/train/1.flac", "fsd_final/train/2.flac"]
+    assert "fsd_final_2s.json: skipped; for its items instead of those of fsd_final.json use" in caplog.text
+
+
 def tar_of_four(folder: Path) -> Path:
     """Two tars with two clips each."""
     packed.write_tar(folder / "set" / "train-00000.tar", packed.webdataset(range(2)))
@@ -367,6 +389,44 @@ def test_wrong_columns_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "no such file or folder" in failure(capsys, "hub", tmp_path / "absent", "--out", out)
 
 
+def test_samples_of_an_archive_without_captions_are_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "a.tar", tmp_path / "m.jsonl"
+    files = packed.webdataset(range(4))
+    del files["clip0.json"]
+    files["clip2.json"] = b'{"title": "noise"}'
+    packed.write_tar(path, files)
+    for options in ([], ["--caption", "caption"]):
+        assert main(["hub", str(path), *options, "--out", str(out)]) == 1
+        output = capsys.readouterr().out
+        assert f"left out: {path}, clip0: has no captions, only audio; add them" in output
+        assert f"left out: {path}, clip2: no column " in output
+        assert output.count("left out: ") == 2
+        assert [clip.captions for clip in read_manifest(out)] == [["noise 1"], ["noise 3"]]
+    packed.write_tar(path, {name: content for name, content in files.items() if not name.endswith("json")})
+    message = failure(capsys, "hub", path, "--out", out)
+    assert "clip0: has no captions, only audio; add them, or leave it out; no clip is left (4 samples left" in message
+
+
+def test_folder_of_archives_is_not_a_folder_of_sounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = failure(capsys, "blind", tar_of_four(tmp_path), "--out", tmp_path / "m.jsonl")
+    assert "no audio files in this folder, but train-00000.tar, train-00001.tar; list their clips with" in text
+
+
+def test_names_in_a_tar_need_not_be_utf_8(tmp_path: Path) -> None:
+    """Old programs write names in the code page of their system."""
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w", encoding="latin-1", format=tarfile.GNU_FORMAT) as tar:
+        for name, written in (("naïve.wav", packed.sound(0)[1]), ("naïve.txt", b"a")):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(written)
+            tar.addfile(entry, io.BytesIO(written))
+    (clip,) = listed(path, "--out", tmp_path / "m.jsonl")
+    assert clip.file_name == "na∩ve.wav"
+    assert content(clip) == packed.sound(0)[1]
+
+
 def test_member_of_a_missing_or_cut_container_is_an_error(tmp_path: Path) -> None:
     folder = tar_of_four(tmp_path)
     clips = listed(folder, "--out", tmp_path / "m.jsonl")
@@ -430,6 +490,33 @@ def test_exported_parquet_is_read_by_pyarrow_as_a_table_with_audio(tmp_path: Pat
     assert [row["row"] for row in rows] == [0, 3, 6, 9]
     assert rows[0]["audio"] == {"bytes": packed.sound(0)[1], "path": "sound.0 ä.wav"}
     assert json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]["audio"] == {"_type": "Audio"}
+
+
+def test_options_for_other_files_are_refused_for_exported_shards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest, out = exported(tmp_path), tmp_path / "m.jsonl"
+    assert main(["export", str(manifest), "--format", "webdataset", "--out", str(tmp_path / "out")]) == 0
+    for option in (["--caption", "text"], ["--id", "x"], ["--preset", "mteb/Clotho"], ["--split", "test"]):
+        text = failure(capsys, "hub", tmp_path / "out", *option, "--out", out)
+        assert f"{option[0]}: `export` wrote these files, which state it themselves; leave it out" in text
+    assert "--name: `export` wrote" in failure(capsys, "hub", tmp_path / "out", "--name", "x", "--out", out)
+    assert not out.exists()
+
+
+def test_changed_field_of_an_exported_clip_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = exported(tmp_path)
+    assert main(["export", str(manifest), "--format", "webdataset", "--out", str(tmp_path / "out")]) == 0
+    path = tmp_path / "out/validation-00000-of-00001.tar"
+    files = {member.name: member.read() for member in tar_members(path)}
+    first = next(name for name in files if name.endswith(".json"))
+    files[first] = json.dumps(json.loads(files[first]) | {"file_name": None}).encode()
+    packed.write_tar(path, files)
+    assert main(["hub", str(tmp_path / "out"), "--out", str(tmp_path / "m.jsonl")]) == 1
+    output = capsys.readouterr().out
+    assert output.count("left out: ") == 1
+    assert f"{path}, {first.removesuffix('.json')}: file_name: " in output
+    assert "export the data set again" in output
 
 
 def test_export_divides_by_split_and_size_and_refuses_other_settings(
