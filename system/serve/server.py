@@ -157,9 +157,10 @@ class SearchPage:
             result["moments"] = _moments(hit.located)
         return result | ({"captions": clip.captions} if clip.captions else {})
 
-    def _opened(self, request: web.Request) -> tuple[int, int]:
-        """Open the file of the requested clip. Returns: The clip's index in the pool, and a file descriptor.
+    def _opened(self, request: web.Request) -> tuple[int, int, Member | None]:
+        """Open the file of the requested clip.
 
+        Returns: The clip's index in the pool, a file descriptor, and the member of the file that is the clip, if any.
         Raises IndexError if the pool has no such clip, and FileNotFoundError if its file is missing or was replaced.
         """
         row = int(request.match_info["row"])
@@ -171,7 +172,7 @@ class SearchPage:
             raise FileNotFoundError(
                 "the file of this clip is missing, or was replaced after the start; restart the server"
             )
-        return row, number
+        return row, number, known.member if known else None
 
     async def _peaks(self, request: web.Request) -> web.Response:
         """Answer with the loudness curve of a clip: PEAKS whole numbers from 0 to 100.
@@ -180,7 +181,7 @@ class SearchPage:
         the reason.
         """
         try:
-            row, number = self._opened(request)
+            row, number, _ = self._opened(request)
             os.close(number)  # peaks needs the file name, because ffmpeg recognises some formats by it
             async with self._reading:
                 found = await asyncio.to_thread(peaks, self.search.clips[row].path, PEAKS)
@@ -193,9 +194,14 @@ class SearchPage:
     async def _audio(self, request: web.Request) -> web.StreamResponse:
         """Answer with the audio file of a clip."""
         try:
-            row, number = self._opened(request)
+            row, number, member = self._opened(request)
+            if member:
+                os.close(number)
+                number = await asyncio.to_thread(_copied, member)
         except (IndexError, FileNotFoundError) as error:
             return refusal(404, str(error))
+        except AudioError:
+            return refusal(404, "the archive of this clip is damaged; restart the server with another one")
         kind = TYPES.get(Path(self.search.clips[row].path).suffix.lower(), "application/octet-stream")
         try:
             response = _File(f"/dev/fd/{number}", headers={"Content-Type": kind})
@@ -220,12 +226,14 @@ class _Opened(NamedTuple):
         """Return an object with the path and the identity of a clip's file; None if the file is missing."""
         try:
             resolved = os.path.realpath(container_of(path), strict=True)
-            return cls(resolved, _identity(Path(resolved).stat()), member_of(path))
+            member = member_of(path)
+            inside = member._replace(container=Path(resolved)) if member else None
+            return cls(resolved, _identity(Path(resolved).stat()), inside)
         except OSError:
             return None
 
     def open(self) -> int | None:
-        """Open the recorded file, or a copy of the recorded member. Returns: A descriptor.
+        """Open the recorded file. Returns: A descriptor.
 
         Returns None if the file is missing or another file has replaced it. A symbolic link in its place counts as
         another file.
@@ -236,19 +244,17 @@ class _Opened(NamedTuple):
             return None
         status = os.fstat(number)
         if stat.S_ISREG(status.st_mode) and _identity(status) == self.status:
-            return _copied(number, self.member) if self.member else number
+            return number
         os.close(number)
         return None
 
 
-def _copied(number: int, member: Member) -> int | None:
-    """Close the descriptor of a member's container. Returns: That of a copy; None if the member cannot be read."""
-    os.close(number)
-    with suppress(AudioError), tempfile.TemporaryFile() as copy:
+def _copied(member: Member) -> int:
+    """Return the descriptor of a temporary copy of a member. Raises AudioError if it cannot be read."""
+    with tempfile.TemporaryFile() as copy:
         copy.write(member.read())
         copy.flush()
         return os.dup(copy.fileno())
-    return None
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:

@@ -84,7 +84,8 @@ def test_frames_of_members_are_those_of_plain_files_and_follow_a_replaced_contai
 def test_search_page_sends_the_bytes_of_members(tmp_path: Path) -> None:
     files = {f"clip{number}.{packed.sound(number)[0]}": packed.sound(number)[1] for number in range(4)}
     packed.write_tar(tmp_path / "a.tar", files | {f"clip{number}.txt": b"noise" for number in range(4)})
-    assert data_tools(["hub", str(tmp_path / "a.tar"), "--out", str(tmp_path / "m.jsonl")]) == 0
+    (tmp_path / "link.tar").symlink_to(tmp_path / "a.tar")
+    assert data_tools(["hub", str(tmp_path / "link.tar"), "--out", str(tmp_path / "m.jsonl")]) == 0
     clips: list[Clip] = [*read_manifest(tmp_path / "m.jsonl"), clip_of(tmp_path / "absent.wav")]
     with served(searching(model_of(Letters()), clips, Embedded(torch.ones(5, 3)))) as site:
         for row, (name, content) in enumerate(files.items()):
@@ -93,5 +94,8 @@ def test_search_page_sends_the_bytes_of_members(tmp_path: Path) -> None:
             assert site.ask(f"/audio/{row}", Range="bytes=5-14").body == content[5:15]
             assert max(site.ask(f"/peaks/{row}").json) == 100
         assert reply.headers["content-type"] == "audio/ogg"
+        (tmp_path / "link.tar").unlink()
+        packed.write_tar(tmp_path / "link.tar", {"other.wav": b"secret" * 1000})
+        assert site.ask("/audio/0").body == files["clip0.wav"], "the archive of the start, not that of the link"
         packed.write_tar(tmp_path / "a.tar", {"other.wav": b"secret" * 1000})
         assert site.ask("/audio/0").status == 404, "another file has replaced the archive"
