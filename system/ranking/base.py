@@ -129,10 +129,10 @@ class Ranker(ABC):
     def forget_queries(self) -> None:  # noqa: B027
         """Stop caching queries from now on, since the queries that people type are private."""
 
-    def located(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located] | None":
+    def located(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located | None] | None":
         """Find the times of the sound that `text` describes, in the recordings at the indexes `rows` of the pool.
 
-        Returns: None for rankers that find no times.
+        Returns: None for rankers that find no times, and in the list for recordings that are too long.
         """
         return None
 

@@ -4,7 +4,7 @@ Ranking by an earlier entry, whose scores are corrected for hubs. Never imports 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -16,6 +16,9 @@ from submission.ordering import relevant_ranks
 from system.ranking.base import Models, Pool, RankEntry, Ranker, require_some
 from system.ranking.hubs import Correction, Hubs, Kind, corrected, hubs_of
 from system.ranking.listing import Listed
+
+if TYPE_CHECKING:
+    from system.ranking.frame_series import Located
 
 FACTS, VALIDATED = "hub correction", "validation mAP@10"  # keys of a score matrix's facts
 KINDS: tuple[Kind, ...] = ("none", "inverted_softmax", "qb_norm", "csls")
@@ -140,6 +143,10 @@ class HubCorrectedRanker(Ranker):
     def unknown_words(self, text: str) -> list[str]:
         """Return the words of a text that the ranker does not know."""
         return self.inner.unknown_words(text)
+
+    def located(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located | None] | None":
+        """Find the times of the sound that `text` describes in recordings, without a correction."""
+        return self.inner.located(text, pool, rows)
 
     def forget_queries(self) -> None:
         """Stop caching queries from now on."""

@@ -3,6 +3,7 @@
 Ranking by one trained model, which embeds clips and queries and compares the embeddings.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +22,14 @@ from system.models.embeddings import Embedded, Embeddings, prepared, unit_vector
 from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
 from system.models.score import Cosine, ScoreSettings
-from system.moments.windows import By, Decoding, Grid
+from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
 from system.ranking.base import Hit, Pool, Ranker
 from system.ranking.embedding import embed_pool, embed_texts, embed_texts_together, score_together, vectors
-from system.ranking.frame_series import Located, frame_series, require_few_frames, windows_of
+from system.ranking.frame_series import Located, frame_series, windows_of
 from system.ranking.index import VectorIndex, index_of
 from system.ranking.listing import Listed
+
+log = logging.getLogger(__name__)
 
 # Q queries, C clips, R recordings
 
@@ -151,9 +154,16 @@ class ModelRanker(Ranker):
     def open(self, listed: Listed, strict: bool = False) -> ModelPool:
         """Embed the clips that can be ranked."""
         pool = self.source.open(self.model, listed, strict)
-        if self.windows is not None and self.windows.by != "thresholds" and pool.embedded.lengths is not None:
-            require_few_frames(pool.embedded.lengths.tolist(), [clip.path for clip in pool.clips])
+        if too_long := [clip.path for row, clip in enumerate(pool.clips) if not self._finds_times(pool, row)]:
+            some = f"{counted(len(too_long), 'recording')} with more than {MAX_FRAMES:,} frames, first {too_long[0]}"
+            log.warning("no times are found in %s; cut them into pieces for these", some)
         return pool
+
+    def _finds_times(self, pool: ModelPool, row: int) -> bool:
+        """Return whether a recording is short enough to compare all its windows, or no windows are asked for."""
+        if self.windows is None or self.windows.by == "thresholds" or pool.embedded.lengths is None:
+            return True
+        return int(pool.embedded.lengths[row]) <= MAX_FRAMES
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
         """Yield blocks of the model's scores of all queries and clips."""
@@ -177,15 +187,24 @@ class ModelRanker(Ranker):
             best = ranked_columns(scores[None], names, min(count, len(rows)))[0]
             yield [Hit(int(rows[column]), float(scores[column])) for column in best]
 
-    def located(self, text: str, pool: Pool, rows: Sequence[int]) -> list[Located] | None:
-        """Find a query's windows in the recordings at the indexes `rows` of the pool; None without window settings."""
+    def located(self, text: str, pool: Pool, rows: Sequence[int]) -> list[Located | None] | None:
+        """Find a query's windows in the recordings at the indexes `rows` of the pool; None without window settings.
+
+        In the list, None stands for a recording that is too long.
+        """
         if self.windows is None:
             return None
+        short = [row for row in rows if self._finds_times(_of_model(pool), row)]
+        found = dict(zip(short, self._windows_in(text, pool, short, self.windows), strict=True)) if short else {}
+        return [found.get(row) for row in rows]
+
+    def _windows_in(self, text: str, pool: Pool, rows: Sequence[int], windows: Windows) -> list[Located]:
+        """Find a query's windows in the recordings at the indexes `rows` of the pool."""
         recordings, clips = [pool.clips[row] for row in rows], _of_model(pool).prepare().rows(list(rows))
         one = embed_texts(self.model, [text])
         captions = Embedded(one.values.expand(len(rows), *one.values.shape[1:]))
         series = frame_series(self.model, clips, recordings, range(len(rows)), captions, self.source.grids)
-        return windows_of(self.windows.score, series, self.windows.by, self.windows.decoding)
+        return windows_of(windows.score, series, windows.by, windows.decoding)
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without any word that the model knows."""

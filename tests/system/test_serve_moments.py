@@ -9,7 +9,6 @@ import torch
 from browser import Browser, until
 from served import Letters, Served, clip_of, model_of, searching, served, write_tone
 
-from data_tools.errors import KitError
 from system.models.embeddings import Ragged
 from system.models.moment_score import MomentScore
 from system.moments.windows import Decoding, Grid
@@ -58,12 +57,14 @@ def test_search_finds_known_windows(tmp_path: Path, by: str) -> None:
         assert late.windows[0].score == pytest.approx(np.subtract(*(1 / (1 + odds))), abs=1e-6)
 
 
-def test_server_refuses_a_recording_with_too_many_frames_at_its_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_recordings_with_too_many_frames_are_found_without_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("system.ranking.frame_series.MAX_FRAMES", 9)
-    with pytest.raises(KitError, match=r"late.wav has 10 frames, but the limit is 9"):
-        search_in(tmp_path)
+    monkeypatch.setattr("system.ranking.model.MAX_FRAMES", 9)
+    (answer,) = search_in(tmp_path).answer([SearchQuery("a", 3)])
+    assert answer.hits is not None
+    assert [hit.located for hit in answer.hits] == [None] * 3
+    assert "no times are found in 3 recordings with more than 9 frames, first" in caplog.text
 
 
 def test_recordings_are_ranked_by_the_log_odds_of_any_moment(tmp_path: Path) -> None:
