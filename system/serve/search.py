@@ -12,6 +12,7 @@ from data_tools.manifest import Clip, Query
 from submission.ordering import require_finite
 from system.ranking.base import Hit, Pool, Ranker
 
+TRIAL = "a sound"  # a query
 MAX_EXAMPLE = 90  # characters of an example query
 
 
@@ -39,9 +40,10 @@ class Search:
         self.ranker, self.pool, self.clips = ranker, pool, pool.clips
         self.paths = _below_common_folder(pool.clips)
         ranker.forget_queries()  # queries are private, and would fill the memory of a page served for weeks
-        for scores in ranker.scores([_query("a sound")], pool):
-            require_finite(scores)
-        list(ranker.best([_query("a sound")], pool, 1))  # loads everything before the first real query
+        if not ranker.unreadable([TRIAL]):  # loads everything before the first real query
+            for scores in ranker.scores([_query(TRIAL)], pool):
+                require_finite(scores)
+            list(ranker.best([_query(TRIAL)], pool, 1))
 
     def answer(self, queries: Sequence[SearchQuery]) -> list[Answer]:
         """Find the best clips of each query and, in long recordings, also the times of the sound.

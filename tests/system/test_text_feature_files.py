@@ -61,10 +61,11 @@ def test_features_are_pooled_and_followed_by_trained_layers(world: Path, tmp_pat
 
 
 def test_model_of_moments_with_features_of_queries_trains_resumes_and_ranks(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     content = tiny_moments.recipe(world, tmp_path, epochs=2, steps_per_epoch=2)
-    content["model"]["text"] = settings(tmp_path / "features", world.parent / "moments.jsonl")
+    content["model"]["text"] = settings(Path("features"), Path("world/moments.jsonl"))
     path = tiny.write_recipe(tmp_path / "recipe.yaml", content)
     assert main(["check", str(path)]) == 0
     assert "features of queries in" in capsys.readouterr().out
@@ -73,7 +74,13 @@ def test_model_of_moments_with_features_of_queries_trains_resumes_and_ranks(
     assert digest(tmp_path / "runs/one") == digest(tmp_path / "runs/two")
     result = json.loads((tmp_path / "runs/one/result.json").read_text())
     assert set(result["moments"]) == {"posterior", "thresholds"}
-    one = read_moments(world.parent / "moments.jsonl")[-1].model_copy(update={"text": "a sound of no list"})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    known = read_moments(world.parent / "moments.jsonl")[-1]
+    capsys.readouterr()
+    assert main(["search", str(tmp_path / "runs/one"), str(world), known.text, "--split", "evaluation", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["queries"][0]["clips"][0]["windows"]
+    one = known.model_copy(update={"text": "a sound of no list"})
     write_moments(tmp_path / "blind.jsonl", [one])
     asked = ["--moments", tmp_path / "blind.jsonl", "--out", tmp_path / "w.jsonl"]
     text = refused(capsys, "rank", tmp_path / "runs/one", "--audio", world, *asked, "--windows")
@@ -94,3 +101,7 @@ def test_missing_files_and_other_widths_are_errors(world: Path, tmp_path: Path) 
     other = TextFeatureFiles.model_validate(settings(tmp_path / "features", tmp_path / "other.jsonl"))
     with pytest.raises(KitError, match="has no id and text"):
         other.build([], tmp_path)
+    (tmp_path / "twice.jsonl").write_text('{"id": "1", "text": "a"}\n{"id": "1", "text": "b"}\n')
+    twice = TextFeatureFiles.model_validate(settings(tmp_path / "features", tmp_path / "twice.jsonl"))
+    with pytest.raises(KitError, match="the id 1 was that of another text before; give each query its own id"):
+        twice.build([], tmp_path)

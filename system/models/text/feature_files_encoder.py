@@ -34,9 +34,10 @@ class TextFeatureFilesEncoder(TextEncoder):
         hidden: int | None,
         dim: int,
     ) -> None:
-        """files: Folder of the arrays. queries: Files that state the id and the text of each query.
+        """files: Folder of the arrays, read when a query is embedded. queries: Files with each query's id and text.
 
-        Raises KitError for a listed query without a file and for arrays of another width.
+        Raises KitError for two texts of one id; `prepare` for a query that is not listed or has no file, and for arrays
+        of another width.
         """
         super().__init__()
         self.mlp = head(values, hidden, dim)
@@ -46,7 +47,7 @@ class TextFeatureFilesEncoder(TextEncoder):
         for path in queries:
             for name, text in _texts_in(path):
                 if texts.setdefault(name, text) != text:
-                    raise KitError(f"{path}: the query {name} has another text in another file; give it another id")
+                    raise KitError(f"{path}: the id {name} was that of another text before; give each query its own id")
                 self._ids.setdefault(text, name)
         self._vectors: dict[str, np.ndarray] = {}
 
