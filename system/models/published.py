@@ -42,8 +42,8 @@ def settings_of(name: str) -> dict[str, Any]:
     if config["model_type"] == "clap":
         return _of_clap(name, int(config.get("projection_dim", 512)))
     if config["model_type"] == "embedding_gemma2":
-        return _of_gemma(name, int(config.get("text_config", {}).get("embedding_dim", 768)))
-    dim = int(config.get("text_config", {}).get("hidden_size", 1024))
+        return _of_gemma(name, int((config.get("text_config") or {}).get("embedding_dim", 768)))
+    dim = int((config.get("text_config") or {}).get("hidden_size", 1024))
     return _of_pe(name, dim, is_of_frames(name, config))
 
 
@@ -84,7 +84,7 @@ def type_problem(name: str, config: dict[str, Any]) -> str | None:
 
 def is_of_frames(name: str, config: dict[str, Any]) -> bool:
     """Return whether a PE model is PE-A-Frame: by the architecture in its config.json, or by its name."""
-    return FRAME_MODEL in config.get("architectures", ()) or "pe-a-frame" in name.lower()
+    return FRAME_MODEL in (config.get("architectures") or ()) or "pe-a-frame" in name.lower()
 
 
 def _of_clap(name: str, dim: int) -> dict[str, Any]:

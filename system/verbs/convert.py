@@ -44,6 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `convert`: write a published file in the format of this kit. Returns: The exit status."""
+    if arguments.recipe is not None and arguments.text is not None:
+        raise KitError("--recipe is for a checkpoint and --text for M2D-CLAP; leave one of them out")
+    if arguments.set and arguments.recipe is None:
+        raise KitError(f"--set {arguments.set[0]}: only works with --recipe; leave it out")
     if arguments.recipe is not None:
         return _model(arguments)
     if arguments.text is not None:

@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `download`: fetch the missing published files of a recipe. Returns: The exit status."""
     if is_untrained(arguments.recipe) and not is_recipe(arguments.recipe):
+        if arguments.set:
+            raise KitError(f"--set {arguments.set[0]}: {arguments.recipe} has no settings; leave it out")
         return _download_model(str(arguments.recipe), arguments.show)
     download_errors: list[str] = []
     model = load_recipe(arguments.recipe, arguments.set).recipe.model
@@ -111,7 +113,7 @@ def _download(file: Published) -> bool:
     """Download a file if it is missing. Returns: Whether it was downloaded."""
     from system.networks.weights import read_weights
 
-    if not file.path.exists() and not file.address.startswith(("http://", "https://")):
+    if not file.path.exists() and (not file.address.startswith(("http://", "https://")) or " " in file.address):
         raise KitError(f"{file.path}: cannot be downloaded automatically; get it from {file.address} and put it there")
     opened = read_weights if file.path.suffix in CHECKPOINTS else None
     return download(file.address, file.path, file.sha256, opened)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from outcomes import refused
 
 from data_tools.errors import KitError
 from system.__main__ import main
@@ -41,6 +42,14 @@ def test_converting_twice_writes_identical_files(shared: Path, tmp_path: Path) -
     for name in ("a.npz", "b.npz"):
         main(["convert", str(shared / TFLITE), "--out", str(tmp_path / name)])
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_options_of_another_file_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--out", tmp_path / "x"]
+    text = refused(capsys, "convert", "a.pt", "--recipe", "r.yaml", "--text", "bert", *out)
+    assert "--recipe is for a checkpoint and --text for M2D-CLAP; leave one of them out" in text
+    text = refused(capsys, "convert", "a.tflite", "--set", "seed=1", *out)
+    assert "--set seed=1: only works with --recipe; leave it out" in text
 
 
 def test_damaged_and_foreign_tflite_files_are_refused(

@@ -252,6 +252,8 @@ def test_models_that_cannot_search_are_refused_with_the_way_out(
     assert "has no settings; write a recipe" in refused(
         capsys, "search", hub_folder("clap"), "a dog", "--set", "seed=2", *given
     )
+    text = refused(capsys, "download", "facebook/pe-av-small", "--set", "seed=2")
+    assert "--set seed=2: facebook/pe-av-small has no settings; leave it out" in text
     assert "no query; describe a sound after the clips" in refused(capsys, "search", hub_folder("clap"), sounds)
 
 
@@ -283,6 +285,15 @@ def test_feature_extractor_inside_of_processor_config_is_read(sounds: Path, tmp_
         here, there = load_model(hub_folder(kind), cache=tmp_path), load_model(folder, cache=tmp_path / "other")
         files = [sounds / "000.wav", sounds / "002.ogg"]
         assert [one.score for one in here.rank("rain", files)[0]] == [one.score for one in there.rank("rain", files)[0]]
+
+
+def test_null_in_a_published_configuration_counts_as_absent(tmp_path: Path) -> None:
+    for kind, dim in (("pe_audio_video", 1024), ("embedding_gemma2", 768)):
+        folder = tmp_path / kind
+        folder.mkdir()
+        content = {"model_type": kind, "text_config": None, "architectures": None, "audio_config": {}}
+        (folder / "config.json").write_text(json.dumps(content))
+        assert settings_of(str(folder))["text"]["dim"] == dim
 
 
 def test_names_of_published_models_have_their_settings() -> None:
