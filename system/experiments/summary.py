@@ -47,15 +47,30 @@ def ceiling_of(source: schema.Source) -> float | None:
 def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
     """Count all parameters of the model: trained ones by part, frozen ones, and the total.
 
-    Frozen parameters are counted per expert, for the audio encoder (`audio`), and for the text encoder (`text`).
+    Frozen parameters are counted per expert, for the audio encoder (`audio`), and for the text encoder (`text`). A
+    published network that has adapters in all stages is frozen. Its adapters are trained, and are not in the total,
+    since they are added to its weights.
     """
-    frozen = {name: expert.parameters for name, expert in recipe.model.audio.experts.items() if expert.parameters}
+    from system.models.low_rank import adapter_parameters
+    from system.training.lora import published_networks
+
+    counts = {name: expert.count_parameters() for name, expert in recipe.model.audio.experts.items()}
+    frozen = {name: count for name, count in counts.items() if count}
     if count := sum(p.numel() for p in model.audio.parameters() if not p.requires_grad):
         frozen["audio"] = count
     if count := model.text.frozen_parameters():
         frozen["text"] = count
     trained = model.parameters_by_part()
-    return Parameters(trained=trained, frozen=frozen, total=sum(trained.values()) + sum(frozen.values()))
+    total = sum(trained.values()) + sum(frozen.values())
+    stages = list(recipe.stages.values())
+    for name, network in published_networks(model).items():
+        tuned = [stage.lora for stage in stages if stage.lora is not None and name in stage.lora.networks]
+        if stages and len(tuned) == len(stages):
+            part, count = "text" if name == "text" else "network", sum(p.numel() for p in network.parameters())
+            trained[part] -= count
+            trained[f"{part} adapters"] = max(adapter_parameters(network, one.rank, one.layers) for one in tuned)
+            frozen[name] = frozen.get(name, 0) + count
+    return Parameters(trained=trained, frozen=frozen, total=total)
 
 
 def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:

@@ -3,6 +3,7 @@
 Train low-rank adapters of published networks by peft, and add them to the weights for checkpoints.
 """
 
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +15,8 @@ from data_tools.errors import KitError
 from system.models.low_rank import adapted_layers
 from system.models.retrieval import RetrievalModel
 from system.recipe.tuning import Lora
+
+log = logging.getLogger(__name__)
 
 ADAPTER = "kit"  # name of the adapters in peft
 
@@ -39,7 +42,7 @@ class Adapters:
         networks = published_networks(model)
         if absent := [name for name in settings.networks if name not in networks]:
             raise KitError(f"lora.networks {absent[0]}: this encoder trains no published network; leave it out")
-        self.model = model
+        self.model, self._chosen, self._is_checked = model, settings.layers, False
         self._frozen = [p for name in settings.networks for p in networks[name].parameters() if p.requires_grad]
         torch.manual_seed(seed)
         for name in settings.networks:
@@ -67,6 +70,27 @@ class Adapters:
             sums = {f"{name}.weight": layer.get_delta_weight(ADAPTER) for name, layer in self._layers()}
             plain = {name.replace(".base_layer.", "."): one for name, one in state.items() if ".lora_" not in name}
             return {name: one + sums[name].to(one) if name in sums else one for name, one in plain.items()}
+
+    def require_used(self) -> None:
+        """Check once, after a backward pass, that all kinds of adapted layers took part in it.
+
+        Some networks read the weights of a layer without calling it. Then its adapters would have no effect. Raises
+        KitError for such layers that the recipe names, and logs a warning for others.
+        """
+        used: dict[str, bool] = {}
+        for name, layer in self._layers():
+            weight = layer.lora_B[ADAPTER].weight
+            if weight.requires_grad:  # not in a part that is frozen in the first steps
+                end = name.rpartition(".")[2]
+                used[end] = used.get(end, False) or weight.grad is not None
+        unused = sorted(end for end, is_used in used.items() if not is_used)
+        if unused and not self._is_checked:
+            others = ", ".join(sorted(used.keys() - unused)) or "none"
+            problem = f"the network never calls its layers {', '.join(unused)}, so their adapters have no effect"
+            if self._chosen:
+                raise KitError(f"lora.layers: {problem}; name others (called: {others})")
+            log.warning("lora: %s (called: %s)", problem, others)
+        self._is_checked = self._is_checked or bool(used)
 
     def remove(self) -> None:
         """Take the adapters off, and make all layers trainable again, for the next stage."""

@@ -232,6 +232,8 @@ class StageTraining:
             diagnostics = gradients(self.model, batch, self.stage, self.precision, self.scaler)
         if not math.isfinite(diagnostics["loss"]):
             raise KitError(f"{self._stage_and_step()}: the loss is {diagnostics['loss']}; {self._hint_to_lower_rate()}")
+        if self.adapters:
+            self.adapters.require_used()
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.max_grad_norm or math.inf)
         # In fp16 an overflow is no error: the scaler skips the update, and uses a smaller scale from then on.

@@ -1,6 +1,7 @@
 """Low-rank adapters and the moving average of weights: training, resumption, ranked and exported weights, the plan."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from hub_models import hub_folder, tokenizer
 from outcomes import digest, refused
 from plans import fact, plan
 from safetensors.numpy import load_file
@@ -17,6 +19,7 @@ from torch import nn
 
 from data_tools.manifest import read_manifest
 from system.__main__ import main
+from system.experiments.summary import parameters_of
 from system.models.low_rank import adapted_layers, adapter_parameters
 from system.plan.content import Content
 from system.plan.estimates import Estimates
@@ -36,7 +39,6 @@ TOGETHER = {"lora": LORA, **AVERAGE}
 def bert(folder: Path) -> Path:
     """A BERT of random weights with a tokenizer."""
     import transformers as hf
-    from hub_models import tokenizer
 
     torch.manual_seed(3)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -152,6 +154,60 @@ def test_adapters_train_only_thin_matrices_and_are_added_to_the_weights(world: P
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "exported")]) == 0
     exported = load_file(tmp_path / "exported/model.safetensors")
     assert set(exported) == set(found)
+
+
+def with_audio(
+    world: Path, folder: Path, model: str, kind: str, layers: Sequence[str] | None = ("q_proj", "v_proj")
+) -> Path:
+    """A recipe with adapters of an audio network of the hub."""
+    import yaml
+
+    path = recipe(world, folder, lora=LORA | {"networks": ["audio"], "layers": layers and list(layers)})
+    content = yaml.safe_load(path.read_text())
+    audio: dict[str, Any] = {"kind": "hugging_face", "model": str(hub_folder(model)), "type": kind}
+    audio |= {"trainable": True, "segment_seconds": 2.0, "hop_seconds": 2.0, "max_seconds": 30, "hidden": None}
+    content["model"]["audio"] = audio | {"segment_pooling": "mean"}
+    return tiny.write_recipe(path, content)
+
+
+def test_adapters_of_the_audio_network_train_only_thin_matrices(world: Path, tmp_path: Path) -> None:
+    path = with_audio(world, tmp_path / "recipe", "wav2vec2_normed", "wav2vec2")
+    found = trained(path, tmp_path / "run")
+    published = load_file(hub_folder("wav2vec2_normed") / "model.safetensors")
+    changed = []
+    for name, value in found.items():
+        inner = name.removeprefix("audio.network.model.")
+        if inner in published and not np.array_equal(value, published[inner]):
+            changed.append(inner)
+            assert np.linalg.matrix_rank(value - published[inner], tol=1e-6) <= 2
+    assert changed
+    assert all(name.endswith(("q_proj.weight", "v_proj.weight")) for name in changed)
+
+
+def test_adapters_of_layers_that_the_network_never_calls_are_an_error(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """WavLM of transformers reads the weights of the layers of its attention itself."""
+    path = with_audio(world, tmp_path / "recipe", "wavlm", "wavlm")
+    text = refused(capsys, "train", path, "--out", tmp_path / "run")
+    assert "the network never calls its layers q_proj, v_proj, so their adapters have no effect; name others" in text
+    trained(with_audio(world, tmp_path / "all", "wavlm", "wavlm", None), tmp_path / "other")
+    assert "the network never calls its layers k_proj, out_proj, q_proj, v_proj, so their adapters" in caplog.text
+
+
+def test_networks_with_adapters_in_all_stages_count_as_frozen(world: Path, tmp_path: Path) -> None:
+    loaded = load_recipe(recipe(world, tmp_path / "lora", lora=LORA)).recipe
+    model = build_model(loaded, [])
+    weights = load_file(world.parent.parent / "bert/model.safetensors")
+    published = sum(value.size for name, value in weights.items() if not name.startswith("pooler."))
+    counted = parameters_of(loaded, model)
+    assert counted.frozen["text"] == published
+    assert counted.trained["text adapters"] == 4 * 2 * (16 + 16), "4 layers from 16 to 16 values, rank 2"
+    assert counted.trained["text"] == sum(p.numel() for p in model.text.mlp.parameters())  # type: ignore[union-attr]
+    whole = loaded.stages["only"].model_copy(update={"lora": None})
+    plain = parameters_of(loaded.model_copy(update={"stages": loaded.stages | {"whole": whole}}), model)
+    assert plain.trained["text"] == counted.trained["text"] + published
+    assert plain.total == counted.total == sum(plain.trained.values()) + sum(plain.frozen.values())
 
 
 def test_output_with_adapters_equals_that_of_the_summed_weights(world: Path, tmp_path: Path) -> None:
