@@ -130,6 +130,10 @@ class ExpertSettings(Resampled):
         """Number of frozen parameters, as counted by the model's authors."""
         return 0
 
+    def count_parameters(self) -> int:
+        """Return the number of frozen parameters of the network that `load_network` loads."""
+        return self.parameters
+
     @property
     def pretrained(self) -> str | None:
         """Name of the pre-trained model whose frames are read from files.

@@ -9,13 +9,15 @@ from typing import Any, ClassVar, Literal
 from system.experts.base import PublishedWeights
 from system.experts.segmented import Network, SegmentExpert
 from system.networks.beats_published import (
-    ADDRESS,
     DIM,
     LICENCE,
     LIMITS,
     PARAMETERS,
+    PRETRAINED,
     RATE,
+    SHA256,
     Padding,
+    address_of,
     frame_count,
 )
 
@@ -31,12 +33,11 @@ class BeatsExpert(SegmentExpert, PublishedWeights):
     padding: Padding  # alone: as if the clip were alone; original: the mask of the original's batches
 
     usual: ClassVar[dict[str, Any]] = {
-        "weights": "BEATs_iter3_plus_AS2M.pt",
+        "weights": PRETRAINED,
         "padding": "alone",
         "segment_seconds": 10.0,
         "output": "clip",
     }
-    address: ClassVar[str] = ADDRESS
     licence: ClassVar[str] = LICENCE
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = DIM
@@ -52,6 +53,14 @@ class BeatsExpert(SegmentExpert, PublishedWeights):
     def frames_within(self) -> float:
         """Number of frames per second of audio within a segment."""
         return frame_count(self.segment_seconds) / self.segment_seconds
+
+    def published_addresses(self) -> dict[str, str]:
+        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
+        return {"weights": address_of(Path(self.weights))}
+
+    def known_sha256(self) -> dict[str, str]:
+        """Return the sha256 of the pre-trained file, if it is named as published."""
+        return {"weights": SHA256} if Path(self.weights).name == PRETRAINED else {}
 
     def load_network(self) -> Network:
         """Build BEATs with its published weights."""

@@ -77,6 +77,16 @@ class HuggingFaceExpert(SegmentExpert):
         """Name or folder of the Hugging Face model."""
         return self.model
 
+    def count_parameters(self) -> int:
+        """Return the number of frozen parameters, by the model's settings on this machine."""
+        import torch
+
+        from system.networks.hugging_face import read_folder
+
+        folder = fetch(self.model, "audio model")
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in read_folder(self.type, folder).parameters())
+
     def checksums(self) -> dict[str, str]:
         """Return the sha256 of all weight files and settings files of the model."""
         folder = fetch(self.model, "audio model")

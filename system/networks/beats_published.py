@@ -7,14 +7,16 @@ at 768a3c8.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 Padding = Literal["alone", "original"]
 
-ADDRESS = (  # BEATs_iter3_plus_AS2M.pt has 361,499,833 bytes, its fine-tuned versions 363,145,291
-    "copies at https://huggingface.co/lpepino/beats_ckpts and https://huggingface.co/Bencr/beats-checkpoints, not "
-    "checked here (those in https://github.com/microsoft/unilm, beats/README.md, are reported dead since 2024)"
-)
+# Copies, not checked here: the addresses in github.com/microsoft/unilm, beats/README.md, are reported dead since 2024.
+# BEATs_iter3_plus_AS2M.pt has 361,499,833 bytes, its fine-tuned versions 363,145,291.
+COPIES = "https://huggingface.co/lpepino/beats_ckpts"
+PRETRAINED = "BEATs_iter3_plus_AS2M.pt"
+SHA256 = "d43cbfad4d7b56381c061d7a24774f908d4d94c72961f6eb1d9090ff18cd8d34"  # of PRETRAINED, in three copies
 LICENCE = "MIT"
 
 RATE = 16_000  # Hz
@@ -54,6 +56,17 @@ CONFIG = {
     "max_distance": MAX_DISTANCE,
     "gru_rel_pos": True,
 }
+
+
+def address_of(path: Path) -> str:
+    """Return the address of a copy of a published file, by its name.
+
+    >>> address_of(Path("weights/BEATs_iter3_plus_AS2M.pt"))
+    'https://huggingface.co/lpepino/beats_ckpts/resolve/main/BEATs_iter3_plus_AS2M.pt'
+    """
+    if path.name.startswith("BEATs_iter"):
+        return f"{COPIES}/resolve/main/{path.name}"
+    return f"{COPIES} (keep the file's name)"
 
 
 def frame_count(seconds: float) -> int:

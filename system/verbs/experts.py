@@ -33,7 +33,8 @@ def table(experts: dict[str, ExpertSettings]) -> str:
     files: list[Sequence[str]] = [FILES]
     for name, expert in experts.items():
         rates = str(expert.rate), str(expert.dim), f"{expert.frames_per_second:.2f}"
-        facts.append((name, *rates, f"{expert.parameters:,}", f"{expert.cost:.4f}"))
+        parameters = "of the model" if expert.hub_model else f"{expert.parameters:,}"
+        facts.append((name, *rates, parameters, f"{expert.cost:.4f}"))
         for setting, path in expert.weight_files().items():
             found = "found" if path.is_file() else "MISSING"
             licence = expert.licence or "not recorded"

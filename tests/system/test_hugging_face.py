@@ -14,7 +14,8 @@ from loaded import relative
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
-from system.models.audio import HuggingFace
+from system.experts import HuggingFaceExpert
+from system.models.audio import HubFrames, HuggingFace
 from system.models.batch import Series
 from system.models.costs import weights_left_out
 from system.networks.hugging_face import HubAudio, read_folder
@@ -146,6 +147,25 @@ def clips(kind: str, *seconds: float) -> dict[str, Series]:
     for row, wave in zip(values, waves, strict=True):
         row[: len(wave), 0] = wave
     return {"waveform": Series(torch.from_numpy(values), torch.tensor([len(wave) for wave in waves]))}
+
+
+@pytest.mark.parametrize("seconds", [1.16, 9.2, 10.04, 30.0])
+def test_segments_of_frames_may_be_any_multiple_of_a_frame(seconds: float) -> None:
+    """Some multiples have a rest as floating-point numbers."""
+    values = {"segment_seconds": seconds, "hop_seconds": seconds, "trainable": False, "head": "none"}
+    frames = HubFrames.model_validate(settings("pe_audio").model_dump() | values | {"kind": "hugging_face_frames"})
+    assert dict(frames.setting_errors(16)).keys() <= {"head"}
+    odd = frames.model_copy(update={"segment_seconds": seconds + 0.01, "hop_seconds": seconds + 0.01})
+    assert "a multiple of 0.04 s" in dict(odd.setting_errors(16))["segment_seconds"]
+
+
+@pytest.mark.parametrize("kind", ["clap_audio_model", "wavlm"])
+def test_frozen_parameters_of_an_expert_are_those_of_the_model(kind: str) -> None:
+    values = {"kind": "hugging_face", "model": str(hub_folder(kind)), "type": KINDS[kind], "output": "clip"}
+    expert = HuggingFaceExpert.model_validate(values | {"size": 16, "segment_seconds": 1.0})
+    row = ROWS[KINDS[kind]]  # type: ignore[index]
+    whole = getattr(transformers, row.model).from_pretrained(hub_folder(kind))
+    assert expert.count_parameters() == sum(parameter.numel() for parameter in whole.parameters())
 
 
 @pytest.mark.parametrize("kind", ["clap", "wav2vec2_normed"])

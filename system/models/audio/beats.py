@@ -3,12 +3,13 @@
 BEATs on waveforms, trained or frozen, followed by an embedding layer. Never imports torch.
 """
 
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from system.models.audio.segmented import FromPublished, Network
-from system.networks.beats_published import ADDRESS, DIM, LICENCE, LIMITS, RATE, Padding
+from system.networks.beats_published import DIM, LICENCE, LIMITS, PRETRAINED, RATE, Padding, address_of
 
 
 class Beats(FromPublished):
@@ -46,7 +47,7 @@ class Beats(FromPublished):
 
     def published_address(self) -> str:
         """Return the address where the weights are published."""
-        return ADDRESS
+        return address_of(Path(self.weights or PRETRAINED))
 
     def build_network(self) -> Network:
         """Build the network with new weights."""
