@@ -97,7 +97,7 @@ class FinishedRun(Finished):
         return self.file(f"scores/{same[0]}.npy") if len(same) == 1 else None
 
     def _how(self, entry: str) -> tuple[object, ...]:
-        """Return what an entry ranks by: its checkpoints, and the settings of its correction of hubs."""
+        """Return the checkpoints of an entry, and the settings of its correction of hubs."""
         settings = self.recipe.rank[entry]
         correction = settings.model_dump(exclude={"of", "edition", "csv"}) if settings.kind == "hub_corrected" else None
         return [(member.stage, member.checkpoint) for member in self._leaf_entries(entry)], correction

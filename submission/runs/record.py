@@ -348,8 +348,8 @@ class StageSettings(Record):
 class RankSettings(Kind):
     """An entry of `rank`, of any kind.
 
-    stage, checkpoint: For kinds that rank by one model; None for published weights, before any stage. of: What a
-    mean or a correction of hubs combines.
+    stage, checkpoint: For kinds that rank by one model; None for published weights, before any stage. of: The
+    entries that a mean or a correction of hubs combines.
     """
 
     stage: str | None = None

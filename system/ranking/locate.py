@@ -39,6 +39,7 @@ from system.ranking.frame_series import (
     windows_of,
     windows_of_several,
 )
+from system.ranking.hub_corrected import HubCorrectedRanker
 from system.ranking.model import ModelRanker
 
 # Q queries, T frames
@@ -148,6 +149,8 @@ def locate(
         fit = MomentQueries(inside_recordings(fit.moments, fit.recordings.values()), fit.recordings)
     members = []
     for ranker in rankers:
+        if isinstance(ranker, HubCorrectedRanker):  # a correction changes the ranks of clips, not the times in them
+            ranker = ranker.inner
         if not isinstance(ranker, ModelRanker):
             raise KitError(
                 f"windows need a trained model, not {ranker.origin}; name the folder of a run or an exported model"

@@ -83,7 +83,7 @@ def _check_lora(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterato
     trained = {"audio": recipe.model.trains.get("network", False), "text": recipe.model.text.trains_published}
     for i, name in enumerate(stage.lora.networks if stage.lora else ()):
         if not trained[name]:
-            yield (*at, i), f"model.{name} trains no published network; leave it out, or set its trainable to true"
+            yield (*at, i), f"model.{name} trains no published network; leave it out, or choose a trainable one"
 
 
 def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:

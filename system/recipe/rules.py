@@ -67,6 +67,7 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
             yield from _check_parts_of_mean((*at, "of"), ranked.get("of"), dict(list(ranks.items())[:position]))
         elif ranked.get("kind") == "hub_corrected":
             yield from _check_hubs(at, ranked, dict(list(ranks.items())[:position]), data)
+            yield from _check_untrained((*at, "validation"), ranked.get("validation"), stages)
         known: Collection[str] = MOMENTS if ranked.get("kind") == "moments" else EDITIONS
         edition = ranked.get("edition")
         if edition is not None and str(edition) not in known:
@@ -125,6 +126,13 @@ def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, 
                 yield (*at, key), f"{name!r} is also the source of validation; take the captions of a training split"
             if name == inner.get("data"):
                 yield (*at, key), f"{name!r} is the source that is ranked; the correction must not see its captions"
+
+
+def _check_untrained(at: Keys, source: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    """Yield the key and an error message if a stage trains on the source that chooses a correction."""
+    for name, stage in stages.items():
+        if source in [one for _, one in _names(child(child(stage, "train"), "data"))]:
+            yield at, f"stage {name} trains on {source!r}; choose on a validation split"
 
 
 def _check_named_teachers(at: Keys, of: Any, teachers: dict[str, Any]) -> Iterator[tuple[Keys, str]]:

@@ -332,6 +332,7 @@ ENTRIES = ("corrected", "evaluation")
         ({"betas": []}, "corrected.betas"),
         ({"neighbours": []}, "corrected.neighbours"),
         ({"bank": ["validation"]}, "'validation' is also the source of validation"),
+        ({"bank": ["validation"], "validation": "train"}, "stage only trains on 'train'; choose on a validation split"),
     ],
 )
 def test_corrections_that_see_the_tested_captions_are_refused(
@@ -339,6 +340,14 @@ def test_corrections_that_see_the_tested_captions_are_refused(
 ) -> None:
     path = hub_recipe(run.parent / "world/manifest.jsonl", tmp_path, **changes)
     assert expected in refused(capsys, "run", path, "--out", tmp_path / "run")
+
+
+def test_export_warns_that_it_has_no_correction_of_hubs(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
+    assert "exported without the correction of hubs of corrected: an exported model has no captions" in caplog.text
+    assert f"rank with {run} for it" in caplog.text
 
 
 def test_blind_set_is_corrected_like_a_known_one(run: Path, tmp_path: Path) -> None:
@@ -363,7 +372,7 @@ def test_blind_set_is_corrected_like_a_known_one(run: Path, tmp_path: Path) -> N
     assert set(result["blind"]) == {"blind", "blind_corrected"}
     for name, of_blind in (("corrected", "blind_corrected"), ("evaluation", "blind")):
         found = open_finished(f"{tmp_path / 'run'}:{name}").blind_scores
-        assert found == tmp_path / f"run/scores/{of_blind}.npy", "what a package submits"
+        assert found == tmp_path / f"run/scores/{of_blind}.npy", "the scores that a package submits"
 
 
 def test_ranker_computes_the_hubs_of_each_pool() -> None:

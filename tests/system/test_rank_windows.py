@@ -47,6 +47,8 @@ def runs(manifest: Path, moments_run: Path, tmp_path_factory: pytest.TempPathFac
     (folder / "own").symlink_to(moments_run)
     for name in made:
         made[name]["rank"] = {"evaluation": made[name]["rank"]["evaluation"] | {"edition": "custom", "csv": False}}
+    corrected = {"kind": "hub_corrected", "of": "evaluation", "bank": ["train"], "validation": "validation"}
+    made["clips"]["rank"]["corrected"] = corrected | {"edition": "custom", "csv": False}
     for name, content in made.items():
         path = tiny.write_recipe(folder / f"{name}.yaml", content)
         assert main(["run", str(path), "--out", str(folder / name)]) == 0
