@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
+from yaml.cyaml import CParser  # type: ignore[attr-defined]
+from yaml.resolver import BaseResolver
 
-from data_tools.documents.json_text import HALF_PAIR
 from data_tools.errors import DataError
 
 Path = tuple[str | int, ...]
@@ -60,7 +62,7 @@ class Document:
 def _scalar(node: yaml.ScalarNode) -> Any:
     """Convert a scalar of YAML 1.2: null, a truth value, a number, or text."""
     text = node.value
-    if node.style is not None:  # quoted or block text is always a string
+    if node.style:  # quoted or block text is always a string
         return text
     if _NULL.match(text):
         return None
@@ -91,10 +93,7 @@ class _Builder:
             self.problem(path, node, "the aliases expand without end; write the value out")
             return None
         if isinstance(node, yaml.ScalarNode):
-            if HALF_PAIR.search(node.value):
-                self.problem(path, node, f"half a surrogate pair in {node.value[:MAX_NUMBER]!a}; write the character")
-                return None
-            if node.style is None and len(node.value) > MAX_NUMBER and _FLOAT.match(node.value):
+            if not node.style and len(node.value) > MAX_NUMBER and _FLOAT.match(node.value):
                 self.problem(path, node, f"a number of {len(node.value)} characters; write at most {MAX_NUMBER}")
                 return None
             return _scalar(node)
@@ -111,10 +110,10 @@ class _Builder:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if key is None or HALF_PAIR.search(key):
+            if key is None:
                 self.problem(path, key_node, "a key must be plain text")
                 continue
-            if key == "<<" and key_node.style is None:
+            if key == "<<" and not key_node.style:
                 self.problem(path, key_node, "a merge key (<<), which is not read; write its keys out")
                 continue
             if key in result:
@@ -126,17 +125,19 @@ class _Builder:
         return result
 
 
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with limits, because its recursion and time grow with the input."""
+class _Loader(Composer, CParser, BaseResolver):
+    """PyYAML's composer on libyaml's parser, with limits, because its recursion and time grow with the input."""
 
     def __init__(self, text: str | bytes) -> None:
-        super().__init__(text)
+        CParser.__init__(self, text)
+        Composer.__init__(self)
+        BaseResolver.__init__(self)
         self.depth = self.count = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose a node. Raises an error for documents that are too large or too deep, and for unknown tags."""
         self.depth, self.count = self.depth + 1, self.count + 1
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        event: Any = self.peek_event()
         for count, limit, what in (
             (self.depth, MAX_DEPTH, "values lie within each other"),
             (self.count, MAX_NODES, "keys and values"),
@@ -164,13 +165,15 @@ def parse(text: str | bytes) -> Document:
         unit = "characters" if isinstance(text, str) else "bytes"
         return Document({}, {}, [((), 1, f"{len(text):,} {unit}, more than {MAX_CHARACTERS:,}; make it shorter")])
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        node = yaml.compose(text, Loader=_Loader)  # type: ignore[arg-type]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        if reason == "found character that cannot start any token" and isinstance(text, str) and mark:
+            reason = f"found the character {text[mark.index]!a}, with which no value begins"
         return Document({}, {}, [((), mark.line + 1 if mark else 1, f"not YAML: {reason}")])
-    except (ValueError, OverflowError):  # "\UFFFFFFFF"
-        return Document({}, {}, [((), 1, "not YAML: an escaped character that does not exist")])
+    except UnicodeEncodeError:
+        return Document({}, {}, [((), 1, "not YAML: half a surrogate pair; write the character")])
     builder = _Builder()
     builder.document.value = {} if node is None else builder.build(node, ())
     return builder.document

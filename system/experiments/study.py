@@ -1,6 +1,5 @@
 """Run a recipe with several seeds and settings."""
 
-import json
 import logging
 import re
 import statistics
@@ -30,7 +29,7 @@ from system.experts.base import Device
 from system.ranking.base import RankEntry
 from system.ranking.checkpoint import ByOneModel
 from system.recipe import schema
-from system.recipe.load import Loaded, RecipeError, load_recipe, read_document
+from system.recipe.load import Loaded, RecipeError, as_change, load_recipe, read_document
 from system.runs.folder import Run
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
         try:
             for seed in study.seeds:
                 folders = {name: str(run_folder(study, name, seed, runs)) for name in study.cells}
-                cell_changes = [f"{key}={json.dumps(_with_runs(value, folders))}" for key, value in settings.items()]
+                cell_changes = [as_change(key, _with_runs(value, folders)) for key, value in settings.items()]
                 cells[cell, seed] = load_recipe(path.parent / study.recipe, [*changes, *cell_changes, f"seed={seed}"])
         except RecipeError as error:
             changed = tuple(f"--set {key}" for key in settings)

@@ -54,7 +54,17 @@ class Loaded:
 
         If this JSON is read as a recipe, the result is the same recipe.
         """
-        return json.dumps(self.recipe.model_dump(mode="json"), indent=1) + "\n"
+        return text_of(self.recipe)
+
+
+def text_of(recipe: schema.Recipe) -> str:
+    """Return every setting of a recipe as JSON, with its characters as they are, since YAML has no surrogate pairs."""
+    return json.dumps(recipe.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+
+
+def as_change(key: str, value: object) -> str:
+    """Return a change of a recipe as the command line has it, KEY=VALUE."""
+    return f"{key}={json.dumps(value, ensure_ascii=False)}"
 
 
 def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:

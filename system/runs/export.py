@@ -22,6 +22,7 @@ from pathlib import Path
 from data_tools.documents.json_text import sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.files import replacing_folder, write_text
+from system.recipe.load import text_of
 from system.runs.checkpoints import save_weights
 from system.runs.folder import TRAINED_ON
 from system.runs.open import Trained
@@ -39,7 +40,7 @@ def export_model(trained: Trained, out: Path) -> None:
         with _as_os_errors(folder):
             trained.model.text.save_assets(folder)
             trained.model.audio.save_assets(folder)
-        write_text(folder / "recipe.json", json.dumps(trained.recipe.model_dump(mode="json"), indent=1) + "\n")
+        write_text(folder / "recipe.json", text_of(trained.recipe))
         save_weights(trained.model.state_dict(), folder / "model.safetensors")
         if (trained.folder / TRAINED_ON).exists():
             shutil.copyfile(trained.folder / TRAINED_ON, folder / TRAINED_ON)

@@ -24,7 +24,7 @@ from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
 from system.ranking.checkpoint import ByOneModel, RankBlind
 from system.recipe import schema
-from system.recipe.load import load_recipe
+from system.recipe.load import as_change, load_recipe
 from system.runs.checkpoints import load_checkpoint, load_weights, restore
 from system.runs.folder import Run
 from system.runs.provenance import require_same
@@ -126,7 +126,7 @@ def open_trained(
     if (folder / "model.safetensors").exists():
         if stage or checkpoint:
             raise KitError(f"{folder} is an exported model with one checkpoint; leave out --stage and --checkpoint")
-        return _open_exported(folder, [f"banks={json.dumps(str(banks))}", *(changes or [])], device or device_of())
+        return _open_exported(folder, [as_change("banks", str(banks)), *(changes or [])], device or device_of())
     if (folder / "resolved.json").exists():
         return _open_run(Run(folder), stage, checkpoint, changes or [], device or device_of())
     raise KitError(
@@ -224,7 +224,7 @@ def _path_changes(run: Run, started_in: str | None) -> list[str]:
     paths = {key: value for key, value in named.items() if isinstance(value, str)}
     paths |= {f"{key}.{number}": one for key, value in lists.items() for number, one in enumerate(value)}
     found = {key: path_here(run, value) for key, value in paths.items()}
-    return [f"{key}={json.dumps(str(path.resolve()))}" for key, path in found.items() if path != Path(paths[key])]
+    return [as_change(key, str(path.resolve())) for key, path in found.items() if path != Path(paths[key])]
 
 
 def path_here(run: Run, name: str) -> Path:
@@ -300,9 +300,9 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
     """Open an exported model."""
     facts = _exported_facts(folder)
     if (folder / "text").is_dir():  # the exported sentence encoder, even if the folder was moved
-        changes = [f"model.text.model={json.dumps(str((folder / 'text').resolve()))}", *changes]
+        changes = [as_change("model.text.model", str((folder / "text").resolve())), *changes]
     if (folder / "audio").is_dir():
-        changes = [f"model.audio.model={json.dumps(str((folder / 'audio').resolve()))}", *changes]
+        changes = [as_change("model.audio.model", str((folder / "audio").resolve())), *changes]
     recipe = _load_with_paths(folder / "recipe.json", changes)
     current = identities(recipe)
     for name, identity in as_trained(folder, facts.experts, current).items():

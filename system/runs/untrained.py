@@ -3,7 +3,6 @@
 Open models that need no training: a model of audio and text of the hub, or a recipe without stages.
 """
 
-import json
 from pathlib import Path
 
 import torch
@@ -15,7 +14,7 @@ from system.compute.device import device_of, moved
 from system.models.published import how_to_fetch, settings_of
 from system.models.settings import Model
 from system.recipe import schema
-from system.recipe.load import load_recipe
+from system.recipe.load import as_change, load_recipe
 from system.runs.names import is_recipe
 from system.runs.open import PUBLISHED, Trained, build_model, identities
 
@@ -37,7 +36,7 @@ def open_untrained(
         that is not on this machine; nothing is downloaded.
     """
     if is_recipe(name):
-        recipe = _recipe_without_stages(name, [f"banks={json.dumps(str(banks))}", *(changes or [])])
+        recipe = _recipe_without_stages(name, [as_change("banks", str(banks)), *(changes or [])])
     elif changes:
         raise KitError(f"--set {changes[0]}: {name} has no settings; write a recipe with model.kind published instead")
     else:

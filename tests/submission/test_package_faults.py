@@ -240,7 +240,7 @@ def test_refused_yaml_in_about_yaml_is_reported_with_its_line() -> None:
         ("a: 1\nb: 2\na: 3", "line 3: key given twice (first on line 1); keep one"),
         ("a: &x {b: 1}\nd:\n  <<: [*x, *x]\n  c: 3", "line 3: a merge key (<<), which is not read; write its keys out"),
         ("a: 1\nd: !!float 3", "line 2: the tag !!float is not read; leave it out"),
-        ("a: 1\n b: [", "line 2: mapping values are not allowed here"),
+        ("a: 1\n b: [", "line 2: mapping values are not allowed in this context"),
     ):
         with pytest.raises(DataError) as caught:
             parse_yaml(text.encode())

@@ -152,7 +152,8 @@ def load(tmp_path: Path, content: dict[str, Any], changes: list[str] | None = No
 
 
 def test_resolved_json_loads_as_the_same_recipe(tmp_path: Path) -> None:
-    loaded = load(tmp_path, valid(tmp_path), ["stages.only.optimizer.lr=3e-5", "stages.only.captions_per_clip=all"])
+    changes = ["stages.only.optimizer.lr=3e-5", "stages.only.captions_per_clip=all", "banks=klänge 😀"]
+    loaded = load(tmp_path, valid(tmp_path), changes)
     (tmp_path / "resolved.json").write_text(loaded.resolved())
     again = load_recipe(tmp_path / "resolved.json")
     assert again.recipe == loaded.recipe

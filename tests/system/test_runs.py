@@ -162,7 +162,7 @@ SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 def test_run_opens_from_any_folder_without_its_manifests(
     moved: bool, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = Path(shutil.move(shutil.copytree(project, tmp_path / "copy"), tmp_path / "moved")) if moved else project
+    folder = Path(shutil.move(shutil.copytree(project, tmp_path / "copy"), tmp_path / "moved 😀")) if moved else project
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     run, audio = str(folder / "runs/mine"), str(folder / "world/evaluation")
