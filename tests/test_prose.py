@@ -53,6 +53,7 @@ BANNED = {  # pattern: what to write instead
     r"\ball at once\b": "together",
     r"\b(is|are) (said|told)\b": "reported, printed",
 }
+ANY_BANNED = re.compile("|".join(BANNED), re.IGNORECASE)
 NAME_WORDS = frozenset(["anew", "beside", "behind", "mend", "told", "said", "heard"])
 LONGEST_SENTENCE, LONGEST_LINE = 30, 120  # words in Markdown, characters
 MARK = "# prose: ok"
@@ -110,9 +111,10 @@ def faults(text: Text) -> Iterator[str]:
     if text.kind == "docstring" and first and first[1].lower() in FIRST_WORDS:
         yield f"begins with {first[1]}"
     line = " ".join(text.text.split())
-    for pattern, better in BANNED.items():
-        if found := re.search(pattern, line, re.IGNORECASE):
-            yield f"{found[0]!r}; write {better}"
+    if ANY_BANNED.search(line):
+        for pattern, better in BANNED.items():
+            if found := re.search(pattern, line, re.IGNORECASE):
+                yield f"{found[0]!r}; write {better}"
     if text.kind == "markdown" and not text.text.startswith("|"):
         for sentence in re.split(r"(?<=[.!?:;])\s+", text.text):
             if len(sentence.split()) > LONGEST_SENTENCE:

@@ -44,6 +44,7 @@ def test_every_sound_is_stored_once_with_the_api_fields(tmp_path: Path, size: in
     assert len(transport.urls) <= math.ceil(size / (PAGE_SIZE - 1)) + 1, "one for the whole at the end"
 
 
+@pytest.mark.slow
 def test_crawl_reads_only_first_pages_with_few_requests(tmp_path: Path) -> None:
     transport = Direct(make_answers(4_500, 7, 0.0, 0))
     read_all(tmp_path / "store", transport)
@@ -165,6 +166,7 @@ def test_single_empty_answer_marks_nothing_as_gone(tmp_path: Path) -> None:
     assert len(stored(tmp_path / "store")) == 2500
 
 
+@pytest.mark.slow
 def test_uploads_with_milliseconds_are_found_by_the_second(tmp_path: Path) -> None:
     """Five thousand uploads in a minute, with milliseconds, are found by whole seconds."""
     answers = make_answers(5000, 7, 0.0, 0)
@@ -315,6 +317,7 @@ def test_crawl_stores_all_lasting_sounds_while_others_appear_and_vanish(tmp_path
     assert {row[0] for row in truth(transport.answers)} - changed <= kept
 
 
+@pytest.mark.slow
 def test_second_crawl_reads_only_time_windows_whose_counts_have_changed(tmp_path: Path) -> None:
     answers = make_answers(4000, 9, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))

@@ -192,7 +192,7 @@ def test_redirected_original_is_fetched_without_token(tmp_path: Path) -> None:
             assert transport.seen == [(at, True)]
 
 
-@pytest.mark.parametrize("good", [True, False])
+@pytest.mark.parametrize("good", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_expired_token_is_renewed(good: bool, tmp_path: Path) -> None:
     file, store = tmp_path / "token.json", tmp_path / "store"
     refresh = "sandbox-refresh" if good else "used-up"
@@ -304,6 +304,7 @@ def test_key_is_in_no_url(tmp_path: Path) -> None:
     assert "+%28duration%3A%5B1+TO+2%5D%29" in transport.urls[0]
 
 
+@pytest.mark.slow
 def test_key_is_in_no_file_output_or_process_list(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Checks files, output and process arguments of crawls that succeed, are refused, and fail."""
     out = b""

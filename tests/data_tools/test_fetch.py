@@ -251,6 +251,7 @@ def test_fetch_stores_exactly_the_selected_sounds(crawled: Path, answers: Answer
     assert {path.name for path in tmp_path.iterdir()} == {"scores.csv", "never.csv", "out"}, "nothing left the folder"
 
 
+@pytest.mark.slow
 def test_titles_and_uploaders_are_never_used_as_paths(
     crawled: Path, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

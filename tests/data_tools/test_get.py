@@ -64,7 +64,12 @@ def mirror(published: Path) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Print nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        """Accepts all connections of a test: one that does not fit into the queue is tried again after a second."""
+
+        request_queue_size = 64
+
+    server = Server(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
@@ -98,6 +103,7 @@ def test_get_clotho_makes_a_checked_manifest(mirror: str, tmp_path: Path, capsys
     assert len(list((tmp_path / "data/clotho/development").iterdir())) == 3, "it was unpacked again"
 
 
+@pytest.mark.slow
 @needs_7z
 def test_interrupted_get_is_resumed(
     mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -123,8 +123,13 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "SLOWEST", 1e9)
 
 
+WAITED = ("a byte now and then", "a head that never ends")  # for a second and a half
+
+
 @pytest.mark.parametrize("is_file", [True, False], ids=["file", "search"])
-@pytest.mark.parametrize("name", BEHAVIOURS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in WAITED else []) for name in BEHAVIOURS]
+)
 def test_every_hostile_answer_ends_with_an_error(tmp_path: Path, name: str, is_file: bool) -> None:
     behave, error, words = BEHAVIOURS[name]
     into = tmp_path / "part" if is_file else None

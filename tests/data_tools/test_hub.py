@@ -20,6 +20,7 @@ import pyarrow.parquet
 import pytest
 import soundfile
 from data_files import failure
+from quick import first_quick
 
 from data_tools.__main__ import main
 from data_tools.audio.excerpts import read_excerpt, sound_of
@@ -543,7 +544,7 @@ def test_export_divides_by_split_and_size_and_refuses_other_settings(
     assert "sound.0 ä.wav: no such file" in failure(capsys, *command[:5], tmp_path / "new")
 
 
-@pytest.mark.parametrize("form", ["parquet", "webdataset"])
+@pytest.mark.parametrize("form", [pytest.param("parquet", marks=pytest.mark.slow), "webdataset"])
 def test_killed_export_ends_with_the_same_shards(tmp_path: Path, form: str) -> None:
     manifest = exported(tmp_path, 60)
     for path in (tmp_path / "in").iterdir():
@@ -610,7 +611,7 @@ def test_names_that_repeat_in_shards_get_the_name_of_the_shard(
     assert [clip.file_name for clip in clips] == ["000000_0.wav", "000001_0.wav"]
 
 
-@pytest.mark.parametrize("settings", [{}, {"compression": "none"}, {"compression": "zstd"}], ids=str)
+@pytest.mark.parametrize("settings", first_quick([{}, {"compression": "none"}, {"compression": "zstd"}], 1), ids=str)
 def test_damaged_parquet_files_are_one_error(
     tmp_path: Path, settings: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

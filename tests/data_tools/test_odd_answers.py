@@ -326,6 +326,7 @@ def one_error(done: subprocess.CompletedProcess[str], *output: object) -> None:
     assert all(str(part) in line for part in output), line
 
 
+@pytest.mark.slow
 def test_full_disk_during_a_crawl_is_reported_and_resumed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with serving("--sounds", "1500", "--no-throttle") as settings:

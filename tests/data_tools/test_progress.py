@@ -122,6 +122,7 @@ def test_terminal_log_lines_appear_above_the_bar(root: Path) -> None:
     assert re.search(r"finetune: 100%.*4/4 .*loss 3", output)
 
 
+@pytest.mark.slow
 def test_quiet_verb_shows_no_bar(root: Path, tmp_path: Path) -> None:
     command = f"scenes {tmp_path} --seed 1 --development 4 --validation 4 --evaluation 4"
     verb = "import sys; from data_tools.__main__ import main; sys.exit(main({!r}.split()))"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 from loaded import largest
+from quick import first_quick
 
 from data_tools.audio.read import AudioError, read_audio
 from data_tools.audio.resampling import Resampling, resampler
@@ -90,7 +91,7 @@ def test_resampling_with_kaiser_filters_equals_their_definition(how: Resampling,
 
 
 @pytest.mark.parametrize("how", ["soxr_hq", *KAISER])
-@pytest.mark.parametrize(("rate", "wanted"), [*RATES, (16_000, 16_000)])
+@pytest.mark.parametrize(("rate", "wanted"), first_quick([*RATES, (16_000, 16_000)], 3))
 def test_resampling_does_not_depend_on_block_size(how: Resampling, rate: int, wanted: int) -> None:
     wave = np.random.default_rng(1).normal(0, 0.1, 5000).astype(np.float32)
     whole = resampled(wave, rate, wanted, how)

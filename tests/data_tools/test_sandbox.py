@@ -299,6 +299,7 @@ def test_sandbox_answers_over_http() -> None:
         assert (status, json.loads(body)["detail"].rpartition(" ")[2]) == (429, "(9/minute)")
 
 
+@pytest.mark.slow
 def test_requests_of_freesound_python_are_answered() -> None:
     """The requests of freesound-python, with another address: a search, its pages by `next`, a sound, its previews and
     original.

@@ -107,6 +107,7 @@ def test_event_ends_with_its_last_audible_sample(tmp_path: Path) -> None:
     assert all(len(without_silent_ends(event.sound)) == len(event.sound) for event in timeline)
 
 
+@pytest.mark.slow
 def test_all_windows_of_each_query_are_written(tmp_path: Path) -> None:
     out = make(tmp_path / "m", "--heldout-phrasings", 0.2, counts=(12, 3, 12))
     clips = {clip.id: clip for clip in read_manifest(out / "manifest.jsonl")}
@@ -150,6 +151,7 @@ def test_made_recording_does_not_depend_on_later_ones(tmp_path: Path) -> None:
     assert (many / "development_release.jsonl").read_text().startswith(old)
 
 
+@pytest.mark.slow
 def test_missing_files_of_made_recordings_are_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = make(tmp_path / "m", "--whole-seconds")
     assert all(second == int(second) for moment in read_moments(out / "moments.jsonl") for second in moment.windows[0])

@@ -255,6 +255,7 @@ def test_scene_files_are_reproducible_and_independent_of_other_splits(scenes: Pa
     assert not set(hashes(other / "development").values()) & set(first.values())
 
 
+@pytest.mark.slow
 def test_held_out_wordings_are_used_only_in_evaluation(tmp_path: Path) -> None:
     out = make(tmp_path / "s", "--heldout-phrasings", "0.2", counts=(60, 30, 60))
     names = {row["file_name"]: row for _, row in read_table(out / "labels.csv", [])}

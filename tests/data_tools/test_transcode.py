@@ -92,6 +92,7 @@ def test_resumed_transcode_writes_only_missing_files(tmp_path: Path) -> None:
     assert main(command) == 0, "the record is whole again"
 
 
+@pytest.mark.slow
 def test_killed_transcode_ends_with_the_same_files(tmp_path: Path, root: Path) -> None:
     manifest = source(tmp_path, 60)
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -307,6 +307,7 @@ def test_answer_without_query_or_recording_is_not_written(tmp_path: Path) -> Non
     assert not (tmp_path / "out.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_randomly_damaged_moment_files_are_read_or_refused_without_a_crash(tmp_path: Path) -> None:
     """After a change of a byte, a bracket or a number, the file is valid or raises KitError, never another error."""
     rng = random.Random(2026)

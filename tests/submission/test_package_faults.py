@@ -376,7 +376,7 @@ def copied(here: Path) -> Path:
     return here / "mine"
 
 
-@pytest.mark.parametrize("name", ["result.json", "resolved.json"])
+@pytest.mark.parametrize("name", ["result.json", pytest.param("resolved.json", marks=pytest.mark.slow)])
 def test_edited_run_files_never_cause_a_traceback(copied: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every value that a package uses is removed, or replaced by null, text or a list; runs that open are packed."""
     content = json.loads((copied / name).read_text())

@@ -152,6 +152,7 @@ def test_baseline_submission_scores_against_2025_annotations(
     assert sum(float(row[-1]) for row in read_rows(table)[1:]) == pytest.approx(sum(precisions), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_full_size_score_matrix_is_scored_in_little_memory(root: Path, tmp_path: Path) -> None:
     n_queries, n_clips = 5225, 1045
     values = np.random.default_rng(0).normal(size=(n_queries, n_clips)).astype(np.float32)

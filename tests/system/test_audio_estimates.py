@@ -64,6 +64,7 @@ def test_trained_parts_in_the_settings_match_those_of_the_built_encoder(content:
     assert settings.trained_parts == counted
 
 
+@pytest.mark.slow
 def test_estimated_passt_cost_matches_hand_values() -> None:
     costs = {}
     for name, changes in {"whole": {}, "frozen": {"trainable": False}}.items():
@@ -137,6 +138,7 @@ def made(folder: Path, audio: dict[str, Any], text: dict[str, Any], **stage: Any
     return load_recipe(tiny.write_recipe(folder / "r.yaml", content_of(folder, audio, text, **stage))).recipe
 
 
+@pytest.mark.slow
 def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path: Path) -> None:
     weights = tmp_path / "ResNet38_mAP=0.434.pth"
     recipe = made(tmp_path, PANNS | {"weights": str(weights)}, BERT_BASE)
@@ -162,6 +164,7 @@ def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path: Path) -> N
         made(tmp_path, PANNS | {"weights": None, "trainable": False}, BERT_BASE)
 
 
+@pytest.mark.slow
 def test_memory_estimate_includes_trained_and_frozen_parts(tmp_path: Path) -> None:
     recipe = made(tmp_path, PANNS, BERT_BASE)
     stage = recipe.stages["only"]

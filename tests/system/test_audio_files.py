@@ -67,6 +67,7 @@ def trained(path: Path, out: Path) -> dict[str, np.ndarray]:
     return load_file(out / "only/e0002.safetensors")
 
 
+@pytest.mark.slow
 def test_training_from_audio_files_gives_similar_losses_as_from_a_bank(
     mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +84,7 @@ def test_training_from_audio_files_gives_similar_losses_as_from_a_bank(
     assert (one["waveforms"], two["waveforms"]) == ("bank", "files")
 
 
+@pytest.mark.slow
 def test_training_from_audio_files_without_resampling_gives_the_weights_of_a_bank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +114,7 @@ def test_samples_decoded_in_parts_differ_by_at_most_one_16_bit_step(mp3s: Path, 
     assert differing < samples / 1000
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_run_on_audio_files_matches_uninterrupted_run(
     mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +295,7 @@ def test_each_process_decodes_only_its_share_of_a_batch(
     assert sorted(decoded) == sorted(features.keys[clip.id] for clip in clips), "each file once"
 
 
+@pytest.mark.slow
 def test_plan_for_reading_audio_files_reports_decoding_speed_and_no_bank(mp3s: Path, tmp_path: Path) -> None:
     path = recipe(mp3s, tmp_path / "files", "files")
     shown = plan(load_recipe(path).recipe)

@@ -218,6 +218,7 @@ def cost(settings: AudioSettings, seconds: float) -> Cost:
     return settings.cost(encoder, 10, seconds, half=False)
 
 
+@pytest.mark.slow
 def test_grouped_convolution_backward_costs_twice_the_forward() -> None:
     """torch 2.11 itself counts the gradient of their weights as if they had no groups. The front-end has none."""
     settings = {"kind": "efficientat", "network": "mn04"} | SEGMENTS

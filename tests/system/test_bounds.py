@@ -90,6 +90,7 @@ def test_recipe_sizes_beyond_any_machine_are_refused(world: Path, tmp_path: Path
     assert max(map(len, found)) < 400
 
 
+@pytest.mark.slow
 def test_check_refuses_models_larger_than_any_memory(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -308,7 +308,7 @@ def development(shared: Path) -> list[Tokens]:
     [
         (1, False, [0.04975, 0.10717, 0.46608], 5),
         (1, True, [0.0497, 0.1070, 0.4635], 4),
-        (5, False, [0.01509, 0.06118, 0.41389], 5),
+        pytest.param(5, False, [0.01509, 0.06118, 0.41389], 5, marks=pytest.mark.slow),
     ],
 )
 def test_cider_percentiles_of_clotho_development_match_stored_values(

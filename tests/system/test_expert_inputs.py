@@ -77,6 +77,7 @@ def test_frames_in_pieces_match_one_pass(monkeypatch: pytest.MonkeyPatch, kind: 
     assert relative(loaded(kind)([noise(samples, 5)])[0], whole) > 1e-5, "frames see further than is computed"
 
 
+@pytest.mark.slow
 def test_panns_clip_of_exactly_one_frame_is_not_padded() -> None:
     """Padding after its 32 columns would replace the reflected end of the wave."""
     wave = noise(5000, 2)
@@ -138,7 +139,7 @@ def test_gpu_frames_match_cpu_frames(kind: str) -> None:
 # odd files
 
 
-@pytest.mark.parametrize("kind", TIMELY)
+@pytest.mark.parametrize("kind", QUICK)
 def test_checkpoint_with_missing_key_or_wrong_shape_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     def load(tensors: dict[str, Any]) -> None:
         monkeypatch.setattr("system.networks.weights.read_weights", lambda *_: Weights(Path("some.pth"), tensors))

@@ -11,6 +11,7 @@ import torch
 import transformers
 from hub_models import hub_folder
 from loaded import relative
+from quick import first_quick
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
@@ -94,7 +95,7 @@ def batch(waves: list[np.ndarray], size: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 @LIBRARY
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", first_quick(KINDS, 7))
 def test_hub_vectors_match_the_transformers_library_alone_and_in_batches(kind: str) -> None:
     made, waves = network(kind), [samples(kind, seconds, n) for n, seconds in enumerate(SECONDS)]
     with torch.inference_mode():

@@ -131,6 +131,7 @@ def test_maximum_number_of_training_frames_depends_on_the_encoder_kind(tmp_path:
     assert load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe.model.audio.training_frames == 48_000
 
 
+@pytest.mark.slow
 def test_training_cuts_clips_and_validation_does_not(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ class _Ending(LogMel):
         os._exit(9)
 
 
+@pytest.mark.slow
 def test_killed_decoding_process_ends_the_build_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool leaves the pipe of the results to the thread that may close it at the same time."""
     monkeypatch.setattr(SimpleQueue, "close", lambda results: pytest.fail("the pool closes it"))

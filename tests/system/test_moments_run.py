@@ -368,6 +368,7 @@ def test_files_of_removed_moment_entries_are_deleted_with_a_warning(
     assert any("the earlier scores of rank entries posterior are replaced or removed" in line for line in said)
 
 
+@pytest.mark.slow
 def test_fitted_clip_model_finds_windows(manifest: Path, tmp_path: Path) -> None:
     """Trained on the tones of recordings without their times; scale and transitions are fitted to the validation, and
     not to windows after the end."""

@@ -119,7 +119,7 @@ def test_passt_log_mel_edges_in_training_match_the_random_draws_of_original_code
 HEARD = {"s16": ("A", "A3", "B", "S"), "s10": ("A", "A3", "B"), "l10": ("A3",), "20s": ("A",)}
 
 
-QUICK = (("s16", "A3"), ("s16", "B"), ("s10", "A3"))
+QUICK = (("s16", "B"), ("s10", "A3"))
 
 
 @pytest.mark.parametrize(
@@ -163,6 +163,7 @@ def small_features(golden: Golden) -> torch.Tensor:
     return features
 
 
+@pytest.mark.slow
 def test_passt_layer_norm_epsilon_matches_original_code(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     assert relative(small_features(golden), golden["s16_A3_small_features"]) < 2e-5
     monkeypatch.setattr(transformer_blocks, "EPS", 1e-5)

@@ -39,7 +39,8 @@ def ranked_windows(folder: Path, out: Path, *options: str) -> list[list[list[flo
     return [json.loads(line)["pred_relevant_windows"] for line in out.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("threshold", [None, pytest.param("0.2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("threshold", [None, "0.2"])
 def test_windows_are_runs_of_frames_above_the_threshold(
     long_recording: Path, tmp_path: Path, threshold: str | None
 ) -> None:
@@ -61,6 +62,7 @@ def test_windows_are_runs_of_frames_above_the_threshold(
     assert total > 5
 
 
+@pytest.mark.slow
 def test_fitted_frame_scores_find_windows_by_overlap(
     long_recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,6 +171,7 @@ def test_score_matrix_matches_the_library(kind: str, sounds: Path, tmp_path: Pat
     assert np.ptp(expected, axis=1).min() > 1e-2, "the sounds differ"
 
 
+@pytest.mark.slow
 def test_scores_do_not_depend_on_other_files_of_the_folder(sounds: Path, tmp_path: Path) -> None:
     model = load_model(hub_folder("pe_audio_frame"), cache=tmp_path)
     alone = model.rank(QUERIES[0], sounds / "004.flac")[0][0].score
@@ -186,7 +187,7 @@ def test_python_embeddings_are_those_of_the_model(sounds: Path, tmp_path: Path) 
     assert abs(np.linalg.norm(audio) - 1) > 0.1, "not scaled to length 1"
 
 
-@pytest.mark.parametrize("kind", ["clap", "pe_audio_frame"])
+@pytest.mark.parametrize("kind", ["clap", pytest.param("pe_audio_frame", marks=pytest.mark.slow)])
 def test_only_added_files_of_a_folder_are_embedded(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

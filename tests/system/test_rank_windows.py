@@ -94,6 +94,7 @@ def test_windows_are_found_by_clip_models_and_by_frame_models(
         assert max(abs(edge / 0.2 - round(edge / 0.2)) for edge in edges) < 1e-9
 
 
+@pytest.mark.slow
 def test_fit_option_changes_found_windows_and_ignores_known_ones_after_the_end(
     manifest: Path, runs: Path, tmp_path: Path
 ) -> None:

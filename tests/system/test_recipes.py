@@ -468,7 +468,17 @@ MODERN = [
 ]
 
 
-@pytest.mark.parametrize("path", MODERN, ids=lambda path: f"{path.parent.name}_{path.stem}")
+QUICK = ("zero_shot/clap", "zero_shot/pe_av", "zero_shot/m2d_clap")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[] if f"{path.parent.name}/{path.stem}" in QUICK else pytest.mark.slow)
+        for path in MODERN
+    ],
+    ids=lambda path: f"{path.parent.name}_{path.stem}",
+)
 def test_check_on_an_empty_machine_lists_files_and_addresses(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -491,6 +501,7 @@ def test_check_on_an_empty_machine_lists_files_and_addresses(
     assert not recipe.stages or ("RTX 3090 " in whole and "GiB on a GPU in fp16" in whole)
 
 
+@pytest.mark.slow
 def test_plan_of_2025_baseline_matches_published_sizes() -> None:
     """Parameters equal those of the authors' code; operations and memory of a step are worked out from the layers."""
     recipe = load_recipe(next(path for path in MODERN if path.parent.name == "dcase2025_baseline")).recipe

@@ -46,7 +46,7 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SegmentExpert
     }
 
 
-KINDS = [pytest.param("passt", marks=pytest.mark.slow), "efficientat", "atst_frame", "hugging_face"]
+KINDS = [*(pytest.param(one, marks=pytest.mark.slow) for one in ("passt", "atst_frame")), "efficientat", "hugging_face"]
 PER_SEGMENT = {"passt": 6, "efficientat": 4, "atst_frame": 25, "hugging_face": 49}  # of one second
 IN_HALF = {"passt": 3, "efficientat": 2, "atst_frame": 13, "hugging_face": 24}  # that begin within half a second
 

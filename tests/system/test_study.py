@@ -178,6 +178,7 @@ def test_run_refuses_studies_and_study_refuses_recipes(
     assert "is a recipe; run it with" in refused(capsys, "study", recipe)
 
 
+@pytest.mark.slow
 def test_check_of_a_study_prints_differences_of_cells(world: Path, tmp_path: Path, root: Path) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     cells = {"plain": {}, "wide": {"stages.only.losses.0.margin": 0.5}, "small": {"stages.only.batch_size": 4}}

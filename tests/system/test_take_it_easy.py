@@ -86,6 +86,7 @@ def test_relaxation_lowers_training_and_validation_loss(done: Path, world: Path,
     assert not (tmp_path / "run/figures/relevance.svg").exists()
 
 
+@pytest.mark.slow
 def test_training_with_cached_gradients_gives_the_same_model(done: Path, world: Path, tmp_path: Path) -> None:
     changed = schedule(world, tmp_path, grad_cache_chunk=3)
     plain = schedule(world, tmp_path)
@@ -187,6 +188,7 @@ MISSING = [
 ]
 
 
+@pytest.mark.slow
 def test_check_lists_all_missing_files_of_an_empty_machine(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,6 +208,7 @@ def test_check_lists_all_missing_files_of_an_empty_machine(
     assert fact(text, "finetune").startswith("128 updates of 512 clips")
 
 
+@pytest.mark.slow
 def test_check_suggests_a_grad_cache_chunk_for_a_small_gpu(root: Path) -> None:
     recipe = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml").recipe
     output = plan(recipe, gpu_bytes=4 * 2**30)

@@ -79,6 +79,7 @@ def test_identity_of_a_text_encoder_depends_on_the_content_of_its_files(minilm: 
     assert sentence_settings(str(copy)).build([], tmp_path).identity() != first.identity()
 
 
+@pytest.mark.slow
 def test_texts_of_mixed_lengths_keep_their_order(minilm: str, tmp_path: Path, shared: Path) -> None:
     """Sorted chunks against the library's own padding of everything to the longest."""
     with (shared / "data/clotho/clotho_captions_evaluation.csv").open(newline="", encoding="utf-8") as file:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from hub_models import hub_folder, tokenizer
+from quick import first_quick
 
 from data_tools.classify.embed import SentenceEncoder, load_sentence_transformer, position_count
 from data_tools.errors import KitError
@@ -98,13 +99,16 @@ def test_every_file_of_a_model_folder_changes_its_identity(kind: str, tmp_path: 
 
 @pytest.mark.parametrize(
     ("file", "changes"),
-    [
-        ("sentence_bert_config.json", {"max_seq_length": 6}),
-        ("config.json", {"num_attention_heads": 6}),
-        ("config_sentence_transformers.json", {"prompts": {"q": "Hear: "}, "default_prompt_name": "q"}),
-        ("tokenizer_config.json", {"model_max_length": 6}),
-        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}),
-    ],
+    first_quick(
+        [
+            ("config.json", {"num_attention_heads": 6}),
+            ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}),
+            ("sentence_bert_config.json", {"max_seq_length": 6}),
+            ("config_sentence_transformers.json", {"prompts": {"q": "Hear: "}, "default_prompt_name": "q"}),
+            ("tokenizer_config.json", {"model_max_length": 6}),
+        ],
+        2,
+    ),
 )
 def test_changed_text_model_is_embedded_again(file: str, changes: Any, minilm: Path, tmp_path: Path) -> None:
     published = Path(shutil.copytree(minilm, tmp_path / "published"))
