@@ -48,6 +48,17 @@ VERBS = {
             "--out blend.npy",
         ),
         (
+            "judge",
+            "scores of a local command for each query's best clips",
+            "python -m submission judge top.jsonl --command 'python judge.py' --out judged.jsonl",
+        ),
+        (
+            "rerank",
+            "a score matrix, re-ranked by a judge's scores",
+            "python -m submission rerank scores.npy --judged judged.jsonl --validation val.npy val_judged.jsonl "
+            "--out reranked.npy",
+        ),
+        (
             "report",
             "one page of a finished run: figures, failures, and clips to listen to",
             "python -m submission report runs/A:by_m1 --beside runs/B --out a.html",

@@ -3,7 +3,7 @@
 Write a ranker's scores of any clips and queries, or the best clips of every query, block by block.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from data_tools.manifest import Query
 from submission.editions import CUSTOM, get_edition
 from submission.formats.ranked_csv import write_best
 from submission.formats.score_matrix import write_blocks
+from submission.formats.top_pairs import Pair, write_pairs
 from submission.ordering import require_finite
 from system.ranking.base import Pool, Ranker, labels_of
 from system.ranking.listing import Listed
@@ -32,8 +33,8 @@ def write_ranking(
 ) -> int:
     """Rank the readable clips for all queries, and write the result to `out`.
 
-    The file is the score matrix (.npy), or, with `top`, a ranked CSV of the edition custom: the best `top` clips of
-    every query in submission.ordering's order.
+    The file is the score matrix (.npy), or, with `top`, the best `top` clips of every query in submission.ordering's
+    order: a ranked CSV of the edition custom, or pairs for a judge (.jsonl).
 
     Returns: The number of ranked clips.
     Raises: KitError if `top` exceeds the number of clips, for queries without any known word (unless allow_unknown),
@@ -51,12 +52,24 @@ def write_ranking(
     if top is None:
         write_blocks(out, labels, blocks)
     else:
-        best = []
+        best, scores = [], []
         for block in blocks:
             require_finite(block)
             best.append(pool.order.best(block, top))
-        write_best(labels, np.concatenate(best), out, replace(get_edition(CUSTOM), ranking_length=top))
+            scores.append(np.take_along_axis(block, best[-1], axis=1))
+        if out.suffix == ".jsonl":
+            write_pairs(out, _pairs(pool, queries, np.concatenate(best), np.concatenate(scores)))
+        else:
+            write_best(labels, np.concatenate(best), out, replace(get_edition(CUSTOM), ranking_length=top))
     return len(pool.clips)
+
+
+def _pairs(pool: Pool, queries: Sequence[Query], best: np.ndarray, scores: np.ndarray) -> Iterator[Pair]:
+    """Yield the pairs of all queries and their best clips. best: (Q, K) rows in the pool. scores: (Q, K)."""
+    for query, rows, values in zip(queries, best.tolist(), scores.tolist(), strict=True):
+        for rank, (row, value) in enumerate(zip(rows, values, strict=True), 1):
+            clip = pool.clips[row]
+            yield Pair(query.id, query.text, clip.id, str(clip.path), value, rank)
 
 
 def _require_enough_clips(top: int | None, clips: int) -> None:

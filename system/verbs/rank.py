@@ -39,9 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--queries", type=Path, help="the queries (.jsonl or .csv; default: the captions in the manifest)"
     )
-    out = "the score matrix to write (.npy); with --top a ranked CSV (.csv)"
+    out = "the score matrix to write (.npy); with --top a ranked CSV (.csv), or pairs for a judge (.jsonl)"
     parser.add_argument("--out", type=Path, required=True, help=out)
-    top = "write only the names of each query's K best clips; needs less memory than all scores"
+    top = "write only each query's K best clips; needs less memory than all scores"
     parser.add_argument("--top", type=positive, metavar="K", help=top)
     unknown = "also rank queries without any word that the model knows, in a fixed order"
     parser.add_argument("--allow-unknown", action="store_true", help=unknown)
@@ -144,8 +144,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.top is None and arguments.out.suffix != ".npy":
         hint = "; for ranked lists (.csv) add --top K" if arguments.out.suffix == ".csv" else ""
         raise KitError(f"--out {arguments.out}: the name of a score matrix must end in .npy{hint}")
-    if arguments.top is not None and arguments.out.suffix != ".csv":
-        raise KitError(f"--out {arguments.out}: with --top ranked lists are written; give a name that ends in .csv")
+    if arguments.top is not None and arguments.out.suffix not in (".csv", ".jsonl"):
+        kinds = ".csv for ranked lists, or .jsonl for pairs that a judge can score"
+        raise KitError(f"--out {arguments.out}: with --top, the name must end in {kinds}")
     require_other(arguments.out, [arguments.queries, arguments.audio])
     listed = list_clips(arguments.audio, arguments.split)
     queries = caption_queries(listed.clips) if arguments.queries is None else read_queries(arguments.queries)
@@ -155,6 +156,6 @@ def run(arguments: argparse.Namespace) -> int:
     ranked = write_ranking(ranker, listed, queries, arguments.out, arguments.top, arguments.allow_unknown)
     size = f"{counted(len(queries), 'query')} x {counted(ranked, 'clip')}"
     if arguments.top is not None:
-        size = f"{counted(len(queries), 'query')} x {counted(arguments.top, 'name')}, of {counted(ranked, 'clip')}"
+        size = f"{counted(len(queries), 'query')} x {counted(arguments.top, 'best clip')}, of {counted(ranked, 'clip')}"
     print(f"wrote {arguments.out}: {size}")
     return 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrices import matrix_of
 
 from submission.__main__ import main
 from submission.editions import get_edition
@@ -20,21 +21,6 @@ from submission.metrics.scoring import ranks_in_matrix
 from submission.metrics.summary import summarise
 
 E2022 = get_edition(2022)
-
-
-def matrix_of(values: Any, facts: dict[str, Any] | None = None, prefix: str = "c") -> ScoreMatrix:
-    """Return a score matrix where clip i is relevant to query i."""
-    array = np.array(values, dtype=np.float32)
-    clips = [f"{prefix}{n}" for n in range(array.shape[1])]
-    return ScoreMatrix(
-        values=array,
-        query_ids=[f"q{n}" for n in range(len(array))],
-        query_texts=[f"text {n}" for n in range(len(array))],
-        clip_ids=clips,
-        file_names=[f"{clip}.wav" for clip in clips],
-        relevant=[[clips[n]] for n in range(len(array))],
-        facts=facts or {},
-    )
 
 
 def drawn(seed: int, signal: float, **options: Any) -> ScoreMatrix:

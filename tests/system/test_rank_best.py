@@ -9,6 +9,7 @@ from outcomes import refused
 
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
+from submission.formats.top_pairs import read_pairs
 from submission.ordering import ranked_columns
 from system.__main__ import main
 from system.models import retrieval
@@ -59,13 +60,30 @@ def test_top_10_lists_are_scored_and_converted(
     out = tmp_path / "r.csv"
     ask = ["rank", str(unbroken), "--audio", str(world), "--split", "evaluation"]
     assert main([*ask, "--top", "10", "--out", str(out)]) == 0
-    assert "120 queries x 10 names, of 24 clips" in capsys.readouterr().out
+    assert "120 queries x 10 best clips, of 24 clips" in capsys.readouterr().out
     assert main([*ask, "--out", str(tmp_path / "s.npy")]) == 0
     assert submission(["check", str(out), "--scores", str(tmp_path / "s.npy"), "--edition", "custom"]) == 0
     assert submission(["convert", str(out), "--out", str(tmp_path / "2022.csv"), "--edition", "2022"]) == 0
     written = tmp_path / "w.csv"
     assert submission(["write", str(tmp_path / "s.npy"), "--out", str(written), "--edition", "custom"]) == 0
     assert written.read_bytes() == out.read_bytes()
+
+
+def test_pairs_for_a_judge_are_those_of_the_lists(unbroken: Path, world: Path, tmp_path: Path) -> None:
+    ask = ["rank", str(unbroken), "--audio", str(world), "--split", "evaluation"]
+    for name in ("r.csv", "top.jsonl"):
+        assert main([*ask, "--top", "5", "--out", str(tmp_path / name)]) == 0
+    assert main([*ask, "--out", str(tmp_path / "s.npy")]) == 0
+    matrix, pairs = read_scores(tmp_path / "s.npy"), read_pairs(tmp_path / "top.jsonl")
+    named = dict(zip(matrix.clip_ids, matrix.file_names, strict=True))
+    names = [name for row in lists(tmp_path / "r.csv")[1:] for name in row[1:]]
+    assert [named[pair.clip] for pair in pairs] == names
+    assert [pair.rank for pair in pairs] == [1, 2, 3, 4, 5] * len(matrix)
+    for pair in pairs:
+        row, column = matrix.query_ids.index(pair.query), matrix.clip_ids.index(pair.clip)
+        assert (pair.score, pair.text) == (matrix.values[row, column], matrix.query_texts[row])
+        assert Path(pair.path).name == Path(named[pair.clip]).name
+        assert Path(pair.path).is_file()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +93,7 @@ def test_top_10_lists_are_scored_and_converted(
         ("-3", "r.csv", "'-3' is not a whole number of at least 1"),
         ("ten", "r.csv", "'ten' is not a whole number of at least 1"),
         ("25", "r.csv", "--top 25: only 24 clips can be ranked; give 24 or fewer"),
-        ("5", "r.npy", "with --top ranked lists are written; give a name that ends in .csv"),
+        ("5", "r.npy", "with --top, the name must end in .csv for ranked lists, or .jsonl for pairs"),
         (None, "r.csv", "must end in .npy; for ranked lists (.csv) add --top K"),
         ("5", "q.csv", "would overwrite"),
     ],

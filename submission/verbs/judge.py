@@ -1,0 +1,117 @@
+"""Verb judge: ask a command.
+
+Ask a local command for its score of each pair of a query and one of its best clips.
+"""
+
+import argparse
+import contextlib
+import json
+import shlex
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from data_tools.cli import counted, progress
+from data_tools.documents.json_lines import is_number
+from data_tools.documents.json_text import parse_json
+from data_tools.errors import DataError
+from data_tools.files import require_other
+from submission.errors import SubmissionError
+from submission.formats.top_pairs import Pair, read_pairs
+
+AGAIN = "run the same command again to go on after these"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb `judge` to its parser."""
+    add = parser.add_argument
+    add("pairs", type=Path, metavar="TOP.jsonl", help="pairs of queries and clips, from system rank --top K")
+    command = 'reads a pair per line of JSON, and prints {"judge": NUMBER} or {"judge": null} for each, in their order'
+    add("--command", required=True, metavar="COMMAND", help=command)
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="JUDGED.jsonl",
+        help="the pairs with scores; an unfinished file goes on",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the verb `judge` with its parsed arguments; return the exit status."""
+    require_other(arguments.out, [arguments.pairs])
+    pairs = read_pairs(arguments.pairs)
+    done = _judged_before(arguments.out, pairs)
+    if done < len(pairs):
+        with arguments.out.open("ab") as out:
+            _ask(shlex.split(arguments.command), pairs[done:], out, done)
+    print(f"wrote {arguments.out}: {counted(len(pairs), 'judged pair', ',')}, {done:,} of them before")
+    return 0
+
+
+def _judged_before(out: Path, pairs: Sequence[Pair]) -> int:
+    """Return how many of the first pairs the file `out` has already; a line that was cut is removed.
+
+    Raises SubmissionError if it has other pairs.
+    """
+    if not out.exists():
+        return 0
+    data = out.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if whole != data:
+        out.write_bytes(whole)
+    found = read_pairs(out) if whole else []
+    if [one._replace(judge=None) for one in found] != [one._replace(judge=None) for one in pairs[: len(found)]]:
+        raise SubmissionError(f"{out} has other pairs than the file to judge; give another --out, or remove it")
+    return len(found)
+
+
+def _ask(command: Sequence[str], pairs: Sequence[Pair], out: IO[bytes], done: int) -> None:
+    """Start the command, send it the pairs, and append each answer to the file as it comes.
+
+    Raises SubmissionError if it cannot be started, ends early, or prints anything else than a score.
+    """
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    except (OSError, IndexError) as error:
+        raise SubmissionError(f"--command {' '.join(command)}: cannot be started ({error}); correct it") from None
+    assert process.stdin is not None
+    assert process.stdout is not None
+    sending = threading.Thread(target=_send, args=(process.stdin, pairs), daemon=True)
+    sending.start()
+    try:
+        with progress("judge", len(pairs), "pair") as bar:
+            for number, pair in enumerate(pairs, done + 1):
+                score = _score_in(process.stdout.readline(), process, number)
+                judged = json.loads(pair.line) | {"judge": score}
+                out.write(json.dumps(judged, ensure_ascii=False).encode() + b"\n")
+                out.flush()
+                bar.advance()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        sending.join()
+
+
+def _send(file: IO[bytes], pairs: Sequence[Pair]) -> None:
+    """Write the pairs to the command's input; stop quietly if it ends, since its output tells."""
+    with contextlib.suppress(OSError), file:
+        for pair in pairs:
+            file.write(pair.line.encode())
+            file.flush()
+
+
+def _score_in(line: bytes, process: "subprocess.Popen[bytes]", number: int) -> float | None:
+    """Return the score in an answer. Raises SubmissionError for another answer, or none."""
+    where = f"the judge's answer to pair {number}"
+    if not line:
+        raise SubmissionError(f"{where} is missing: the command ended with status {process.wait()}; {AGAIN}")
+    with contextlib.suppress(DataError):
+        content = parse_json(line, "answer")
+        if isinstance(content, dict) and (content.get("judge", "") is None or is_number(content.get("judge"))):
+            score: float | None = content["judge"]
+            return score
+    raise SubmissionError(f'{where} is {line[:60]!r}; print {{"judge": NUMBER}} for each line, and nothing else')

@@ -1,0 +1,85 @@
+"""Verb rerank: mix in a judge.
+
+A score matrix whose best clips are re-ranked by the scores of a judge.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from data_tools.cli import counted
+from data_tools.files import require_other
+from submission.editions import format_metric
+from submission.errors import SubmissionError
+from submission.formats.score_matrix import ScoreMatrix, read_scores, write_blocks
+from submission.formats.top_pairs import read_pairs
+from submission.metrics.blend import require_disjoint
+from submission.metrics.intervals import paired_difference
+from submission.metrics.rerank import Judged, judged_rows, reranked_blocks, search_weight
+from submission.metrics.scoring import ranks_in_matrix
+from submission.metrics.summary import format_interval
+from submission.verbs.options import chosen_edition, edition_in_facts
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb `rerank` to its parser."""
+    add = parser.add_argument
+    add("scores", type=Path, metavar="SCORES.npy", help="score matrix of the first system")
+    add("--judged", type=Path, required=True, metavar="JUDGED.jsonl", help="its best clips with scores of a judge")
+    weighting = parser.add_mutually_exclusive_group(required=True)
+    searched = "the same of a validation split, on which the judge's weight is chosen"
+    weighting.add_argument("--validation", nargs=2, type=Path, metavar=("SCORES.npy", "JUDGED.jsonl"), help=searched)
+    weighting.add_argument("--weight", type=_share, metavar="W", help="the judge's weight, from 0 to 1")
+    add("--out", type=Path, required=True, metavar="SCORES.npy", help="the score matrix to write")
+
+
+def _share(text: str) -> float:
+    """Parse a number from 0 to 1, as a type of argparse."""
+    try:
+        if 0 <= float(text) <= 1:
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the verb `rerank` with its parsed arguments; return the exit status."""
+    require_other(arguments.out, [arguments.scores, arguments.judged, *(arguments.validation or ())])
+    matrix = read_scores(arguments.scores)
+    judged = judged_rows(matrix, read_pairs(arguments.judged))
+    weight: float = arguments.weight
+    facts: dict[str, Any] = {}
+    if arguments.validation:
+        weight, facts = _chosen(arguments, matrix)
+    count = sum(len(columns) for columns, _ in judged.values())
+    if judged:
+        facts = {"weight": weight, "judged pairs": count, **facts}
+    labels = replace(matrix.labels, facts={**matrix.facts, "reranked": facts}) if judged else matrix.labels
+    write_blocks(arguments.out, labels, reranked_blocks(matrix, judged, weight))
+    size = f"{counted(count, 'judged pair', ',')} of {counted(len(judged), 'query', ',')}"
+    print(f"wrote {arguments.out}: {size}, weight of the judge {weight:g}")
+    return 0
+
+
+def _chosen(arguments: argparse.Namespace, matrix: ScoreMatrix) -> tuple[float, dict[str, Any]]:
+    """Choose the weight on validation, and print the gain there. Returns: The weight, and facts about the choice.
+
+    Raises SubmissionError if the validation matrix has clips of the tested one, or is another model's.
+    """
+    path, judged_path = arguments.validation
+    validation = read_scores(path)
+    require_disjoint({str(arguments.scores): matrix}, {str(path): validation})
+    editions = {str(arguments.scores): edition_in_facts(matrix), str(path): edition_in_facts(validation)}
+    edition = chosen_edition(arguments, editions)
+    judged: Judged = judged_rows(validation, read_pairs(judged_path))
+    if not judged:
+        raise SubmissionError(f"{judged_path}: no pair has a judge's score; judge the validation pairs too")
+    weight, (before, after) = search_weight(validation, judged, edition)
+    difference = paired_difference(before, after, ranks_in_matrix(validation).groups)
+    metric, value = edition.metric, float(after.mean())
+    interval = format_interval(difference.interval, metric, "+")
+    gain = f"{format_metric(metric, difference.mean, '+')}, 95 % {interval}"
+    print(f"chosen on validation: weight {weight:g}; {metric} {format_metric(metric, value)} there ({gain})")
+    return weight, {"validation": {metric: value, "without": float(before.mean())}}

@@ -1,0 +1,251 @@
+"""Re-ranking by a judge: the mixture, the choice of its weight, the file of pairs, and the command that judges."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matrices import matrix_of
+
+from submission.__main__ import main
+from submission.editions import get_edition
+from submission.errors import SubmissionError
+from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
+from submission.formats.top_pairs import Pair, read_pairs, write_pairs
+from submission.metrics.rerank import judged_rows, reranked, search_weight, values_of
+from submission.metrics.scoring import summarise_matrix
+from submission.ordering import ranked_columns
+
+E2022 = get_edition(2022)
+
+
+def drawn(seed: int, prefix: str = "c", size: int = 60) -> ScoreMatrix:
+    values = np.random.default_rng(seed).normal(size=(size, size)) + 1.5 * np.eye(size)
+    return matrix_of(values, {"edition": "2022", "from": "model"}, prefix)
+
+
+def pairs_of(matrix: ScoreMatrix, top: int, judge: Callable[[int, int], float | None]) -> list[Pair]:
+    """The best clips of each query, with judge(row, column)."""
+    best = ranked_columns(matrix.values, matrix.file_names, top)
+    return [
+        Pair(matrix.query_ids[row], matrix.query_texts[row], matrix.clip_ids[column], f"/{column}.wav",
+             float(matrix.values[row, column]), rank, judge(row, column))
+        for row, columns in enumerate(best.tolist())
+        for rank, column in enumerate(columns, 1)
+    ]  # fmt: skip
+
+
+def write_judged(path: Path, pairs: Sequence[Pair]) -> Path:
+    path.write_text("".join(json.dumps(pair._asdict()) + "\n" for pair in pairs))
+    return path
+
+
+def test_mixture_matches_hand_values() -> None:
+    """Clips 0 to 2 are judged: of scores 4, 2, 0 and judgements 1, 3, 2, standardised to +-1.2247 and 0."""
+    matrix = matrix_of([[4, 2, 0, 3, 1]], relevant=[0])
+    judged = {0: (np.array([0, 1, 2]), np.array([1.0, 3.0, 2.0]))}
+    for weight, order in (
+        (0.0, [0, 1, 2]),
+        (0.3, [0, 1, 2]),
+        (0.35, [1, 0, 2]),
+        (0.6, [1, 0, 2]),
+        (0.8, [1, 2, 0]),
+        (1.0, [1, 2, 0]),
+    ):
+        expected = np.array([0, 0, 0, 3, 1], np.float32)
+        expected[order] = [4, 2, 0]
+        assert reranked(matrix, judged, weight).values[0].tolist() == expected.tolist(), weight
+
+
+def test_clips_without_judgement_keep_their_ranks() -> None:
+    matrix = drawn(1)
+    draw = np.random.default_rng(2)
+    pairs = pairs_of(matrix, 20, lambda row, column: float(draw.normal()) if draw.random() < 0.5 else None)
+    found = reranked(matrix, judged_rows(matrix, pairs), 0.7)
+    before = ranked_columns(matrix.values, matrix.file_names, 60)
+    after = ranked_columns(found.values, found.file_names, 60)
+    judged = {(pair.query, pair.clip) for pair in pairs if pair.judge is not None}
+    changed = 0
+    for row in range(60):
+        for place in range(60):
+            is_judged = (matrix.query_ids[row], matrix.clip_ids[before[row, place]]) in judged
+            assert is_judged or after[row, place] == before[row, place]
+            changed += after[row, place] != before[row, place]
+    assert changed > 100
+
+
+@pytest.mark.parametrize("top", [1, 5, 10])
+def test_perfect_judge_turns_recall_at_k_into_recall_at_1(top: int) -> None:
+    matrix = drawn(3)
+    pairs = pairs_of(matrix, top, lambda row, column: float(row == column))
+    found = reranked(matrix, judged_rows(matrix, pairs), 1.0)
+    assert summarise_matrix(found, E2022).values["R@1"] == summarise_matrix(matrix, E2022).values[f"R@{top}"] > 0
+
+
+def test_equal_scores_are_separated_in_the_judges_order() -> None:
+    matrix = matrix_of([[1, 1, 1, 0.5]], relevant=[2])
+    found = reranked(matrix, {0: (np.array([0, 1, 2]), np.array([0.0, 1.0, 2.0]))}, 1.0)
+    assert ranked_columns(found.values, found.file_names, 4).tolist() == [[2, 1, 0, 3]]
+    assert found.values[0] == pytest.approx([1, 1, 1, 0.5], abs=1e-6)
+
+
+def test_noise_is_never_chosen_over_a_good_first_stage() -> None:
+    for seed in range(5):
+        matrix, draw = drawn(seed), np.random.default_rng(seed + 100)
+        judged = judged_rows(matrix, pairs_of(matrix, 20, lambda row, column: float(draw.normal())))  # noqa: B023
+        weight, (before, after) = search_weight(matrix, judged, E2022)
+        assert after.mean() >= before.mean()
+        assert np.array_equal(before, values_of(matrix, E2022))
+        assert weight < 0.5
+
+
+def test_opposite_judge_gets_the_weight_zero() -> None:
+    matrix = drawn(1)
+    judged = judged_rows(matrix, pairs_of(matrix, 20, lambda row, column: -float(row == column)))
+    weight, (before, after) = search_weight(matrix, judged, E2022)
+    assert weight == 0
+    assert np.array_equal(before, after)
+
+
+def test_rerank_chooses_on_validation_and_records_the_choice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judge = lambda row, column: 3.0 * (row == column) + np.sin(7.0 * row + column)  # noqa: E731
+    named = {}
+    for name, matrix in (("test", drawn(1)), ("val", drawn(2, "v"))):
+        write_scores(tmp_path / f"{name}.npy", matrix)
+        named[name] = tmp_path / f"{name}.npy", write_judged(tmp_path / f"{name}.jsonl", pairs_of(matrix, 20, judge))
+    validation = ["--validation", *map(str, named["val"])]
+    out = tmp_path / "out.npy"
+    command = ["rerank", str(named["test"][0]), "--judged", str(named["test"][1])]
+    assert main([*command, *validation, "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    found = read_scores(out)
+    weight = found.facts["reranked"]["weight"]
+    assert f"chosen on validation: weight {weight:g}; mAP@10 " in said
+    assert 0 < weight <= 1
+    assert found.facts["reranked"]["judged pairs"] == 1200
+    matrix = read_scores(named["test"][0])
+    expected = reranked(matrix, judged_rows(matrix, read_pairs(named["test"][1])), weight)
+    assert np.array_equal(found.values, expected.values)
+    before, after = (summarise_matrix(one, E2022).values["mAP@10"] for one in (matrix, found))
+    assert after > before + 0.1
+    assert main([*command, "--weight", f"{weight}", "--out", str(tmp_path / "same.npy")]) == 0
+    assert (tmp_path / "same.npy").read_bytes() == out.read_bytes()
+
+
+def test_no_judgement_changes_no_byte(tmp_path: Path) -> None:
+    matrix = drawn(1)
+    write_scores(tmp_path / "a.npy", matrix)
+    write_pairs(tmp_path / "top.jsonl", pairs_of(matrix, 10, lambda row, column: None))
+    for judged in ("top.jsonl", "empty.jsonl"):
+        (tmp_path / "empty.jsonl").write_text("")
+        if judged == "empty.jsonl":
+            write_judged(tmp_path / judged, pairs_of(matrix, 10, lambda row, column: None))
+        command = ["rerank", str(tmp_path / "a.npy"), "--judged", str(tmp_path / judged), "--weight", "0.5"]
+        assert main([*command, "--out", str(tmp_path / "b.npy")]) == 0
+        for suffix in (".npy", ".json"):
+            assert (tmp_path / f"b{suffix}").read_bytes() == (tmp_path / f"a{suffix}").read_bytes()
+
+
+def failed(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
+    """The error message of a command that must fail."""
+    capsys.readouterr()
+    assert main([*map(str, argv)]) != 0
+    return capsys.readouterr().err
+
+
+def test_faults_of_rerank_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    matrix = drawn(1)
+    write_scores(tmp_path / "a.npy", matrix)
+    pairs = pairs_of(matrix, 2, lambda row, column: 1.0)
+    judged = write_judged(tmp_path / "j.jsonl", pairs)
+    ask = ["rerank", tmp_path / "a.npy", "--judged", judged, "--out", tmp_path / "b.npy"]
+    shared = failed(capsys, *ask, "--validation", tmp_path / "a.npy", judged)
+    assert "have 60 clips in common" in shared
+    assert "'1.5' is not a number from 0 to 1" in failed(capsys, *ask, "--weight", "1.5")
+    assert "one of the arguments --validation --weight is required" in failed(capsys, *ask)
+    for change, words in (
+        ({"query": "q99"}, "the judged query 'q99' is not in the score matrix"),
+        ({"clip": "x"}, "the judged clip 'x' is not in the score matrix"),
+        ({"judge": "good"}, "line 1: judge is 'good'; write a number"),
+        ({"judge": True}, "line 1: judge is True; write a number"),
+        ({"text": None}, "line 1: text is missing"),
+        ({"score": "x"}, "line 1: score and rank must be numbers"),
+        ({"clip": pairs[1].clip}, "line 2: has the query and the clip of line 1"),
+    ):
+        lines = [pair._asdict() for pair in pairs]
+        judged.write_text("".join(json.dumps(line) + "\n" for line in [lines[0] | change, *lines[1:]]))
+        assert words in failed(capsys, *ask, "--weight", "0.5")
+    judged.write_text("{}x\n")
+    assert "j.jsonl, line 1: not JSON" in failed(capsys, *ask, "--weight", "0.5")
+    assert "write it with python -m system rank --top K" in failed(
+        capsys, "judge", tmp_path / "none.jsonl", "--command", "cat", "--out", tmp_path / "x"
+    )
+    with pytest.raises(SubmissionError, match="relevan"):
+        values_of(ScoreMatrix(**(vars(matrix) | {"relevant": [None] * 60})), E2022)
+
+
+JUDGE = """
+import json, sys
+for line in sys.stdin:
+    pair = json.loads(line)
+    print(json.dumps({"judge": None if pair["rank"] == 3 else len(pair["text"]) + pair["rank"]}), flush=True)
+"""
+
+
+def test_command_judges_each_pair_and_a_stopped_one_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = pairs_of(drawn(1), 5, lambda row, column: None)
+    write_pairs(tmp_path / "top.jsonl", pairs)
+    (tmp_path / "judge.py").write_text(JUDGE)
+    (tmp_path / "short.py").write_text(JUDGE.replace("import json, sys", "import itertools, json, sys").replace(
+        "in sys.stdin", "in itertools.islice(sys.stdin, 100)"))  # fmt: skip
+    out = tmp_path / "judged.jsonl"
+    ask = ["judge", tmp_path / "top.jsonl", "--out", out, "--command"]
+    text = failed(capsys, *ask, f"{sys.executable} {tmp_path}/short.py")
+    assert "the judge's answer to pair 101 is missing: the command ended with status 0; run the same command" in text
+    with out.open("ab") as file:
+        file.write(b'{"query": "q2')
+    assert main([*map(str, ask), f"{sys.executable} {tmp_path}/judge.py"]) == 0
+    assert "300 judged pairs, 100 of them before" in capsys.readouterr().out
+    found = read_pairs(out)
+    assert [pair._replace(judge=None) for pair in found] == pairs
+    assert [pair.judge for pair in found] == [None if p.rank == 3 else len(p.text) + p.rank for p in pairs]
+    before = out.read_bytes()
+    assert main([*map(str, ask), "false"]) == 0, "nothing is left to judge"
+    assert out.read_bytes() == before
+    write_pairs(tmp_path / "top.jsonl", pairs[1:])
+    assert "has other pairs than the file to judge" in failed(capsys, *ask, "cat")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("no-such-program", "--command no-such-program: cannot be started"),
+        ("", "--command : cannot be started"),
+        ("cat", "the judge's answer to pair 1 is b'{\"query\""),
+        ("false", "the judge's answer to pair 1 is missing: the command ended with status 1"),
+    ],
+)
+def test_commands_that_do_not_judge_are_refused(
+    tmp_path: Path, command: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pairs(tmp_path / "top.jsonl", pairs_of(drawn(1), 5, lambda row, column: None))
+    ask = ["judge", tmp_path / "top.jsonl", "--out", tmp_path / "judged.jsonl", "--command", command]
+    assert words in failed(capsys, *ask)
+
+
+@pytest.mark.slow
+def test_thousands_of_queries_are_reranked_within_a_minute(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(5225, 1045)).astype(np.float32)
+    matrix = matrix_of(values, relevant=[n % 1045 for n in range(5225)])
+    write_scores(tmp_path / "a.npy", matrix)
+    write_pairs(tmp_path / "top.jsonl", pairs_of(matrix, 100, lambda row, column: None))
+    begin = time.monotonic()
+    command = ["rerank", str(tmp_path / "a.npy"), "--judged", str(tmp_path / "top.jsonl"), "--weight", "0.5"]
+    assert main([*command, "--out", str(tmp_path / "b.npy")]) == 0
+    assert time.monotonic() - begin < 60
+    assert (tmp_path / "b.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
