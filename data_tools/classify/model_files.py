@@ -96,6 +96,31 @@ def configuration_files(folder: Path) -> list[Path]:
     return sorted(files)
 
 
+def vector_size(folder: Path) -> int | None:
+    """Return the number of values in the vectors of a text model in a folder; None if its settings do not state it.
+
+    For CLAP it is the size of the projection; otherwise the modules of sentence-transformers determine it.
+    """
+    try:
+        config = parse_json((folder / "config.json").read_bytes(), "config.json")
+        if config["model_type"].startswith("clap"):
+            return int(config.get("text_config", config).get("projection_dim", config.get("projection_dim")))
+        size = int(config["hidden_size"])
+        for module in parse_json((folder / "modules.json").read_bytes(), "modules.json"):
+            kind = str(module["type"]).rpartition(".")[2]
+            settings = folder / str(module["path"]) / "config.json"
+            if kind == "Dense":
+                size = int(parse_json(settings.read_bytes(), "config.json")["out_features"])
+            elif kind == "Pooling":
+                found = parse_json(settings.read_bytes(), "config.json")
+                modes = [key for key, is_on in found.items() if key.startswith("pooling_mode_") and is_on is True]
+                several = found.get("pooling_mode", modes)  # its name since version 5.6
+                size *= max(1, len(several)) if isinstance(several, list) else 1
+        return size
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, DataError, RecursionError):
+        return None
+
+
 def modules_without_weights(folder: Path) -> list[str]:
     """List the modules of a model whose weights are missing, as prefixes of file names: "" or "2_Dense/".
 

@@ -19,6 +19,7 @@ from data_tools.audio.resampling import Resampling
 from data_tools.documents.json_text import sha256_of
 from data_tools.documents.strict import Strict
 from data_tools.errors import KitError
+from data_tools.manifest import Clip
 
 if TYPE_CHECKING:
     import torch
@@ -171,6 +172,10 @@ class ExpertSettings(Resampled):
     def weight_source(self) -> str:
         """Describe where to get missing weights, for error messages."""
         return f"published at {' and '.join(self.published_addresses().values())}"
+
+    def fault_of(self, clip: Clip) -> str | None:
+        """Return why a clip's file does not fit the settings, for the verb `check`; None if it fits or is missing."""
+        return None
 
     def read(self, path: str) -> "np.ndarray":
         """Read a clip's audio file as input of the expert: a wave (N,) float32 mono at `rate`. Raises AudioError."""

@@ -9,13 +9,17 @@ import numpy as np
 from pydantic import Field
 
 from data_tools.audio.frames import read_frames
+from data_tools.audio.members import container_of
 from data_tools.audio.read import AudioError
 from data_tools.documents.lines import Text
 from data_tools.documents.strict import Positive
+from data_tools.manifest import Clip
 from system.experts.base import ExpertSettings, Frames
 
 if TYPE_CHECKING:
     import torch
+
+SPARE = 0.1  # share of a recording that its frames may miss or exceed
 
 
 class FeatureFiles(ExpertSettings):
@@ -68,6 +72,19 @@ class FeatureFiles(ExpertSettings):
                 f"{self.values}; correct the setting or the file"
             )
         return frames
+
+    def fault_of(self, clip: Clip) -> str | None:
+        """Return why a clip's file of frames does not fit the settings; None if it fits or is missing."""
+        if not container_of(clip.path).exists():
+            return None
+        try:
+            seconds = len(self.read(clip.path)) * self.hop_seconds
+        except AudioError as error:
+            return str(error)
+        if clip.seconds and abs(seconds - clip.seconds) > max(self.hop_seconds, SPARE * clip.seconds):
+            wrong = f"{seconds:.2f} s of frames by `hop_seconds` {self.hop_seconds:g}, but its recording has"
+            return f"{clip.path}: {wrong} {clip.seconds:.2f} s; correct `hop_seconds` or the manifest"
+        return None
 
     def load(self, device: "torch.device") -> Frames:
         """Return a function that returns its input unchanged, since the input is frames that were read from files."""

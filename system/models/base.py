@@ -124,6 +124,10 @@ class EncoderKind(Strict):
         cures = [(str(path), cure_of(path, source)) for path in self.weight_files().values()]
         return [(path, cure) for path, cure in cures if cure]
 
+    def plan_fault(self) -> str | None:
+        """Return why the settings do not fit the encoder's published model on this machine; None if they fit."""
+        return None
+
     def plan_facts(self) -> Facts:
         """Return a description of the encoder for the verb `check`, and a list of its missing files."""
         return self.kind, []

@@ -20,6 +20,7 @@ from system.plan.machine import GIB
 from system.recipe import schema
 from system.recipe.manifests import few_clips, input_paths
 
+READ_FILES = 20  # most files of a source that are read
 CHECKED_FILES = 1000  # most audio files of a source that are checked
 
 
@@ -125,6 +126,15 @@ def _missing_inputs(source: schema.Source) -> Iterator[Problem]:
         return
     address = source.published or "a place that the recipe does not name"
     yield from (Problem(MISSING, path, f"published at {address}") for path in missing)
+
+
+def file_problems(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator[Problem]:
+    """Yield problems of files that do not fit the settings of an expert; some files of each source are read."""
+    for name, expert in recipe.model.audio.experts.items():
+        for source, content in contents.items():
+            some = content.clips[:: max(1, math.ceil(len(content.clips) / READ_FILES))]
+            if fault := next((fault for clip in some if (fault := expert.fault_of(clip))), None):
+                yield Problem(MISTAKE, f"expert {name}, data {source}", fault)
 
 
 def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | Problem]:

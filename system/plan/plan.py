@@ -9,7 +9,7 @@ from pathlib import Path
 from submission.editions import get_edition
 from system.models.base import EncoderKind
 from system.plan.content import Content
-from system.plan.data import data_lines, feature_lines, find_data
+from system.plan.data import data_lines, feature_lines, file_problems, find_data
 from system.plan.estimates import ASSUMED_VOCABULARY, Estimates
 from system.plan.lines import MISSING, MISTAKE, Plan, Problem, Row
 from system.plan.processes import process_lines
@@ -43,6 +43,7 @@ def plan(
     contents = find_data(recipe)
     estimates = Estimates(recipe, contents)
     lines = [*data_lines(recipe, contents), *feature_lines(recipe, estimates), *_model_lines(recipe, estimates)]
+    lines += file_problems(recipe, contents)
     lines += _teacher_lines(recipe, made_before)
     for name, stage in recipe.stages.items():
         lines += stage_lines(name, stage, contents, made_before)
@@ -78,6 +79,8 @@ def _encoder_lines(side: str, encoder: EncoderKind) -> Iterator[Row | Problem]:
     fact, missing = encoder.plan_facts()
     yield Row("model", side, fact)
     yield from (Problem(MISSING, *one) for one in missing)
+    if fault := encoder.plan_fault():
+        yield Problem(MISTAKE, f"model.{side}", fault)
 
 
 def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iterator[Row | Problem]:

@@ -68,6 +68,8 @@ def stage_lines(
     if stage.unit != "moment" and all(contents[source].clips for source in stage.monitor.data) and monitored < 2:
         fault = f"its validation data have {counted(monitored, 'clip')} with captions; at least two are needed"
         yield Problem(MISTAKE, f"stage {name}", fault)
+    if warning := _warm_up_warning(stage, updates_of(stage, contents)):
+        yield Problem(WARNING, f"stage {name}", warning)
     if isinstance(stage.start_from, schema.FromModel):
         folder = Path(stage.start_from.folder)
         before = " (an earlier run of this study)" if folder in made_before else ""
@@ -85,6 +87,20 @@ def _updates_text(stage: schema.Stage, contents: dict[str, Content]) -> str:
     each = "1 caption" if stage.captions_per_clip == 1 else f"{stage.captions_per_clip} captions"
     captions = f", {each} per clip" if stage.unit == "clip" else ""
     return f"{updates} updates of {stage.batch_size} {stage.unit}s{captions}{drawn}"
+
+
+def _warm_up_warning(stage: schema.Stage, updates: int | None) -> str | None:
+    """Return a warning if the learning rate of a stage never reaches its full value; None if it does."""
+    schedule = stage.schedule
+    if isinstance(schedule, schema.Schedule) and updates is not None and schedule.warmup_steps > updates:
+        share = f"{100 * updates / schedule.warmup_steps:.0f} % of the learning rate"
+        long = f"{schedule.warmup_steps:,} steps of warm-up, but only {counted(updates, 'update', ',')}"
+    elif isinstance(schedule, schema.EpochSchedule) and schedule.warmup_epochs > stage.epochs:
+        share = f"{100 * stage.epochs / schedule.warmup_epochs:.0f} % of the learning rate"
+        long = f"{schedule.warmup_epochs:g} epochs of warm-up, but only {counted(stage.epochs, 'epoch')}"
+    else:
+        return None
+    return f"{long}: it ends at {share}; shorten the warm-up"
 
 
 def _data_text(stage: schema.Stage, contents: dict[str, Content]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, ValidationError, model_validator
 
-from data_tools.classify.model_files import fetch, folder_problem, installed_as, local_folder
+from data_tools.classify.model_files import fetch, folder_problem, installed_as, local_folder, vector_size
 from data_tools.documents.strict import Size, mistakes
 from data_tools.errors import DataError
 from system.models.base import Facts, hub_facts
@@ -210,6 +210,14 @@ class VectorSettings(PreTrained):
     dim: Size  # D of the model, checked when it is loaded
     trainable: bool  # false: frozen, and its embeddings are kept in the banks
     projection: Literal["none", "linear"]  # a trainable D x D layer after the encoder
+
+    def plan_fault(self) -> str | None:
+        """Return why `dim` is not the size of the model's vectors; None if it is, or if the model is not here."""
+        folder = local_folder(self.model)
+        size = vector_size(folder) if folder else None
+        if size is None or size == self.dim:
+            return None
+        return f"{self.model} has vectors of {size} values, but text.dim is {self.dim}; set text.dim to {size}"
 
     @property
     def is_published(self) -> bool:

