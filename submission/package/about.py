@@ -6,7 +6,7 @@ authors:
   - {lastname: ..., firstname: ..., email: ..., corresponding: true,
      affiliation: {abbreviation: ..., institute: ..., department: ..., location: ...}}
 systems:                       # one for each submitted system, in their order
-  - {name: ..., abbreviation: ..., output: blind.npy}
+  - {name: ..., abbreviation: ..., output: blind.npy, description: {loss_function: none, optimizer: none}}
 sources:                       # data sets and pre-trained models without an address in the runs; null: not published
   freesound: {url: https://freesound.org}
 annotations: metadata_eval.csv # only 2025: relevant clips for the results; default: the clip of each caption
@@ -74,12 +74,14 @@ class System(Strict):
             windows (.jsonl). None: the blind set that the run ranked by the same checkpoints or, without one, the
             ranked set.
         scored: Score matrix or file of windows for the figures; None: that of the run.
+        description: Values of meta.yaml's block `description` in place of those of the run, by their keys there.
     """
 
     name: Text
     abbreviation: Text
     output: Text | None = None
     scored: Text | None = None
+    description: dict[str, Text | int | float] = Field(default_factory=dict)
 
 
 class Address(Strict):
@@ -99,10 +101,13 @@ class About(Strict):
         return next(author for author in self.authors if author.corresponding)
 
 
-def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterable[str], of_moments: bool) -> str:
+def about_template(
+    systems: Sequence[tuple[str, Sequence[str], Sequence[str]]], sources: Iterable[str], of_moments: bool
+) -> str:
     """Return a template of the participant's facts for a package (YAML text), with FILL_IN for every missing fact.
 
-    systems: For each system, the names of its runs, and which of the keys `output` and `scored` it needs.
+    systems: For each system, the names of its runs, which of the keys `output` and `scored` it needs, and the keys of
+    its description that the runs do not state.
     sources: Data sets and models without an address in the runs.
     """
     files = "file of windows (.jsonl)" if of_moments else "scores (.npy) or CSV"
@@ -114,12 +119,15 @@ def about_template(systems: Sequence[tuple[str, Sequence[str]]], sources: Iterab
         f"     affiliation: {{abbreviation: {quoted}, institute: {quoted}, department: null, location: {quoted}}}}}",
         f"systems:  # in the order of the runs; output, if any: the blind set's {files}, in this folder",
     ]
-    if any("scored" in keys for _, keys in systems):
+    if any("scored" in keys for _, keys, _ in systems):
         scored = "file of windows (.jsonl)" if of_moments else "scores (.npy)"
         lines.append(f"  # scored: the {scored} of the split of the figures, in this folder")
-    for runs, keys in systems:
+    for runs, keys, described in systems:
         lines.append(f"  # {runs}{'' if 'output' in keys else ', which has ranked the blind set'}")
-        lines.append(f"  - {{{', '.join(f'{key}: {quoted}' for key in ('name', 'abbreviation', *keys))}}}")
+        values = [f"{key}: {quoted}" for key in ("name", "abbreviation", *keys)]
+        if described:
+            values.append(f"description: {{{', '.join(f'{key}: {quoted}' for key in described)}}}")
+        lines.append(f"  - {{{', '.join(values)}}}")
     if sources := list(sources):
         lines.append("sources:  # the address of each, in quotes; null: not published")
         lines += [f"  {json.dumps(name, ensure_ascii=False)}: {{url: {quoted}}}" for name in sources]

@@ -13,7 +13,7 @@ from submission.editions import AnyEdition, Edition
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.scoring import summarise_matrix
 from submission.package.about import About, System
-from submission.package.meta_model import figure_keys
+from submission.package.meta_model import Description, figure_keys
 from submission.runs.finished import Finished, FinishedRun
 from submission.runs.record import LossSettings, SetFacts, StageSettings
 
@@ -65,7 +65,7 @@ def make_meta(
     return {
         "submission": submission_block(about, system, label),
         "system": {
-            "description": _description(runs) | {"ensemble": members if members > 1 else None},
+            "description": describe(runs) | system.description | {"ensemble": members if members > 1 else None},
             "complexity": {"total_parameters": sum(count_parameters(runs))},
             "external_datasets": list(_external_sources(runs, about)),
             "source_code": about.source_code,
@@ -102,7 +102,17 @@ def augmentation_of(runs: Sequence[Finished]) -> str | None:
     return "SpecAugment" if any(run.recipe.model.audio.spec_augment for run in runs) else None
 
 
-def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
+def missing_descriptions(runs: Sequence[Finished]) -> list[str]:
+    """Return the keys of the block `description` that an edition needs and that the runs do not state.
+
+    A system without training has no loss, for example. Runs of moments need none of these keys.
+    """
+    clips = [run for run in runs if isinstance(run, FinishedRun)]
+    known = describe(clips) if len(clips) == len(runs) else dict.fromkeys(Description.model_fields, "")
+    return [key for key in Description.model_fields if known[key] in (None, [])]
+
+
+def describe(runs: Sequence[FinishedRun]) -> dict[str, Any]:
     """Return the block `description` of meta.yaml, collected from all runs of a system."""
     experts = [expert for run in runs for expert in run.result.experts.values()]
     frozen = [run.result.experts[name].model for run in runs for name in frozen_experts(run)]

@@ -16,7 +16,14 @@ from submission.metrics.blend import contributing_models
 from submission.metrics.scoring import with_annotations
 from submission.package.about import About, System, read_about
 from submission.package.archive import PackedSystem, write_archive
-from submission.package.meta import label_problems, make_meta, missing_addresses, system_label
+from submission.package.meta import (
+    describe,
+    label_problems,
+    make_meta,
+    missing_addresses,
+    missing_descriptions,
+    system_label,
+)
 from submission.package.moments_package import pack_moments
 from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
@@ -88,8 +95,20 @@ def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyE
                 file = "file of windows" if of_moments else "score matrix"
                 blended = f"a blend of {len(runs)} runs needs the {file} {what}"
                 yield f"systems.{number}.{key}: is missing; {blended}"
+        yield from _description_problems(f"systems.{number}.description", runs, system)
     for name in sorted({name for runs in systems for name in missing_addresses(runs, about.sources)}):
         yield f"sources.{name}.url: is missing; give the address of {name}, or null if it is not published"
+
+
+def _description_problems(at: str, runs: Sequence[Finished], system: System) -> Iterator[str]:
+    """Yield problems of a system's description: facts that neither the runs nor it state, and unknown keys."""
+    clips = [run for run in runs if isinstance(run, FinishedRun)]
+    known = describe(clips).keys() if len(clips) == len(runs) else {}
+    for key in system.description.keys() - known:
+        yield f"{at}.{key}: no such key; keys: {', '.join(known) or 'none for moments'}"
+    for key in missing_descriptions(runs):
+        if key not in system.description:
+            yield f"{at}.{key}: is missing, and the run does not state it; write it, for example none"
 
 
 def _pack_clips(

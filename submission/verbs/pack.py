@@ -13,7 +13,7 @@ from data_tools.files import write_text
 from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
 from submission.package.about import about_template
-from submission.package.meta import missing_addresses
+from submission.package.meta import missing_addresses, missing_descriptions
 from submission.package.moments_package import require_figures
 from submission.package.pack import known_answers_message, pack
 from submission.runs.finished import Finished, FinishedMoments, open_any_finished
@@ -79,7 +79,11 @@ def _write_template(path: Path, names: Sequence[str], systems: Sequence[Sequence
     for run in of_moments:
         require_figures(run)
     needed = [
-        (name, ["output", "scored"] if len(runs) > 1 else [] if runs[0].ranks_blind else ["output"])
+        (
+            name,
+            ["output", "scored"] if len(runs) > 1 else [] if runs[0].ranks_blind else ["output"],
+            missing_descriptions(runs),
+        )
         for name, runs in zip(names, systems, strict=True)
     ]
     write_text(path, about_template(needed, missing_addresses(all_runs), bool(of_moments)))

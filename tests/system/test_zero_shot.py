@@ -1,6 +1,7 @@
 """Models of published weights without any stage: a tiny random CLAP from a folder of sounds to files and a page."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import yaml
 from hub_models import hub_folder
 from loaded import relative
 from outcomes import refused
+from pdf import PDF
 from served import ask, serving
 from threads import one_thread  # noqa: F401  a fixture
 
@@ -128,6 +130,42 @@ def test_zero_shot_submission_files_are_written_and_checked(run: Path, tmp_path:
     matrix = read_scores(run / "scores/evaluation.npy")
     assert ranked[1][1] == matrix.file_names[int(matrix.values[matrix.query_texts.index(ranked[1][0])].argmax())]
     assert [len(line.split(",")) for line in (tmp_path / "2025.csv").read_text().splitlines()] == [12] * 12
+
+
+def test_zero_shot_run_is_packed_with_a_description_of_its_own(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about, report, out = tmp_path / "about.yaml", tmp_path / "report.pdf", tmp_path / "mine.zip"
+    report.write_bytes(PDF)
+    assert submission(["pack", str(run), "--template", str(about), "--edition", "2022"]) == 0
+    text = about.read_text()
+    wanted = 'description: {loss_function: "FILL IN", optimizer: "FILL IN"}'
+    assert wanted in text
+    text = text.replace('email: "FILL IN"', "email: jo@example.org").replace('output: "FILL IN"', "output: null")
+    text = text.replace('{url: "FILL IN"}', "{url: null}")
+    pack = ["pack", str(run), "--about", str(about), "--edition", "2022", "--report", str(report), "--out", str(out)]
+    about.write_text(text.replace(f", {wanted}", "").replace("FILL IN", "Name"))
+    assert "systems.0.description.loss_function: is missing, and the run does not state it" in refused_pack(
+        capsys, pack
+    )
+    about.write_text(text.replace(wanted, "description: {loss: none}").replace("FILL IN", "Name"))
+    assert "systems.0.description.loss: no such key; keys: input_sampling_rate, " in refused_pack(capsys, pack)
+    described = "description: {loss_function: none, optimizer: none}"
+    about.write_text(text.replace(wanted, described).replace("FILL IN", "Name"))
+    assert submission(pack) == 0
+    assert submission(["check", str(out), "--edition", "2022"]) == 0
+    with zipfile.ZipFile(out) as archive:
+        (meta,) = [name for name in archive.namelist() if name.endswith(".meta.yaml")]
+        description = yaml.safe_load(archive.read(meta))["system"]["description"]
+    assert (description["loss_function"], description["optimizer"]) == ("none", "none")
+    assert description["audio_modelling"] == "hugging_face"
+
+
+def refused_pack(capsys: pytest.CaptureFixture[str], pack: list[str]) -> str:
+    """The error message of `pack`, which must fail."""
+    capsys.readouterr()
+    assert submission(pack) == 1
+    return capsys.readouterr().err
 
 
 def test_zero_shot_search_export_and_python_agree(
