@@ -20,6 +20,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from data_tools.audio.parts import AudioError, read_at
+from data_tools.documents.json_text import quick_sha256
 from data_tools.errors import located
 from data_tools.files import short_name
 
@@ -131,6 +132,12 @@ def on_disk(path: Path | str) -> Iterator[Path]:
             yield Path(copy.name)
         except AudioError as error:
             raise AudioError(str(error).replace(copy.name, str(path))) from error
+
+
+def quick_key(path: Path | str) -> str:
+    """Return the quick_sha256 of a file or member; see json_text.py. Raises OSError, or AudioError for a member."""
+    with on_disk(path) as file:
+        return quick_sha256(file)
 
 
 def parts_of(container: Path) -> list[Path]:

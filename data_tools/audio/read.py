@@ -21,7 +21,7 @@ from data_tools.audio.members import container_of, member_of, on_disk, size_of
 from data_tools.audio.parts import AudioError as AudioError  # re-exported for all readers of audio
 from data_tools.audio.parts import Reheaded
 from data_tools.audio.resampling import Resampling, Wave, resampler
-from data_tools.documents.json_text import quick_sha256, sha256_of
+from data_tools.documents.json_text import sha256_of
 from data_tools.errors import located
 
 if TYPE_CHECKING:
@@ -207,12 +207,6 @@ def content_key(path: Path | str) -> str:
     require_file(path)
     with on_disk(path) as file:
         return sha256_of(file)
-
-
-def quick_key(path: Path | str) -> str:
-    """Return the quick_sha256 of a file or member; see json_text.py. Raises OSError, or AudioError for a member."""
-    with on_disk(path) as file:
-        return quick_sha256(file)
 
 
 def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality: Any) -> bytes:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio.excerpts import Sound, sound_of
-from data_tools.audio.members import container_of
-from data_tools.audio.read import AudioError, content_key, decode, quick_key
+from data_tools.audio.members import container_of, quick_key
+from data_tools.audio.read import AudioError, content_key, decode
 from data_tools.cli import each, ranks
 from data_tools.manifest import Clip
 from system.features.contents import FileFacts

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from data_tools.audio.members import container_of
-from data_tools.audio.read import quick_key
+from data_tools.audio.members import container_of, quick_key
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Joined, of_split, read_manifest

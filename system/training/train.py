@@ -154,5 +154,6 @@ def initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -> Retr
     """
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, read_json(run.vocabulary, run.repair_hint(run.vocabulary)))
-    model.audio.load_pretrained()
+    if recipe.model.audio.weight_files() or recipe.model.audio.hub_model is not None:
+        model.audio.load_pretrained()
     return moved(model, device)
