@@ -23,7 +23,7 @@ CURVES = {
     "accuracy": (
         "Accuracy on validation",
         "validation",
-        {"validation.m1": "m1", "validation.m2": "m2", "validation.mAP@10": "mAP@10"},
+        {"validation.m1": "m1", "validation.m2": "m2", "validation.mAP@10": "mAP@10", "validation.mAP@16": "mAP@16"},
     ),
     "similarity": (
         "Scores in training batches",

@@ -10,7 +10,7 @@ from data_tools.locks import is_locked
 from submission.runs.reading import read_metrics, read_provenance, read_recipe, read_result, repair_hint
 from submission.runs.record import EpochLine, MomentsResult, RankedResult, Record, RunResult
 
-CHOSEN_BY = ("mAP@10", "recall_sum", "R1@0.7", "loss")  # validation metrics, the first available one is shown
+CHOSEN_BY = ("mAP@10", "mAP@16", "recall_sum", "R1@0.7", "loss")  # validation metrics, the first available one is shown
 LOWER_IS_BETTER = {"loss"}
 
 

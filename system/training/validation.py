@@ -1,6 +1,6 @@
 """Validation after an epoch, and detection of collapse.
 
-The loss and the paper's m1 and m2 are computed over fixed batches, mAP@10 and recalls over all captions and clips.
+The loss and the paper's m1 and m2 are computed over fixed batches, mAP and recalls over all captions and clips.
 A model has collapsed if all clips, or all captions, have the same embedding, zeros as embeddings, or the same score.
 """
 
@@ -39,10 +39,10 @@ class Watching(Protocol):
 
 
 class Validation:
-    """Validation by loss, m1, m2, mAP@10 and the sum of recalls.
+    """Validation by loss, m1, m2, mAP@10, mAP@16 and the sum of recalls.
 
     Loss, m1 and m2 are means over batches of the training size, always with the same batches and random negatives.
-    mAP@10 and recalls are over all captions and clips. The order of clips is random, but fixed. A smaller last batch is
+    mAP and recalls are over all captions and clips. The order of clips is random, but fixed. A smaller last batch is
     left out, unless it is the only one, since m1 and m2 depend on the number of items. A batch of clips uses the first
     `captions_per_clip` captions.
     """
@@ -80,7 +80,7 @@ class Validation:
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.inference_mode(), torch.random.fork_rng(devices):
             values, captions_alike = self._metrics_of_batches(model, clips, captions)
-        if {"mAP@10", "recall_sum"} & set(self.stage.monitor.metrics):
+        if {"mAP@10", "mAP@16", "recall_sum"} & set(self.stage.monitor.metrics):
             values |= self._metrics_of_all(model, clips, captions)
         found: dict[str, float] = {name: values[name] for name in self.stage.monitor.metrics}
         return on_first(lambda: (found, watch(clips, captions, captions_alike)))
@@ -110,13 +110,14 @@ class Validation:
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
 
     def _metrics_of_all(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
-        """Compute mAP@10 and the sum of recalls over all captions and clips."""
+        """Compute mAP@10, mAP@16 and the sum of recalls over all captions and clips."""
         with torch.inference_mode():
             matrix = np.concatenate(list(score_together(model, captions, clips)))
         owners = [[row] for row, clip in enumerate(self.clips.values()) for _ in clip.captions]
         ranks, ones = relevant_ranks(matrix, owners, list(self.clips)), np.ones(len(owners), dtype=np.int64)
         recalls = [float(recall(ranks, ones, k).mean()) for k in (1, 5, 10)]
-        return {"mAP@10": float(average_precision(ranks, ones).mean()), "recall_sum": sum(recalls)}
+        found = {f"mAP@{k}": float(average_precision(ranks, ones, k).mean()) for k in (10, 16)}
+        return found | {"recall_sum": sum(recalls)}
 
 
 def spread(embedded: Embeddings) -> float:

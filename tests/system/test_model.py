@@ -232,7 +232,7 @@ def test_validation_metrics_match_slow_reference(world: Any) -> None:
     model = scratch_model(recipe).eval()
     own = [clip for clip in clips if clip.split == "validation"]
     stage = recipe.stages["only"].model_copy(update={"batch_size": 4})
-    metrics = ["loss", "m1", "m2", "mAP@10", "recall_sum"]
+    metrics = ["loss", "m1", "m2", "mAP@10", "mAP@16", "recall_sum"]
     stage = stage.model_copy(update={"monitor": stage.monitor.model_copy(update={"metrics": metrics})})
     values, seen = Validation(own, stage, features)(model)
     order = np.random.default_rng(0).permutation(len(own))[:8]
@@ -255,6 +255,25 @@ def test_validation_metrics_match_slow_reference(world: Any) -> None:
     assert values["recall_sum"] == pytest.approx(float(sum((ranks <= k).mean() for k in (1, 5, 10))), abs=1e-6)
     assert (seen["zeros_of_clips"], seen["zeros_of_captions"]) == (0, 0)
     assert 0 < seen["spread_of_captions"] < 1
+
+
+@pytest.mark.parametrize("k", [10, 16])
+def test_validation_maps_cut_at_their_own_rank(world: Any, k: int) -> None:
+    """More clips than either cut."""
+    recipe, clips, features = world
+    model = scratch_model(recipe).eval()
+    own = [clip for clip in clips if clip.split == "development"]
+    stage = recipe.stages["only"]
+    monitor = stage.monitor.model_copy(update={"metrics": [f"mAP@{k}"]})
+    values, _ = Validation(own, stage.model_copy(update={"monitor": monitor}), features)(model)
+    with torch.no_grad():
+        captions = embed_texts(model, [text for clip in own for text in clip.captions])
+        matrix = cosine(captions, embed_clips(model, own, features)).numpy()
+    owners = np.repeat(np.arange(len(own)), [len(clip.captions) for clip in own])
+    ranks = 1 + (matrix > matrix[np.arange(len(matrix)), owners][:, None]).sum(1)
+    assert (ranks > 16).any()
+    assert ((ranks > 10) & (ranks <= 16)).any()
+    assert values == {f"mAP@{k}": pytest.approx(float(np.where(ranks <= k, 1 / ranks, 0).mean()), abs=1e-6)}
 
 
 def test_validation_uses_the_same_random_negatives_each_time(world: Any) -> None:
