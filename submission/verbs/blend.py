@@ -9,24 +9,24 @@ from pathlib import Path
 from data_tools.cli import counted
 from data_tools.files import require_other
 from submission.errors import SubmissionError
-from submission.formats.score_matrix import read_scores, write_blocks
+from submission.formats.score_matrix import ScoreMatrix, write_blocks
 from submission.metrics.blend import SCALES, blended, require_disjoint, search_weights
 from submission.verbs.moments import blend_moment_files, is_moments
-from submission.verbs.options import chosen_edition, edition_in_facts
+from submission.verbs.options import chosen_edition, open_system
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `blend` to its parser."""
-    parts = "two or more score matrices (.npy) or files of moments (.jsonl)"
-    parser.add_argument("scores", nargs="+", type=Path, metavar="SCORES", help=parts)
+    parts = "two or more score matrices (.npy), finished runs (RUN or RUN:ENTRY), or files of moments (.jsonl)"
+    parser.add_argument("scores", nargs="+", metavar="SCORES", help=parts)
     out = "the score matrix, or the file of moments, to write"
     parser.add_argument("--out", type=Path, required=True, metavar="BLEND", help=out)
     how = "average raw scores, standardised scores (not for moments) or ranks (default %(default)s)"
     parser.add_argument("--how", choices=tuple(SCALES), default="raw", help=how)
     weighting = parser.add_mutually_exclusive_group()
     weighting.add_argument("--weights", nargs="+", type=float, metavar="W", help="weight of each file (default: equal)")
-    searched = "the same models' files of a validation split, in the same order: search the weights on them"
-    weighting.add_argument("--validation", nargs="+", type=Path, metavar="SCORES", help=searched)
+    searched = "the same models' scores of a validation split, in the same order: search the weights on them"
+    weighting.add_argument("--validation", nargs="+", metavar="SCORES", help=searched)
     truth = "for moments: the true windows of --validation (.jsonl)"
     parser.add_argument("--truth", type=Path, metavar="TRUTH.jsonl", help=truth)
 
@@ -34,13 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `blend` with its parsed arguments; return the exit status."""
     named = [*arguments.scores, *(arguments.validation or ())]
-    require_other(arguments.out, [*named, arguments.truth])
+    require_other(arguments.out, [*map(Path, named), arguments.truth])
     if len(arguments.scores) < 2:
         raise SubmissionError("a blend needs two or more files; give more")
     if arguments.validation and len(arguments.validation) != len(arguments.scores):
         raise SubmissionError(f"--validation needs {len(arguments.scores)} files, one per model, in the same order")
-    for paths in (arguments.scores, arguments.validation or []):
-        if len({path.resolve() for path in paths}) < len(paths):
+    for names in (arguments.scores, arguments.validation or []):
+        if len({Path(name).resolve() for name in names}) < len(names):
             raise SubmissionError("the same file is given twice; give it once, with a larger weight")
     if any(map(is_moments, named)):
         return blend_moment_files(arguments)
@@ -48,12 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise SubmissionError(
             "--truth only works with moments (.jsonl); score matrices contain their truth, so leave it out"
         )
-    parts = {str(path): read_scores(path) for path in arguments.scores}
+    systems = {name: _opened(name) for name in arguments.scores}
+    parts = {name: matrix for name, (matrix, _) in systems.items()}
     weights = arguments.weights
     if arguments.validation:
-        validation = {str(path): read_scores(path) for path in arguments.validation}
+        searched = {name: _opened(name) for name in arguments.validation}
+        validation = {name: matrix for name, (matrix, _) in searched.items()}
         require_disjoint(parts, validation)
-        editions = {name: edition_in_facts(matrix) for name, matrix in (parts | validation).items()}
+        editions = {name: edition for name, (_, edition) in (systems | searched).items()}
         edition = chosen_edition(arguments, editions)
         weights, best_score = search_weights(validation, arguments.how, edition)
         print(f"searched on validation: {edition.metric} {best_score:.4f} there")
@@ -64,3 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
     size = f"{counted(labels.shape[0], 'query')} x {counted(labels.shape[1], 'clip')}"
     print(f"wrote {arguments.out}: {size}, {arguments.how} scores")
     return 0
+
+
+def _opened(name: str) -> tuple[ScoreMatrix, str | None]:
+    """Open a score matrix or a run, and return its edition too. Raises SubmissionError for a CSV."""
+    system = open_system(name)
+    if system.matrix is None:
+        raise SubmissionError(f"{name} is a CSV; blend score matrices (.npy) or finished runs")
+    return system.matrix, system.edition

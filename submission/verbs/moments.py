@@ -141,7 +141,8 @@ def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str
 
 def blend_moment_files(arguments: argparse.Namespace) -> int:
     """Write one file of moments, with scores, from several. arguments: Those of the verb `blend`."""
-    paths = [*arguments.scores, *(arguments.validation or ())]
+    scored, searched = ([Path(name) for name in names or ()] for names in (arguments.scores, arguments.validation))
+    paths = [*scored, *searched]
     if others := [path for path in paths if not is_moments(path)]:
         fault = "is a folder: give its scores/ENTRY.windows.jsonl" if others[0].is_dir() else "ranks clips"
         raise SubmissionError(f"{others[0]} {fault}; moments ({SUFFIX}) can only be blended with moments")
@@ -154,11 +155,11 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
     edition = moments_edition(arguments)
     if arguments.out.is_file() and (problem := _overwrite_problem(arguments.out, edition, scores=False)):
         raise SubmissionError(f"{arguments.out} already exists and {problem}; choose another file")
-    parts = {str(path): read_moments(path, edition) for path in arguments.scores}
+    parts = {str(path): read_moments(path, edition) for path in scored}
     weights = arguments.weights
     if arguments.validation:
         truth = read_moment_truth(arguments.truth, edition)
-        validation = {str(path): read_moments(path, edition, truth) for path in arguments.validation}
+        validation = {str(path): read_moments(path, edition, truth) for path in searched}
         require_disjoint(parts, validation, truth)
         weights, best_score = search_moment_weights(validation, arguments.how, truth, edition)
         print(f"searched on validation: {edition.metric} {format_metric(edition.metric, best_score)} there")

@@ -1,6 +1,7 @@
 """Blends of several systems, the search of their weights, and the paired test of two systems."""
 
 import dataclasses
+import shutil
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,23 @@ def test_blend_verb_refuses_invalid_arguments_and_writes_nothing(
     assert words in shown.err
     assert shown.err.count("\n") == 1
     assert {path.name: path.read_bytes() for path in files.iterdir()} == before
+
+
+def test_blend_takes_runs_and_their_entries(unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = shutil.copytree(unbroken, tmp_path / "other")
+    (entry,) = [name.stem for name in (unbroken / "scores").glob("*.npy")]
+    out = tmp_path / "blend.npy"
+    assert main(["blend", str(unbroken), f"{other}:{entry}", "--weights", "3", "1", "--out", str(out)]) == 0
+    found, single = read_scores(out), read_scores(unbroken / f"scores/{entry}.npy")
+    assert np.allclose(found.values, single.values, atol=1e-6)
+    assert found.facts["weights"] == {str(unbroken): 0.75, f"{other}:{entry}": 0.25}
+    capsys.readouterr()
+    same = [str(unbroken), str(other)]
+    assert main(["blend", *same, "--validation", *same, "--out", str(tmp_path / "x.npy")]) == 1
+    assert "clips in common" in capsys.readouterr().err
+    (tmp_path / "a.csv").write_text("caption,file_name_1\n")
+    assert main(["blend", str(unbroken), str(tmp_path / "a.csv"), "--out", str(tmp_path / "x.npy")]) == 1
+    assert "a.csv is a CSV; blend score matrices (.npy) or finished runs" in capsys.readouterr().err
 
 
 def test_blend_refuses_validation_clips_that_are_tested(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
