@@ -7,7 +7,7 @@ from data_tools.cli import Verb, run_cli
 from submission.editions import EDITIONS, MOMENTS
 
 VERBS = {
-    name: Verb(purpose, example, module=f"verbs.{name}")
+    name: Verb(purpose, example, module=f"verbs.{name}", resumes=name == "judge")
     for name, purpose, example in (
         (
             "facts",

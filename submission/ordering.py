@@ -42,8 +42,7 @@ def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Seq
     rows = np.repeat(np.arange(len(relevant)), counts)
     columns = np.fromiter(chain.from_iterable(relevant), dtype=np.int64, count=len(rows))
     _require_columns(columns, rows, len(names))
-    position = np.empty(len(names), dtype=np.int64)
-    position[_name_order(names)] = np.arange(len(names))
+    position = name_positions(names)
     ranks = np.empty(len(rows), dtype=np.int64)
     for block in block_slices(len(rows), len(names)):
         scores = values[rows[block]]
@@ -101,6 +100,13 @@ class ClipOrder:
         split = np.count_nonzero(values >= scores.min(axis=1, keepdims=True), axis=1) > k
         best[split] = np.argsort(-values[split], axis=1, kind="stable")[:, :k]
         return self._name_order[best]
+
+
+def name_positions(names: Sequence[str]) -> Ints:
+    """Return the position of each clip (C,) in the order of file names, from 0."""
+    positions = np.empty(len(names), dtype=np.int64)
+    positions[_name_order(names)] = np.arange(len(names))
+    return positions
 
 
 def require_finite(values: Floats, before: int = 0) -> None:

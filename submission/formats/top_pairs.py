@@ -41,9 +41,14 @@ class Pair(NamedTuple):
 def read_pairs(path: Path) -> list[Pair]:
     """Read a file of pairs, judged or not. Raises SubmissionError, with the line, for bad pairs and repeated ones."""
     require_file(path, "write it with python -m system rank --top K --out FILE.jsonl")
+    return pairs_in(path.read_bytes(), path)
+
+
+def pairs_in(data: bytes, path: Path) -> list[Pair]:
+    """Parse the pairs of a file, like read_pairs. path: Of the file, for messages."""
     pairs: list[Pair] = []
     lines: dict[tuple[str, str], int] = {}
-    for one in parse_objects(path.read_bytes()):
+    for one in parse_objects(data):
         where = f"{path}, line {one.line}"
         if not isinstance(one, Object):
             raise SubmissionError(f"{where}: {one.sentence}")

@@ -19,7 +19,7 @@ from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.top_pairs import Pair
 from submission.metrics.retrieval import average_precision
 from submission.metrics.scoring import ranks_in_matrix
-from submission.ordering import ClipOrder
+from submission.ordering import name_positions
 
 WEIGHTS = tuple(round(0.05 * number, 2) for number in range(21))  # of the judge, from none to nothing else
 
@@ -27,9 +27,9 @@ Judged = Mapping[int, tuple[Ints, Values]]
 
 
 def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
-    """Return the judged columns of each query and their scores, by the query's row. Pairs without a score are left out.
+    """Return the judged columns of each query, best first, and their scores, by the query's row.
 
-    Raises SubmissionError for a pair whose query or clip the matrix does not have.
+    Pairs without a score are left out. Raises SubmissionError for a pair whose query or clip the matrix does not have.
     """
     rows = {query: row for row, query in enumerate(matrix.query_ids)}
     columns = {clip: column for column, clip in enumerate(matrix.clip_ids)}
@@ -42,7 +42,13 @@ def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
             listed = found.setdefault(rows[pair.query], ([], []))
             listed[0].append(columns[pair.clip])
             listed[1].append(pair.judge)
-    return {row: (np.array(clips), np.array(scores, dtype=np.float64)) for row, (clips, scores) in found.items()}
+    names = name_positions(matrix.file_names)
+    judged: dict[int, tuple[Ints, Values]] = {}
+    for row, (clips, scores) in found.items():
+        listed_clips = np.array(clips)
+        best = np.lexsort((names[listed_clips], -matrix.values[row, listed_clips]))
+        judged[row] = listed_clips[best], np.array(scores, dtype=np.float64)[best]
+    return judged
 
 
 def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Iterator[Scores]:
@@ -50,35 +56,37 @@ def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Itera
 
     weight: From 0, the matrix as it is, to 1, the judge alone; both scores are standardised over the judged clips of
     each query. Equal mixtures keep their order. The judged clips of a query exchange their scores, so that clips that
-    are not judged keep their ranks. Equal scores of judged clips are lowered by their last bit if the order needs it.
+    are not judged keep their ranks. Where equal scores would have another order, they are lowered by their last bits.
     """
-    order = ClipOrder(matrix.file_names)
+    names = name_positions(matrix.file_names)
     for block in row_blocks(matrix.values):
         values = np.array(matrix.values[block])
         for row in range(block.start, block.start + len(values)):
             if row in judged:
-                columns, scores = judged[row]
-                values[row - block.start] = _exchanged(values[row - block.start], columns, scores, weight, order)
+                values[row - block.start] = _exchanged(values[row - block.start], *judged[row], weight, names)
         yield values
 
 
-def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, order: ClipOrder) -> Scores:
-    """Return a query's scores (C,), in which the judged clips have the order of the mixture."""
-    first = order.best(values[None, :], len(values))[0]
-    position = np.empty(len(values), dtype=np.int64)
-    position[first] = np.arange(len(values))
-    by_position = np.argsort(position[columns])
-    columns, judge = columns[by_position], judge[by_position]
+def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, names: Ints) -> Scores:
+    """Return a query's scores (C,), in which the judged clips have the order of the mixture.
+
+    columns: Of the judged clips, best first. names: (C,) positions of the clips in the order of file names.
+    """
     mixture = (1 - weight) * _standardised(values[columns]) + weight * _standardised(judge)
     wanted = columns[np.argsort(-mixture, kind="stable")]
     if np.array_equal(wanted, columns):
         return values
-    slots = values[columns]
-    for number in range(1, len(slots)):
-        if slots[number] >= slots[number - 1]:
-            slots[number] = np.nextafter(slots[number - 1], np.float32(-np.inf))
-    found = values.copy()
+    found, slots = values.copy(), values[columns]
     found[wanted] = slots
+    if np.count_nonzero(values[:, None] == slots) == len(slots):  # no score is equal to that of a judged clip
+        return found
+    order = np.lexsort((names, -values))
+    order[np.isin(order, columns)] = wanted
+    scores = found[order]
+    for k in range(1, len(scores)):
+        if scores[k] > scores[k - 1] or (scores[k] == scores[k - 1] and names[order[k]] < names[order[k - 1]]):
+            scores[k] = np.nextafter(scores[k - 1], np.float32(-np.inf))
+    found[order] = scores
     return found
 
 

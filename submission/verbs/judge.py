@@ -19,8 +19,9 @@ from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 from data_tools.files import require_other
 from submission.errors import SubmissionError
-from submission.formats.top_pairs import Pair, read_pairs
+from submission.formats.top_pairs import Pair, pairs_in, read_pairs
 
+ONE_LINE = 'print {"judge": NUMBER} for each line, and nothing else'
 AGAIN = "run the same command again to go on after these"
 
 
@@ -42,36 +43,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `judge` with its parsed arguments; return the exit status."""
     require_other(arguments.out, [arguments.pairs])
+    command = _words(arguments.command)
     pairs = read_pairs(arguments.pairs)
     done = _judged_before(arguments.out, pairs)
     if done < len(pairs):
         with arguments.out.open("ab") as out:
-            _ask(shlex.split(arguments.command), pairs[done:], out, done)
+            _ask(command, pairs[done:], out, done)
     print(f"wrote {arguments.out}: {counted(len(pairs), 'judged pair', ',')}, {done:,} of them before")
     return 0
+
+
+def _words(command: str) -> list[str]:
+    """Split a command line into words. Raises SubmissionError if it cannot be split."""
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise SubmissionError(f"--command {command}: cannot be read ({error}); correct its quotes") from None
 
 
 def _judged_before(out: Path, pairs: Sequence[Pair]) -> int:
     """Return how many of the first pairs the file `out` has already; a line that was cut is removed.
 
-    Raises SubmissionError if it has other pairs.
+    Raises SubmissionError if it has other pairs, and leaves it as it is.
     """
     if not out.exists():
         return 0
     data = out.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
+    found = pairs_in(whole, out) if whole else []
+    rest = data[len(whole) :]
+    following = pairs[len(found)].line.encode()[:-2] if len(found) < len(pairs) else b""
+    is_cut_line = following != b"" and following.startswith(rest[: len(following)])
+    is_same = [one._replace(judge=None) for one in found] == [one._replace(judge=None) for one in pairs[: len(found)]]
+    if not is_same or not (whole == data or is_cut_line):
+        raise SubmissionError(f"{out} has other pairs than the file to judge; give another --out, or remove it")
     if whole != data:
         out.write_bytes(whole)
-    found = read_pairs(out) if whole else []
-    if [one._replace(judge=None) for one in found] != [one._replace(judge=None) for one in pairs[: len(found)]]:
-        raise SubmissionError(f"{out} has other pairs than the file to judge; give another --out, or remove it")
     return len(found)
 
 
 def _ask(command: Sequence[str], pairs: Sequence[Pair], out: IO[bytes], done: int) -> None:
     """Start the command, send it the pairs, and append each answer to the file as it comes.
 
-    Raises SubmissionError if it cannot be started, ends early, or prints anything else than a score.
+    Raises SubmissionError if it cannot be started, ends early or with an error, or prints anything but one score per
+    pair.
     """
     try:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -89,11 +104,15 @@ def _ask(command: Sequence[str], pairs: Sequence[Pair], out: IO[bytes], done: in
                 out.write(json.dumps(judged, ensure_ascii=False).encode() + b"\n")
                 out.flush()
                 bar.advance()
+        if more := process.stdout.readline():
+            raise SubmissionError(f"the judge printed more than {len(pairs)} answers ({more[:60]!r}); {ONE_LINE}")
+        if status := process.wait():
+            raise SubmissionError(f"the judge ended with status {status} after the last answer; its scores are stored")
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
-        sending.join()
+        sending.join(1)  # a program that the command has started may still keep its input open
 
 
 def _send(file: IO[bytes], pairs: Sequence[Pair]) -> None:
@@ -114,4 +133,4 @@ def _score_in(line: bytes, process: "subprocess.Popen[bytes]", number: int) -> f
         if isinstance(content, dict) and (content.get("judge", "") is None or is_number(content.get("judge"))):
             score: float | None = content["judge"]
             return score
-    raise SubmissionError(f'{where} is {line[:60]!r}; print {{"judge": NUMBER}} for each line, and nothing else')
+    raise SubmissionError(f"{where} is {line[:60]!r}; {ONE_LINE}")
