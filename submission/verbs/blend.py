@@ -11,7 +11,7 @@ from data_tools.files import require_other
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix, write_blocks
 from submission.metrics.blend import SCALES, blended, require_disjoint, search_weights
-from submission.verbs.moments import blend_moment_files, is_moments
+from submission.verbs.moments import blend_moment_files, is_moments, is_run, is_run_of_moments
 from submission.verbs.options import chosen_edition, open_system
 
 
@@ -34,13 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `blend` with its parsed arguments; return the exit status."""
     named = [*arguments.scores, *(arguments.validation or ())]
-    require_other(arguments.out, [*map(Path, named), arguments.truth])
+    files = {name: _file_of(name) for name in named}
+    require_other(arguments.out, [*files.values(), arguments.truth])
     if len(arguments.scores) < 2:
         raise SubmissionError("a blend needs two or more files; give more")
     if arguments.validation and len(arguments.validation) != len(arguments.scores):
         raise SubmissionError(f"--validation needs {len(arguments.scores)} files, one per model, in the same order")
     for names in (arguments.scores, arguments.validation or []):
-        if len({Path(name).resolve() for name in names}) < len(names):
+        if len({files[name].resolve() for name in names}) < len(names):
             raise SubmissionError("the same file is given twice; give it once, with a larger weight")
     if any(map(is_moments, named)):
         return blend_moment_files(arguments)
@@ -66,6 +67,16 @@ def run(arguments: argparse.Namespace) -> int:
     size = f"{counted(labels.shape[0], 'query')} x {counted(labels.shape[1], 'clip')}"
     print(f"wrote {arguments.out}: {size}, {arguments.how} scores")
     return 0
+
+
+def _file_of(name: str) -> Path:
+    """Return the file of a score matrix: for a run that of its entry."""
+    if not is_run(name) or is_run_of_moments(name):
+        return Path(name)
+    from submission.runs.finished import open_finished  # pydantic, not needed for a file
+
+    run = open_finished(name)
+    return run.file(f"scores/{run.entry}.npy")
 
 
 def _opened(name: str) -> tuple[ScoreMatrix, str | None]:

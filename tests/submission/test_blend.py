@@ -1,6 +1,7 @@
 """Blends of several systems, the search of their weights, and the paired test of two systems."""
 
 import dataclasses
+import json
 import shutil
 from itertools import product
 from pathlib import Path
@@ -198,12 +199,22 @@ def test_blend_verb_refuses_invalid_arguments_and_writes_nothing(
 def test_blend_takes_runs_and_their_entries(unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = shutil.copytree(unbroken, tmp_path / "other")
     (entry,) = [name.stem for name in (unbroken / "scores").glob("*.npy")]
-    out = tmp_path / "blend.npy"
+    out, path = tmp_path / "blend.npy", other / f"scores/{entry}.npy"
+    matrix = read_scores(path)
+    write_scores(path, dataclasses.replace(matrix, values=matrix.values[::-1].copy()))
+    checksums = json.loads((other / "result.json").read_text())
+    checksums["sha256"] = {}
+    (other / "result.json").write_text(json.dumps({k: v for k, v in checksums.items() if k != "checksum"}))
     assert main(["blend", str(unbroken), f"{other}:{entry}", "--weights", "3", "1", "--out", str(out)]) == 0
     found, single = read_scores(out), read_scores(unbroken / f"scores/{entry}.npy")
-    assert np.allclose(found.values, single.values, atol=1e-6)
+    assert np.allclose(found.values, 0.75 * single.values + 0.25 * single.values[::-1], atol=1e-6)
     assert found.facts["weights"] == {str(unbroken): 0.75, f"{other}:{entry}": 0.25}
     capsys.readouterr()
+    twice = ["blend", str(other), f"{other}:{entry}", "--out", str(out)]
+    assert main(twice) == 1
+    assert "the same file is given twice" in capsys.readouterr().err
+    assert main(["blend", str(unbroken), str(other), "--out", str(path)]) == 1
+    assert "would overwrite the input file" in capsys.readouterr().err
     same = [str(unbroken), str(other)]
     assert main(["blend", *same, "--validation", *same, "--out", str(tmp_path / "x.npy")]) == 1
     assert "clips in common" in capsys.readouterr().err
