@@ -32,6 +32,7 @@ MAX_CHARACTERS = 1_000_000  # of a document, or bytes; the longest recipe in the
 MAX_NODES = 20_000  # keys and values, including those that aliases expand to
 MAX_DEPTH = 40  # of nested values; a recipe has 8
 MAX_NUMBER = 40  # characters
+BYTE_ORDER_MARK = "\ufeff"
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -170,7 +171,9 @@ def parse(text: str | bytes) -> Document:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
         if reason == "found character that cannot start any token" and isinstance(text, str) and mark:
-            reason = f"found the character {text[mark.index]!a}, with which no value begins"
+            reason = (
+                f"found the character {text.removeprefix(BYTE_ORDER_MARK)[mark.index]!a}, with which no value begins"
+            )
         return Document({}, {}, [((), mark.line + 1 if mark else 1, f"not YAML: {reason}")])
     except UnicodeEncodeError:
         return Document({}, {}, [((), 1, "not YAML: half a surrogate pair; write the character")])

@@ -32,6 +32,7 @@ class RecipeError(KitError):
         self.problems = problems
 
 
+_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _INDEX = re.compile("[0-9]{1,9}")  # of a list's item
 
 MAX_PROBLEMS = 200  # that are printed; further ones are only counted
@@ -59,12 +60,18 @@ class Loaded:
 
 def text_of(recipe: schema.Recipe) -> str:
     """Return every setting of a recipe as JSON, with its characters as they are, since YAML has no surrogate pairs."""
-    return json.dumps(recipe.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+    return _as_json(recipe.model_dump(mode="json"), 1) + "\n"
 
 
 def as_change(key: str, value: object) -> str:
     """Return a change of a recipe as the command line has it, KEY=VALUE."""
-    return f"{key}={json.dumps(value, ensure_ascii=False)}"
+    return f"{key}={_as_json(value)}"
+
+
+def _as_json(value: object, indent: int | None = None) -> str:
+    """Return a value as JSON that YAML reads back: YAML folds or forbids some characters, which are escaped."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:

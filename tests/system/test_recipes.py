@@ -21,7 +21,7 @@ from system.experiments.study import load_study
 from system.plan.data import find_data
 from system.plan.estimates import Estimates
 from system.recipe import suggest
-from system.recipe.load import RecipeError, load_recipe
+from system.recipe.load import RecipeError, as_change, load_recipe
 from system.verbs.download import published_files
 
 SHIPPED = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
@@ -152,7 +152,8 @@ def load(tmp_path: Path, content: dict[str, Any], changes: list[str] | None = No
 
 
 def test_resolved_json_loads_as_the_same_recipe(tmp_path: Path) -> None:
-    changes = ["stages.only.optimizer.lr=3e-5", "stages.only.captions_per_clip=all", "banks=klänge 😀"]
+    changes = ["stages.only.optimizer.lr=3e-5", "stages.only.captions_per_clip=all"]
+    changes += [as_change("banks", "klänge 😀\x85\u2028\x7f")]
     loaded = load(tmp_path, valid(tmp_path), changes)
     (tmp_path / "resolved.json").write_text(loaded.resolved())
     again = load_recipe(tmp_path / "resolved.json")
