@@ -42,7 +42,7 @@ class Adapters:
         networks = published_networks(model)
         if absent := [name for name in settings.networks if name not in networks]:
             raise KitError(f"lora.networks {absent[0]}: this encoder trains no published network; leave it out")
-        self.model, self._chosen, self._is_checked = model, settings.layers, False
+        self.model, self._chosen = model, settings.layers
         self._frozen = [p for name in settings.networks for p in networks[name].parameters() if p.requires_grad]
         torch.manual_seed(seed)
         for name in settings.networks:
@@ -52,6 +52,7 @@ class Adapters:
             inject_adapter_in_model(config, networks[name], ADAPTER)
         for parameter in self._frozen:
             parameter.requires_grad_(False)
+        self._unchecked = {_kind_of(name) for name, _ in self._layers()}
 
     def _layers(self) -> Iterator[tuple[str, Any]]:
         """Yield the adapted layers with their names in the model."""
@@ -77,20 +78,21 @@ class Adapters:
         Some networks read the weights of a layer without calling it. Then its adapters would have no effect. Raises
         KitError for such layers that the recipe names, and logs a warning for others.
         """
-        used: dict[str, bool] = {}
+        if not self._unchecked:
+            return
+        used: dict[tuple[str, str], bool] = {}
         for name, layer in self._layers():
-            weight = layer.lora_B[ADAPTER].weight
-            if weight.requires_grad:  # not in a part that is frozen in the first steps
-                end = name.rpartition(".")[2]
-                used[end] = used.get(end, False) or weight.grad is not None
-        unused = sorted(end for end, is_used in used.items() if not is_used)
-        if unused and not self._is_checked:
-            others = ", ".join(sorted(used.keys() - unused)) or "none"
+            weight, kind = layer.lora_B[ADAPTER].weight, _kind_of(name)
+            if kind in self._unchecked and weight.requires_grad:  # not in a part that is frozen in the first steps
+                used[kind] = used.get(kind, False) or weight.grad is not None
+        self._unchecked -= used.keys()
+        unused = sorted(end for (_, end), is_used in used.items() if not is_used)
+        if unused:
+            others = ", ".join(sorted(end for (_, end), is_used in used.items() if is_used)) or "none"
             problem = f"the network never calls its layers {', '.join(unused)}, so their adapters have no effect"
             if self._chosen:
                 raise KitError(f"lora.layers: {problem}; name others (called: {others})")
             log.warning("lora: %s (called: %s)", problem, others)
-        self._is_checked = self._is_checked or bool(used)
 
     def remove(self) -> None:
         """Take the adapters off, and make all layers trainable again, for the next stage."""
@@ -99,6 +101,11 @@ class Adapters:
             setattr(self.model.get_submodule(parent), child, layer.get_base_layer())
         for parameter in self._frozen:
             parameter.requires_grad_()
+
+
+def _kind_of(layer: str) -> tuple[str, str]:
+    """Return the encoder of a layer, and the last part of the layer's name."""
+    return layer.partition(".")[0], layer.rpartition(".")[2]
 
 
 def _exactly(names: list[str]) -> str:
