@@ -177,6 +177,10 @@ class ExpertSettings(Resampled):
         """Return why a clip's file does not fit the settings, for the verb `check`; None if it fits or is missing."""
         return None
 
+    def doubt_about(self, clip: Clip) -> str | None:
+        """Return why a clip's file probably does not fit the settings; None if it fits, is missing, or has a fault."""
+        return None
+
     def read(self, path: str) -> "np.ndarray":
         """Read a clip's audio file as input of the expert: a wave (N,) float32 mono at `rate`. Raises AudioError."""
         from data_tools.audio.read import read_audio

@@ -133,8 +133,9 @@ def file_problems(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterat
     for name, expert in recipe.model.audio.experts.items():
         for source, content in contents.items():
             some = content.clips[:: max(1, math.ceil(len(content.clips) / READ_FILES))]
-            if fault := next((fault for clip in some if (fault := expert.fault_of(clip))), None):
-                yield Problem(MISTAKE, f"expert {name}, data {source}", fault)
+            for kind, find in ((MISTAKE, expert.fault_of), (WARNING, expert.doubt_about)):
+                if found := next((found for clip in some if (found := find(clip))), None):
+                    yield Problem(kind, f"expert {name}, data {source}", found)
 
 
 def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | Problem]:
