@@ -18,7 +18,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -48,6 +48,18 @@ def _require_email(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_require_visible)]
+
+
+def _require_fact(value: Any) -> Any:
+    """Return a text or a number unchanged; raises an error for other values."""
+    if isinstance(value, str):
+        return _require_visible(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be text or a number")
+    return value
+
+
+Fact = Annotated[Any, AfterValidator(_require_fact)]
 
 
 class Affiliation(Strict):
@@ -81,7 +93,7 @@ class System(Strict):
     abbreviation: Text
     output: Text | None = None
     scored: Text | None = None
-    description: dict[str, Text | int | float] = Field(default_factory=dict)
+    description: dict[str, Fact] = Field(default_factory=dict)
 
 
 class Address(Strict):

@@ -153,8 +153,14 @@ def _value_or_list(values: list[Any]) -> Any:
 
 
 def count_parameters(runs: Sequence[Finished]) -> tuple[int, int]:
-    """Return the numbers of trained parameters of all members, and of frozen ones, each counted once."""
-    trained = sum(len(run.members) * sum(run.result.parameters.trained.values()) for run in runs)
+    """Return the numbers of trained parameters of all members, and of frozen ones, each counted once.
+
+    Adapters are not counted, since they are added to the weights of a frozen network.
+    """
+    trained = 0
+    for run in runs:
+        parts = run.result.parameters.trained.items()
+        trained += len(run.members) * sum(count for part, count in parts if not part.endswith(" adapters"))
     frozen: dict[str, int] = {}
     for run in runs:
         kinds = {name: expert.model for name, expert in run.result.experts.items()}
