@@ -218,7 +218,7 @@ SYSTEM = [
     ("check edition.yaml", "rank.evaluation.edition: no edition 2021; editions: 2022, 2023, 2024, 2025, custom"),
     ("check no_seed.yaml", "no_seed.yaml:1: seed: missing; required in every recipe"),
     ("check indented.yaml", "indented.yaml:2: not YAML: mapping values are not allowed in this context"),
-    ("check tab.yaml", "not YAML: found the character '\\t', with which no value begins"),
+    ("check tab.yaml", "not YAML: found the character '\\t', which begins no value"),
     ("check csv_as_manifest.yaml", f"other.csv{NO_MANIFEST}"),
     ("check no_seeds.study.yaml", "no_seeds.study.yaml:1: seeds: is missing"),
     ("check text_seed.study.yaml", "text_seed.study.yaml:4: seeds.0: must be a whole number, not 'one'"),

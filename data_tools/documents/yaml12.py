@@ -171,9 +171,8 @@ def parse(text: str | bytes) -> Document:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
         if reason == "found character that cannot start any token" and isinstance(text, str) and mark:
-            reason = (
-                f"found the character {text.removeprefix(BYTE_ORDER_MARK)[mark.index]!a}, with which no value begins"
-            )
+            character = text.removeprefix(BYTE_ORDER_MARK)[mark.index]
+            reason = f"found the character {character!a}, which begins no value"
         return Document({}, {}, [((), mark.line + 1 if mark else 1, f"not YAML: {reason}")])
     except UnicodeEncodeError:
         return Document({}, {}, [((), 1, "not YAML: half a surrogate pair; write the character")])

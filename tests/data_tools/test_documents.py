@@ -175,6 +175,12 @@ def test_lone_surrogates_in_yaml_are_refused(text: str) -> None:
     assert parse("a: \ud800").problems == [((), 1, "not YAML: half a surrogate pair; write the character")]
 
 
+@pytest.mark.parametrize("text", ["a: @x", "\ufeffa: @x", "é: 1\nb: @x"])
+def test_character_that_begins_no_value_is_named(text: str) -> None:
+    ((_, line, said),) = parse(text).problems
+    assert (line, said) == (1 + text.count("\n"), "not YAML: found the character '@', which begins no value")
+
+
 def test_surrogate_pairs_are_decoded_and_lone_ones_kept_on_request() -> None:
     assert parse_json(rb'"\ud83d\ude00 \u00e9"', "x") == "😀 é"
     assert parse_json(rb'"a\ud800"', "x", lone_surrogates=True) == "a\ud800"
