@@ -60,11 +60,17 @@ def test_search_finds_known_windows(tmp_path: Path, by: str) -> None:
 def test_recordings_with_too_many_frames_are_found_without_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("system.ranking.model.MAX_FRAMES", 9)
+    monkeypatch.setitem(SOUNDS, "late.wav", "....aaa.bb.")
+    monkeypatch.setattr("system.ranking.model.MAX_FRAMES", 10)
     (answer,) = search_in(tmp_path).answer([SearchQuery("a", 3)])
+    assert "no times are found in 1 recording with more than 10 frames, first" in caplog.text
     assert answer.hits is not None
-    assert [hit.located for hit in answer.hits] == [None] * 3
-    assert "no times are found in 3 recordings with more than 9 frames, first" in caplog.text
+    located = {list(SOUNDS)[hit.row]: hit.located for hit in answer.hits}
+    assert located["late.wav"] is None
+    assert located["twice.wav"] is not None
+    assert {window[:2] for window in located["twice.wav"].windows[:2]} == {(0.0, 2.0), (6.0, 10.0)}
+    assert located["never.wav"] is not None
+    assert located["never.wav"].frames.max() < 0.1
 
 
 def test_recordings_are_ranked_by_the_log_odds_of_any_moment(tmp_path: Path) -> None:
