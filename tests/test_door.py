@@ -16,7 +16,7 @@ from data_tools import cli
 
 RESUMED = {
     "data_tools": {"crawl", "export", "fetch", "scenes", "classify", "get", "transcode"},
-    "submission": set(),
+    "submission": {"judge"},
     "system": {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"},
 }
 ROOMS = {"data_tools": "clotho", "submission": "facts", "system": "experts"}  # and a verb of each
