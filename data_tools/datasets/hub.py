@@ -94,10 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
         first = arguments.paths[0].absolute()
         name = arguments.name or preset.name or (first.name if first.is_dir() else first.parent.name)
-        found = read_hub(arguments.paths, columns, check_source(name), arguments.split, arguments.partial)
         given = [option for option in _OF_OTHER_FILES if getattr(arguments, option)]
-        if found.is_exported and given:
-            raise DataError(f"--{given[0]}: `export` wrote these files, which state it themselves; leave it out")
+        found = read_hub(arguments.paths, columns, check_source(name), arguments.split, arguments.partial, given)
     if not found.clips:
         problem = found.errors[0] if found.errors else f"{arguments.paths[0]}: has no clips"
         raise DataError(f"{problem}; no clip is left ({counted(len(found.errors), 'sample')} left out)")

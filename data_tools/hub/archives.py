@@ -42,17 +42,17 @@ def tar_members(path: Path) -> Iterator[Member]:
     try:
         with tarfile.open(path, "r:", encoding="utf-8") as tar:
             for entry in tar:
+                name = _name(entry.name.encode(errors="surrogateescape"))
                 end = entry.offset_data + -(-entry.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
                 if end > size:
-                    raise AudioError(f"{path}: cut within {entry.name}; copy or download it again")
+                    raise AudioError(f"{path}: cut within {name}; copy or download it again")
                 if entry.isreg() and not entry.issparse():
-                    name = _name(entry.name.encode(errors="surrogateescape"))
                     known[entry.name] = Member(path, name, entry.offset_data, entry.size)
                     yield known[entry.name]
                 elif entry.islnk() and entry.linkname in known:
-                    yield known[entry.linkname]._replace(name=_name(entry.name.encode(errors="surrogateescape")))
+                    yield known[entry.linkname]._replace(name=name)
                 elif not entry.isdir():
-                    log.warning("%s: skipped %s, which is not a file with content", path, entry.name)
+                    log.warning("%s: skipped %s, which is not a file with content", path, name)
     except tarfile.TarError as error:
         if read_span(path, 0, min(size, 6)).startswith(COMPRESSED):
             raise DataError(f"{path}: a compressed tar file cannot be read in place; decompress it first") from None

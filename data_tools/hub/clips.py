@@ -48,15 +48,11 @@ class MissingColumnError(DataError):
 
 
 class Found(NamedTuple):
-    """Clips of a data set. errors: A message for each sample that was left out. shards: Files that were read.
-
-    is_exported: Whether `export` wrote the files.
-    """
+    """Clips of a data set. errors: A message for each sample that was left out. shards: Files that were read."""
 
     clips: list[Clip]
     errors: list[str]
     shards: list[Path]
-    is_exported: bool = False
 
 
 def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
@@ -100,7 +96,14 @@ def _require_all(shards: Iterable[Path]) -> None:
             raise DataError(f"{example}: {problem}; fetch them, or use --partial")
 
 
-def read_hub(paths: Sequence[Path], columns: Columns, source: str, split: Split | None, partial: bool) -> Found:
+def read_hub(
+    paths: Sequence[Path],
+    columns: Columns,
+    source: str,
+    split: Split | None,
+    partial: bool,
+    given: Sequence[str] = (),
+) -> Found:
     """Read the clips of a data set in parquet, tar and zip files. Their audio stays there: see members.py.
 
     Args:
@@ -109,6 +112,7 @@ def read_hub(paths: Sequence[Path], columns: Columns, source: str, split: Split 
         source: Source of the clips, for their ids.
         split: Of all clips; None: by the names of files and folders, or else "train".
         partial: Accept missing shards.
+        given: Options of the user, which are refused for files that `export` wrote.
     Files that `export` wrote give the exported clips; columns, source and split then do not matter.
     Raises DataError for a missing shard, a missing column of a parquet file, and two different audio files of one name;
     AudioError for a damaged file.
@@ -123,6 +127,8 @@ def read_hub(paths: Sequence[Path], columns: Columns, source: str, split: Split 
         for sample in samples_of(shard, columns.audio):
             if texts:
                 sample.fields["captions"] = texts.of(sample)
+            if given and is_exported(sample):
+                raise DataError(f"--{given[0]}: `export` wrote {shard}, which states it; leave it out")
             try:
                 clip = exported_clip(sample) if is_exported(sample) else clip_of(sample, columns, source, shard_split)
             except MissingColumnError as error:
@@ -136,7 +142,7 @@ def read_hub(paths: Sequence[Path], columns: Columns, source: str, split: Split 
                 if is_exported(sample):
                     order[clip.id] = sample.fields["row"]
     clips = sorted(drafts.values(), key=lambda clip: order.get(clip.id, len(order))) if order else list(drafts.values())
-    return Found(list(_with_lengths(clips, errors)), errors, list(shards), bool(order))
+    return Found(list(_with_lengths(clips, errors)), errors, list(shards))
 
 
 def split_of(path: Path, folder: Path) -> Split:

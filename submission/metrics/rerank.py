@@ -52,9 +52,9 @@ def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
 
 
 def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Iterator[Scores]:
-    """Yield blocks of rows (n, C) of the matrix, in which the judged clips of each query are in another order.
+    """Yield blocks of rows (n, C) of the matrix, with another order of each query's judged clips.
 
-    weight: From 0, the matrix as it is, to 1, the judge alone; both scores are standardised over the judged clips of
+    weight: From 0, the unchanged matrix, to 1, the judge alone; both scores are standardised over the judged clips of
     each query. Equal mixtures keep their order. The judged clips of a query exchange their scores, so that clips that
     are not judged keep their ranks. Where equal scores would have another order, they are lowered by their last bits.
     """
@@ -68,7 +68,7 @@ def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Itera
 
 
 def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, names: Ints) -> Scores:
-    """Return a query's scores (C,), in which the judged clips have the order of the mixture.
+    """Return a query's scores (C,) that order the judged clips by the mixture.
 
     columns: Of the judged clips, best first. names: (C,) positions of the clips in the order of file names.
     """

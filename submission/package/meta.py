@@ -107,13 +107,15 @@ def missing_descriptions(runs: Sequence[Finished]) -> list[str]:
 
     A system without training has no loss, for example. Runs of moments need none of these keys.
     """
-    clips = [run for run in runs if isinstance(run, FinishedRun)]
-    known = describe(clips) if len(clips) == len(runs) else dict.fromkeys(Description.model_fields, "")
-    return [key for key in Description.model_fields if known[key] in (None, [])]
+    known = describe(runs)
+    return [key for key in Description.model_fields if key in known and known[key] in (None, [])]
 
 
-def describe(runs: Sequence[FinishedRun]) -> dict[str, Any]:
-    """Return the block `description` of meta.yaml, collected from all runs of a system."""
+def describe(systems: Sequence[Finished]) -> dict[str, Any]:
+    """Return the block `description` of meta.yaml, collected from all runs of a system; {} for runs of moments."""
+    runs = [run for run in systems if isinstance(run, FinishedRun)]
+    if len(runs) < len(systems):
+        return {}
     experts = [expert for run in runs for expert in run.result.experts.values()]
     frozen = [run.result.experts[name].model for run in runs for name in frozen_experts(run)]
     models = [run.recipe.model for run in runs]

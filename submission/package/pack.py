@@ -102,9 +102,8 @@ def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyE
 
 def _description_problems(at: str, runs: Sequence[Finished], system: System) -> Iterator[str]:
     """Yield problems of a system's description: facts that neither the runs nor it state, and unknown keys."""
-    clips = [run for run in runs if isinstance(run, FinishedRun)]
-    known = describe(clips).keys() if len(clips) == len(runs) else {}
-    for key in system.description.keys() - known:
+    known = describe(runs)
+    for key in [key for key in system.description if key not in known]:
         yield f"{at}.{key}: no such key; keys: {', '.join(known) or 'none for moments'}"
     for key in missing_descriptions(runs):
         if key not in system.description:

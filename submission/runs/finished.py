@@ -84,7 +84,7 @@ class FinishedRun(Finished):
 
     @property
     def members(self) -> list[record.RankSettings]:
-        """Settings of the entries with one checkpoint each of which this entry consists: itself, or its parts."""
+        """Settings of the entries with one checkpoint each: this entry, or the parts that it combines."""
         return list(self._leaf_entries(self.entry))
 
     @property

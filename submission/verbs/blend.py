@@ -9,10 +9,10 @@ from pathlib import Path
 from data_tools.cli import counted
 from data_tools.files import require_other
 from submission.errors import SubmissionError
-from submission.formats.score_matrix import ScoreMatrix, write_blocks
+from submission.formats.score_matrix import read_scores, write_blocks
 from submission.metrics.blend import SCALES, blended, require_disjoint, search_weights
 from submission.verbs.moments import blend_moment_files, is_moments, is_run, is_run_of_moments
-from submission.verbs.options import chosen_edition, open_system
+from submission.verbs.options import chosen_edition, edition_in_facts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,14 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise SubmissionError(
             "--truth only works with moments (.jsonl); score matrices contain their truth, so leave it out"
         )
-    systems = {name: _opened(name) for name in arguments.scores}
-    parts = {name: matrix for name, (matrix, _) in systems.items()}
+    parts = {name: read_scores(files[name]) for name in arguments.scores}
     weights = arguments.weights
     if arguments.validation:
-        searched = {name: _opened(name) for name in arguments.validation}
-        validation = {name: matrix for name, (matrix, _) in searched.items()}
+        validation = {name: read_scores(files[name]) for name in arguments.validation}
         require_disjoint(parts, validation)
-        editions = {name: edition for name, (_, edition) in (systems | searched).items()}
+        editions = {name: edition_in_facts(matrix) for name, matrix in (parts | validation).items()}
         edition = chosen_edition(arguments, editions)
         weights, best_score = search_weights(validation, arguments.how, edition)
         print(f"searched on validation: {edition.metric} {best_score:.4f} there")
@@ -77,11 +75,3 @@ def _file_of(name: str) -> Path:
 
     run = open_finished(name)
     return run.file(f"scores/{run.entry}.npy")
-
-
-def _opened(name: str) -> tuple[ScoreMatrix, str | None]:
-    """Open a score matrix or a run, and return its edition too. Raises SubmissionError for a CSV."""
-    system = open_system(name)
-    if system.matrix is None:
-        raise SubmissionError(f"{name} is a CSV; blend score matrices (.npy) or finished runs")
-    return system.matrix, system.edition

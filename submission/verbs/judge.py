@@ -64,7 +64,7 @@ def _words(command: str) -> list[str]:
 def _judged_before(out: Path, pairs: Sequence[Pair]) -> int:
     """Return how many of the first pairs the file `out` has already; a line that was cut is removed.
 
-    Raises SubmissionError if it has other pairs, and leaves it as it is.
+    Raises SubmissionError if it has other pairs, and does not change it.
     """
     if not out.exists():
         return 0
@@ -83,7 +83,7 @@ def _judged_before(out: Path, pairs: Sequence[Pair]) -> int:
 
 
 def _ask(command: Sequence[str], pairs: Sequence[Pair], out: IO[bytes], done: int) -> None:
-    """Start the command, send it the pairs, and append each answer to the file as it comes.
+    """Start the command, send it the pairs, and append each answer to the file at once.
 
     Raises SubmissionError if it cannot be started, ends early or with an error, or prints anything but one score per
     pair.

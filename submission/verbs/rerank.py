@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("scores", type=Path, metavar="SCORES.npy", help="score matrix of the first system")
     add("--judged", type=Path, required=True, metavar="JUDGED.jsonl", help="its best clips with scores of a judge")
     weighting = parser.add_mutually_exclusive_group(required=True)
-    searched = "the same of a validation split, on which the judge's weight is chosen"
+    searched = "the same of a validation split, to choose the judge's weight"
     weighting.add_argument("--validation", nargs=2, type=Path, metavar=("SCORES.npy", "JUDGED.jsonl"), help=searched)
     weighting.add_argument("--weight", type=_share, metavar="W", help="the judge's weight, from 0 to 1")
     add("--out", type=Path, required=True, metavar="SCORES.npy", help="the score matrix to write")

@@ -173,12 +173,11 @@ class ExpertSettings(Resampled):
         """Describe where to get missing weights, for error messages."""
         return f"published at {' and '.join(self.published_addresses().values())}"
 
-    def fault_of(self, clip: Clip) -> str | None:
-        """Return why a clip's file does not fit the settings, for the verb `check`; None if it fits or is missing."""
-        return None
+    def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
+        """Return whether a clip's file cannot be used with the settings, or only may not fit them, and why.
 
-    def doubt_about(self, clip: Clip) -> str | None:
-        """Return why a clip's file probably does not fit the settings; None if it fits, is missing, or has a fault."""
+        Returns None if the file fits or is missing.
+        """
         return None
 
     def read(self, path: str) -> "np.ndarray":

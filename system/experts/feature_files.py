@@ -73,25 +73,18 @@ class FeatureFiles(ExpertSettings):
             )
         return frames
 
-    def fault_of(self, clip: Clip) -> str | None:
-        """Return why a clip's file of frames does not fit the settings; None if it fits or is missing."""
+    def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
+        """Return why a clip's frames cannot be used, or how their length differs from that of the recording."""
+        if not container_of(clip.path).exists():
+            return None
         try:
-            self._seconds(clip)
+            seconds = len(self.read(clip.path)) * self.hop_seconds
         except AudioError as error:
-            return str(error)
-        return None
-
-    def doubt_about(self, clip: Clip) -> str | None:
-        """Return how the length of a clip's frames differs from that of the recording; None if it is similar."""
-        seconds = None if self.fault_of(clip) else self._seconds(clip)
-        if clip.seconds and seconds and abs(seconds - clip.seconds) > max(self.hop_seconds, SPARE * clip.seconds):
+            return True, str(error)
+        if clip.seconds and abs(seconds - clip.seconds) > max(self.hop_seconds, SPARE * clip.seconds):
             wrong = f"{seconds:.2f} s of frames by `hop_seconds` {self.hop_seconds:g}, but its recording has"
-            return f"{clip.path}: {wrong} {clip.seconds:.2f} s; correct `hop_seconds` or the manifest"
+            return False, f"{clip.path}: {wrong} {clip.seconds:.2f} s; correct `hop_seconds` or the manifest"
         return None
-
-    def _seconds(self, clip: Clip) -> float | None:
-        """Return the seconds that a clip's frames cover; None for a missing file. Raises AudioError as read does."""
-        return len(self.read(clip.path)) * self.hop_seconds if container_of(clip.path).exists() else None
 
     def load(self, device: "torch.device") -> Frames:
         """Return a function that returns its input unchanged, since the input is frames that were read from files."""

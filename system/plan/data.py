@@ -133,9 +133,9 @@ def file_problems(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterat
     for name, expert in recipe.model.audio.experts.items():
         for source, content in contents.items():
             some = content.clips[:: max(1, math.ceil(len(content.clips) / READ_FILES))]
-            for kind, find in ((MISTAKE, expert.fault_of), (WARNING, expert.doubt_about)):
-                if found := next((found for clip in some if (found := find(clip))), None):
-                    yield Problem(kind, f"expert {name}, data {source}", found)
+            found = [fault for clip in some if (fault := expert.file_fault(clip))]
+            for is_certain, text in dict(reversed(found)).items():  # the first of each
+                yield Problem(MISTAKE if is_certain else WARNING, f"expert {name}, data {source}", text)
 
 
 def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | Problem]:

@@ -59,7 +59,7 @@ class Loaded:
 
 
 def text_of(recipe: schema.Recipe) -> str:
-    """Return every setting of a recipe as JSON, with its characters as they are, since YAML has no surrogate pairs."""
+    """Return every setting of a recipe as JSON, without escapes where possible, since YAML has no surrogate pairs."""
     return _as_json(recipe.model_dump(mode="json"), 1) + "\n"
 
 

@@ -228,7 +228,7 @@ def _path_changes(run: Run, started_in: str | None) -> list[str]:
 
 
 def path_here(run: Run, name: str) -> Path:
-    """Return a path of a run's recipe: as it is, or from the folder in which the run began, if it exists only there."""
+    """Return a path of a run's recipe, unchanged, or from the folder where the run began if it exists only there."""
     path, started_in = Path(name), run.read_provenance().started_in
     if started_in is None or path.is_absolute() or path.exists():
         return path

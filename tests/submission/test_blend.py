@@ -220,7 +220,7 @@ def test_blend_takes_runs_and_their_entries(unbroken: Path, tmp_path: Path, caps
     assert "clips in common" in capsys.readouterr().err
     (tmp_path / "a.csv").write_text("caption,file_name_1\n")
     assert main(["blend", str(unbroken), str(tmp_path / "a.csv"), "--out", str(tmp_path / "x.npy")]) == 1
-    assert "a.csv is a CSV; blend score matrices (.npy) or finished runs" in capsys.readouterr().err
+    assert "a.csv: a score matrix is a pair NAME.npy and NAME.json" in capsys.readouterr().err
 
 
 def test_blend_refuses_validation_clips_that_are_tested(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
