@@ -6,6 +6,8 @@ Fast tests: `python -m pytest`; slow ones: `python -m pytest -m slow`.
 import gc
 import logging
 import os
+import shutil
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -21,6 +23,7 @@ from ranked import write_truth
 from system.__main__ import main
 
 ROOT = Path(__file__).resolve().parent.parent
+DiskUsage = namedtuple("DiskUsage", "total used free")
 
 os.fsync = lambda number: None  # no test cuts the power, and waiting for the disk would take a tenth of the time
 gc.set_threshold(20_000, 20, 20)  # 700, 10, 10 would take a twelfth of the suite's time
@@ -82,6 +85,12 @@ def _no_model_collapses(request: pytest.FixtureRequest, collapses: _Collapses) -
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Embeddings of clips are kept for one test at most, in a folder that is made when it is written to."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / f"cache-{uuid4().hex}"))
+
+
+@pytest.fixture(autouse=True)
+def _roomy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plan that is tested depends on the free space of this machine; a test of full disks sets its own."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: DiskUsage(2**42, 0, 2**42))
 
 
 @pytest.fixture(autouse=True)
