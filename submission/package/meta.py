@@ -117,12 +117,13 @@ def describe(systems: Sequence[Finished]) -> dict[str, Any]:
     if len(runs) < len(systems):
         return {}
     experts = [expert for run in runs for expert in run.result.experts.values()]
+    rates = sorted({expert.rate for expert in experts if expert.rate})
     frozen = [run.result.experts[name].model for run in runs for name in frozen_experts(run)]
     models = [run.recipe.model for run in runs]
     stages = trained_stages(runs)
     optimizers = [stage.optimizer for stage in stages]
     return {
-        "input_sampling_rate": _join_unique(f"{rate / 1000:g}kHz" for rate in sorted({e.rate for e in experts})),
+        "input_sampling_rate": _join_unique(f"{rate / 1000:g}kHz" for rate in rates),
         "acoustic_features": _join_unique(expert.kind for expert in experts),
         "acoustic_embeddings": _join_unique(frozen),
         "data_augmentation": augmentation_of(runs),

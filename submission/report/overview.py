@@ -111,7 +111,8 @@ def _expert_table(run: Finished) -> Table:
     rows = []
     for name, expert in run.result.experts.items():
         frozen = f"{run.result.parameters.frozen.get(name, 0):,}"
-        numbers = [f"{expert.rate:,}", f"{expert.dim:,}", f"{expert.frames_per_second:.2f}", frozen]
+        rates = [f"{expert.rate:,}", f"{expert.frames_per_second:.2f}"] if expert.rate else ["none", "none"]
+        numbers = [rates[0], f"{expert.dim:,}", rates[1], frozen]
         rows.append([name, expert.kind, *numbers, ", ".join(expert.published) or NONE])
     header = ("name", "kind", "rate (Hz)", "dimension", "frames/s", "frozen parameters", "published")
     return Table("Experts", header, rows)

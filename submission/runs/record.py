@@ -49,14 +49,14 @@ class ExpertFacts(Record):
     """Facts of an expert.
 
     Attributes:
-        rate: In Hz. dim: Dimension of a frame.
+        rate: In Hz; 0 if no audio is read. dim: Dimension of a frame.
         published: Addresses of its weights.
         unpublished: Other weight files.
         pretrained: Model of frames that were read instead of computed; None: see `kind`.
     """
 
     kind: str
-    rate: Annotated[int, Field(gt=0)]
+    rate: Count
     dim: Count
     frames_per_second: float
     published: list[str]

@@ -73,8 +73,6 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
     ranked: Dict from entry to its earlier result. A set has changed if its clips or queries have changed. A file with
     the same name, size and modification time is not read again. Raises the errors of reading the set.
     """
-    from system.features.contents import ContentKeys
-
     checksums: dict[tuple[str, str], str] = {}
     changed = []
     for name in blind_entries(recipe):
@@ -83,12 +81,22 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
         assert isinstance(entry, RankBlind)
         if noted and (entry.audio, entry.queries) not in checksums:
             clips, queries = _read(entry)
-            with closing(ContentKeys(Path(recipe.banks))) as content:
-                keys = {clip.id: content(clip.path) for clip in clips}
+            keys = _keys_of(clips, recipe)
             checksums[entry.audio, entry.queries] = _sha256(clips, queries, keys)
         if noted != checksums.get((entry.audio, entry.queries)):
             changed.append(name)
     return changed
+
+
+def _keys_of(clips: Sequence[Clip], recipe: schema.Recipe) -> Mapping[str, str]:
+    """Return the content keys of clips, by id; for embeddings of another program, their names."""
+    from system.features.build import build_features
+    from system.features.contents import ContentKeys
+
+    if not recipe.model.audio.reads_clips:
+        return build_features(clips, recipe.model.audio.experts, Path(recipe.banks)).keys
+    with closing(ContentKeys(Path(recipe.banks))) as content:
+        return {clip.id: content(clip.path) for clip in clips}
 
 
 def _read(entry: RankBlind) -> tuple[Sequence[Clip], list[Query]]:

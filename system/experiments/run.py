@@ -121,7 +121,7 @@ def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
     if changed:
         sources = ", ".join(changed)
         raise KitError(
-            f"{run.folder} is a finished run, but these manifests or moments of its data have changed since: "
+            f"{run.folder} is a finished run, but these manifests, moments or embeddings have changed since: "
             f"{sources}; start a new run with --out FOLDER"
         )
     if changed := _changed_teachers(recipe, run):

@@ -96,6 +96,7 @@ class ExpertSettings(Resampled):
     version: ClassVar[int] = 1  # raise it if the same settings give other frames, so that new banks are used
     dtype: ClassVar[str] = "float16"  # type of stored frames: float16, float32, or int16
     computed: ClassVar[bool] = True  # whether frames are computed from audio and cover the whole clip
+    reads_clips: ClassVar[bool] = True  # whether a clip's file is read
     licence: ClassVar[str] = ""  # of the published weights, as their authors state it; "": not recorded here
     cost: ClassVar[float] = 0.0  # measured seconds of two CPU cores per second of audio, for plans
 
@@ -130,6 +131,11 @@ class ExpertSettings(Resampled):
     def parameters(self) -> int:
         """Number of frozen parameters, as counted by the model's authors."""
         return 0
+
+    @property
+    def rates(self) -> str:
+        """Sizes and rates of the frames, for plans."""
+        return f"{self.dim}-d, {self.frames_per_second:.2f} frames/s at {self.rate} Hz"
 
     def count_parameters(self) -> int:
         """Return the number of frozen parameters of the network that `load_network` loads."""

@@ -19,9 +19,11 @@ import numpy as np
 from data_tools.audio.members import size_of
 from data_tools.audio.read import AudioError
 from data_tools.cli import SHOWN, counted, each, progress, ranks
+from data_tools.embeddings import Vectors, read_vectors
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.experts.base import Device, ExpertSettings, Frames
+from system.experts.embedding_file import EmbeddingFile
 from system.experts.waveform import Waveform
 from system.features.bank import Bank, open_bank
 from system.features.contents import ContentKeys
@@ -52,7 +54,7 @@ class Features:
     the expert's name.
     """
 
-    banks: Mapping[str, "Bank | AudioFiles | PieceBank"]
+    banks: Mapping[str, "Bank | AudioFiles | PieceBank | Vectors"]
     keys: dict[str, str] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     grids: dict[str, Grid] = field(default_factory=dict)
@@ -65,6 +67,7 @@ class Features:
         """Yield a line per expert: the number of its series, their dimension, and where they are."""
         for name, bank in self.banks.items():
             where = f"in {bank.folder}" if isinstance(bank, Bank) else "decoded from the audio files for each batch"
+            where = "read from files of embeddings" if isinstance(bank, Vectors) else where
             count = len(bank.keys()) if isinstance(bank, Bank) else len(set(self.keys.values()))
             yield f"{name}: {count} series of dimension {bank.dim} {where}"
 
@@ -124,6 +127,23 @@ def _from_files(
     return features
 
 
+def _from_embeddings(clips: Collection[Clip], name: str, expert: EmbeddingFile, strict: bool) -> Features:
+    """Return the embeddings of clips in files. No audio is read: the key of a clip is the name of its embedding."""
+    vectors = read_vectors(expert.files, "clip")
+    features = Features({name: vectors}, grids={name: Grid(1 / expert.frames_per_second, expert.first_centre)})
+    for clip in clips:
+        if key := vectors.name_of(clip):
+            features.keys[clip.id] = key
+        else:
+            features.broken[clip.id] = expert.absent(clip)
+    if features.broken:
+        first = next(iter(features.broken.values()))
+        if strict:
+            raise KitError(first)
+        log.warning("skipped %s without an embedding, first: %s", counted(len(features.broken), "clip"), first)
+    return features
+
+
 def build_features(
     clips: Collection[Clip],
     experts: Mapping[str, ExpertSettings],
@@ -157,6 +177,8 @@ def build_features(
     from system.compute.device import device_of
     from system.compute.distributed import on_first
 
+    if len(experts) == 1 and isinstance(expert := next(iter(experts.values())), EmbeddingFile):
+        return _from_embeddings(clips, next(iter(experts)), expert, strict)
     if not any(isinstance(expert, Waveform) for expert in experts.values()):
         waveforms = "bank"
     if waveforms == "auto":

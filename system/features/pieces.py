@@ -6,6 +6,7 @@ Frames of pieces of recordings, which are cut by a sliding window.
 from collections.abc import Sequence
 from math import ceil
 
+from data_tools.embeddings import Vectors
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.features.build import Features
@@ -38,5 +39,9 @@ def pieces_of(
         key = features.keys[recording.id]
         keys |= {name: f"{key}{MARK}{number}" for number, name in enumerate(names)}
         pieces.append([recording.model_copy(update={"id": name, "seconds": seconds}) for name in names])
-    banks = {name: PieceBank(bank, features.grids[name], seconds, hop) for name, bank in features.banks.items()}
+    banks = {}
+    for name, bank in features.banks.items():
+        if isinstance(bank, Vectors):
+            raise KitError("windows need embeddings over time, not one per recording; use another model")
+        banks[name] = PieceBank(bank, features.grids[name], seconds, hop)
     return pieces, Features(banks, keys, {}, features.grids)

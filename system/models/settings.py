@@ -4,17 +4,22 @@ The settings of a model in a recipe: its encoders of clips and captions, and its
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
 from data_tools.documents.strict import Strict, mistakes
+from data_tools.embeddings import Kind, read_vectors
 from data_tools.errors import KitError
-from system.models.audio import Audio
+from system.models.audio import Audio, AudioEmbeddings
 from system.models.base import EncoderKind
 from system.models.published import settings_of
 from system.models.score import Score
-from system.models.text import Text
+from system.models.text import Text, TextEmbeddings
+
+Files = Annotated[list[str], Field(min_length=1)]
+OF_EMBEDDINGS = (AudioEmbeddings, TextEmbeddings)  # kinds that read what another program computed
 
 
 class Model(Strict):
@@ -90,6 +95,12 @@ class Model(Strict):
         """
         return next((name for name, part, _ in self._encoders if not part.is_published), None)
 
+    @property
+    def embedding_files(self) -> dict[str, Path]:
+        """Dict from the key of each file of embeddings by another program, such as model.text.files.0, to the file."""
+        given = {name: part.files for name, part, _ in self._encoders if isinstance(part, OF_EMBEDDINGS)}
+        return {f"model.{name}.files.{i}": Path(one) for name, files in given.items() for i, one in enumerate(files)}
+
     def missing_files(self) -> list[str]:
         """Return an error message for each missing weight file of the encoders.
 
@@ -110,26 +121,62 @@ class PublishedModel(Strict):
     model: str  # hub name or folder
 
 
+class EmbeddingsModel(Strict):
+    """Embeddings that another program computed, compared by their cosine. It stands for all settings of two encoders of
+    kind `embeddings`, which runs store. It needs no training, and no audio."""
+
+    kind: Literal["embeddings"]
+    audio: str | Files  # file or files with the embeddings of clips (.npz, .parquet or .npy)
+    text: str | Files  # file or files with the embeddings of captions and queries
+    model: str = "another model"  # that computed them, as declared in a package
+    model_parameters: Annotated[int, Field(ge=0)] = 0  # of that model; 0: not counted
+
+
 def _form(values: object) -> str:
     """Return the tag of the form of a recipe's model."""
-    return "published" if isinstance(values, dict) and values.get("kind") == "published" else "model"
+    kind = values.get("kind") if isinstance(values, dict) else None
+    return kind if kind in ("published", "embeddings") else "model"
 
 
-def _complete(model: Model | PublishedModel) -> Model:
+def _complete(model: Model | PublishedModel | EmbeddingsModel) -> Model:
     """Return a model with the settings of its encoders and score."""
     if isinstance(model, Model):
         return model
+    settings = _of_published(model) if isinstance(model, PublishedModel) else _of_embeddings(model)
+    return Model.model_validate(settings)
+
+
+def _of_published(model: PublishedModel) -> dict[str, Any]:
+    """Return the settings of a published model. Raises ValidationError with the message of settings_of."""
     try:
-        return Model.model_validate(settings_of(model.model))
+        return settings_of(model.model)
     except KitError as error:
         raise cast(ValidationError, mistakes([(("model",), str(error))])) from error
+
+
+def _of_embeddings(model: EmbeddingsModel) -> dict[str, Any]:
+    """Return the settings of a model given by embeddings. Raises ValidationError with the messages of read_vectors."""
+    kinds: dict[str, Kind] = {"audio": "clip", "text": "caption"}
+    settings: dict[str, Any] = {"score": {"kind": "cosine"}}
+    for name, kind in kinds.items():
+        given = getattr(model, name)
+        files = [given] if isinstance(given, str) else given
+        try:
+            dim = read_vectors(files, kind).dim
+        except KitError as error:
+            raise cast(ValidationError, mistakes([((name,), str(error))])) from error
+        settings[name] = {"kind": "embeddings", "files": files, "dim": dim, "model": model.model}
+    settings["audio"]["model_parameters"] = model.model_parameters
+    return settings
 
 
 if TYPE_CHECKING:
     RecipeModel = Model
 else:
     RecipeModel = Annotated[
-        Annotated[Model, Tag("model")] | Annotated[PublishedModel, Tag("published")],
+        Annotated[Model, Tag("model")]
+        | Annotated[PublishedModel, Tag("published")]
+        | Annotated[EmbeddingsModel, Tag("embeddings")],
         Discriminator(_form),
         AfterValidator(_complete),
     ]

@@ -46,7 +46,7 @@ def data_lines(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator[
         content, file = contents[name], f"{source.manifest} [{source.split}]"
         if content.clips:
             yield Row("data", name, f"{file}  {_sizes(source, content)}")
-            yield from _problems_of_clips(name, source, content)
+            yield from _problems_of_clips(name, source, content, recipe.model.audio.reads_clips)
         elif Path(source.manifest).exists():
             yield Row("data", name, f"{file}  no clips")
             yield Problem(MISSING, f"data {name}", f"{source.manifest} has no clip of split {source.split}")
@@ -66,13 +66,14 @@ def _sizes(source: schema.Source, content: Content) -> str:
     return sizes
 
 
-def _problems_of_clips(name: str, source: schema.Source, content: Content) -> Iterator[Problem]:
-    """Yield the problems of a data source: missing clips, audio or moments."""
+def _problems_of_clips(name: str, source: schema.Source, content: Content, is_read: bool) -> Iterator[Problem]:
+    """Yield the problems of a data source: missing clips, audio or moments. is_read: Whether audio is read."""
     where = f"data {name}"
     if few := few_clips(source, len(content.clips)):
         yield Problem(MISSING, where, f"only {few}")
-    absent = _absent_audio(content.clips)
-    if (unknown := content.silent) and absent:
+    absent = _absent_audio(content.clips) if is_read else ""
+    unknown = content.silent if is_read else 0
+    if unknown and absent:
         cure = "python -m data_tools check names them"
         yield Problem(MISSING, where, f"audio of {counted(unknown, 'clip', ',')}; {cure}")
     elif unknown:
@@ -150,11 +151,10 @@ def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row |
             )
             yield Row("features", name, files)
             continue
-        rate = f"{expert.dim}-d, {expert.frames_per_second:.2f} frames/s at {expert.rate} Hz"
         size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {about(seconds * expert.cost)} on two CPU cores"
         licence = f", licence of the weights: {expert.licence}" if expert.licence else ""
         known = size if seconds else "disk unknown until the data is present"
-        yield Row("features", name, f"{rate}, {known}{licence}")
+        yield Row("features", name, f"{expert.rates}, {known}{licence}" if expert.reads_clips else expert.rates)
         for path in expert.weight_files().values():
             if cure := cure_of(path, expert.weight_source()):
                 yield Problem(MISSING, str(path), cure)

@@ -244,7 +244,8 @@ def require_known(queries: Sequence[Query], unknown: Collection[str]) -> None:
     if named := [query for query in queries if query.text in unknown]:
         raise KitError(
             f"the model knows no word of {counted(len(named), 'query')}, first {named[0].id} "
-            f"({named[0].text[:60]!r}); reword them, use a pre-trained text encoder, or rank with --allow-unknown"
+            f"({named[0].text[:60]!r}); reword them, use a pre-trained text encoder, rank with --allow-unknown, or, "
+            "for embeddings of another model, add those of all queries to its file"
         )
 
 

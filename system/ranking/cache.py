@@ -36,7 +36,7 @@ from system.moments.windows import Grid
 from system.networks.weights import weights_sha256
 from system.ranking.embedding import embed_in_blocks
 from system.ranking.listing import Listed
-from system.ranking.model import ClipSource, ModelPool
+from system.ranking.model import ClipSource, KnownFeatures, ModelPool
 
 # C clips, L frames, D embedding
 
@@ -196,6 +196,23 @@ class CachedEmbeddings(ClipSource):
         if not self.settings.score.of_series:
             return Embedded(values)
         return Ragged(values, torch.tensor([len(frames) for frames in series], device=device))
+
+
+class FileEmbeddings(CachedEmbeddings):
+    """Embeddings that another program computed. They are read from its files, and no audio is read."""
+
+    def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
+        """Return the embeddings of the clips that have one. Raises KitError if no clip has one."""
+        features = self.features(model, listed.clips)
+        if not features.keys:
+            first_error = features.broken[listed.clips[0].id]
+            raise KitError(f"none of {counted(len(listed.clips), 'clip')} has an embedding, first {first_error}")
+        skipped = {clip.path: features.broken[clip.id] for clip in listed.clips if clip.id in features.broken}
+        return KnownFeatures(features).open(model, listed._replace(others={**skipped, **listed.others}))
+
+    def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
+        """Return the embeddings of clips."""
+        return build_features(clips, self._experts, self.banks)
 
 
 def _series_of(embedded: Embeddings) -> list[np.ndarray]:

@@ -1,4 +1,7 @@
-"""Ranking by the mean of teachers' cosines. Never imports torch."""
+"""Ranking by the mean of teachers' cosines.
+
+Never imports torch.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal

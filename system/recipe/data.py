@@ -50,7 +50,9 @@ class Data:
 
     def quick_sha256(self, clip: Clip) -> str:
         """Return the quick_sha256 of a readable clip's file. It is the key of waveforms that are read from files."""
-        return self.features.keys[clip.id] if self.features.waveforms == "files" else quick_key(clip.path)
+        if self.features.waveforms == "files":
+            return self.features.keys[clip.id]
+        return quick_key(clip.path) if container_of(clip.path).is_file() else ""  # embeddings need no audio
 
     def shared(self, some: list[str], others: list[str]) -> int:
         """Count the clips of the data sources `others` that are also in the data sources `some`.
@@ -107,7 +109,8 @@ def load_data(
     for name, source in recipe.data.items():
         if count_and_cure := few_clips(source, len(clips[name])):
             log.warning("data source %s: too few clips: %s has %s", name, source.manifest, count_and_cure)
-        if not any(container_of(clip.path).is_file() for clip in clips[name]):
+        is_read = recipe.model.audio.reads_clips
+        if is_read and not any(container_of(clip.path).is_file() for clip in clips[name]):
             _refuse_source(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
     augmentations = read_augmentations(recipe, clips)
     for stage, augmentation in augmentations.items():

@@ -93,7 +93,7 @@ class EmbeddingsTeacher(Strict):
     followed by # and the caption's number from 1) and `embedding`, one row each. Its training clips are unknown."""
 
     kind: Literal["embeddings"]
-    file: str  # .npz
+    file: str  # .npz or .parquet
     trained_on_test: Literal["acknowledged"]  # its model may have been trained on clips that are ranked
 
 
@@ -256,13 +256,14 @@ class Recipe(Strict):
 
     @property
     def data_files(self) -> dict[str, Path]:
-        """Dict of the paths of the manifest and the moments file of each data source.
+        """Dict of the paths of the manifest and the moments file of each data source, and of files of embeddings.
 
-        The manifest of a source NAME has the key NAME, its moments file the key NAME.moments.
+        The manifest of a source NAME has the key NAME, its moments file the key NAME.moments. Files of embeddings have
+        keys such as model.text.files.0.
         """
         manifests = {name: Path(source.manifest) for name, source in self.data.items()}
         moments = {f"{name}.moments": Path(source.moments) for name, source in self.data.items() if source.moments}
-        return manifests | moments
+        return manifests | moments | self.model.embedding_files
 
     @property
     def trained_on(self) -> list[str]:

@@ -216,7 +216,7 @@ def _path_changes(run: Run, started_in: str | None) -> list[str]:
     audio, text = recipe.model.audio, recipe.model.text
     named = {f"model.audio.{name}": getattr(audio, name) for name in audio.file_settings}
     named |= {f"model.text.{name}": getattr(text, name) for name in text.file_settings}
-    for expert_name, expert in audio.experts.items():
+    for expert_name, expert in audio.experts.items() if "experts" in type(audio).model_fields else ():
         files = {*expert.weight_files(), *(["model"] if expert.hub_model is not None else [])}
         named |= {f"model.audio.experts.{expert_name}.{name}": getattr(expert, name) for name in files}
     named["banks"] = recipe.banks

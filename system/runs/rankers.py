@@ -15,7 +15,7 @@ from submission.formats.score_matrix import read_scores
 from system.batches.teachers import Taught
 from system.models.moment_score import MomentScore
 from system.ranking.base import RankEntry, Ranker
-from system.ranking.cache import CachedEmbeddings, cache_folder, frame_banks
+from system.ranking.cache import CachedEmbeddings, FileEmbeddings, cache_folder, frame_banks
 from system.ranking.checkpoint import RankBlind
 from system.ranking.listing import Listed, list_clips
 from system.ranking.model import ModelRanker, Windows
@@ -131,7 +131,9 @@ def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> Mode
         windows = _windows_of(trained, trained.model.score)
     return ModelRanker(
         trained.model,
-        CachedEmbeddings(settings, Path(trained.recipe.banks), cache),
+        (CachedEmbeddings if settings.audio.reads_clips else FileEmbeddings)(
+            settings, Path(trained.recipe.banks), cache
+        ),
         trained.facts.document(),
         trained.facts.checkpoint,
         score=settings.score,

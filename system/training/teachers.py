@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from data_tools.embeddings import Kind, Vectors, read_vectors
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, caption_queries
 from system.batches.teachers import Taught, Teachers, caption_key
@@ -48,50 +49,41 @@ def open_teachers(
 
 
 class _Table:
-    """Embeddings in memory, by key."""
+    """Embeddings of a file, by the keys of clips or captions."""
 
-    def __init__(self, rows: Mapping[str, np.ndarray]) -> None:
-        self.rows = rows
+    def __init__(self, vectors: Vectors, names: Mapping[str, str]) -> None:
+        """names: Dict from key to the name of the embedding in the file."""
+        self._vectors, self._names = vectors, names
 
     def read(self, key: str) -> np.ndarray:
-        """Return the embedding, (1, D), that is stored under a key."""
-        return self.rows[key][None]
+        """Return the embedding, (1, D), of a key."""
+        return self._vectors.read(self._names[key])
 
 
 def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -> Taught:
-    """Read a teacher's embeddings of clips and captions from a file (.npz).
+    """Read a teacher's embeddings of clips and captions from a file.
 
     Raises KitError if any embedding is missing, and for another file format.
     """
-    hint = "write such a file with python -m system embeddings"
-    if path.suffix != ".npz":
-        raise KitError(f"teacher {name}: {path} is not an .npz file of embeddings; {hint}")
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-            kinds, ids, values = (content[key] for key in ("kind", "id", "embedding"))
-            by_id = {(str(kind), str(id)): row for kind, id, row in zip(kinds, ids, values, strict=True)}
-        if values.ndim != 2 or not np.isfinite(values.astype(np.float32)).all():
-            raise ValueError("the embeddings are not a matrix of finite numbers")
-    except Exception as error:  # numpy and zipfile raise many kinds for a damaged header or member
-        raise KitError(f"teacher {name}: {path} cannot be read as embeddings ({error}); {hint}") from error
-
-    def row(kind: str, id: str) -> np.ndarray:
-        """Return the embedding of a clip or caption. Raises KitError if it is missing."""
-        if (kind, id) not in by_id:
-            raise KitError(
-                f"teacher {name}: {path} has no embedding of the {kind} {id}; "
-                "write it again with all clips and captions of the recipe"
-            )
-        found: np.ndarray = by_id[kind, id].astype(np.float32)
-        return found
-
-    sounds = {data.features.keys[clip.id]: row("clip", clip.id) for clip in clips}
-    captions = {
-        caption_key(clip, number): row("caption", query.id)
-        for clip in clips
-        for number, query in enumerate(caption_queries([clip]))
+    names: dict[Kind, dict[str, str]] = {
+        "clip": {data.features.keys[clip.id]: clip.id for clip in clips},
+        "caption": {
+            caption_key(clip, number): query.id
+            for clip in clips
+            for number, query in enumerate(caption_queries([clip]))
+        },
     }
-    return Taught(_Table(sounds), _Table(captions))
+    tables = []
+    for kind, named in names.items():
+        try:
+            vectors = read_vectors([path], kind, "id")
+        except KitError as error:
+            raise KitError(f"teacher {name}: {error}") from error
+        if absent := next((one for one in named.values() if one not in vectors), None):
+            cure = "write it again with all clips and captions of the recipe"
+            raise KitError(f"teacher {name}: {path} has no embedding of the {kind} {absent}; {cure}")
+        tables.append(_Table(vectors, named))
+    return Taught(*tables)
 
 
 def taught(

@@ -414,11 +414,11 @@ def test_incomplete_embeddings_files_are_refused(
     clip = next(clip for clip in read_manifest(world) if clip.split == "development")
     for content, said in (
         (
-            {"kind": np.array(["clip"]), "id": np.array([clip.id]), "embedding": np.ones((1, 3))},
+            {"kind": np.array(["clip", "caption"]), "id": np.array([clip.id, "x#1"]), "embedding": np.ones((2, 3))},
             "has no embedding of the",
         ),
         ({"kind": np.array(["clip"])}, "cannot be read as embeddings"),
-        ({"kind": np.array(["clip"]), "id": np.array(["x"]), "embedding": np.full((1, 3), np.nan)}, "finite numbers"),
+        ({"kind": np.array(["clip"]), "id": np.array(["x"]), "embedding": np.full((1, 3), np.nan)}, "not finite"),
     ):
         np.savez(file, **content)
         assert main([*argv[:3], str(tmp_path / f"run{len(said)}")]) == 1
@@ -437,9 +437,9 @@ def test_damaged_embeddings_file_is_refused(tmp_path: Path) -> None:
     changed = [whole[:at] + bytes([n]) * 60 + whole[at + 60 :] for n in (0, 7, 255)]
     for content in (b"", array.read_bytes(), *changed, whole[:-9]):
         file.write_bytes(content)
-        with pytest.raises(KitError, match=r"^teacher other: \S+e.npz cannot be read as embeddings \(.+\); write such"):
+        with pytest.raises(KitError, match=r"^teacher other: \S+e.npz: cannot be read as embeddings \(.+\); see the"):
             _read_embeddings("other", file, [], SimpleNamespace())  # type: ignore[arg-type]
-    with pytest.raises(KitError, match=r"^teacher other: \S+e.npy is not an .npz file of embeddings; write such"):
+    with pytest.raises(KitError, match=r"^teacher other: \S+e.txt: no such file; write the id of every row"):
         _read_embeddings("other", array, [], SimpleNamespace())  # type: ignore[arg-type]
 
 

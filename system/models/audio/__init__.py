@@ -13,6 +13,7 @@ from system.models.audio.crnn import Crnn as Crnn
 from system.models.audio.crnn import Gru as Gru
 from system.models.audio.eat import Eat as Eat
 from system.models.audio.efficientat import EfficientAT as EfficientAT
+from system.models.audio.embeddings import AudioEmbeddings as AudioEmbeddings
 from system.models.audio.expert_heads import ExpertHeads as ExpertHeads
 from system.models.audio.frame_transformer import FrameTransformer as FrameTransformer
 from system.models.audio.hub_frames import HubFrames as HubFrames

@@ -34,6 +34,11 @@ class AudioSettings(EncoderKind):
             ...
 
     @property
+    def reads_clips(self) -> bool:
+        """Whether the files of clips are read, so that they must exist."""
+        return any(expert.reads_clips for expert in self.experts.values())
+
+    @property
     def training_frames(self) -> int | None:
         """Maximum number of frames per clip in training, in frames of the encoder's expert; None: no limit.
 

@@ -1,4 +1,7 @@
-"""Unchanged frames of hub models: settings. Never imports torch."""
+"""Unchanged frames of hub models: settings.
+
+Never imports torch.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal

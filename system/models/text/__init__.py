@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from data_tools.documents.strict import closed_list
 from system.models.text.base import TextSettings
 from system.models.text.embedding_gemma import EmbeddingGemmaText as EmbeddingGemmaText
+from system.models.text.embeddings import TextEmbeddings as TextEmbeddings
 from system.models.text.feature_files import TextFeatureFiles as TextFeatureFiles
 from system.models.text.pe_audio import PeAudioText as PeAudioText
 from system.models.text.pretrained import Clap as Clap

@@ -1,4 +1,7 @@
-"""EmbeddingGemma 2's text encoder: settings. Never imports torch."""
+"""EmbeddingGemma 2's text encoder: settings.
+
+Never imports torch.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal

@@ -1,4 +1,7 @@
-"""PE-AV's text encoder: settings. Never imports torch."""
+"""PE-AV's text encoder: settings.
+
+Never imports torch.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal

@@ -1,0 +1,138 @@
+"""Embeddings of clips or texts in files.
+
+Embeddings that a program computed, one per clip or text, in .npz, .parquet or .npy files.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from data_tools.errors import KitError, first_line
+from data_tools.files import read_text, require_file
+from data_tools.manifest import Clip
+
+# N rows, D values of an embedding
+
+Kind = Literal["clip", "caption"]
+NAME_COLUMNS: dict[Kind, str] = {"clip": "id", "caption": "text"}  # the column that names a row
+HINT = "see the section Embeddings of another model in system/GUIDE.md"
+
+
+class Vectors:
+    """Embeddings by name, which are read like a bank: every one is a series (1, D) float32."""
+
+    threads = None  # reading takes no computation
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, rows: Mapping[str, np.ndarray], dim: int) -> None:
+        """rows: Dict from name to embedding (D,). dim: D."""
+        self._rows, self.dim = rows, dim
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._rows
+
+    def name_of(self, clip: Clip) -> str | None:
+        """Return the name of a clip's embedding: its id, or else its file name. None if it has no embedding."""
+        return next((name for name in (clip.id, clip.file_name) if name in self._rows), None)
+
+    def rows_of(self, name: str) -> int:
+        """Return the number of rows of an embedding, which is 1."""
+        return 1
+
+    def read(self, name: str) -> np.ndarray:
+        """Return the embedding (1, D) float32 of a name. Raises KeyError for an unknown name."""
+        return self._rows[name][None].astype(np.float32)
+
+    def part(self, name: str, first: int, count: int) -> np.ndarray:
+        """Return the embedding (1, D) of a name; see Bank.part."""
+        return self.read(name)[first : first + count]
+
+
+def read_vectors(files: Sequence[Path | str], kind: Kind, column: str | None = None) -> Vectors:
+    """Read the embeddings of clips or captions from files. The last files are kept in memory.
+
+    .npz: Arrays `embedding` (N, D) and `id` (for clips) or `text` (for captions), and optionally `kind`, clip or
+    caption; `python -m system embeddings` writes such a file. .parquet: The same columns. .npy: The array (N, D); the
+    file NAME.txt next to it has a name per line.
+
+    kind: Rows that are read, if a file has the array `kind`. column: Array of the names; None: that of `kind`.
+    Raises KitError for other files, values that are not finite, files of different D, and a name with two embeddings.
+    """
+    for file in files:
+        require_file(Path(file), HINT)
+    states = tuple((str(file), Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in files)
+    return _read(states, kind, column or NAME_COLUMNS[kind])
+
+
+@lru_cache(maxsize=4)
+def _read(files: tuple[tuple[str, int, int], ...], kind: Kind, column: str) -> Vectors:
+    """Read files, each given by its path, size and time of change."""
+    rows: dict[str, np.ndarray] = {}
+    widths: dict[int, str] = {}
+    for file, _, _ in files:
+        if (read := _READERS.get(Path(file).suffix)) is None:
+            raise KitError(f"{file}: is no .npz, .parquet or .npy file of embeddings; {HINT}")
+        try:
+            names, values = read(Path(file), kind, column)
+            _require_matrix(names, values)
+        except KitError:
+            raise
+        except Exception as error:  # readers of damaged files raise many kinds
+            reason = f"no {error}" if isinstance(error, KeyError) else first_line(error)
+            raise KitError(f"{file}: cannot be read as embeddings ({reason}); {HINT}") from error
+        widths[values.shape[1]] = file
+        for name, row in zip(names, values, strict=True):
+            if not np.array_equal(rows.setdefault(name, row), row):
+                raise KitError(f"{file}: has a second embedding of {name[:60]!r}; give each {kind} one {column}")
+    if len(widths) > 1:
+        sizes = " and ".join(f"{file} ({size} values)" for size, file in widths.items())
+        raise KitError(f"embeddings of different sizes: {sizes}; give files of one model")
+    return Vectors(rows, *widths)
+
+
+def _require_matrix(names: Sequence[str], values: np.ndarray) -> None:
+    """Raise ValueError unless the values are a matrix of finite numbers with a row per name."""
+    if not len(values):
+        raise ValueError("has no row")
+    if values.ndim != 2 or values.dtype.kind not in "fiu" or 0 in values.shape:
+        raise ValueError(f"embedding is {values.dtype} of shape {values.shape}, not a matrix of numbers")
+    if len(names) != len(values):
+        raise ValueError(f"{len(names):,} names for {len(values):,} embeddings")
+    with np.errstate(over="ignore"):
+        if not np.isfinite(values.astype(np.float32)).all():
+            raise ValueError("has values that are not finite")
+
+
+def _of_npz(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
+    """Read the names and embeddings of a kind from a .npz file."""
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+        names, values = content[column], content["embedding"]
+        chosen = content["kind"] == kind if "kind" in content else slice(None)
+    return list(map(str, names[chosen].tolist())), values[chosen]
+
+
+def _of_parquet(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
+    """Read the names and embeddings of a kind from a .parquet file."""
+    import pyarrow.compute
+    from pyarrow import parquet
+
+    present = parquet.read_schema(path).names
+    if missing := {column, "embedding"} - set(present):
+        raise ValueError(f"no column {min(missing)}")
+    table: Any = parquet.read_table(path, columns=[column, "embedding", *(["kind"] if "kind" in present else [])])
+    if "kind" in present:
+        table = table.filter(pyarrow.compute.equal(table["kind"], kind))
+    return list(map(str, table[column].to_pylist())), np.stack(table["embedding"].to_numpy())
+
+
+def _of_npy(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
+    """Read the embeddings in a .npy file, and their names from the text file next to it."""
+    names = path.with_suffix(".txt")
+    require_file(names, f"write the {column} of every row of {path} there, one per line")
+    return read_text(names).removesuffix("\n").split("\n"), np.load(path, allow_pickle=False)
+
+
+_READERS = {".npz": _of_npz, ".parquet": _of_parquet, ".npy": _of_npy}

@@ -1,0 +1,83 @@
+"""Given embeddings of clips, as frames.
+
+Embeddings of clips that another program computed, in place of an expert's frames. Never imports torch.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from data_tools.documents.lines import Text
+from data_tools.documents.strict import Size
+from data_tools.embeddings import HINT, read_vectors
+from data_tools.errors import KitError
+from data_tools.manifest import Clip
+from system.experts.base import ExpertSettings, Frames
+
+if TYPE_CHECKING:
+    import torch
+
+
+class EmbeddingFile(ExpertSettings):
+    """Embeddings of clips in files; no audio is read. Rows are found by the clip's id, or else its file name."""
+
+    computed: ClassVar[bool] = False
+    reads_clips: ClassVar[bool] = False
+    dtype: ClassVar[str] = "float32"
+
+    kind: Literal["embedding_file"]
+    files: Annotated[list[str], Field(exclude=True)]  # .npz, .parquet or .npy; their checksums identify them
+    values: Size  # of an embedding
+    model: Text  # that computed them, as declared in a package
+    model_parameters: int = 0  # of that model; 0: not counted
+
+    rate: ClassVar[int] = 0  # no audio is read
+    frames_per_second: ClassVar[float] = 1 / 30  # one embedding per clip; plans take clips of 30 s
+
+    @property
+    def dim(self) -> int:
+        """Number of values in an embedding."""
+        return self.values
+
+    @property
+    def rates(self) -> str:
+        """Size of the embeddings, for plans."""
+        return f"{self.dim}-d, one per clip, read from {' and '.join(self.files)}"
+
+    @property
+    def parameters(self) -> int:
+        """Number of the model's parameters."""
+        return self.model_parameters
+
+    @property
+    def pretrained(self) -> str | None:
+        """Name of the model that computed the embeddings."""
+        return self.model
+
+    def weight_files(self) -> dict[str, Path]:
+        """Return the files of embeddings, by numbers."""
+        return {f"files.{number}": Path(file) for number, file in enumerate(self.files)}
+
+    def weight_source(self) -> str:
+        """Describe where to get missing files."""
+        return f"write it with the program of your model; {HINT}"
+
+    def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
+        """Return why a clip has no embedding; None if it has one, or a file is missing."""
+        if not all(path.is_file() for path in self.weight_files().values()):
+            return None
+        try:
+            vectors = read_vectors(self.files, "clip")
+        except KitError as error:
+            return True, str(error)
+        return None if vectors.name_of(clip) else (True, self.absent(clip))
+
+    def absent(self, clip: Clip) -> str:
+        """Return the message on a clip without an embedding."""
+        files = " and ".join(self.files)
+        return f"{files}: no embedding of {clip.id}, by this id or its file name; write it again with all clips"
+
+    def load(self, device: "torch.device") -> Frames:
+        """Return a function that returns its input unchanged, since embeddings are read from files."""
+        return lambda waves: waves

@@ -1,0 +1,70 @@
+"""Given embeddings of clips.
+
+Embeddings of clips that another program computed. Never imports torch.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from data_tools.documents.lines import Text
+from data_tools.documents.strict import Size
+from system.experts.embedding_file import EmbeddingFile
+from system.models.audio.base import AudioSettings, Encoder
+
+EXPERT = "embeddings"
+
+
+class AudioEmbeddings(AudioSettings):
+    """Embeddings of clips that another program computed, unchanged. No audio is read. A clip is found by its id, or
+    else by its file name."""
+
+    kind: Literal["embeddings"]
+    files: Annotated[list[str], Field(min_length=1)]  # .npz, .parquet or .npy
+    dim: Size  # values of an embedding
+    model: Text  # that computed them, as declared in a package
+    model_parameters: Annotated[int, Field(ge=0)] = 0  # of that model; 0: not counted
+
+    file_settings: ClassVar[frozenset[str]] = frozenset({"files"})
+
+    @property
+    def experts(self) -> dict[str, EmbeddingFile]:
+        """The files as an expert."""
+        expert = EmbeddingFile(
+            kind="embedding_file",
+            files=self.files,
+            values=self.dim,
+            model=self.model,
+            model_parameters=self.model_parameters,
+        )
+        return {EXPERT: expert}
+
+    @property
+    def is_published(self) -> bool:
+        """Always True: embeddings need no training."""
+        return True
+
+    def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
+        """Yield an error if the embeddings of texts have another size."""
+        if out != self.dim:
+            yield "dim", f"embeddings of clips have {self.dim} values, those of texts {out}; give files of one model"
+
+    def build(self, out: int) -> Encoder:
+        """Build the encoder, which has no weights."""
+        from torch import nn
+
+        from system.models.audio.encoder import AudioEncoder
+        from system.models.batch import Series
+        from system.models.embeddings import Embedded
+
+        class AudioEmbeddingsEncoder(AudioEncoder):
+            def forward(self, audio: dict[str, Series]) -> Embedded:
+                """Return the embeddings of the clips of a batch."""
+                return Embedded(audio[EXPERT].values[:, 0])
+
+            def parts(self) -> dict[str, nn.Module]:
+                """Return no part, since nothing is trained."""
+                return {}
+
+        return AudioEmbeddingsEncoder()

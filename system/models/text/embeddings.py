@@ -1,0 +1,59 @@
+"""Given embeddings of texts: settings.
+
+Embeddings of texts that another program computed. Never imports torch.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from data_tools.documents.lines import Text
+from data_tools.documents.strict import Size
+from data_tools.embeddings import HINT
+from system.models.base import Facts
+from system.models.text.base import Encoder, TextSettings
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TextEmbeddings(TextSettings):
+    """Embeddings of captions and queries that another program computed, unchanged. A text is found by its words, as the
+    manifest or the list of queries has them."""
+
+    kind: Literal["embeddings"]
+    files: Annotated[list[str], Field(min_length=1)]  # .npz, .parquet or .npy
+    dim: Size  # values of an embedding
+    model: Text  # that computed them, as declared in a package
+
+    file_settings: ClassVar[frozenset[str]] = frozenset({"files"})
+
+    @property
+    def is_trained(self) -> bool:
+        """Always False."""
+        return False
+
+    @property
+    def is_published(self) -> bool:
+        """Always True: embeddings need no training."""
+        return True
+
+    def build(self, vocabulary: list[str], banks: Path) -> Encoder:
+        """Build the encoder, which has no weights. Raises KitError for files that are no embeddings of texts."""
+        from system.models.text.embeddings_encoder import TextEmbeddingsEncoder
+
+        return TextEmbeddingsEncoder(self.files)
+
+    def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
+        """Return a network without weights, and a function that returns one embedding."""
+        import torch
+
+        return torch.nn.Identity(), lambda: torch.zeros(1, self.dim)
+
+    def plan_facts(self) -> Facts:
+        """Return a description of the encoder for the verb `check`, and a list of its missing files."""
+        absent = [file for file in self.files if not Path(file).is_file()]
+        cure = f"write it with the program of your model; {HINT}"
+        return f"{self.dim}-d, read from {' and '.join(self.files)}", [(file, cure) for file in absent]

@@ -1,0 +1,58 @@
+"""Given embeddings of texts: encoder.
+
+Embeddings of texts that another program computed.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from data_tools.cli import counted
+from data_tools.embeddings import read_vectors
+from data_tools.errors import KitError
+from system.experts.base import file_sha256
+from system.models.embeddings import Embedded
+from system.models.text.encoder import TextEncoder
+
+
+class TextEmbeddingsEncoder(TextEncoder):
+    """Texts -> their embeddings (N, D) in files of another program."""
+
+    caches_texts = False
+
+    def __init__(self, files: Sequence[str]) -> None:
+        """files: See read_vectors, whose errors are raised."""
+        super().__init__()
+        self._files = files
+        self._vectors = read_vectors(files, "caption")
+
+    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+        """Return the embeddings of some texts. Raises KitError for a text without one."""
+        self.prepare(texts)
+        values = np.concatenate([self._vectors.read(text) for text in texts])
+        return Embedded(torch.from_numpy(values).to(self.device))
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return zeros: nothing is padded."""
+        return [0] * len(texts)
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        """Raise KitError if a text has no embedding."""
+        if absent := self.unreadable(list(dict.fromkeys(texts))):
+            missing = f"no embedding of {counted(len(absent), 'text')}, first {absent[0][:80]!r}"
+            raise KitError(f"{' and '.join(self._files)}: {missing}; write it again with all captions and queries")
+
+    def identity(self) -> str:
+        """Return a checksum of the files."""
+        return hashlib.sha256("".join(file_sha256(Path(file)) for file in self._files).encode()).hexdigest()
+
+    def unreadable(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts without an embedding."""
+        return [text for text in texts if text not in self._vectors]
+
+    def unknown_words(self, text: str) -> list[str]:
+        """Return an empty list, since texts are found as a whole."""
+        return []

@@ -1,0 +1,232 @@
+"""Embeddings of another program as a model: scores by hand, forms of files, blind sets, files that do not fit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+import tiny
+from pyarrow import parquet
+
+from data_tools.embeddings import read_vectors
+from data_tools.errors import KitError
+from data_tools.manifest import Clip, write_manifest
+from submission.formats.score_matrix import read_scores
+from system.__main__ import main
+from system.recipe.load import RecipeError, load_recipe
+
+CLIPS, DIM = 12, 5
+SPLITS = ["validation", "evaluation"]
+
+
+def texts_of(number: int) -> list[str]:
+    return [f"sound {number}", f"noise {number}, far away"]
+
+
+def clips_in(folder: Path) -> list[Clip]:
+    """Clips whose audio is not on this machine, in two splits."""
+    facts = [(f"set/{SPLITS[n % 2]}/{n}.wav", n) for n in range(CLIPS)]
+    return [
+        Clip(
+            id=name,
+            file_name=f"{n}.wav",
+            path=str(folder / f"{n}.wav"),
+            captions=texts_of(n),
+            source="set",
+            split=SPLITS[n % 2],  # type: ignore[arg-type]
+        )
+        for name, n in facts
+    ]
+
+
+def vectors(seed: int, count: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 3, (count, DIM)).astype(np.float32)
+
+
+def write_table(path: Path, names: list[str], values: np.ndarray, column: str) -> Path:
+    """Write embeddings in the form of the file's suffix."""
+    if path.suffix == ".npz":
+        np.savez(path, **{column: names, "embedding": values})
+    elif path.suffix == ".parquet":
+        parquet.write_table(pyarrow.table({column: names, "embedding": list(values)}), path)
+    else:
+        np.save(path, values)
+        path.with_suffix(".txt").write_text("\n".join(names) + "\n")
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A manifest, embeddings of its clips and captions, a blind set, and a recipe."""
+    clips = clips_in(tmp_path)
+    write_manifest(tmp_path / "m.jsonl", clips)
+    write_manifest(tmp_path / "blind.jsonl", [clip.model_copy(update={"captions": []}) for clip in clips[3:8]])
+    (tmp_path / "queries.csv").write_text("caption\nsound 4\nsomething else\n")
+    write_table(tmp_path / "audio.npz", [clip.id for clip in clips], vectors(1, CLIPS), "id")
+    texts = [text for clip in clips for text in clip.captions]
+    write_table(tmp_path / "text.npz", texts, vectors(2, len(texts)), "text")
+    write_table(tmp_path / "more.npz", ["something else"], vectors(3, 1), "text")
+    return tmp_path
+
+
+def recipe(folder: Path, **model: Any) -> Path:
+    """A recipe without training that ranks a split and a blind set."""
+    files = {"audio": str(folder / "audio.npz"), "text": [str(folder / "text.npz"), str(folder / "more.npz")]}
+    common = {"stage": None, "checkpoint": None, "edition": "custom"}
+    blind = {"kind": "blind", "audio": str(folder / "blind.jsonl"), "queries": str(folder / "queries.csv")}
+    content = {
+        "name": "mine",
+        "seed": 1,
+        "banks": str(folder / "banks"),
+        "data": {split: {"manifest": str(folder / "m.jsonl"), "split": split} for split in SPLITS},
+        "model": {"kind": "embeddings", **files} | model,
+        "stages": {},
+        "rank": {
+            "evaluation": {"kind": "checkpoint", "data": "evaluation", "csv": False, **common},
+            "blind": {**blind, **common},
+        },
+    }
+    return tiny.write_recipe(folder / "r.yaml", content)
+
+
+def cosines(texts: np.ndarray, clips: np.ndarray) -> np.ndarray:
+    units = [(rows.T / np.sqrt((rows.astype(float) ** 2).sum(1))).T for rows in (texts, clips)]
+    return units[0] @ units[1].T
+
+
+def test_scores_are_the_cosines_of_the_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = recipe(folder, model="MGA-CLAP", model_parameters=7)
+    assert main(["check", str(path)]) == 0
+    plan = capsys.readouterr().out
+    assert f"embeddings  5-d, one per clip, read from {folder}/audio.npz\n" in plan
+    assert plan.endswith("nothing is missing\n")
+    assert main(["run", str(path), "--out", str(folder / "run")]) == 0
+    tested = range(1, CLIPS, 2)
+    rows = [2 * n + i for n in tested for i in range(2)]
+    expected = cosines(vectors(2, 2 * CLIPS)[rows], vectors(1, CLIPS)[list(tested)])
+    assert read_scores(folder / "run/scores/evaluation.npy").values == pytest.approx(expected, abs=1e-6)
+    texts = np.concatenate([vectors(2, 2 * CLIPS)[8:9], vectors(3, 1)])
+    blind = read_scores(folder / "run/scores/blind.npy")
+    assert blind.values == pytest.approx(cosines(texts, vectors(1, CLIPS)[3:8]), abs=1e-6)
+    result = json.loads((folder / "run/result.json").read_text())
+    assert result["parameters"] == {"trained": {"text": 0}, "frozen": {"embeddings": 7}, "total": 7}
+    assert result["experts"]["embeddings"]["pretrained"] == "MGA-CLAP"
+    assert not list(folder.glob("banks/*/")), "nothing is stored a second time"
+
+
+def test_another_folder_ranks_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["run", str(recipe(Path())), "--out", "run"]) == 0
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    names = ["--audio", "../m.jsonl", "--split", "evaluation", "--out", "r.npy"]
+    assert main(["rank", "../run", *names]) == 0
+    first, again = (read_scores(Path(name)).values for name in ("../run/scores/evaluation.npy", "r.npy"))
+    assert np.array_equal(first, again)
+
+
+def test_unknown_queries_and_clips_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert main(["run", str(recipe(folder)), "--out", str(folder / "run")]) == 0
+    assert main(["search", str(folder / "run"), "a dog", "--audio", str(folder / "m.jsonl")]) == 1
+    assert "the model knows no word of 'a dog'" in caplog.text
+    clips = clips_in(folder)
+    write_manifest(folder / "other.jsonl", [clips[0], clips[1].model_copy(update={"id": "x", "file_name": "y"})])
+    ranking = ["rank", str(folder / "run"), "--audio", str(folder / "other.jsonl"), "--out", str(folder / "r.npy")]
+    assert main(ranking) == 1
+    assert "1 relevant clip of queries cannot be ranked, first x (" in capsys.readouterr().err
+    write_manifest(folder / "m.jsonl", [clips[0], clips[1].model_copy(update={"id": "x", "file_name": "y"})])
+    assert main(["check", str(recipe(folder))]) == 1
+    assert "MISTAKE  expert embeddings, data evaluation: " in capsys.readouterr().out
+
+
+def test_finished_run_notices_other_embeddings(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", str(recipe(folder)), "--out", str(folder / "run")]
+    assert main(command) == 0
+    assert main(command) == 0
+    write_table(folder / "more.npz", ["something else"], vectors(4, 1), "text")
+    capsys.readouterr()
+    assert main(command) == 1
+    assert "or embeddings have changed since: model.text.files.1; start a new run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".npy"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_forms_of_files(tmp_path: Path, suffix: str, dtype: type) -> None:
+    values = vectors(1, 3).astype(dtype)
+    path = write_table(tmp_path / f"a{suffix}", ["a", "b", "c"], values, "id")
+    read = read_vectors([path], "clip")
+    assert (read.dim, read.rows_of("a")) == (DIM, 1)
+    for name, row in zip("abc", values, strict=True):
+        assert np.array_equal(read.read(name), row[None].astype(np.float32))
+    assert "d" not in read
+
+
+def test_rows_of_the_other_kind_are_not_read(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {"kind": ["clip", "caption"], "id": ["x", "y"], "text": ["y", "x"]}
+    values = np.eye(2, dtype=np.float32)
+    np.savez(tmp_path / "a.npz", **columns, embedding=values)
+    parquet.write_table(pyarrow.table({**columns, "embedding": list(values)}), tmp_path / "a.parquet")
+    for name in ("a.npz", "a.parquet"):
+        clips, captions = read_vectors([tmp_path / name], "clip"), read_vectors([tmp_path / name], "caption")
+        assert "x" in clips
+        assert "y" not in clips
+        assert captions.read("x")[0].tolist() == [0, 1]
+        assert "y" not in captions
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"id": ["a"], "embedding": [[np.nan]]}, "has values that are not finite"),
+        ({"id": ["a"], "embedding": [[1e300]]}, "has values that are not finite"),
+        ({"id": ["a", "b"], "embedding": [[1.0]]}, "2 names for 1 embeddings"),
+        ({"id": ["a"], "embedding": [1.0]}, "not a matrix of numbers"),
+        ({"id": ["a"], "embedding": [["x"]]}, "not a matrix of numbers"),
+        ({"id": ["a", "a"], "embedding": [[1.0], [2.0]]}, "has a second embedding of 'a'; give each clip one id"),
+        ({"text": ["a"], "embedding": [[1.0]]}, "cannot be read as embeddings"),
+        ({"id": ["a"]}, "cannot be read as embeddings"),
+        ({"id": ["a"], "kind": ["caption"], "embedding": [[1.0]]}, "has no row"),
+    ],
+)
+def test_unfit_files_are_refused(tmp_path: Path, columns: dict[str, Any], expected: str) -> None:
+    np.savez(tmp_path / "a.npz", **columns)
+    with pytest.raises(KitError, match=expected) as error:
+        read_vectors([tmp_path / "a.npz"], "clip")
+    assert str(error.value).startswith(f"{tmp_path}/a.npz: ")
+
+
+def test_equal_captions_with_equal_embeddings_are_one(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.npz", ["a", "a"], np.ones((2, 3), np.float32), "text")
+    assert read_vectors([path], "caption").dim == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ({"audio": "gone.npz"}, "model.audio: gone.npz: no such file; see the section Embeddings of another model"),
+        ({"audio": []}, "model.audio"),
+        ({"text": "{folder}/wide.npz"}, "model.audio: embeddings of clips have 5 values, those of texts 2"),
+        ({"text": ["{folder}/text.npz", "{folder}/wide.npz"]}, "embeddings of different sizes"),
+        ({"audio": "{folder}/r.txt"}, "is no .npz, .parquet or .npy file of embeddings"),
+        ({"score": {"kind": "cosine"}}, "model.score: "),
+    ],
+)
+def test_recipe_names_the_file_that_does_not_fit(folder: Path, model: dict[str, Any], expected: str) -> None:
+    write_table(folder / "wide.npz", ["a"], np.ones((1, 2), np.float32), "text")
+    (folder / "r.txt").write_text("a\n")
+    model = json.loads(json.dumps(model).replace("{folder}", str(folder)))
+    with pytest.raises(RecipeError, match="model") as error:
+        load_recipe(recipe(folder, **model))
+    assert expected in str(error.value)
+
+
+def test_damaged_files_are_refused(folder: Path) -> None:
+    for name, other in (("audio.parquet", b"PAR1" + bytes(40)), ("audio.npy", b"\x93NUMPY"), ("audio.npz", b"PK")):
+        (folder / name).write_bytes(other)
+        (folder / "audio.txt").write_text("a\n")
+        with pytest.raises(KitError, match="cannot be read as embeddings"):
+            read_vectors([folder / name], "clip")
