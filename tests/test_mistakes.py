@@ -172,7 +172,7 @@ SUBMISSION = [
         "convert ranked.csv --out x.npy",
         "ranked.csv: a ranked CSV has no scores, which x.npy needs; use the score matrix (.npy)",
     ),
-    ("blend scores.npy --out x.npy", "a blend needs two or more files"),
+    ("blend scores.npy --out x.npy", "a blend needs two or more parts"),
     ("blend scores.npy run/scores/evaluation.npy --out scores.npy", "would overwrite the input file scores.npy"),
 ]
 SYSTEM = [

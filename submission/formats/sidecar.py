@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from pydantic import Field
+
 from data_tools.documents.strict import Strict
 
 
@@ -17,9 +19,9 @@ class LabelledClip(Strict):
 
 
 class Sidecar(Strict):
-    """The whole file."""
+    """The whole file. facts: Origin of the scores; empty for scores of another program."""
 
-    facts: dict[str, Any]
+    facts: dict[str, Any] = Field(default_factory=dict)
     queries: list[LabelledQuery]
     clips: list[LabelledClip]
     sha256: str | None = None

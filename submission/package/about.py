@@ -86,6 +86,7 @@ class System(Strict):
             windows (.jsonl). None: the blind set that the run ranked by the same checkpoints or, without one, the
             ranked set.
         scored: Score matrix or file of windows for the figures; None: that of the run.
+        parameters: Number of parameters of all models together; None: those of the runs.
         description: Values of meta.yaml's block `description` in place of those of the run, by their keys there.
     """
 
@@ -93,6 +94,7 @@ class System(Strict):
     abbreviation: Text
     output: Text | None = None
     scored: Text | None = None
+    parameters: Annotated[int, Field(ge=1)] | None = None
     description: dict[str, Fact] = Field(default_factory=dict)
 
 
@@ -118,8 +120,8 @@ def about_template(
 ) -> str:
     """Return a template of the participant's facts for a package (YAML text), with FILL_IN for every missing fact.
 
-    systems: For each system, the names of its runs, which of the keys `output` and `scored` it needs, and the keys of
-    its description that the runs do not state.
+    systems: For each system, the names of its runs, which of the keys `output`, `scored` and `parameters` it needs,
+        and the keys of its description that the runs do not state.
     sources: Data sets and models without an address in the runs.
     """
     files = "file of windows (.jsonl)" if of_moments else "scores (.npy) or CSV"
@@ -135,7 +137,8 @@ def about_template(
         scored = "file of windows (.jsonl)" if of_moments else "scores (.npy)"
         lines.append(f"  # scored: the {scored} of the split of the figures, in this folder")
     for runs, keys, described in systems:
-        lines.append(f"  # {runs}{'' if 'output' in keys else ', which has ranked the blind set'}")
+        ranked = "" if "output" in keys or runs.endswith(".npy") else ", which has ranked the blind set"
+        lines.append(f"  # {runs}{ranked}")
         values = [f"{key}: {quoted}" for key in ("name", "abbreviation", *keys)]
         if described:
             values.append(f"description: {{{', '.join(f'{key}: {quoted}' for key in described)}}}")

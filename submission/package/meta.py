@@ -15,7 +15,8 @@ from submission.metrics.scoring import summarise_matrix
 from submission.package.about import About, System
 from submission.package.meta_model import Description, figure_keys
 from submission.runs.finished import Finished, FinishedRun
-from submission.runs.record import LossSettings, SetFacts, StageSettings
+from submission.runs.recipe import LossSettings, StageSettings
+from submission.runs.record import SetFacts
 
 
 def system_label(about: About, edition: AnyEdition, index: int) -> str:
@@ -66,7 +67,7 @@ def make_meta(
         "submission": submission_block(about, system, label),
         "system": {
             "description": describe(runs) | system.description | {"ensemble": members if members > 1 else None},
-            "complexity": {"total_parameters": sum(count_parameters(runs))},
+            "complexity": {"total_parameters": system.parameters or sum(count_parameters(runs))},
             "external_datasets": list(_external_sources(runs, about)),
             "source_code": about.source_code,
         },
@@ -196,7 +197,10 @@ def audio_name(run: Finished) -> str | None:
 
 
 def _external_sources(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, Any]]:
-    """Yield the entries of `external_datasets` in meta.yaml: the training sets, then the pre-trained models."""
+    """Yield the entries of `external_datasets` in meta.yaml: the training sets, then the pre-trained models.
+
+    Sources that only the participant names, such as those of a judge, follow.
+    """
     addresses = external_addresses(runs) | {name: address.url for name, address in about.sources.items()}
     for name, parts in training_sets(runs).items():
         clips, captions = sum(part.clips for part in parts), sum(part.captions for part in parts)
@@ -219,6 +223,8 @@ def _external_sources(runs: Sequence[FinishedRun], about: About) -> Iterator[dic
     for name, purpose in purposes.items():
         licence = {"licences": recorded[name]} if name in recorded else {}
         yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None, **licence}
+    for name in [name for name in about.sources if name not in {**training_sets(runs), **purposes}]:
+        yield {"name": name, "purpose": "other", "url": addresses[name], "total_audio_length": None}
 
 
 def weight_licences(runs: Sequence[Finished]) -> dict[str, str]:

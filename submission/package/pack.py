@@ -17,6 +17,7 @@ from submission.metrics.scoring import with_annotations
 from submission.package.about import About, System, read_about
 from submission.package.archive import PackedSystem, write_archive
 from submission.package.meta import (
+    count_parameters,
     describe,
     label_problems,
     make_meta,
@@ -36,21 +37,66 @@ class Package(NamedTuple):
     unready: list[str]
 
 
+class Submitted(NamedTuple):
+    """A system to submit: one run, the runs of a blend, or the scores of another program.
+
+    blend: The blend's own run folder, if it has one. matrix: Score matrix for the figures of a system without runs.
+    Their files are submitted unless about.yaml names others.
+    """
+
+    runs: Sequence[Finished]
+    blend: Finished | None = None
+    matrix: Path | None = None
+
+    @property
+    def ranks_blind(self) -> bool:
+        """Whether the blind set was ranked with the models of this system."""
+        return self.matrix is None and (self.blend or self.runs[0]).ranks_blind
+
+    def missing_facts(self) -> list[str]:
+        """Return the keys of about.yaml's systems that this one needs: output, scored, parameters."""
+        of_clips = not any(isinstance(run, FinishedMoments) for run in self.runs)
+        files = [] if self.ranks_blind else ["output"]
+        if len(self.runs) > 1 and not self.blend:
+            files = ["output", "scored"]
+        return [*files, *(["parameters"] if of_clips and not sum(count_parameters(self.runs)) else [])]
+
+    def with_files(self, system: System) -> System:
+        """Return the participant's facts about the system, with files of the blend or matrix where they name none."""
+        files: dict[str, Path] = {}
+        if self.matrix:
+            files = {"scored": self.matrix, "output": self.matrix}
+        elif isinstance(self.blend, FinishedRun):
+            scored = self.blend.file(f"scores/{self.blend.entry}.npy")
+            files = {"scored": scored, "output": self.blend.blind_scores or scored}
+        elif isinstance(self.blend, FinishedMoments):
+            source = self.blend.blind or self.blend
+            scored = self.blend.file(f"scores/{self.blend.entry}.windows.jsonl")
+            files = {"scored": scored, "output": source.file(f"submission/{source.entry}.jsonl")}
+        return system.model_copy(
+            update={key: getattr(system, key) or str(path.resolve()) for key, path in files.items()}
+        )
+
+
 def pack(
-    systems: Sequence[Sequence[Finished]],
+    submitted: Sequence[Submitted],
     about_path: Path,
     edition: AnyEdition,
     out: Path,
     report: Path | None = None,
     style: str = "label",
 ) -> Package:
-    """Write the package (.zip) of the systems, each one run or the runs that were blended.
+    """Write the package (.zip) of the systems.
 
     about_path: The participant's file; the files it names are in its folder. The archive is called NAME.NOT_READY.zip
     without a report, and if a system of moments answers queries whose answers are known.
     Raises SubmissionError, one line per fact, for everything that is missing or wrong.
     """
-    about = read_about(about_path, len(systems))
+    about = read_about(about_path, len(submitted))
+    about = about.model_copy(
+        update={"systems": [one.with_files(facts) for one, facts in zip(submitted, about.systems, strict=True)]}
+    )
+    systems = [one.runs for one in submitted]
     if problems := list(_problems(systems, about, edition, style)):
         raise SubmissionError("\n".join(f"{about_path}: {problem}" for problem in problems))
     pack_one: Callable[..., PackedSystem] = pack_moments if isinstance(edition, MomentsEdition) else _pack_clips
@@ -88,6 +134,8 @@ def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyE
             yield f"edition {edition.name} ranks {kinds[0]}, but {run.folder}:{run.entry} ranks {kinds[1]}"
     yield from label_problems(about)
     for number, (runs, system) in enumerate(zip(systems, about.systems, strict=True)):
+        if not of_moments and not system.parameters and not sum(count_parameters(runs)):
+            yield f"systems.{number}.parameters: is missing, and no run counts them; write that of all models together"
         if len(system.abbreviation) > edition.abbreviation:
             yield f"systems.{number}.abbreviation: has more than {edition.abbreviation} characters"
         for key, what in (("output", "to submit"), ("scored", "of the split of its figures")):
@@ -107,7 +155,7 @@ def _description_problems(at: str, runs: Sequence[Finished], system: System) -> 
         yield f"{at}.{key}: no such key; keys: {', '.join(known) or 'none for moments'}"
     for key in missing_descriptions(runs):
         if key not in system.description:
-            yield f"{at}.{key}: is missing, and the run does not state it; write it, for example none"
+            yield f"{at}.{key}: is missing, and no run states it; write it, for example none"
 
 
 def _pack_clips(
@@ -115,12 +163,13 @@ def _pack_clips(
 ) -> PackedSystem:
     """Pack one system that ranks clips: return its output and its meta.yaml."""
     scored = _read_scores_of(runs, folder / system.scored) if system.scored else runs[0].matrix
+    entry, known = (repr(runs[0].entry), runs[0].matrix) if runs else (str(system.scored), scored)
     if about.annotations:
         scored = with_annotations(scored, read_annotations(folder / about.annotations, matrix_truth(scored)))
     meta = make_meta(runs, about, system, scored, edition, label)
     if system.output and not system.output.endswith(".npy"):
         data = (folder / system.output).read_bytes()
-        answered_by = repr(runs[0].entry) if _answers_known(data, runs[0].matrix) else ""
+        answered_by = entry if _answers_known(data, known) else ""
         return PackedSystem(label, f"submits {system.output}", data, meta, answered_by=answered_by)
     output = folder / system.output if system.output else runs[0].blind_scores
     description = f"submits {system.output or output}" if output else _describe_entry(runs[0])
@@ -129,7 +178,7 @@ def _pack_clips(
         csv = Path(temporary) / "output.csv"
         write_csv(matrix, csv, edition)
         has_answers = any(clips is not None for clips in matrix.relevant)
-        answered_by = repr(system.output or runs[0].entry) if has_answers else ""
+        answered_by = (repr(system.output) if system.output else entry) if has_answers else ""
         return PackedSystem(label, description, csv.read_bytes(), meta, matrix_truth(matrix), answered_by)
 
 
@@ -146,8 +195,13 @@ def _describe_entry(run: FinishedRun) -> str:
 
 
 def _read_scores_of(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
-    """Read a score matrix that the runs made. Raises SubmissionError if its facts name other runs."""
+    """Read a score matrix that the runs made. Raises SubmissionError if its facts name other runs.
+
+    Without runs, the scores may be those of any program.
+    """
     matrix = read_scores(path)
+    if not runs:
+        return matrix
     makers = {str(run or "an unnamed run") for run, _ in contributing_models(matrix.facts)}
     expected = {run.folder.resolve().name for run in runs}
     if makers != expected:

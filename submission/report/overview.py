@@ -16,7 +16,8 @@ from submission.report.elements import NONE, Drawing, Section, Table, figure4, w
 from submission.report.settings import read_settings
 from submission.report.statistics import ScoreGaps
 from submission.runs.finished import Finished
-from submission.runs.record import EpochLine, Parameters, Provenance, RankedResult, RelevanceSettings
+from submission.runs.recipe import RelevanceSettings
+from submission.runs.record import EpochLine, Parameters, Provenance, RankedResult
 
 MEANING_OF_M = (
     "within validation batches, the share of clips whose own captions score highest (m1) and of captions whose own "
@@ -35,7 +36,7 @@ def run_section(run: Finished) -> Section:
     command, changes = without_folders(command), without_folders(provenance.changes)
     versions = (("Python", provenance.python), ("torch", provenance.torch))
     facts = {
-        "Recipe": f"{result.recipe}, seed {result.seed}",
+        "Recipe": "" if result.blend else f"{result.recipe}, seed {result.seed}",
         "Changes": ", ".join(changes),
         "Command": shlex.join(command),
         "Run": run.folder.resolve().name,
@@ -188,9 +189,9 @@ def caveats_section(run: Finished, gaps: ScoreGaps | None) -> Section:
     folded = [
         ("Clips left out, and why", "\n".join(f"{clip}: {_strip_folders(reason)}" for clip, reason in broken.items()))
     ]
+    what = "One blend" if run.result.blend else f"One run with one seed ({run.recipe.seed})"
     points = [
-        f"One run with one seed ({run.recipe.seed}): intervals measure the uncertainty over queries, not the "
-        "difference between seeds.",
+        f"{what}: intervals measure the uncertainty over queries, not the difference between seeds.",
         *_collapses(run.epochs),
         *_caveats_of_data(run),
         *([_ties(int(gaps.tied.sum()), len(gaps.tied))] if gaps else []),

@@ -97,7 +97,9 @@ def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str
     """Return a dict from name to reference score for a system, such as chance, and notes on these scores."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
-    if ranked.untrained is None:
+    if run.result.blend:
+        notes.append("A blend is not compared with an untrained model.")
+    elif ranked.untrained is None:
         notes.append("Nothing was trained, so there is no untrained model to compare it with.")
     elif ranked.metric == this.primary:
         levels["untrained"] = ranked.untrained

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 from data_tools.documents.json_text import require_unharmed
 from data_tools.files import require_folder
@@ -14,6 +15,7 @@ from submission.formats.frame_scores import FrameScores, read_frame_scores
 from submission.formats.moments_jsonl import Moments, read_moments
 from submission.formats.moments_truth import MomentTruth, read_moment_truth
 from submission.formats.score_matrix import ScoreMatrix, read_scores
+from submission.runs import recipe as recipes
 from submission.runs import record
 from submission.runs.reading import finish_hint, read_metrics, read_provenance, read_recipe, read_result, repair_hint
 
@@ -24,12 +26,12 @@ class Finished(ABC):
 
     folder: Path
     result: record.RunResult
-    recipe: record.ResolvedRecipe
+    recipe: recipes.ResolvedRecipe
     entry: str
 
     @property
     @abstractmethod
-    def members(self) -> Sequence[record.RankSettings]:
+    def members(self) -> Sequence[recipes.RankSettings]:
         """Settings of the entries with one checkpoint each that this entry consists of."""
 
     @property
@@ -41,6 +43,15 @@ class Finished(ABC):
     @abstractmethod
     def ranks_blind(self) -> bool:
         """Whether the blind set was ranked with the checkpoints of this entry."""
+
+    @property
+    @abstractmethod
+    def validation(self) -> "Self | None":
+        """The entry that ranks a validation split like this entry; None if the run has none."""
+
+    def _is_of_validation(self, source: str) -> bool:
+        """Whether a data source is a validation split."""
+        return source in self.recipe.data and self.recipe.data[source].split == "validation"
 
     @cached_property
     def provenance(self) -> record.Provenance | None:
@@ -83,7 +94,7 @@ class FinishedRun(Finished):
         return read_scores(self.file(f"scores/{self.entry}.npy"))
 
     @property
-    def members(self) -> list[record.RankSettings]:
+    def members(self) -> list[recipes.RankSettings]:
         """Settings of the entries with one checkpoint each: this entry, or the parts that it combines."""
         return list(self._leaf_entries(self.entry))
 
@@ -96,13 +107,21 @@ class FinishedRun(Finished):
         same = [name for name in self.result.blind if self._how(name) == self._how(self.entry)]
         return self.file(f"scores/{same[0]}.npy") if len(same) == 1 else None
 
+    @property
+    def validation(self) -> "FinishedRun | None":
+        """The entry that ranks a validation split like this entry; None if the run has none."""
+        for name, result in self.result.rank.items():
+            if self._is_of_validation(result.data) and self._how(name) == self._how(self.entry):
+                return replace(self, entry=name)
+        return None
+
     def _how(self, entry: str) -> tuple[object, ...]:
         """Return the checkpoints of an entry, and the settings of its correction of hubs."""
         settings = self.recipe.rank[entry]
         correction = settings.model_dump(exclude={"of", "edition", "csv"}) if settings.kind == "hub_corrected" else None
         return [(member.stage, member.checkpoint) for member in self._leaf_entries(entry)], correction
 
-    def _leaf_entries(self, entry: str) -> Iterator[record.RankSettings]:
+    def _leaf_entries(self, entry: str) -> Iterator[recipes.RankSettings]:
         """Yield the settings of every entry that ranks by one model: the entry itself, or those that it combines."""
         settings = self.recipe.rank[entry]
         for part in combined(settings):
@@ -120,18 +139,18 @@ class FinishedMoments(Finished):
         return self.result.moments[self.entry]
 
     @property
-    def members(self) -> list[record.RankSettings]:
+    def members(self) -> list[recipes.RankSettings]:
         """Settings of this entry, as a list of one."""
         return [self._settings(self.entry)]
 
     @cached_property
     def blind(self) -> "FinishedMoments | None":
         """The blind list whose windows the run found with this entry's settings; None if there is not exactly one."""
-        mine = self._settings(self.entry).model_copy(update={"data": ""})
+        mine = self._settings_without_data(self.entry)
         same = [
             name
             for name, entry in self.result.moments.items()
-            if entry.figures is None and self._settings(name).model_copy(update={"data": ""}) == mine
+            if entry.figures is None and self._settings_without_data(name) == mine
         ]
         return replace(self, entry=same[0]) if len(same) == 1 else None
 
@@ -140,7 +159,20 @@ class FinishedMoments(Finished):
         """Whether the run has also found the windows of the blind list."""
         return self.blind is not None
 
-    def _settings(self, entry: str) -> record.RankSettings:
+    @property
+    def validation(self) -> "FinishedMoments | None":
+        """The entry that finds moments in a validation split like this entry; None if the run has none."""
+        for name, result in self.result.moments.items():
+            is_scored = result.figures is not None and self._is_of_validation(result.data)
+            if is_scored and self._settings_without_data(name) == self._settings_without_data(self.entry):
+                return replace(self, entry=name)
+        return None
+
+    def _settings_without_data(self, entry: str) -> recipes.RankSettings:
+        """Return the settings of an entry, without the source it ranks."""
+        return self._settings(entry).model_copy(update={"data": None})
+
+    def _settings(self, entry: str) -> recipes.RankSettings:
         """Return the settings of an entry. Raises SubmissionError if it does not find moments."""
         settings = self.recipe.rank[entry]
         if settings.kind != "moments":
@@ -172,7 +204,7 @@ class FinishedMoments(Finished):
         return read_frame_scores(self.file(f"scores/{self.entry}.frames.npz"))
 
 
-def combined(entry: record.RankSettings) -> list[str]:
+def combined(entry: recipes.RankSettings) -> list[str]:
     """Return the names of the entries that a mean combines, or that are corrected for hubs; [] for other kinds."""
     named = [entry.of] if isinstance(entry.of, str) else entry.of
     return named if entry.kind in ("mean", "hub_corrected") else []
@@ -229,7 +261,7 @@ def has_moments(text: str) -> bool:
     return entry in result.moments or (bool(result.moments) and not result.rank)
 
 
-def _open_run(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe, str]:
+def _open_run(text: str) -> tuple[Path, record.RunResult, recipes.ResolvedRecipe, str]:
     """Open a finished run, RUN or RUN:ENTRY; return its folder, result, recipe, and the name ENTRY ("" for RUN)."""
     name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
     folder = Path(name)
@@ -243,7 +275,7 @@ def _open_run(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe,
     return folder, result, recipe, entry
 
 
-def broken_references(result: record.RunResult, recipe: record.ResolvedRecipe) -> Iterator[str]:
+def broken_references(result: record.RunResult, recipe: recipes.ResolvedRecipe) -> Iterator[str]:
     """Yield a message for each name that a file of a run mentions, such as a rank entry, and that does not exist."""
     for name in result.parameters.frozen:
         if name not in ("audio", "text") and name not in result.experts:

@@ -9,7 +9,8 @@ from pathlib import Path
 from data_tools.documents.json_text import read_json, read_json_lines, read_shaped, require_shape
 from data_tools.errors import DataError
 from data_tools.locks import is_locked
-from submission.runs.record import FORMAT, EpochLine, Provenance, ResolvedRecipe, RunResult
+from submission.runs.recipe import ResolvedRecipe
+from submission.runs.record import FORMAT, EpochLine, Provenance, RunResult
 
 
 def read_result(folder: Path) -> RunResult:
@@ -49,6 +50,8 @@ def read_metrics(path: Path, hint: str) -> list[EpochLine]:
 
 def repair_hint(folder: Path, *damaged: Path) -> str:
     """Return the end of a message on damaged files of a run: files to delete, and the command that makes them again."""
+    if _is_blend(folder):
+        return f"delete {folder}, then blend its runs again"
     files = dict.fromkeys([*damaged, *(path for path in [folder / "result.json"] if path.exists())])
     recipe = folder / "resolved.json"
     if recipe in damaged:  # recipe.yaml is the recipe without the changes of --set
@@ -58,6 +61,15 @@ def repair_hint(folder: Path, *damaged: Path) -> str:
         command = str(recipe)
     deleted = " and ".join(map(str, files))
     return f"delete {deleted}, then make the missing files again with: python -m system run {command} --out {folder}"
+
+
+def _is_blend(folder: Path) -> bool:
+    """Whether a folder is a blend of runs, by its result.json; False if that file is damaged."""
+    try:
+        content = read_json(folder / "result.json", "")
+    except (DataError, OSError):
+        return False
+    return isinstance(content, dict) and bool(content.get("blend"))
 
 
 def finish_hint(folder: Path) -> str:

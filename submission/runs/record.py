@@ -2,8 +2,8 @@
 
 The files of a run: the only description of their format, for the system that writes them and for all readers.
 
-result.json (RunResult), provenance.json (Provenance), a line of metrics.jsonl (EpochLine), the used part of
-resolved.json (ResolvedRecipe), and the facts of a score matrix and of an export's model.json (ModelFacts).
+result.json (RunResult), provenance.json (Provenance), a line of metrics.jsonl (EpochLine), and the facts of a score
+matrix and of an export's model.json (ModelFacts). The used part of resolved.json: recipe.py.
 """
 
 from pathlib import Path
@@ -192,6 +192,14 @@ class MomentsResult(Record):
     frames: str
 
 
+class Member(Record):
+    """A run in a blend. run: Its folder, relative to that of the blend. weight: In [0, 1]."""
+
+    run: str
+    entry: str
+    weight: float
+
+
 class RunResult(Record):
     """Content of result.json.
 
@@ -203,6 +211,7 @@ class RunResult(Record):
         training_seconds: Of all epochs.
         sha256: Checksums of the run's files.
         rank, blind, moments: By entry of the recipe's `rank`. Those of `blind` have no figures.
+        blend: The runs that were blended; empty for a run of its own.
     """
 
     format: int
@@ -220,6 +229,7 @@ class RunResult(Record):
     rank: dict[str, RankedResult]
     blind: dict[str, BlindResult]
     moments: dict[str, MomentsResult]
+    blend: list[Member] = []
     sha256: Checksums
 
 
@@ -299,83 +309,6 @@ class EpochLine(Record):
         part, _, metric = name.rpartition(".")
         value: float | None = self.validation.get(metric) if part else getattr(self, metric, None)
         return value
-
-
-class Kind(Record):
-    kind: str
-
-
-class EncoderSettings(Kind):
-    """Settings of an encoder.
-
-    model: Published text encoder. vectors, weights: Files. spec_augment: For audio encoders.
-    """
-
-    model: str | None = None
-    vectors: str | None = None
-    weights: str | None = None
-    spec_augment: dict[str, Any] | None = None
-
-
-class ModelSettings(Record):
-    audio: EncoderSettings
-    text: EncoderSettings
-    score: Kind
-
-
-class LossSettings(Kind):
-    weight: float | None = None
-    margin: float | None = None
-    relax: str | None = None
-
-
-class OptimizerSettings(Kind):
-    lr: float
-    weight_decay: float | None = None
-
-
-class MonitorSettings(Record):
-    data: list[str]
-    test_split: str | None = None
-
-
-class StageSettings(Record):
-    losses: list[LossSettings]
-    optimizer: OptimizerSettings
-    monitor: MonitorSettings
-
-
-class RankSettings(Kind):
-    """An entry of `rank`, of any kind.
-
-    stage, checkpoint: For kinds that rank by one model; None for published weights, before any stage. of: The
-    entries that a mean or a correction of hubs combines.
-    """
-
-    stage: str | None = None
-    checkpoint: str | None = None
-    of: str | list[str] = []
-
-
-class RelaxPoint(Record):
-    percentile: float
-    factor: float
-
-
-class RelevanceSettings(Record):
-    corpus: list[str]
-    relax: list[RelaxPoint]
-
-
-class ResolvedRecipe(Record):
-    """The used part of resolved.json; the system's recipes describe all of it."""
-
-    name: str
-    seed: int
-    model: ModelSettings
-    stages: dict[str, StageSettings]
-    rank: dict[str, RankSettings]
-    relevance: RelevanceSettings | None = None
 
 
 class ModelFacts(Record):

@@ -148,8 +148,7 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
         raise SubmissionError(f"{others[0]} {fault}; moments ({SUFFIX}) can only be blended with moments")
     if not is_moments(arguments.out):
         raise SubmissionError(f"{arguments.out}: a blend of moments is JSON lines; give a name ending in {SUFFIX}")
-    if arguments.how not in SCALES:
-        raise SubmissionError(f"--how {arguments.how} is for score matrices; for moments use {' or '.join(SCALES)}")
+    require_scale(arguments)
     if (arguments.validation is None) != (arguments.truth is None):
         raise SubmissionError("a search of weights of moments needs --validation FILES and --truth TRUTH; give both")
     edition = moments_edition(arguments)
@@ -170,6 +169,12 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
         print(f"  {share:.2f}  {name}")
     print(f"wrote {arguments.out}: {counted(len(answers), 'query')}, windows with {arguments.how} scores")
     return 0
+
+
+def require_scale(arguments: argparse.Namespace) -> None:
+    """Raises SubmissionError if --how does not work with moments."""
+    if arguments.how not in SCALES:
+        raise SubmissionError(f"--how {arguments.how} is for score matrices; for moments use {' or '.join(SCALES)}")
 
 
 def refuse_options(arguments: argparse.Namespace, **usual: object) -> None:

@@ -9,23 +9,27 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_tools.files import write_text
+from data_tools.files import require_folder, write_text
 from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
+from submission.formats.score_matrix import read_scores
 from submission.package.about import about_template
 from submission.package.meta import missing_addresses, missing_descriptions
 from submission.package.moments_package import require_figures
-from submission.package.pack import known_answers_message, pack
-from submission.runs.finished import Finished, FinishedMoments, open_any_finished
-from submission.verbs.options import chosen_any_edition
+from submission.package.pack import Submitted, known_answers_message, pack
+from submission.runs.finished import FinishedMoments, open_any_finished
+from submission.verbs.options import chosen_any_edition, edition_in_facts
 
 log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `pack` to its parser."""
-    runs = "one system each: a finished run (and one of its ranked entries), or the runs of a blend"
-    parser.add_argument("runs", nargs="+", metavar="RUN[:ENTRY][,RUN...]", help=runs)
+    runs = (
+        "one system each: a finished run (and one of its ranked entries), a blend or its runs, or scores of another "
+        "program (.npy) for the figures"
+    )
+    parser.add_argument("systems", nargs="+", metavar="RUN[:ENTRY][,RUN...]", help=runs)
     needed = "(default: none; required without --template)"
     about = f"facts for the package that runs do not have; see submission/PACKAGE.md {needed}"
     parser.add_argument("--about", type=Path, metavar="ABOUT.yaml", help=about)
@@ -41,18 +45,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `pack` with its parsed arguments; return the exit status."""
-    systems = [[open_any_finished(name) for name in text.split(",")] for text in arguments.runs]
+    submitted = [_open_system(text) for text in arguments.systems]
+    systems = [one.runs for one in submitted]
     if arguments.template:
-        _write_template(arguments.template, arguments.runs, systems)
+        _write_template(arguments.template, arguments.systems, submitted)
         print(f"wrote {arguments.template}; fill it in, and give it as --about")
         return 0
     if not arguments.about or not arguments.out:
         raise SubmissionError("give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes an ABOUT.yaml")
-    editions = {str(run.folder): run.ranked.edition for system in systems for run in system}
+    editions: dict[str, str | None] = {str(run.folder): run.ranked.edition for runs in systems for run in runs}
+    editions |= {str(one.matrix): edition_in_facts(read_scores(one.matrix)) for one in submitted if one.matrix}
     edition, out = chosen_any_edition(arguments, editions), arguments.out
     if out.suffix != ".zip" or "." in out.stem:
         raise SubmissionError(f"{out}: the name of a package must end in .zip and have no other dot")
-    path, packed, unready = pack(systems, arguments.about, edition, out, arguments.report, arguments.style)
+    path, packed, unready = pack(submitted, arguments.about, edition, out, arguments.report, arguments.style)
     for run in {str(run.folder): run for runs in systems for run in runs}.values():
         for name, expert in run.result.experts.items():
             for file in expert.unpublished:
@@ -68,23 +74,34 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write_template(path: Path, names: Sequence[str], systems: Sequence[Sequence[Finished]]) -> None:
+def _open_system(text: str) -> Submitted:
+    """Open RUN[:ENTRY][,RUN...], one run or the runs of a blend, or SCORES.npy of another program.
+
+    For the folder of a blend, open its runs too. Raises SubmissionError as open_any_finished does.
+    """
+    if text.endswith(".npy"):
+        return Submitted([], matrix=Path(text))
+    runs = [open_any_finished(name) for name in text.split(",")]
+    if len(runs) > 1 or not runs[0].result.blend:
+        return Submitted(runs)
+    blend = runs[0]
+    for member in blend.result.blend:
+        require_folder(blend.folder / member.run, f"{blend.folder} is a blend of it; put the run there again")
+    return Submitted([open_any_finished(f"{blend.folder / one.run}:{one.entry}") for one in blend.result.blend], blend)
+
+
+def _write_template(path: Path, names: Sequence[str], submitted: Sequence[Submitted]) -> None:
     """Write a template of the participant's facts, to fill in before packing. Raises SubmissionError if it exists."""
     if path.exists():
         raise SubmissionError(f"{path} already exists; choose another file")
-    all_runs = [run for runs in systems for run in runs]
+    all_runs = [run for one in submitted for run in one.runs]
     of_moments = [run for run in all_runs if isinstance(run, FinishedMoments)]
     if 0 < len(of_moments) < len(all_runs):
         raise SubmissionError("some runs rank clips, others moments; make two packages")
     for run in of_moments:
         require_figures(run)
     needed = [
-        (
-            name,
-            ["output", "scored"] if len(runs) > 1 else [] if runs[0].ranks_blind else ["output"],
-            missing_descriptions(runs),
-        )
-        for name, runs in zip(names, systems, strict=True)
+        (name, one.missing_facts(), missing_descriptions(one.runs)) for name, one in zip(names, submitted, strict=True)
     ]
     write_text(path, about_template(needed, missing_addresses(all_runs), bool(of_moments)))
 

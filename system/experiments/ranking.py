@@ -4,7 +4,6 @@ The rank entries that score clips: write score matrices and the edition's CSV, a
 """
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,9 @@ from data_tools.manifest import Clip, Query, caption_queries
 from submission.editions import get_edition
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, write_scores
-from submission.metrics.scoring import summarise_matrix
 from submission.runs.clips import write_clips
 from submission.runs.record import BlindResult, RankedResult
+from submission.runs.results import ranked_result
 from system.compute.distributed import first_before_others
 from system.experiments.blind import BlindSet
 from system.experiments.summary import ceiling_of
@@ -204,36 +203,17 @@ def _result(
     """
     recipe, run, source = models.recipe, models.run, models.recipe.ranked_source(name)
     entry = recipe.rank[name]
-    edition = get_edition(entry.edition)
-    summary = summarise_matrix(matrix, edition)
-    result = {
-        **summary.values,
-        "metric": edition.metric,
-        "interval": _interval(summary.interval),
-        "bootstrap": _interval(summary.bootstrap),
-        "median_rank": summary.median_rank,
-        "data": source,
-        "queries": len(matrix.query_ids),
-        "clips": len(matrix.clip_ids),
-        "checkpoint": origin,
-        "edition": edition.name,
-        "chance": summary.chance,
-        "untrained": None if untrained is None else summarise_matrix(untrained, edition).values[edition.metric],
-        "ceiling": ceiling_of(recipe.data[source]),
-        **({"hub_skewness": hubs.skewness, "never_found": hubs.never} if (hubs := summary.hubness) else {}),
-        "also_trained_on": models.data.shared(recipe.trained_on, [source]),
-        "scores": str(run.scores_file(name)),
-        "csv": str(run.csv_file(name)) if entry.csv else None,
-    }
-    return RankedResult.model_validate(result)
-
-
-def _interval(bounds: tuple[float, float]) -> list[float] | None:
-    """Convert a confidence interval to a list; None if it is NaN, as for a single query.
-
-    JSON has no NaN.
-    """
-    return None if math.isnan(bounds[0]) else list(bounds)
+    return ranked_result(
+        matrix,
+        get_edition(entry.edition),
+        untrained,
+        data=source,
+        checkpoint=origin,
+        ceiling=ceiling_of(recipe.data[source]),
+        also_trained_on=models.data.shared(recipe.trained_on, [source]),
+        scores=str(run.scores_file(name)),
+        csv=str(run.csv_file(name)) if entry.csv else None,
+    )
 
 
 def size_of(queries: Sequence[Query], clips: Sequence[Clip]) -> str:

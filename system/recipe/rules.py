@@ -124,7 +124,8 @@ def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, 
         for _, name in named:
             if key == "bank" and name == ranked.get("validation"):
                 yield (*at, key), f"{name!r} is also the source of validation; take the captions of a training split"
-            if name == inner.get("data"):
+            is_choice = key == "validation" and child(data.get(name), "split") == "validation"
+            if name == inner.get("data") and not is_choice:  # scores of validation are needed for a blend's weights
                 yield (*at, key), f"{name!r} is the source that is ranked; the correction must not see its captions"
 
 

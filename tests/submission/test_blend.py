@@ -171,11 +171,11 @@ def test_blend_verb_uses_weights_from_validation(files: Path, capsys: pytest.Cap
     [
         (["a.npy", "b.npy", "--validation", "a.npy", "b.npy"], "have 40 clips in common (first 'c0')"),
         (["a.npy", "b.npy", "--validation", "val_b.npy", "val_a.npy"], "comes from run a, but val_b.npy from run b"),
-        (["a.npy", "b.npy", "--validation", "val_a.npy"], "--validation needs 2 files"),
+        (["a.npy", "b.npy", "--validation", "val_a.npy"], "--validation needs 2 parts"),
         (["a.npy", "val_b.npy"], "differ in their"),
-        (["a.npy"], "a blend needs two or more files"),
+        (["a.npy"], "a blend needs two or more parts"),
         (["a.npy", "./a.npy"], "given twice"),
-        (["a.npy", "b.npy", "--truth", "t.jsonl"], "--truth only works with moments (.jsonl); score matrices"),
+        (["a.npy", "b.npy", "--truth", "t.jsonl"], "--truth only works with files of moments (.jsonl); runs and"),
         (["a.npy", "b.npy", "--weights", "1"], "1 weights are given for 2 files"),
         (["a.npy", "none.npy"], "none.npy is missing"),
         (["a.npy", "b.npy", "--out", "b.npy"], "b.npy would overwrite the input file b.npy"),
@@ -212,7 +212,7 @@ def test_blend_takes_runs_and_their_entries(unbroken: Path, tmp_path: Path, caps
     capsys.readouterr()
     twice = ["blend", str(other), f"{other}:{entry}", "--out", str(out)]
     assert main(twice) == 1
-    assert "the same file is given twice" in capsys.readouterr().err
+    assert "the same part is given twice" in capsys.readouterr().err
     assert main(["blend", str(unbroken), str(other), "--out", str(path)]) == 1
     assert "would overwrite the input file" in capsys.readouterr().err
     same = [str(unbroken), str(other)]

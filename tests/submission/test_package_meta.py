@@ -14,17 +14,8 @@ from submission.package.about import About
 from submission.package.meta import _external_sources, count_parameters
 from submission.package.meta_model import meta_faults
 from submission.runs.finished import FinishedRun
-from submission.runs.record import (
-    EncoderSettings,
-    ExpertFacts,
-    Kind,
-    ModelSettings,
-    Parameters,
-    RankSettings,
-    ResolvedRecipe,
-    RunResult,
-    SourceFacts,
-)
+from submission.runs.recipe import EncoderSettings, Kind, ModelSettings, RankSettings, ResolvedRecipe
+from submission.runs.record import ExpertFacts, Parameters, RunResult, SourceFacts
 
 
 def run_of(

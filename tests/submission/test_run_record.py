@@ -12,7 +12,8 @@ from data_tools.errors import DataError
 from submission.__main__ import main as submission
 from submission.runs.finished import open_finished
 from submission.runs.reading import read_metrics, read_provenance, read_result
-from submission.runs.record import FORMAT, EpochLine, ModelFacts, ResolvedRecipe
+from submission.runs.recipe import ResolvedRecipe
+from submission.runs.record import FORMAT, EpochLine, ModelFacts
 from system.recipe.load import load_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))

@@ -1,0 +1,200 @@
+"""Write a blend of runs.
+
+A blend of finished runs, written as the folder of a run, so that every verb reads it like one.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from data_tools.documents.json_text import sha256_of, write_json
+from data_tools.tables import read_table, write_table
+from submission.editions import Edition
+from submission.errors import SubmissionError
+from submission.formats.edition_csv import write_csv
+from submission.formats.frame_scores import FrameScores, write_frame_scores
+from submission.formats.moments_jsonl import Moments, windows_by_query, write_moments, write_scored_moments
+from submission.formats.score_matrix import read_scores, write_blocks
+from submission.metrics.blend import How, blended
+from submission.metrics.moments_blend import How as MomentsHow
+from submission.metrics.moments_blend import blend_moments
+from submission.metrics.moments_summary import summarise_moments
+from submission.runs.finished import FinishedMoments, FinishedRun
+from submission.runs.merged import Part, described, merged_recipe, merged_result
+from submission.runs.record import FORMAT, BlindResult, Member, MomentsResult, RankedResult, RunResult
+from submission.runs.results import ranked_result
+
+BLIND = "blind"  # name of the entry of a blend's blind set
+
+
+def require_new(out: Path) -> None:
+    """Raise SubmissionError if a folder exists."""
+    if out.exists():
+        raise SubmissionError(f"{out} already exists; delete it, or choose another folder")
+
+
+def blend_runs(out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition: Edition) -> RunResult:
+    """Write a blend of runs that rank clips as a folder, with their blind set if all of them ranked it.
+
+    Returns: Its result. Raises SubmissionError as `blend` does.
+    """
+    first = parts[0].run
+    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
+        folder = Path(temporary, out.name)
+        ranked = _blend_entry(folder, out, parts, how, edition)
+        blind = _blend_blind(folder, out, parts, how, edition) if all(part.run.ranks_blind for part in parts) else {}
+        mean = {"kind": "mean", "of": [f"{part.label}/{part.run.entry}" for part in parts]}
+        rank = {first.entry: mean, **dict.fromkeys(blind, mean)}
+        result = _finish(folder, out, parts, rank, {"rank": {first.entry: ranked}, "blind": blind, "moments": {}})
+        folder.rename(out)
+    return result
+
+
+def _blend_entry(
+    folder: Path, out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition: Edition
+) -> RankedResult:
+    """Write the blended scores of the ranked entry, and its CSV if the first run has one. out: The final folder."""
+    first = parts[0].run
+    scores, csv = f"scores/{first.entry}.npy", f"submission/{first.entry}.csv"
+    for name in ("scores", "submission"):
+        (folder / name).mkdir(parents=True)
+    write_blocks(folder / scores, *blended({p.label: p.run.matrix for p in parts}, how, [p.weight for p in parts]))
+    matrix = read_scores(folder / scores)
+    if first.ranked.csv is not None:
+        write_csv(matrix, folder / csv, edition)
+    table = first.file(f"scores/{first.entry}.clips.csv")
+    columns = ["clip", "path", "seconds"]  # norms of embeddings are those of one model
+    rows = [[row[column] for column in columns] for _, row in read_table(table, columns)]
+    write_table(folder / f"scores/{first.entry}.clips.csv", columns, rows)
+    return ranked_result(
+        matrix,
+        edition,
+        None,
+        data=first.ranked.data,
+        checkpoint=described(parts),
+        ceiling=first.ranked.ceiling,
+        also_trained_on=max(part.run.ranked.also_trained_on for part in parts),
+        scores=str(out / scores),
+        csv=None if first.ranked.csv is None else str(out / csv),
+    )
+
+
+def _blend_blind(
+    folder: Path, out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition: Edition
+) -> dict[str, BlindResult]:
+    """Write the blended scores of the blind set, and its CSV."""
+    scores, csv = f"scores/{BLIND}.npy", f"submission/{BLIND}.csv"
+    matrices = {part.label: read_scores(path) for part in parts if (path := part.run.blind_scores)}
+    write_blocks(folder / scores, *blended(matrices, how, [part.weight for part in parts]))
+    matrix = read_scores(folder / scores)
+    write_csv(matrix, folder / csv, edition)
+    result = BlindResult(
+        queries=len(matrix.query_ids),
+        clips=len(matrix.clip_ids),
+        checkpoint=described(parts),
+        edition=edition.name,
+        scores=str(out / scores),
+        csv=str(out / csv),
+        sha256=next(iter(parts[0].run.result.blind.values())).sha256,
+    )
+    return {BLIND: result}
+
+
+def blend_runs_of_moments(out: Path, parts: Sequence[Part[FinishedMoments]], how: MomentsHow) -> RunResult:
+    """Write a blend of runs that find moments as a folder, with their blind list if all of them have answered it.
+
+    Returns: Its result. Raises SubmissionError as blend_moments does.
+    """
+    first = parts[0].run
+    lists = {first.entry: parts}
+    if all(part.run.ranks_blind for part in parts):
+        lists[BLIND] = [part._replace(run=part.run.blind) for part in parts if part.run.blind]
+    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
+        folder = Path(temporary, out.name)
+        for name in ("scores", "submission"):
+            (folder / name).mkdir(parents=True)
+        moments = {name: _blend_moments(folder, out, name, of_list, how) for name, of_list in lists.items()}
+        rank = {}
+        for name, of_list in lists.items():
+            settings = of_list[0].run.recipe.rank[of_list[0].run.entry]
+            stage = {} if settings.stage is None else {"stage": f"{of_list[0].label}/{settings.stage}"}
+            rank[name] = settings.document() | stage
+        result = _finish(folder, out, parts, rank, {"rank": {}, "blind": {}, "moments": moments})
+        folder.rename(out)
+    return result
+
+
+def _blend_moments(
+    folder: Path, out: Path, name: str, parts: Sequence[Part[FinishedMoments]], how: MomentsHow
+) -> MomentsResult:
+    """Write the blended windows of a list of queries. name: Of the entry."""
+    first = parts[0].run
+    answers = blend_moments({p.label: p.run.answers for p in parts}, how, first.edition, [p.weight for p in parts])
+    files = {
+        "windows": f"scores/{name}.windows.jsonl",
+        "answers": f"submission/{name}.jsonl",
+        "truth": f"scores/{name}.truth.jsonl",
+        "frames": f"scores/{name}.frames.npz",
+    }
+    write_scored_moments(folder / files["windows"], answers, first.edition)
+    write_moments(folder / files["answers"], answers, first.edition)
+    (folder / files["truth"]).write_bytes(first.file(f"scores/{first.entry}.truth.jsonl").read_bytes())
+    write_frame_scores(folder / files["frames"], _mean_frames(parts))
+    facts = {
+        "checkpoint": described(parts),
+        "fitted": None,
+        "also_trained_on": max(part.run.ranked.also_trained_on for part in parts),
+        **_figures(first, answers),
+        **{kind: str(out / path) for kind, path in files.items()},
+    }
+    return first.ranked.model_copy(update=facts)
+
+
+def _figures(first: FinishedMoments, answers: Sequence[Moments]) -> dict[str, Any]:
+    """Return the figures of blended windows and their intervals; an empty dict for a blind list."""
+    if first.ranked.figures is None:
+        return {}
+    summary = summarise_moments(windows_by_query(answers), first.truth, first.edition)
+    bootstrap = {metric: list(interval) for metric, interval in summary.bootstraps.items()}
+    return {"figures": summary.values, "bootstrap": bootstrap}
+
+
+def _mean_frames(parts: Sequence[Part[FinishedMoments]]) -> dict[str, FrameScores]:
+    """Return the weighted mean of the frame probabilities of each query, between the edges of all runs' frames."""
+    found = {}
+    for qid in parts[0].run.frames:
+        each = [part.run.frames[qid] for part in parts]
+        end = min(one.edges[-1] for one in each)
+        edges = np.unique(np.concatenate([one.edges[one.edges <= end] for one in each]))
+        total = np.zeros(len(edges) - 1)
+        for part, one in zip(parts, each, strict=True):
+            total += part.weight * one.frames[np.searchsorted(one.edges, edges[:-1], side="right") - 1]
+        found[qid] = FrameScores(edges, total)
+    return found
+
+
+def _finish(
+    folder: Path, out: Path, parts: Sequence[Part[Any]], rank: Mapping[str, Any], entries: Mapping[str, Any]
+) -> RunResult:
+    """Write resolved.json, an empty metrics.jsonl, and result.json of a blend. rank: Settings of its own entries."""
+    recipe = merged_recipe(out.name, parts)
+    write_json(folder / "resolved.json", recipe | {"rank": recipe["rank"] | rank})
+    (folder / "metrics.jsonl").write_text("")
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    members = [
+        Member(run=os.path.relpath(p.run.folder.resolve(), out.resolve()), entry=p.run.entry, weight=p.weight)
+        for p in parts
+    ]
+    result = RunResult(
+        format=FORMAT,
+        **merged_result(out.name, parts),
+        **entries,
+        blend=members,
+        sha256={path.relative_to(folder).as_posix(): sha256_of(path) for path in files},
+    )
+    write_json(folder / "result.json", result.document())
+    return result

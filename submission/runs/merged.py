@@ -1,0 +1,128 @@
+"""Merge the records of runs.
+
+Merge the records of blended runs, so that a blend has records of the same form.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from submission.runs.finished import Finished
+from submission.runs.record import Parameters
+
+AnyRun = TypeVar("AnyRun", bound=Finished)
+
+
+class Part(NamedTuple, Generic[AnyRun]):
+    """A run in a blend. label: Name of its folder, made unique. weight: In (0, 1]."""
+
+    label: str
+    run: AnyRun
+    weight: float
+
+
+def parts_of(runs: Sequence[AnyRun], weights: Sequence[float]) -> list[Part[AnyRun]]:
+    """Return the runs with weights above 0, which are scaled to the sum 1. weights: One per run, not all 0."""
+    labels, parts = [run.folder.resolve().name for run in runs], []
+    for number, (run, label, weight) in enumerate(zip(runs, labels, weights, strict=True), 1):
+        if weight > 0:
+            unique = f"{label}_{number}" if labels.count(label) > 1 else label
+            parts.append(Part(unique, run, float(weight / sum(weights))))
+    return parts
+
+
+def described(parts: Sequence[Part[Any]]) -> str:
+    """Describe the runs of a blend with their weights and checkpoints."""
+    return "blend of " + ", ".join(f"{p.weight:.2f} {p.label}:{p.run.entry} ({p.run.ranked.checkpoint})" for p in parts)
+
+
+def merged_recipe(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
+    """Return the content of a blend's resolved.json: stages and entries of all runs, called LABEL/NAME.
+
+    It has no entry of the blend itself.
+    """
+    recipes = {part.label: part.run.recipe for part in parts}
+    rank: dict[str, Any] = {}
+    for label, recipe in recipes.items():
+        for key, entry in recipe.rank.items():
+            renamed = {"stage": f"{label}/{entry.stage}"} if entry.stage is not None else {}
+            named = [f"{label}/{one}" for one in ([entry.of] if isinstance(entry.of, str) else entry.of)]
+            of = {"of": named[0] if isinstance(entry.of, str) else named} if named else {}
+            rank[f"{label}/{key}"] = entry.document() | renamed | of
+    kinds = {side: _joined(getattr(r.model, side).kind for r in recipes.values()) for side in ("audio", "text")}
+    return {
+        "name": name,
+        "seed": parts[0].run.recipe.seed,
+        "data": {key: one.document() for recipe in recipes.values() for key, one in recipe.data.items()},
+        "model": {
+            "score": parts[0].run.recipe.model.score.document(),
+            **{side: {"kind": kind} for side, kind in kinds.items()},
+        },
+        "stages": {f"{label}/{key}": one.document() for label, r in recipes.items() for key, one in r.stages.items()},
+        "rank": rank,
+    }
+
+
+def merged_result(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
+    """Return the values of a blend's result.json that follow from those of its runs.
+
+    Experts, data sources and licences that differ between runs are called LABEL/NAME.
+    """
+    results = {part.label: part.run.result for part in parts}
+    experts = _united({label: result.experts for label, result in results.items()})
+    return {
+        "recipe": name,
+        "seed": parts[0].run.recipe.seed,
+        "commits": list(dict.fromkeys(commit for result in results.values() for commit in result.commits)),
+        "hardware": _joined(result.hardware for result in results.values()),
+        "parameters": _parameters(parts, experts),
+        "experts": experts,
+        "weight_licences": _united({label: result.weight_licences for label, result in results.items()}),
+        "data": _united({label: _with_labels(label, result.data) for label, result in results.items()}),
+        "seconds": sum(result.seconds for result in results.values()),
+        "training_seconds": sum(result.training_seconds for result in results.values()),
+        "broken": {clip: why for result in results.values() for clip, why in result.broken.items()},
+    }
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Join different texts."""
+    return ", ".join(dict.fromkeys(texts))
+
+
+def _united(tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Unite tables of several runs. Values that differ from an earlier one of the same key get the key LABEL/KEY."""
+    united: dict[str, Any] = {}
+    for label, table in tables.items():
+        for key, value in table.items():
+            if united.setdefault(key, value) != value:
+                united[f"{label}/{key}"] = value
+    return united
+
+
+def _with_labels(label: str, sources: dict[str, Any]) -> dict[str, Any]:
+    """Return data sources whose trained stages are called LABEL/STAGE."""
+    return {
+        name: source.model_copy(update={"trains": [f"{label}/{stage}" for stage in source.trains]})
+        for name, source in sources.items()
+    }
+
+
+def _parameters(parts: Sequence[Part[Any]], experts: dict[str, Any]) -> Parameters:
+    """Add the parameters of runs. Frozen ones of one expert, or of one published model, count once."""
+    trained = {
+        f"{part.label}/{key}": count for part in parts for key, count in part.run.result.parameters.trained.items()
+    }
+    frozen: dict[str, int] = {}
+    models: dict[tuple[str, str], int] = {}  # side and published model of encoders
+    for part in parts:
+        settings = part.run.recipe.model
+        names = {"text": Path(settings.text.model or settings.text.vectors or "").name, "audio": settings.audio.weights}
+        for key, count in part.run.result.parameters.frozen.items():
+            if key in names:
+                models[key, names[key] or part.label] = count
+            else:
+                frozen[key if experts[key] == part.run.result.experts[key] else f"{part.label}/{key}"] = count
+    for (side, _), count in models.items():
+        frozen[side] = frozen.get(side, 0) + count
+    return Parameters(trained=trained, frozen=frozen, total=sum(trained.values()) + sum(frozen.values()))

@@ -1,0 +1,45 @@
+"""Result of a ranked entry.
+
+The result of a ranked entry, as result.json has it, computed from its score matrix.
+"""
+
+import math
+
+from submission.editions import Edition
+from submission.formats.score_matrix import ScoreMatrix
+from submission.metrics.scoring import summarise_matrix
+from submission.runs.record import RankedResult
+
+
+def ranked_result(
+    matrix: ScoreMatrix, edition: Edition, untrained: ScoreMatrix | None, **facts: object
+) -> RankedResult:
+    """Compute the figures of a ranked entry.
+
+    untrained: Score matrix of the untrained model for comparison, or None. facts: The fields of RankedResult that do
+    not follow from the matrix: data, checkpoint, ceiling, also_trained_on, scores, csv.
+    """
+    summary = summarise_matrix(matrix, edition)
+    hubs = summary.hubness
+    result = {
+        **summary.values,
+        "metric": edition.metric,
+        "interval": _interval(summary.interval),
+        "bootstrap": _interval(summary.bootstrap),
+        "median_rank": summary.median_rank,
+        "queries": len(matrix.query_ids),
+        "clips": len(matrix.clip_ids),
+        "edition": edition.name,
+        "chance": summary.chance,
+        "untrained": None if untrained is None else summarise_matrix(untrained, edition).values[edition.metric],
+        **({"hub_skewness": hubs.skewness, "never_found": hubs.never} if hubs else {}),
+    }
+    return RankedResult.model_validate(result | facts)
+
+
+def _interval(bounds: tuple[float, float]) -> list[float] | None:
+    """Convert a confidence interval to a list; None if it is NaN, as for a single query.
+
+    JSON has no NaN.
+    """
+    return None if math.isnan(bounds[0]) else list(bounds)

@@ -1,0 +1,155 @@
+"""Blend finished runs.
+
+The verb blend for finished runs: their files, their validation scores, and the folder that is written.
+"""
+
+import argparse
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from submission.editions import format_metric
+from submission.errors import SubmissionError
+from submission.formats.score_matrix import ScoreMatrix, read_scores
+from submission.metrics.blend import require_disjoint, search_weights
+from submission.verbs.moments import is_run, is_run_of_moments, require_scale
+from submission.verbs.options import chosen_edition, edition_in_facts
+
+if TYPE_CHECKING:
+    from submission.runs.finished import Finished, FinishedMoments, FinishedRun
+    from submission.runs.record import MomentsResult, RankedResult
+
+
+def refuse_truth(arguments: argparse.Namespace) -> None:
+    """Raise SubmissionError if --truth is given for parts that have their truth."""
+    if arguments.truth:
+        raise SubmissionError(
+            "--truth only works with files of moments (.jsonl); runs and score matrices contain their truth, so leave "
+            "it out"
+        )
+
+
+def weights_of(
+    arguments: argparse.Namespace, parts: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]
+) -> list[float] | None:
+    """Return the given weights, or those that score best on the validation matrices; None for equal ones."""
+    if not validation:
+        given: list[float] | None = arguments.weights
+        return given
+    require_disjoint(parts, validation)
+    editions = {name: edition_in_facts(matrix) for name, matrix in {**parts, **validation}.items()}
+    edition = chosen_edition(arguments, editions)
+    weights, best_score = search_weights(validation, arguments.how, edition)
+    print(f"searched on validation: {edition.metric} {best_score:.4f} there")
+    return weights
+
+
+def file_of(name: str) -> Path:
+    """Return the file of a score matrix: for a run that of its entry; the folder of a run of moments."""
+    if not is_run(name):
+        return Path(name)
+    if is_run_of_moments(name):
+        from submission.runs.finished import open_finished_moments
+
+        of_moments = open_finished_moments(name)
+        return of_moments.file(f"scores/{of_moments.entry}.windows.jsonl")
+    from submission.runs.finished import open_finished  # pydantic, not needed for a file
+
+    run = open_finished(name)
+    return run.file(f"scores/{run.entry}.npy")
+
+
+def validation_of(name: str) -> str:
+    """Return RUN:ENTRY of a run's scores of a validation split. Raises SubmissionError if the run has none."""
+    if not is_run(name):
+        raise SubmissionError(f"{name} is no run, so its validation scores are unknown; name them after --validation")
+    from submission.runs.finished import open_any_finished
+
+    run = open_any_finished(name)
+    if run.validation is None:
+        problem = f"{run.folder}: has no scores of a validation split that are made as those of {run.entry!r}"
+        raise SubmissionError(f"{problem}; {_validation_command(run)}")
+    return f"{run.folder}:{run.validation.entry}"
+
+
+def _validation_command(run: "Finished") -> str:
+    """Return the command that ranks the validation split of a run's recipe like its entry; nothing is trained."""
+    source = next((name for name, one in run.recipe.data.items() if one.split == "validation"), None)
+    if source is None:
+        return "its recipe has no validation split; leave out --validation, or add one to the recipe"
+    changes: list[str] = []
+    names = [run.entry]
+    while names:
+        settings = run.recipe.rank[name := names.pop()]
+        of = [settings.of] if isinstance(settings.of, str) else settings.of
+        renamed = [f"{one}_validation" for one in of]
+        changed = {"of": renamed[0] if isinstance(settings.of, str) else renamed} if of else {"data": source}
+        csv = {"csv": False} if "csv" in settings.document() else {}
+        changes.insert(0, f"rank.{name}_validation={json.dumps(settings.document() | changed | csv)}")
+        names += of
+    options = " ".join(f"--set {shlex.quote(change)}" for change in changes)
+    return (
+        "add them, without training, with: "
+        f"python -m system run {run.folder}/resolved.json --out {run.folder} {options}"
+    )
+
+
+def blend_into_folder(arguments: argparse.Namespace) -> int:
+    """Blend runs into the folder of a run."""
+    if others := [name for name in arguments.scores if not is_run(name)]:
+        raise SubmissionError(f"{others[0]} is no run; for files, give --out a name that ends in .npy or .jsonl")
+    refuse_truth(arguments)
+    from submission.runs.blended import blend_runs, blend_runs_of_moments, require_new
+    from submission.runs.finished import FinishedMoments, open_any_finished
+    from submission.runs.merged import parts_of
+
+    require_new(arguments.out)
+    runs = {name: open_any_finished(name) for name in arguments.scores}
+    of_moments = {name: run for name, run in runs.items() if isinstance(run, FinishedMoments)}
+    of_clips = {name: run for name, run in runs.items() if not isinstance(run, FinishedMoments)}
+    if of_moments and of_clips:
+        raise SubmissionError(f"{next(iter(of_clips))} ranks clips, but {next(iter(of_moments))} finds moments")
+    if of_moments:
+        require_scale(arguments)
+        weights = _weights_of_moments(arguments, of_moments)
+        parts = parts_of(list(of_moments.values()), weights or [1.0] * len(runs))
+        result = blend_runs_of_moments(arguments.out, parts, arguments.how)
+    else:
+        weights = _weights_of_runs(arguments, of_clips)
+        editions = {name: run.ranked.edition for name, run in of_clips.items()}
+        clips = parts_of(list(of_clips.values()), weights or [1.0] * len(runs))
+        result = blend_runs(arguments.out, clips, arguments.how, chosen_edition(arguments, editions))
+    for member in result.blend:
+        print(f"  {member.weight:.2f}  {member.run}:{member.entry}")
+    entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
+    for name, ranked in entries.items():
+        if ranked.figures is not None:
+            print(f"{name}: {ranked.metric} {format_metric(ranked.metric, ranked.figures[ranked.metric])}")
+    blind = "with" if result.blind or "blind" in result.moments else "without"
+    print(f"wrote {arguments.out}, {blind} the blind set; score, compare, report and pack take it as a run")
+    return 0
+
+
+def _weights_of_runs(arguments: argparse.Namespace, runs: Mapping[str, "FinishedRun"]) -> Sequence[float] | None:
+    """Return the weights of runs that rank clips; None for equal ones."""
+    validation = {name: read_scores(file_of(name)) for name in arguments.validation or ()}
+    return weights_of(arguments, {name: run.matrix for name, run in runs.items()}, validation)
+
+
+def _weights_of_moments(arguments: argparse.Namespace, runs: Mapping[str, "FinishedMoments"]) -> Sequence[float] | None:
+    """Return the weights of runs that find moments; None for equal ones."""
+    if not arguments.validation:
+        given: list[float] | None = arguments.weights
+        return given
+    from submission.metrics.moments_blend import require_disjoint as require_disjoint_moments
+    from submission.metrics.moments_blend import search_moment_weights
+    from submission.runs.finished import open_finished_moments
+
+    opened = {name: open_finished_moments(name) for name in arguments.validation}
+    answers, first = {name: one.answers for name, one in opened.items()}, next(iter(opened.values()))
+    require_disjoint_moments({name: run.answers for name, run in runs.items()}, answers, first.truth)
+    weights, best_score = search_moment_weights(answers, arguments.how, first.truth, first.edition)
+    print(f"searched on validation: {first.edition.metric} {format_metric(first.edition.metric, best_score)} there")
+    return weights

@@ -1,0 +1,222 @@
+"""Blends of finished runs as the folder of a run: scores by hand, validation that is found, verbs that read it."""
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import tiny_moments
+
+from submission.__main__ import main
+from submission.editions import get_edition
+from submission.formats.frame_scores import FrameScores, read_frame_scores
+from submission.formats.score_matrix import read_scores
+from submission.metrics.blend import search_weights
+from submission.runs.blended import _mean_frames
+from submission.runs.finished import open_finished, open_finished_moments
+from submission.runs.merged import parts_of
+from system.__main__ import main as system
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two finished runs, a and b, of two seeds; only a has scores of the validation split."""
+    folder = tmp_path_factory.mktemp("blended")
+    world = tiny.make_world(folder / "tones", tiny.SIZES)
+    (folder / "blind").mkdir()
+    for path in sorted((folder / "tones/evaluation").glob("*"))[:11]:
+        shutil.copy(path, folder / "blind" / path.name)
+    (folder / "queries.csv").write_text("caption\nA deep tone sounds\nsomebody plays a shrill note\n")
+    content = tiny.recipe(world, folder)
+    entry = content["rank"]["evaluation"] | {"edition": 2025}
+    blind = {"kind": "blind", "audio": str(folder / "blind"), "queries": str(folder / "queries.csv")}
+    blind |= {key: entry[key] for key in ("stage", "checkpoint", "edition")}
+    corrected = {"kind": "hub_corrected", "bank": ["train"], "validation": "validation", "edition": 2025, "csv": True}
+    content["rank"] = {
+        "evaluation": entry,
+        "corrected": corrected | {"of": "evaluation"},
+        "blind": blind,
+        "blind_corrected": corrected | {"of": "blind"},
+        "validation": entry | {"data": "validation", "csv": False},
+    }
+    path = tiny.write_recipe(folder / "r.yaml", content)
+    assert system(["run", str(path), "--out", str(folder / "a")]) == 0
+    del content["rank"]["validation"]
+    tiny.write_recipe(path, content | {"seed": 4})
+    assert system(["run", str(path), "--out", str(folder / "b")]) == 0
+    return folder
+
+
+@pytest.fixture
+def runs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Copies of the runs a and b; b has scores of the validation split too."""
+    for name in ("a", "b"):
+        shutil.copytree(made / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def add_validation(capsys: pytest.CaptureFixture[str], *names: str) -> None:
+    """Run the command that a blend without validation scores prints."""
+    capsys.readouterr()
+    assert main(["blend", *names, "--validation", "--out", "x"]) == 1
+    (command,) = re.findall(r"without training, with: python -m system (.+)", capsys.readouterr().err)
+    assert system(shlex.split(command)) == 0
+
+
+def test_blend_of_runs_has_the_weighted_mean_and_reads_as_a_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["blend", "a", "b", "--weights", "3", "1", "--out", "both"]) == 0
+    printed = capsys.readouterr().out
+    assert "  0.75  ../a:evaluation\n  0.25  ../b:evaluation\n" in printed
+    assert "wrote both, with the blind set" in printed
+    for mine, theirs in (("evaluation", "evaluation"), ("blind", "blind")):
+        first, second = (read_scores(Path(name, f"scores/{theirs}.npy")).values for name in "ab")
+        assert np.allclose(read_scores(Path(f"both/scores/{mine}.npy")).values, 0.75 * first + 0.25 * second, atol=1e-6)
+    result = json.loads(Path("both/result.json").read_text())
+    each = [json.loads(Path(name, "result.json").read_text()) for name in "ab"]
+    assert result["parameters"]["total"] == sum(one["parameters"]["total"] for one in each)
+    assert result["data"]["train"]["trains"] == ["a/only"]
+    assert result["data"]["b/train"]["trains"] == ["b/only"]
+    assert [(one["run"], one["weight"]) for one in result["blend"]] == [("../a", 0.75), ("../b", 0.25)]
+    for command in (["score", "both"], ["compare", "both", "a", "b"], ["report", "both", "--beside", "a"]):
+        assert main([*command, "--edition", "2025"]) == 0, capsys.readouterr().err
+    page = Path("both/report.html").read_text()
+    assert "blend of 0.75 a:evaluation" in page
+    assert "A blend is not compared with an untrained model." in page
+    assert main(["blend", "a", "b", "--out", "both"]) == 1
+    assert "both already exists; delete it, or choose another folder" in capsys.readouterr().err
+
+
+def test_weights_are_searched_on_the_validation_scores_of_the_runs(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_validation(capsys, "a", "b")
+    capsys.readouterr()
+    assert main(["blend", "a", "b", "--validation", "--out", "both"]) == 0
+    printed = capsys.readouterr().out
+    (name,) = [path.stem for path in Path("b/scores").glob("*_validation.npy")]
+    matrices = {"a": read_scores(Path("a/scores/validation.npy")), "b": read_scores(Path(f"b/scores/{name}.npy"))}
+    weights, best = search_weights(matrices, "raw", get_edition(2025))
+    assert f"searched on validation: mAP@16 {best:.4f} there" in printed
+    shown = [float(line.split()[0]) for line in printed.splitlines() if line.startswith("  ")]
+    assert shown == pytest.approx([weight for weight in weights if weight], abs=0.005)
+    assert main(["blend", "a", "b", "--validation", "--out", "both.npy"]) == 0
+    assert main(["blend", "a", "b", "--validation", "a:validation", "b", "--out", "other"]) == 1
+    assert "in common" in capsys.readouterr().err
+
+
+def test_corrected_entries_are_blended_with_corrected_validation_scores(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_validation(capsys, "a:corrected", "b:corrected")
+    add_validation(capsys, "a:corrected", "b:corrected")
+    assert main(["blend", "a:corrected", "b:corrected", "--validation", "--how", "standardised", "--out", "both"]) == 0
+    assert open_finished("both").entry == "corrected"
+    validation = [open_finished(f"{name}:corrected").validation for name in "ab"]
+    assert [one.entry for one in validation if one] == ["corrected_validation"] * 2
+    facts = [read_scores(one.folder / f"scores/{one.entry}.npy").facts for one in validation if one]
+    tested = [read_scores(Path(name, "scores/corrected.npy")).facts for name in "ab"]
+    assert [one["hub correction"]["correction"] for one in facts] == [
+        one["hub correction"]["correction"] for one in tested
+    ]
+
+
+def test_blend_is_packed_by_its_folder(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["blend", "a", "b", "--out", "both"]) == 0
+    assert main(["pack", "both", "--template", "about.yaml"]) == 0
+    text = Path("about.yaml").read_text()
+    assert "output" not in text.split("systems:")[1].split("sources:")[0].split("- {")[1]
+    filled = text.replace('email: "FILL IN"', "email: jo@example.org").replace('{url: "FILL IN"}', "{url: null}")
+    Path("about.yaml").write_text(filled.replace("FILL IN", "Abc"))
+    assert main(["pack", "both", "--about", "about.yaml", "--out", "p.zip"]) == 0, capsys.readouterr().err
+    assert main(["pack", "a,b", "--about", "about.yaml", "--out", "q.zip"]) == 1
+    assert "a blend of 2 runs needs the score matrix to submit" in capsys.readouterr().err
+    shutil.rmtree("b")
+    assert main(["pack", "both", "--about", "about.yaml", "--out", "q.zip"]) == 1
+    assert "both is a blend of it; put the run there again" in capsys.readouterr().err
+
+
+def test_blend_names_what_does_not_fit(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy("a/scores/evaluation.npy", "m.npy")
+    shutil.copy("a/scores/evaluation.json", "m.json")
+    for arguments, expected in (
+        (["a", "m.npy", "--out", "x"], "m.npy is no run; for files, give --out a name that ends in .npy or .jsonl"),
+        (["a", "a:evaluation", "--out", "x"], "the same part is given twice"),
+        (["a", "m.npy", "--validation", "--out", "x.npy"], "m.npy is no run, so its validation scores are unknown"),
+        (["a", "b", "--truth", "t.jsonl", "--out", "x"], "--truth only works with files of moments"),
+    ):
+        assert main(["blend", *arguments]) == 1
+        assert expected in capsys.readouterr().err
+        assert not Path("x").exists()
+    assert main(["blend", "a", "b", "--out", "both"]) == 0
+    Path("both/scores/evaluation.npy").write_bytes(b"x")
+    assert main(["score", "both"]) == 1
+    assert "delete both, then blend its runs again" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def moments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two finished runs of moments of two seeds, with a blind list and validation."""
+    folder = tmp_path_factory.mktemp("blended_moments")
+    manifest = tiny_moments.make_moments(folder / "world")
+    content = tiny_moments.recipe(manifest, folder, epochs=3)
+    lines = [json.loads(line) for line in (manifest.parent / "moments.jsonl").read_text().splitlines()]
+    blind = "".join(json.dumps({**one, "windows": None}) + "\n" for one in lines)
+    (manifest.parent / "blind.jsonl").write_text(blind)
+    content["data"]["blind"] = content["data"]["evaluation"] | {"moments": str(manifest.parent / "blind.jsonl")}
+    entry = content["rank"]["posterior"]
+    content["rank"] = {name: entry | {"data": name} for name in ("evaluation", "validation", "blind")}
+    for seed, name in ((1, "a"), (2, "b")):
+        path = tiny.write_recipe(folder / f"{name}.yaml", content | {"seed": seed})
+        assert system(["run", str(path), "--out", str(folder / name)]) == 0
+    return folder
+
+
+def test_blend_of_runs_of_moments_reads_as_a_run(
+    moments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(moments)
+    out = str(tmp_path / "both")
+    assert main(["blend", "a", "b", "--validation", "--out", out]) == 0, capsys.readouterr().err
+    run = open_finished_moments(out)
+    assert run.blind is not None
+    assert len(run.answers) == len(open_finished_moments("a").answers)
+    for command in (["score", out], ["compare", out, "a"], ["report", out, "--beside", "a", "b"]):
+        assert main(command) == 0, capsys.readouterr().err
+    assert main(["blend", "a", "b", "--how", "standardised", "--out", str(tmp_path / "x")]) == 1
+    assert "--how standardised is for score matrices" in capsys.readouterr().err
+    assert main(["blend", "a", "b", "--validation", "--out", str(tmp_path / "x.jsonl")]) == 1
+    assert "a search of weights of moments needs --validation FILES and --truth TRUTH" in capsys.readouterr().err
+
+
+def test_frames_of_a_blend_are_the_weighted_mean_between_all_edges(moments: Path) -> None:
+    runs = [open_finished_moments(str(moments / name)) for name in "ab"]
+    parts = parts_of(runs, [3, 1])
+    qid = next(iter(runs[0].frames))
+    runs[0].__dict__["frames"] = {qid: FrameScores(np.array([0.0, 1.0, 2.0]), np.array([0.2, 0.6]))}
+    runs[1].__dict__["frames"] = {qid: FrameScores(np.array([0.0, 0.5, 2.5]), np.array([0.8, 0.4]))}
+    (found,) = _mean_frames(parts).values()
+    assert found.edges.tolist() == [0.0, 0.5, 1.0, 2.0]
+    assert found.frames.tolist() == pytest.approx([0.75 * 0.2 + 0.2, 0.75 * 0.2 + 0.1, 0.75 * 0.6 + 0.1])
+
+
+def test_runs_without_weight_are_left_out_and_labels_are_unique(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "a", tmp_path / "a")
+    runs = [open_finished(str(folder)) for folder in (made / "a", made / "b", tmp_path / "a")]
+    parts: list[Any] = parts_of(runs, [1, 0, 3])
+    assert [(part.label, part.weight) for part in parts] == [("a_1", 0.25), ("a_3", 0.75)]
+
+
+def test_frames_file_of_a_blend_is_readable(moments: Path, tmp_path: Path) -> None:
+    assert main(["blend", str(moments / "a"), str(moments / "b"), "--out", str(tmp_path / "both")]) == 0
+    frames = read_frame_scores(tmp_path / "both/scores/evaluation.frames.npz")
+    each = [open_finished_moments(str(moments / name)).frames for name in "ab"]
+    for qid, one in frames.items():
+        assert one.frames == pytest.approx(0.5 * each[0][qid].frames + 0.5 * each[1][qid].frames, abs=1e-6)
