@@ -150,6 +150,11 @@ class Term(Strict):
         """Names of the recipe's teachers whose scores the loss uses as targets."""
         return ()
 
+    @property
+    def idle_setting(self) -> str | None:
+        """A setting that changes nothing because of another one, and why; None without such a setting."""
+        return None
+
     of_moments: ClassVar[bool] = False  # whether it reads the frames of a batch of moments, and nothing else
 
     @property

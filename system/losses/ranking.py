@@ -47,6 +47,15 @@ class Ranking(Term):
         return self.relax == "cider"
 
     @property
+    def idle_setting(self) -> str | None:
+        """`relax` without a margin that it could lower; `reduce` with one negative per item."""
+        if self.relax == "cider" and not self.margin:
+            return "`relax: cider` lowers the margin, which is 0; set relax: none, or a margin"
+        if self.negatives != "all" and self.reduce != "sum":
+            return f"`reduce: {self.reduce}` is for several negatives, but {self.negatives} is one; leave reduce out"
+        return None
+
+    @property
     def hinge_margin(self) -> float:
         """Margin of the loss's hinges."""
         return self.margin

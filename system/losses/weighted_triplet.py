@@ -36,6 +36,11 @@ class WeightedTriplet(Term):
     clamp: Literal["sum", "each"]  # clamp the sum of P and N at 0, or each of them
 
     @property
+    def idle_setting(self) -> str | None:
+        """`margin` with clamp `sum`, which does not read it."""
+        return "`margin` is read by clamp `each` only; set it to 0" if self.clamp == "sum" and self.margin else None
+
+    @property
     def hinge_margin(self) -> float | None:
         """Margin of the hinge of every negative with clamp `each`; None with clamp `sum`."""
         return self.margin if self.clamp == "each" else None

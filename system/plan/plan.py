@@ -13,7 +13,7 @@ from system.plan.data import data_lines, feature_lines, file_problems, find_data
 from system.plan.estimates import ASSUMED_VOCABULARY, Estimates
 from system.plan.lines import MISSING, MISTAKE, Plan, Problem, Row
 from system.plan.processes import process_lines
-from system.plan.stages import cost_lines, rate_lines, stage_lines, trained_model, updates_of
+from system.plan.stages import cost_lines, idle_sections, rate_lines, stage_lines, trained_model, updates_of
 from system.plan.totals import disk_lines, hour_lines
 from system.ranking.checkpoint import RankBlind
 from system.recipe import schema
@@ -52,7 +52,7 @@ def plan(
         lines += rate_lines(name, stage.optimizer, estimates.parameters_by_part, updates_of(stage, contents))
         lines += cost_lines(name, stage, estimates, gpu_bytes, memory_bytes)
         lines += process_lines(name, stage, estimates, processes, gpu) if processes > 1 else ()
-    lines += _rank_lines(recipe, contents)
+    lines += [*idle_sections(recipe), *_rank_lines(recipe, contents)]
     missing = estimates.missing_seconds
     lines += hour_lines(recipe, estimates, contents, missing, processes, gpu)
     lines += disk_lines(recipe, estimates, missing, runs, copies) if runs else ()

@@ -68,6 +68,11 @@ def stage_lines(
     if stage.unit != "moment" and all(contents[source].clips for source in stage.monitor.data) and monitored < 2:
         fault = f"its validation data have {counted(monitored, 'clip')} with captions; at least two are needed"
         yield Problem(MISTAKE, f"stage {name}", fault)
+    for term in stage.losses:
+        if idle := term.idle_setting:
+            yield Problem(WARNING, f"stage {name}, loss {term.kind}", f"has no effect: {idle}")
+    if (annotations := stage.monitor.annotations) and not Path(annotations).is_file():
+        yield Problem(MISSING, f"stage {name} annotations", f"{annotations}; correct the path")
     if warning := _warm_up_warning(stage, updates_of(stage, contents)):
         yield Problem(WARNING, f"stage {name}", warning)
     if isinstance(stage.start_from, schema.FromModel):
@@ -77,6 +82,24 @@ def stage_lines(
         yield from trained_model(f"stage {name} starts from", folder, made_before)
     if stage.augment is not None:
         yield from _augment_lines(name, stage, stage.augment, contents)
+
+
+def idle_sections(recipe: schema.Recipe) -> Iterator[Problem]:
+    """Yield settings that change nothing because no loss uses them, as warnings.
+
+    A recipe may have a section `relevance` that only some runs of a study use.
+    """
+    terms = [term for stage in recipe.stages.values() for term in stage.losses]
+    factors = [point.factor for point in recipe.relevance.relax] if recipe.relevance else []
+    if any(term.needs_relevance for term in terms) and set(factors) == {1}:
+        yield Problem(WARNING, "relevance.relax", "has no effect: all factors are 1; lower some")
+    if recipe.model.learned_temperature is not None and not any(term.learned_temperature for term in terms):
+        cure = "set the loss's temperature to learned, or remove it"
+        yield Problem(WARNING, "model.learned_temperature", f"has no effect: no loss uses it; {cure}")
+    used = {name for term in terms for name in term.taught_by}
+    used |= {name for entry in recipe.rank.values() for name in entry.teacher_names}
+    for name in recipe.teachers.keys() - used:
+        yield Problem(WARNING, f"teachers.{name}", "has no effect: no loss and no rank entry uses it; remove it")
 
 
 def _updates_text(stage: schema.Stage, contents: dict[str, Content]) -> str:

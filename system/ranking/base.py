@@ -222,6 +222,11 @@ class RankEntry(Strict):
         return []
 
     @property
+    def teacher_names(self) -> list[str]:
+        """Names of the teachers that the scores depend on."""
+        return []
+
+    @property
     @abstractmethod
     def how(self) -> str:
         """Description of the source of the scores, such as "by the last checkpoint of train".

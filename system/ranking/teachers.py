@@ -25,6 +25,11 @@ class RankByTeachers(RankEntry):
     ranks_any_clips = False
 
     @property
+    def teacher_names(self) -> list[str]:
+        """Names of the teachers."""
+        return self.of
+
+    @property
     def how(self) -> str:
         """Description of the source of the scores, for the plan."""
         return f"by the mean of the cosines of {', '.join(self.of)}"

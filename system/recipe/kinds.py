@@ -11,6 +11,8 @@ from system.experts import Waveform
 from system.ranking.checkpoint import ByOneModel, Metric
 from system.recipe import schema
 
+OF_ALL_CLIPS = {"mAP@10", "mAP@16", "recall_sum"}  # metrics of captions against all clips
+
 
 def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
     """Check that the kinds of encoders, losses and so on in a recipe fit each other. Yields keys and error messages.
@@ -56,6 +58,8 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
     for i, metric in enumerate(stage.monitor.metrics):
         if metric not in allowed:
             yield (*at, "monitor", "metrics", i), f"unit {stage.unit} has no {metric}; metrics: {', '.join(allowed)}"
+    if stage.monitor.annotations and not OF_ALL_CLIPS & set(stage.monitor.metrics):
+        yield (*at, "monitor", "annotations"), f"no metric here uses it; metrics: {', '.join(sorted(OF_ALL_CLIPS))}"
     if not (of_moments and schema.OF_WINDOWS & set(stage.monitor.metrics)):
         reason = "no metric here needs windows" if of_moments else f"unit {stage.unit} finds no windows"
         for key in ("windows", "decoding"):

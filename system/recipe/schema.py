@@ -118,6 +118,7 @@ class Monitor(Strict):
     data: Annotated[list[str], Field(min_length=1)]  # names of sources
     metrics: Annotated[list[Metric], Field(min_length=1)]  # metrics of validation
     keep: Positive  # number of best checkpoints that are kept per metric
+    annotations: str | None = None  # several relevant clips per caption (.csv, as metadata_eval.csv of 2025); for mAP
     windows: By | None = None  # for moments: as in a rank entry; null: posterior
     decoding: Decoding | None = None  # for moments: as in a rank entry; null: its defaults
     test_split: Literal["acknowledged"] | None = None  # required if one of the sources is a test split

@@ -50,6 +50,7 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
     """
     teachers = teachers_of(recipe)
     changed_by = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
+    changed_by |= {stage.monitor.annotations for stage in recipe.stages.values() if stage.monitor.annotations}
     augment = {name: file_sha256(Path(name)) for name in sorted(changed_by)} if contents is not None else {}
     starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
     weights = {folder: _weights_of(Path(folder), f"start_from {folder}") for folder in starts}

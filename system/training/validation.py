@@ -4,6 +4,7 @@ The loss and the paper's m1 and m2 are computed over fixed batches, mAP and reca
 A model has collapsed if all clips, or all captions, have the same embedding, zeros as embeddings, or the same score.
 """
 
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from data_tools.errors import KitError
-from data_tools.manifest import Clip
+from data_tools.manifest import Clip, caption_queries
+from submission.arrays import sizes
+from submission.formats.truth import matrix_truth, read_annotations
 from submission.metrics.retrieval import average_precision, recall
 from submission.ordering import relevant_ranks
 from system.batches.collate import without_audio
@@ -24,6 +27,7 @@ from system.losses.relevance.relax import Relevance
 from system.models.embeddings import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel
 from system.networks.layers import length_mask
+from system.ranking.base import labels_of
 from system.ranking.embedding import embed_clips, embed_texts_together, score_together
 from system.recipe import schema
 
@@ -72,6 +76,23 @@ class Validation:
         groups = [chosen[i : i + stage.batch_size] for i in range(0, full, stage.batch_size)]
         self.batches = [(group, without_audio(group, features, relevance, teachers)) for group in groups]
         self.texts = [caption for clip in self.clips.values() for caption in clip.captions]
+        self.relevant = self._relevant()
+
+    def _relevant(self) -> dict[int, list[int]]:
+        """Return a dict from the row of every scored caption to the rows of its relevant clips.
+
+        That is its own clip, or, with annotations, their clips for the captions that they have. Raises SubmissionError
+        as read_annotations does.
+        """
+        clips = list(self.clips.values())
+        if self.stage.monitor.annotations is None:
+            owners = [row for row, clip in enumerate(clips) for _ in clip.captions]
+            return {number: [row] for number, row in enumerate(owners)}
+        pool = matrix_truth(labels_of(clips, caption_queries(clips), {}))
+        annotated = read_annotations(Path(self.stage.monitor.annotations), pool).queries
+        row_of = {clip.file_name: row for row, clip in enumerate(clips)}
+        names = {number: annotated[text].relevant for number, text in enumerate(self.texts) if text in annotated}
+        return {number: sorted(row_of[name] for name in several or ()) for number, several in names.items()}
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
         """Return the monitored metrics, and the diagnostics of `watch`. All processes get the same values."""
@@ -110,13 +131,13 @@ class Validation:
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
 
     def _metrics_of_all(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
-        """Compute mAP@10, mAP@16 and the sum of recalls over all captions and clips."""
+        """Compute mAP@10, mAP@16 and the sum of recalls over all clips, and all or the annotated captions."""
         with torch.inference_mode():
             matrix = np.concatenate(list(score_together(model, captions, clips)))
-        owners = [[row] for row, clip in enumerate(self.clips.values()) for _ in clip.captions]
-        ranks, ones = relevant_ranks(matrix, owners, list(self.clips)), np.ones(len(owners), dtype=np.int64)
-        recalls = [float(recall(ranks, ones, k).mean()) for k in (1, 5, 10)]
-        found = {f"mAP@{k}": float(average_precision(ranks, ones, k).mean()) for k in (10, 16)}
+        relevant = list(self.relevant.values())
+        ranks, counts = relevant_ranks(matrix[list(self.relevant)], relevant, list(self.clips)), sizes(relevant)
+        recalls = [float(recall(ranks, counts, k).mean()) for k in (1, 5, 10)]
+        found = {f"mAP@{k}": float(average_precision(ranks, counts, k).mean()) for k in (10, 16)}
         return found | {"recall_sum": sum(recalls)}
 
 

@@ -12,7 +12,7 @@ from plans import plan
 
 from data_tools.classify.model_files import local_folder, vector_size
 from data_tools.manifest import Clip, write_manifest
-from system.recipe.load import load_recipe
+from system.recipe.load import RecipeError, load_recipe
 from system.recipe.schema import Recipe
 
 EPOCHS = {"kind": "epochs", "shape": "cosine", "start_lr": 1e-7, "floor_lr": 1e-7, "until_epoch": 9}
@@ -110,3 +110,58 @@ def test_size_of_vectors_follows_from_the_modules(tmp_path: Path) -> None:
         assert vector_size(tmp_path) == 16
     (tmp_path / "config.json").write_text('{"model_type": "clap", "text_config": {"projection_dim": 512}}')
     assert vector_size(tmp_path) == 512
+
+
+RANKING = {"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none"}
+TRIPLET = {"kind": "weighted_triplet", "weight": 1, "margin": 0.1, "positive": [1.0], "negative": [1.0]}
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (RANKING, None),
+        (RANKING | {"relax": "cider"}, None),
+        (RANKING | {"relax": "cider", "margin": 0}, "loss ranking: has no effect: `relax: cider` lowers the margin"),
+        (
+            RANKING | {"negatives": "hardest", "reduce": "mean"},
+            "`reduce: mean` is for several negatives",
+        ),
+        (RANKING | {"reduce": "mean"}, None),
+        (TRIPLET | {"clamp": "each"}, None),
+        (TRIPLET | {"clamp": "sum"}, "loss weighted_triplet: has no effect: `margin` is read by clamp `each` only"),
+        (TRIPLET | {"clamp": "sum", "margin": 0}, None),
+    ],
+)
+def test_settings_of_losses_without_effect_are_warned_about(
+    world: Path, tmp_path: Path, loss: dict[str, Any], expected: str | None
+) -> None:
+    content = tiny.recipe(world, tmp_path, only=tiny.stage(losses=[loss])) | {"relevance": tiny.relevance()}
+    text = plan(loaded(tmp_path, content))
+    assert ("has no effect" in text) == (expected is not None)
+    assert expected is None or expected in text
+
+
+def test_sections_that_no_loss_uses_are_warned_about(world: Path, tmp_path: Path) -> None:
+    content = tiny.recipe(world, tmp_path)
+    content["model"]["learned_temperature"] = 0.05
+    content["teachers"] = {"x": {"kind": "stage", "stage": "only", "checkpoint": "last"}}
+    text = plan(loaded(tmp_path, content))
+    assert "WARNING  model.learned_temperature: has no effect: no loss uses it" in text
+    assert "WARNING  teachers.x: has no effect: no loss and no rank entry uses it" in text
+    content["stages"]["only"]["losses"] = [{"kind": "nt_xent", "weight": 1, "temperature": "learned"}]
+    content["rank"]["taught"] = {"kind": "teachers", "data": "evaluation", "of": ["x"], "edition": 2022, "csv": False}
+    assert "has no effect" not in plan(loaded(tmp_path, content))
+    relaxed = [RANKING | {"relax": "cider"}]
+    flat = tiny.recipe(world, tmp_path, only=tiny.stage(losses=relaxed)) | {"relevance": tiny.relevance({60: 1, 80: 1})}
+    assert "WARNING  relevance.relax: has no effect: all factors are 1" in plan(loaded(tmp_path, flat))
+
+
+def test_missing_annotations_of_validation_are_named(world: Path, tmp_path: Path) -> None:
+    content = tiny.recipe(world, tmp_path)
+    content["stages"]["only"]["monitor"] |= {"annotations": str(tmp_path / "gone.csv")}
+    text = plan(loaded(tmp_path, content))
+    assert f"MISSING  stage only annotations: {tmp_path}/gone.csv; correct the path" in text
+    content["stages"]["only"]["monitor"] |= {"metrics": ["loss"]}
+    content["rank"]["evaluation"]["checkpoint"] = "loss"
+    with pytest.raises(RecipeError, match=r"monitor.annotations: no metric here uses it"):
+        loaded(tmp_path, content)
