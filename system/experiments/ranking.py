@@ -5,7 +5,7 @@ The rank entries that score clips: write score matrices and the edition's CSV, a
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from data_tools.cli import counted
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 class RunModels:
     """Models of a run whose stages are trained.
 
-    untrained: The model with published weights. features: Frames of the ranked clips.
+    untrained: The model with published weights. features: Frames of the ranked clips. chosen: See Models.
     """
 
     recipe: schema.Recipe
@@ -49,6 +49,7 @@ class RunModels:
     trained: "RetrievalModel"
     untrained: "RetrievalModel"
     features: "Features"
+    chosen: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def recipe_name(self) -> str:

@@ -160,6 +160,8 @@ class Ranker(ABC):
 class Models(Protocol):
     """The models of a run, for its rank entries."""
 
+    chosen: dict[str, dict[str, float]]  # validation of corrections that were compared, by all that they depend on
+
     @property
     def recipe_name(self) -> str:
         """Name of the recipe."""

@@ -3,6 +3,7 @@
 Ranking by an earlier entry, whose scores are corrected for hubs. Never imports torch.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -76,7 +77,10 @@ class RankHubCorrected(RankEntry):
         candidates = {str(one): one for one in self.candidates()}
         table = models.earlier_facts(self).get(FACTS, {}).get(VALIDATED)
         if table is None or table.keys() != candidates.keys():
-            table = self._values(models, queries)
+            key = json.dumps([dict(models.live(self.of).facts), self.bank, self.validation, list(candidates)])
+            if key not in models.chosen:  # other entries with the same checkpoint and correction have the same table
+                models.chosen[key] = self._values(models, queries)
+            table = models.chosen[key]
         chosen = max(candidates, key=table.__getitem__)  # of equal values the first
         facts = {"of": self.of, "correction": chosen, "bank": self.bank, "bank queries": len(bank), VALIDATED: table}
         return HubCorrectedRanker(models.live(self.of), queries, candidates[chosen], facts)

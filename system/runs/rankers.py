@@ -86,6 +86,7 @@ class _OpenedRun:
     ) -> None:
         self.recipe_name, self.model, self._rank = recipe.name, opened, recipe.rank
         self._recipe, self._run = recipe, run
+        self.chosen: dict[str, dict[str, float]] = {}
 
     def entry(self, name: str) -> Ranker:
         """Return the ranker of a rank entry."""

@@ -350,8 +350,16 @@ def test_export_warns_that_it_has_no_correction_of_hubs(
     assert f"rank with {run} for it" in caplog.text
 
 
-def test_blind_set_is_corrected_like_a_known_one(run: Path, tmp_path: Path) -> None:
-    """The evaluation clips as a blind set have the corrected scores of the evaluation entry."""
+def test_blind_set_is_corrected_like_a_known_one(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The evaluation clips as a blind set have the corrected scores of the evaluation entry; both use one choice."""
+    chosen: list[object] = []
+    values = RankHubCorrected._values
+
+    def counted(self: RankHubCorrected, *arguments: Any) -> dict[str, float]:
+        chosen.append(self)
+        return values(self, *arguments)
+
+    monkeypatch.setattr(RankHubCorrected, "_values", counted)
     manifest = run.parent / "world/manifest.jsonl"
     clips = [clip for clip in read_manifest(manifest) if clip.split == "evaluation"]
     write_manifest(tmp_path / "blind.jsonl", [clip.model_copy(update={"captions": []}) for clip in clips])
@@ -366,6 +374,7 @@ def test_blind_set_is_corrected_like_a_known_one(run: Path, tmp_path: Path) -> N
     content["rank"]["blind_corrected"] = content["rank"]["corrected"] | {"of": "blind"}
     assert main(["run", str(tiny.write_recipe(path, content)), "--out", str(tmp_path / "run")]) == 0
     known, blind = (read_scores(tmp_path / f"run/scores/{name}.npy") for name in ("corrected", "blind_corrected"))
+    assert len(chosen) == 1
     assert blind.values == pytest.approx(known.values, abs=1e-6)
     assert (tmp_path / "run/submission/blind_corrected.csv").exists()
     result = json.loads((tmp_path / "run/result.json").read_text())
