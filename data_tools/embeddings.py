@@ -86,7 +86,8 @@ def _read(files: tuple[tuple[str, int, int], ...], kind: Kind, column: str) -> V
         widths[values.shape[1]] = file
         for name, row in zip(names, values, strict=True):
             if not np.array_equal(rows.setdefault(name, row), row):
-                raise KitError(f"{file}: has a second embedding of {name[:60]!r}; give each {kind} one {column}")
+                cure = "name the rows by the clips' ids in the manifest" if kind == "clip" else "give each text one"
+                raise KitError(f"{file}: has a second embedding of {name[:60]!r}; {cure}")
     if len(widths) > 1:
         sizes = " and ".join(f"{file} ({size} values)" for size, file in widths.items())
         raise KitError(f"embeddings of different sizes: {sizes}; give files of one model")

@@ -65,9 +65,9 @@ class RunModels:
         """Return the ranker of a stage's checkpoint; without a stage, of the published weights."""
         from system.ranking.model import KnownFeatures, ModelRanker
         from system.runs.checkpoints import load_checkpoint
-        from system.runs.open import PUBLISHED, facts_of
+        from system.runs.open import facts_of, untrained_origin
 
-        model, origin = self.untrained, PUBLISHED
+        model, origin = self.untrained, untrained_origin(self.recipe)
         if stage is not None:
             model, origin = self.trained, load_checkpoint(self.trained, self.run.folder / stage, checkpoint or "last")
         facts = facts_of(self.run, model, self.recipe, origin).document()

@@ -155,11 +155,10 @@ def report(run: Run) -> str:
 
 def in_words(run: Run, result: RunResult) -> str:
     """Return a run's result as text for printing, even if it is not yet written to disk."""
-    lines = [
-        f"run        {run.folder}",
-        f"trained    {sum(result.parameters.trained.values()):,} parameters, {result.hardware}, "
-        f"{result.seconds:.0f} s in this process, {result.training_seconds:.0f} s of training",
-    ]
+    trained, frozen = (sum(parts.values()) for parts in (result.parameters.trained, result.parameters.frozen))
+    made = f"trained    {trained:,}" if trained else f"model      without training, {frozen:,} counted"
+    times = f"{result.seconds:.0f} s in this process, {result.training_seconds:.0f} s of training"
+    lines = [f"run        {run.folder}", f"{made} parameters, {result.hardware}, {times}"]
     for name, entry in result.rank.items():
         interval = "95 % {:.4f} to {:.4f}".format(*entry.interval) if entry.interval else "one query: no interval"
         recalls = "  ".join(f"{key} {value:.4f}" for key, value in entry.figures.items() if key.startswith("R@"))

@@ -35,7 +35,7 @@ class ByOneModel(RankEntry):
     def how(self) -> str:
         """Description of the source of the scores, for the plan."""
         if self.stage is None:
-            return "by the published weights"
+            return "by the model without training"
         which = "last" if self.checkpoint == "last" else f"best {self.checkpoint}"
         return f"by the {which} checkpoint of {self.stage}"
 

@@ -106,10 +106,10 @@ def load_data(
     """
     clips: dict[str, Sequence[Clip]] = {name: list(part) for name, part in read_clips(recipe).items()}  # parsed once
     moments = {name: _moments_of(name, source, clips[name]) for name, source in recipe.data.items() if source.moments}
+    is_read = recipe.model.audio.reads_clips
     for name, source in recipe.data.items():
         if count_and_cure := few_clips(source, len(clips[name])):
             log.warning("data source %s: too few clips: %s has %s", name, source.manifest, count_and_cure)
-        is_read = recipe.model.audio.reads_clips
         if is_read and not any(container_of(clip.path).is_file() for clip in clips[name]):
             _refuse_source(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
     augmentations = read_augmentations(recipe, clips)
@@ -132,7 +132,10 @@ def load_data(
     )
     for name, source in recipe.data.items():
         if all(clip.id in features.broken for clip in clips[name]):
-            _refuse_source(name, source, clips[name], features.broken[clips[name][0].id])
+            first = features.broken[clips[name][0].id]
+            if not is_read:
+                raise KitError(f"data source {name}: none of its clips has an embedding, first {first}")
+            _refuse_source(name, source, clips[name], first)
     return Data(clips, features, augmentations, moments)
 
 

@@ -60,7 +60,7 @@ def training_vocabulary(
     return list(dict.fromkeys([*recorded, *found]))
 
 
-PUBLISHED = "published weights"  # text in place of a checkpoint's name
+PUBLISHED, GIVEN = "published weights", "given embeddings"  # texts in place of a checkpoint's name
 EXPORT_AGAIN = "write the model again with python -m system export"
 
 
@@ -201,8 +201,15 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     require_same(run, {"experts": experts, "text": model.text.identity()})
     if stage is None:
         model.audio.load_pretrained()
-    taken = PUBLISHED if stage is None else load_checkpoint(model, run.folder / stage, checkpoint or "last")
+    taken = (
+        untrained_origin(recipe) if stage is None else load_checkpoint(model, run.folder / stage, checkpoint or "last")
+    )
     return Trained(model, recipe, facts_of(run, model, recipe, taken), run.folder)
+
+
+def untrained_origin(recipe: schema.Recipe) -> str:
+    """Describe the origin of a model without training."""
+    return PUBLISHED if recipe.model.audio.reads_clips else GIVEN
 
 
 def _path_changes(run: Run, started_in: str | None) -> list[str]:

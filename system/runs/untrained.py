@@ -16,7 +16,7 @@ from system.models.settings import Model
 from system.recipe import schema
 from system.recipe.load import as_change, load_recipe
 from system.runs.names import is_recipe
-from system.runs.open import PUBLISHED, Trained, build_model, identities
+from system.runs.open import Trained, build_model, identities, untrained_origin
 
 
 def open_untrained(
@@ -43,7 +43,9 @@ def open_untrained(
         recipe = _recipe_of_hub(str(name), banks)
     model = moved(build_model(recipe, []), device or device_of())
     model.audio.load_pretrained()
-    facts = ModelFacts(recipe=recipe.name, checkpoint=PUBLISHED, experts=identities(recipe), text=model.text.identity())
+    facts = ModelFacts(
+        recipe=recipe.name, checkpoint=untrained_origin(recipe), experts=identities(recipe), text=model.text.identity()
+    )
     return Trained(model, recipe, facts, name)
 
 

@@ -103,6 +103,9 @@ def test_scores_are_the_cosines_of_the_files(folder: Path, capsys: pytest.Captur
     assert f"embeddings  5-d, one per clip, read from {folder}/audio.npz\n" in plan
     assert plan.endswith("nothing is missing\n")
     assert main(["run", str(path), "--out", str(folder / "run")]) == 0
+    printed = capsys.readouterr().out
+    assert "\nmodel      without training, 7 counted parameters, " in printed
+    assert "evaluation: 12 queries, 6 clips, given embeddings\n" in printed
     tested = range(1, CLIPS, 2)
     rows = [2 * n + i for n in tested for i in range(2)]
     expected = cosines(vectors(2, 2 * CLIPS)[rows], vectors(1, CLIPS)[list(tested)])
@@ -186,7 +189,10 @@ def test_rows_of_the_other_kind_are_not_read(tmp_path: Path) -> None:
         ({"id": ["a", "b"], "embedding": [[1.0]]}, "2 names for 1 embeddings"),
         ({"id": ["a"], "embedding": [1.0]}, "not a matrix of numbers"),
         ({"id": ["a"], "embedding": [["x"]]}, "not a matrix of numbers"),
-        ({"id": ["a", "a"], "embedding": [[1.0], [2.0]]}, "has a second embedding of 'a'; give each clip one id"),
+        (
+            {"id": ["a", "a"], "embedding": [[1.0], [2.0]]},
+            "has a second embedding of 'a'; name the rows by the clips' ids",
+        ),
         ({"text": ["a"], "embedding": [[1.0]]}, "cannot be read as embeddings"),
         ({"id": ["a"]}, "cannot be read as embeddings"),
         ({"id": ["a"], "kind": ["caption"], "embedding": [[1.0]]}, "has no row"),
