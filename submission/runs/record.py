@@ -280,6 +280,7 @@ class EpochLine(Record):
     Attributes:
         epoch: Of the stage, from 1.
         loss, positive, hardest_negative, violations, violations_relaxed: Means over the steps of the epoch.
+        skipped: Number of updates that were skipped because the fp16 loss was not finite.
         validation: Values by metric.
         spread_of_clips, zeros_of_clips, spread_of_captions, zeros_of_captions, captions_alike: Values of the collapse
             watch.
@@ -296,6 +297,7 @@ class EpochLine(Record):
     violations_relaxed: float | None = None
     lr: float | None = None
     seconds: float
+    skipped: int | None = None
     validation: dict[str, float] = {}
     spread_of_clips: float | None = None
     zeros_of_clips: float | None = None

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -206,26 +207,30 @@ class Resident:
 
 
 def _fits(size: int, device: torch.device) -> bool:
-    """Return whether `size` bytes of frames fit into the free memory of a GPU; false for the CPU."""
+    """Return whether a GPU has room for `size` bytes of frames beside the steps so far; false for the CPU."""
     if device.type != "cuda":
         return False
-    torch.cuda.empty_cache()  # so that unused memory of an earlier stage counts as free
-    free = torch.cuda.mem_get_info(device)[0]
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    free -= torch.cuda.max_memory_allocated(device)
     fits = size < RESIDENT_SHARE * free
-    how = "stored on the GPU" if fits else "read ahead from the banks"
-    log.info("the frames take %.1f GiB, the GPU has %.1f GiB free: they are %s", size / 2**30, free / 2**30, how)
+    how = "moved to the GPU" if fits else "read ahead from the banks"
+    log.info(
+        "the frames take %.1f GiB, the GPU has %.1f GiB beside a step: they are %s", size / 2**30, free / 2**30, how
+    )
     return fits
 
 
 class Feed:
     """The batches of a stage on the device. Close it when the stage ends.
 
-    If a GPU has twice the free memory that the frames of the stage's clips need, they are copied to it once. Otherwise,
-    and if clips are mixed, threads make the next batches during the current step. Captions and margin factors are
-    always made ahead. A batch is a function of its step, so that working ahead changes no result.
+    Threads make the next batches during the current step. After the first step, when the optimizer's moments exist, the
+    frames of all clips are copied to a GPU that has twice as much memory left (see `settle`); not if clips are mixed.
+    Captions and margin factors are always made ahead. A batch is a function of its step, so that working ahead, and the
+    place of the frames, change no result.
 
     longest: Most frames of a clip; a random part of longer ones is used; None: all frames. chunk: Clips that are
-    embedded at a time, see chunks_of. pad_to_batch: See collate. With several processes, each only gets its share.
+    embedded at a time, see chunks_of. pad_to_batch: See collate. frames_on: See Stage. With several processes, each
+    only gets its share.
     """
 
     def __init__(
@@ -238,18 +243,30 @@ class Feed:
         longest: int | None = None,
         chunk: int | None = None,
         pad_to_batch: bool = False,
+        frames_on: Literal["auto", "gpu", "host"] = "auto",
     ) -> None:
         self.chunk, self.pad_to_batch = chunk, pad_to_batch
         self.sampler, self.features, self.device, self.longest = sampler, features, device, longest
         self.relevance, self.teachers = relevance, teachers
-        keys = {features.keys[item.clip.id] for stream in sampler.streams for item in stream.items}
+        self._keys = {features.keys[item.clip.id] for stream in sampler.streams for item in stream.items}
         mixes = sampler.augment is not None and sampler.augment.mixes
-        stays = not (mixes or features.waveforms == "files") and _fits(Resident.size(keys, features), device)
-        self.resident = Resident(keys, features, device) if stays else None
+        self._undecided = frames_on == "auto" and not (mixes or features.waveforms == "files")
+        self.resident = Resident(self._keys, features, device) if frames_on == "gpu" else None
         # One thread computes CIDEr-D; several read frames, since a batch of waves is 100 MB or more.
         count = batches_ahead(relevance is not None) if self.resident is None else 1
         self._workers, self._ahead_steps = ThreadPoolExecutor(count, "batches"), count
         self._ahead: dict[int, Future[Batch]] = {}
+
+    def settle(self) -> None:
+        """Copy the frames to the GPU if there is room. Call it after each step; it decides after the first one."""
+        if not self._undecided:
+            return
+        self._undecided = False
+        if _fits(Resident.size(self._keys, self.features), self.device):
+            for future in self._ahead.values():  # batches with frames that are not needed any more
+                future.cancel()
+            self._ahead.clear()
+            self._ahead_steps, self.resident = 1, Resident(self._keys, self.features, self.device)
 
     def batch(self, step: int) -> Batch:
         """Return the batch of a training step, and start to make the batches of the next steps."""

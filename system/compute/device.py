@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 import torch
@@ -50,6 +50,31 @@ def moved(model: Network, device: torch.device) -> Network:
         raise KitError(
             f"this model computes in float64, which {device.type} does not support; use --device cpu"
         ) from error
+
+
+@contextmanager
+def tf32_products(device: torch.device, allowed: bool) -> Iterator[None]:
+    """Context manager in which float32 products on a CUDA GPU use TF32 (10 bits after the point) if `allowed`.
+
+    Without it, products are exact, and convolutions use TF32, as is torch's default. On other devices it does nothing.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def in_precision(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    """Context manager for computing in a stage's precision: float32, bf16 or fp16."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    return torch.autocast(device.type, dtype, enabled=precision != "float32")
 
 
 def gpu_of(device: torch.device) -> str | None:

@@ -6,7 +6,8 @@ torch is only imported for counting.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator
+import weakref
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,17 +48,17 @@ def unknown_if_it_fails(name: str) -> Iterator[None]:
 class Cost:
     """The cost of a training step of an encoder, for one clip or caption.
 
-    flops: Operations, forward and backward. kept: Bytes stored for the backward pass. widest: Bytes of the largest
-    output of a layer.
+    flops: Operations, forward and backward. kept: Bytes stored for the backward pass. peak: Most bytes of values and
+    their gradients that exist at the same time, without weights and gradients of weights.
     """
 
     flops: float = 0.0
     kept: float = 0.0
-    widest: float = 0.0
+    peak: float = 0.0
 
     def times(self, count: float) -> "Cost":
         """Return the cost of `count` clips or captions, from the cost of one."""
-        return Cost(self.flops * count, self.kept * count, self.widest * count)
+        return Cost(self.flops * count, self.kept * count, self.peak * count)
 
 
 @contextmanager
@@ -98,11 +99,10 @@ def count_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Ten
 def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
     """Count operations and memory of a forward and a backward pass of a network.
 
-    run: Function that computes the network's output. half: Whether to count for 16-bit training (autocast);
-    the operations of the backward pass are then left out.
+    run: Function that computes the network's output. half: Whether to count for 16-bit training (autocast).
     No values are computed, unless shapes depend on values, as in packed series. Then the forward pass is computed in
-    float32, and the backward pass is assumed to have twice its operations. Weights and their copies in 16 bits are not
-    counted, since they are the same for any number of clips.
+    float32, and the backward pass is assumed to have twice its operations, and a fifth more memory. Weights and their
+    copies in 16 bits are not counted, since they are the same for any number of clips.
 
     Raises UnknownSizeError for a network that cannot be run.
     """
@@ -110,31 +110,23 @@ def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -
 
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
-            return _count(network, run, half, backward=not half)
+            return _count(network, run, half, backward=True)
     except Exception:  # mostly RuntimeError: a shape that depends on values
         for weight in network.parameters():
             weight.data.zero_()  # arbitrary values of uninitialised memory can slow computations down
         with unknown_if_it_fails("the encoder"):
             forward = _count(network, run, half=False, backward=False)
         share = 0.5 if half else 1.0
-        return Cost(3 * forward.flops, share * forward.kept, share * forward.widest)
+        return Cost(3 * forward.flops, share * forward.kept, 1.2 * share * forward.kept)
 
 
 def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, backward: bool) -> Cost:
     """Count operations and memory of a forward pass and, if `backward`, of the backward pass. See count."""
     import torch
-    from torch.nn.modules.module import register_module_forward_hook
     from torch.utils.flop_counter import FlopCounterMode
 
     weights = {tuple(sorted(p.shape)) for p in network.parameters()}
     saved: dict[int, torch.UntypedStorage] = {}  # references, so that no other storage gets the same key
-    widest = 0
-
-    def measure(module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        """Record the bytes of a layer's largest output."""
-        nonlocal widest
-        if isinstance(output, torch.Tensor):
-            widest = max(widest, output.nbytes)
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         """Record a tensor that is stored for the backward pass, unless it is a weight."""
@@ -143,16 +135,56 @@ def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, 
         return tensor
 
     formulas = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
-    with FlopCounterMode(display=False, custom_mapping=formulas) as flops:
+    with FlopCounterMode(display=False, custom_mapping=formulas) as flops, live_bytes(weights) as live:
         with (
-            register_module_forward_hook(measure),
             torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
             torch.autocast("cpu", torch.bfloat16, enabled=half),
         ):
             output = run()
+        kept = float(sum(storage.nbytes() for storage in saved.values()))
+        saved.clear()
         if backward and output.requires_grad:
             output.float().sum().backward()
-    return Cost(flops.get_total_flops(), float(sum(storage.nbytes() for storage in saved.values())), widest)
+    for weight in network.parameters():
+        weight.grad = None
+    return Cost(flops.get_total_flops(), kept, max(kept, live.peak))
+
+
+@contextmanager
+def live_bytes(left_out: Collection[tuple[int, ...]]) -> "Iterator[Any]":
+    """Context manager that counts the bytes of all tensors that operations make and that still exist.
+
+    left_out: Sorted shapes of tensors that do not count: weights, and their copies and gradients. Yields: An object
+    whose attribute `peak` is the most bytes so far.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Live(TorchDispatchMode):
+        bytes_now = peak = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            for tensor in tree_leaves(result):
+                if hasattr(tensor, "untyped_storage") and tuple(sorted(tensor.shape)) not in left_out:
+                    self.add(tensor.untyped_storage())
+            return result
+
+        def add(self, storage: Any) -> None:
+            """Count a storage until it is freed."""
+            if (key := storage._cdata) not in sizes:
+                sizes[key] = storage.nbytes()
+                self.bytes_now += sizes[key]
+                self.peak = max(self.peak, self.bytes_now)
+                weakref.finalize(storage, self.free, key)
+
+        def free(self, key: int) -> None:
+            """Count a storage no longer."""
+            self.bytes_now -= sizes.pop(key, 0)
+
+    sizes: dict[int, int] = {}
+    with Live() as live:  # type: ignore[no-untyped-call]
+        yield live
 
 
 def _convolution_backward_flops(grad: Any, values: Any, weight: Any, *rest: Any, out_shape: Any) -> int:

@@ -35,20 +35,33 @@ ASSUMED_CAPTIONS = 5.0  # of a clip, if they are not known
 ASSUMED_VOCABULARY = 4_000  # words, if they are not known
 # Per second and CPU core in float32, measured on heads and text (2 cores: 125e9), and on PANNs (58e9 to 64e9).
 CORE_FLOPS = 62e9
-IN_FLIGHT = 3  # tensors of the widest size that the backward pass holds at the same time
 
 
 class Gpu(NamedTuple):
-    """A GPU. flops: Per second in 16 bits, a third or a quarter of its peak; assumed, not measured. memory: Bytes that
-    its driver reports."""
+    """A GPU. memory: Bytes that its driver reports. flops: Operations per second in 16 bits. tf32: The same for float32
+    products with 10 bits after the point, half of `flops`.
+
+    The speed of the A40 is fitted to the published runs of the 2025 baseline, with their validation and reading of
+    data: Clotho 2.27 h (planned 2.3), with AudioCaps 7.27 h (5.0), with WavCaps 34.7 h (60, since most of its clips are
+    shorter than their mean). The others are a third or a quarter of their peaks; assumed, not measured.
+    """
 
     flops: float
     memory: float
 
+    @property
+    def tf32(self) -> float:
+        """Operations per second of float32 products in TF32."""
+        return self.flops / 2
+
+    def speed(self, precision: str) -> float:
+        """Return the operations per second of a stage's precision."""
+        return self.tf32 if precision == "float32" else self.flops
+
 
 GPUS = {
     "RTX 3090": Gpu(25e12, 24 * GIB),
-    "A40": Gpu(50e12, 45 * GIB),
+    "A40": Gpu(20e12, 45 * GIB),
     "A100": Gpu(80e12, 80 * GIB),
     "H100": Gpu(250e12, 79.6 * GIB),
     "H200": Gpu(250e12, 140.4 * GIB),
@@ -165,35 +178,36 @@ class Estimates:
         return Load(stage.batch_size, float(seconds), longest, float(captions))
 
     def memory(self, stage: schema.Stage, precision: str) -> float:
-        """Estimate the bytes of memory of a stage's training step.
+        """Estimate the bytes of memory of a stage's training step, the sum of its parts."""
+        return sum(self.memory_parts(stage, precision).values())
 
-        With cached gradients, it is the memory for one part of the batch.
+    def memory_parts(self, stage: schema.Stage, precision: str, share: Load | None = None) -> dict[str, float]:
+        """Estimate the bytes of memory of a stage's training step, by part.
+
+        weights: In float32, with those of the moving average. AdamW: Two moments of each trained weight. 16-bit copies:
+        Of all weights, in 16 bits. batch: Frames of its clips. activations: Values of the layers and their gradients,
+        at the moment when they are most; with grad_cache_chunk, of one chunk. gradients: Of the trained weights. While
+        the first of them are made, activations are freed; so only what exceeds the activations counts, unless earlier
+        chunks have left gradients.
+        share: Load of one of several processes; None: the whole batch.
         """
-        change = 0
-        if stage.lora is not None:
-            tuned = self.tuned(stage.lora)
-            change += BYTES * (4 * tuned.adapters - 3 * tuned.frozen)  # no gradients and moments of frozen weights
-        if stage.average is not None:
-            change += BYTES * self.trainable(stage)
-        return self.memory_of(self.load(stage), stage.grad_cache_chunk, precision) + change
-
-    def memory_of(self, load: Load, chunk: int | None, precision: str) -> float:
-        """Estimate the bytes of memory of a training step with this load.
-
-        The batch is embedded `chunk` clips at a time.
-        They are the sum of weights, gradients, AdamW's two moments, and 16-bit copies of the weights. The batch's
-        frames, the tensors stored for the backward pass, and IN_FLIGHT times the widest tensor are added.
-        """
-        half = precision != "float32"
+        load, half = share or self.load(stage), precision != "float32"
         audio, text = self.audio_cost(load, half), self.text_cost(half)
-        share = min(1.0, (chunk or load.clips) / load.clips)
-        kept = load.clips * audio.kept + load.captions * text.kept
-        in_flight = IN_FLIGHT * max(load.clips * audio.widest, load.captions * text.widest)
-        trainable = sum(self.parameters_by_part.values())
-        weights = trainable * 4 * BYTES + self.frozen_parameters * BYTES
-        copies = (trainable + self.frozen_parameters) * BYTES // 2 if half else 0
-        frames = load.clips * self._padded_bytes(load.longest)
-        return weights + copies + frames + share * (kept + in_flight)
+        fraction = min(1.0, (stage.grad_cache_chunk or load.clips) / load.clips)
+        activations = fraction * (load.clips * audio.peak + load.captions * text.peak)
+        tuned = self.tuned(stage.lora) if stage.lora else Tuned(0, 0, 0)
+        trained = self.trainable(stage)
+        weights = sum(self.parameters_by_part.values()) + self.frozen_parameters + tuned.adapters
+        copies = 0 if not half else weights * BYTES // 2
+        gradients = float(BYTES * trained)
+        return {
+            "weights": BYTES * float(weights + (trained if stage.average else 0)),
+            "AdamW": 2 * gradients,
+            "gradients": gradients if fraction < 1 else max(0.0, gradients - activations - copies),
+            "16-bit copies": float(copies),
+            "activations": activations,
+            "batch": load.clips * self._padded_bytes(load.longest),
+        }
 
     def _padded_bytes(self, seconds: float) -> float:
         """Return the bytes of a clip's frames in a training batch, for all experts.

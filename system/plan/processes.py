@@ -81,7 +81,7 @@ def process_lines(
     """
     share, sent = share_of(stage, estimates, processes), exchange(stage, estimates, processes)
     memory = {
-        precision: estimates.memory_of(share, stage.grad_cache_chunk, precision) + 2 * sent.embeddings
+        precision: sum(estimates.memory_parts(stage, precision, share).values()) + 2 * sent.embeddings
         for precision in ("float32", stage.precision)
     }
     on_gpu = f", {memory[stage.precision] / GIB:.1f} GiB in {stage.precision}" if stage.precision != "float32" else ""

@@ -21,7 +21,8 @@ from system.recipe import schema
 from system.runs.weights import trained_files
 
 LARGEST_MEMORY = 8192 * GIB
-MEMORY_SHARE = 0.8  # that an estimate may use; CUDA and its cache, or Python and torch, need the rest
+MEMORY_SHARE = 0.8  # of the machine's memory that an estimate may use; Python and torch need the rest
+GPU_SHARE = 0.9  # of a GPU's memory; CUDA's context takes about 0.5 GiB, and its cache has gaps
 
 _TRAIN_FIRST = "train it first, or name the folder of a run or of an exported model"
 
@@ -180,31 +181,44 @@ def cost_lines(
     yield Row(
         "stages", f"{name} memory", f"{cpu / GIB:.1f} GiB in float32{on_gpu}, without Python and torch (estimate)"
     )
+    parts = estimates.memory_parts(stage, stage.precision).items()
+    counted_parts = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts if size >= GIB / 20)
+    yield Row("stages", f"{name} parts", f"{counted_parts or 'each below 0.05'} GiB in {stage.precision}")
     yield from _tuning_lines(name, stage, estimates)
-    stored = f"{estimates.frame_bytes(stage) / GIB:.1f} GiB, stored on a GPU with at least twice as much memory free"
-    if stage.augment and stage.augment.mix:
-        stored = "read from the banks at every step, since clips are mixed"
     if estimates.from_files:
         yield from decoding_lines(name, stage, estimates)
     else:
-        yield Row("stages", f"{name} frames", stored)
+        yield Row("stages", f"{name} frames", _frames_text(stage, estimates, gpu, gpu_bytes))
     yield Row("stages", f"{name} step", _step_text(stage, estimates))
     if cpu > LARGEST_MEMORY:
         fault = f"a step would take {cpu / GIB:,.0f} GiB, which no machine has; make layers or batch smaller"
         yield Problem(MISTAKE, f"stage {name}", fault)
-    if gpu_bytes is not None and gpu > MEMORY_SHARE * gpu_bytes:
-        yield _will_not_fit(name, stage, estimates, "the GPU", gpu_bytes)
+    if gpu_bytes is not None and gpu > GPU_SHARE * gpu_bytes:
+        yield _will_not_fit(name, stage, estimates, "the GPU", gpu_bytes, GPU_SHARE)
     if gpu_bytes is None and memory_bytes is not None and cpu > MEMORY_SHARE * memory_bytes:
         in_float32 = stage.model_copy(update={"precision": "float32"})
-        yield _will_not_fit(name, in_float32, estimates, "this machine", memory_bytes)
+        yield _will_not_fit(name, in_float32, estimates, "this machine", memory_bytes, MEMORY_SHARE)
+
+
+def _frames_text(stage: schema.Stage, estimates: Estimates, step: float, gpu_bytes: float | None) -> str:
+    """Describe where the frames of a stage are during training. step: Bytes of a training step on a GPU."""
+    if stage.augment and stage.augment.mix:
+        return "read from the banks at every step, since clips are mixed"
+    size = estimates.frame_bytes(stage)
+    if stage.frames_on != "auto":
+        where = "on the GPU" if stage.frames_on == "gpu" else "read ahead from the banks"
+        return f"{size / GIB:.1f} GiB, {where}, as `frames_on` says"
+    if gpu_bytes is None:
+        return f"{size / GIB:.1f} GiB, on a GPU that has room for twice as much beside a step, else read ahead"
+    fits = 2 * size < GPU_SHARE * gpu_bytes - step
+    return f"{size / GIB:.1f} GiB, {'on the GPU beside a step' if fits else 'read ahead from the banks'}"
 
 
 def _step_text(stage: schema.Stage, estimates: Estimates) -> str:
     """Describe the operations and the time of a training step."""
     flops, cores = estimates.step_flops(stage), os.cpu_count() or 1
     times = [f"{about(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
-    if stage.precision != "float32":
-        times += [f"{gpu} {1000 * flops / speed.flops:.1f} ms" for gpu, speed in GPUS.items()]
+    times += [f"{gpu} {1000 * flops / speed.speed(stage.precision):.1f} ms" for gpu, speed in GPUS.items()]
     return f"{flops / 1e12:.2f} TFLOP, {', '.join(times)} (estimates; not measured on a GPU)"
 
 
@@ -221,11 +235,21 @@ def _tuning_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Itera
         yield Row("stages", f"{name} last.pt", f"{format_size(estimates.state_bytes(stage))} (estimate)")
 
 
-def _will_not_fit(name: str, stage: schema.Stage, estimates: Estimates, machine: str, size: float) -> Problem:
-    """Return the problem that a stage's batch does not fit into memory, with a cure."""
+def _will_not_fit(
+    name: str, stage: schema.Stage, estimates: Estimates, machine: str, size: float, share: float
+) -> Problem:
+    """Return the problem that a stage's batch does not fit into memory, with a cure that changes least.
+
+    share: Share of the memory that an estimate may use.
+    """
     in_chunks = estimates.recipe.model.embeds_in_chunks
-    smaller = estimates.grad_cache_that_fits(stage, MEMORY_SHARE * size) if in_chunks else None
-    cached = f"set grad_cache_chunk to {smaller}, which gives the same gradients in a third more time"
-    cure = cached if smaller else "lower batch_size"
+    smaller = estimates.grad_cache_that_fits(stage, share * size) if in_chunks else None
+    halves = machine == "the GPU" and stage.precision == "float32"
+    if halves and estimates.memory(stage, "bf16") <= share * size:
+        cure = "set precision to bf16"
+    elif smaller:
+        cure = f"set grad_cache_chunk to {smaller}, which gives the same gradients in a third more time"
+    else:
+        cure = "lower batch_size"
     fault = f"batch_size {stage.batch_size} will not fit {machine}'s {size / GIB:.1f} GiB"
     return Problem(WARNING, f"stage {name}", f"{fault}: {cure}")

@@ -66,11 +66,13 @@ def _row_of_processes(frames: float, flops: float, processes: int, gpu: str | No
 
 
 def _time_on_gpus(recipe: schema.Recipe, flops: float) -> str:
-    """Describe how long `flops` operations take on known GPUs; "" for a recipe in float32."""
-    if all(stage.precision == "float32" for stage in recipe.stages.values()):
+    """Describe how long `flops` operations take on known GPUs; "" without stages."""
+    precisions = {stage.precision for stage in recipe.stages.values()}
+    if not precisions:
         return ""
-    speeds = ", ".join(f"{name} {about(flops / gpu.flops)}" for name, gpu in GPUS.items())
-    return f"; {speeds} (speeds of GPUs are assumed, not measured)"
+    slowest = "float32" if "float32" in precisions else precisions.pop()
+    speeds = ", ".join(f"{name} {about(flops / gpu.speed(slowest))}" for name, gpu in GPUS.items())
+    return f"; {speeds} (speeds of GPUs are assumed, that of the A40 from published runs; none was measured)"
 
 
 def disk_lines(

@@ -235,6 +235,8 @@ class Stage(Strict):
     lora: Lora | None = None  # low-rank adapters of published networks; null: all weights are trained
     average: Average | None = None  # a moving average of the weights is ranked; null: the last weights
     precision: Literal["float32", "bf16", "fp16"]  # bf16 and fp16 on CUDA only; elsewhere float32 with a warning
+    tf32: bool = True  # on CUDA, products of float32 in TF32 in training and validation, but not in rankings
+    frames_on: Literal["auto", "gpu", "host"] = "auto"  # of the clips in training; auto: GPU if there is room for twice
     batch_norm: Literal["synchronised", "process"] = "synchronised"  # statistics over all processes, or over each one
     compile: bool = False  # torch.compile for the audio network, on CUDA only; ignored elsewhere
     monitor: Monitor  # validation, and the checkpoints that are kept

@@ -15,6 +15,7 @@ from submission.metrics.moment_metrics import score_moments
 from submission.metrics.moments_summary import metric_values
 from system.batches.collate import without_audio
 from system.batches.sampler import items_of_moments, require_known
+from system.compute.device import in_precision
 from system.compute.distributed import on_first
 from system.features.build import Features
 from system.losses import terms
@@ -51,9 +52,14 @@ class MomentValidation:
     """
 
     def __init__(
-        self, watched: Mapping[str, tuple[Sequence[Clip], Sequence[Moment]]], stage: schema.Stage, features: Features
+        self,
+        watched: Mapping[str, tuple[Sequence[Clip], Sequence[Moment]]],
+        stage: schema.Stage,
+        features: Features,
+        precision: str = "float32",
     ) -> None:
-        self.stage, self.features = stage, features
+        """precision: That of the computation of embeddings, as in training; scores are in float32."""
+        self.stage, self.features, self.precision = stage, features, precision
         self.items = [item for clips, moments in watched.values() for item in items_of_moments(clips, moments)]
         if not self.items:
             raise KitError(
@@ -69,8 +75,9 @@ class MomentValidation:
         self.batches = [(i, without_audio(self.items[i : i + size], features, None)) for i in starts]
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        clips = embed_clips(model, self.clips, self.features)
-        captions = embed_texts_together(model, self.texts)
+        with in_precision(model.device, self.precision):
+            clips = embed_clips(model, self.clips, self.features).float()
+            captions = embed_texts_together(model, self.texts).float()
         return on_first(lambda: (self._values(model, clips, captions), watch(clips, captions)))
 
     @torch.inference_mode()

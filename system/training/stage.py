@@ -24,6 +24,7 @@ from submission.runs.record import EpochLine
 from system.batches.collate import Feed
 from system.batches.sampler import Sampler
 from system.batches.teachers import Teachers
+from system.compute.device import tf32_products
 from system.compute.distributed import (
     any_process,
     broadcast_from_first,
@@ -56,6 +57,7 @@ from system.training.tracking import Tracking
 from system.training.validation import Validation, Watching, collapsed
 
 ADAPTERS = 2**31  # in place of a step, for the start values of adapters
+MOST_SKIPPED = 20  # updates in a row whose fp16 loss is not finite
 LEAST_SCALE = 2.0**-10  # of fp16 losses, which starts at 65,536: below it, gradients are not finite at any scale
 
 log = logging.getLogger(__name__)
@@ -87,20 +89,21 @@ class StageTraining:
         if taught_by := list(dict.fromkeys(teacher for term in stage.losses for teacher in term.taught_by)):
             with first_before_others():
                 teachers = open_teachers(taught_by, recipe, name, run, data, model.device)
-        self.validation = _validation(stage, data, relevance, teachers)
+        self.precision = stage.precision if self.device.type == "cuda" else "float32"
+        self.validation = _validation(stage, data, relevance, teachers, self.precision)
         pad_to_batch, longest = not recipe.model.embeds_in_chunks, recipe.model.audio.training_frames
         made_of = self.sampler, data.features, relevance, self.device, teachers
-        self.feed = partial(Feed, *made_of, longest, stage.grad_cache_chunk, pad_to_batch)
+        self.feed = partial(Feed, *made_of, longest, stage.grad_cache_chunk, pad_to_batch, stage.frames_on)
         self._interrupted = checkpoints.load_state(self.folder)  # None: the stage begins
         if self._interrupted is None:
             self._load_initial_weights()
         self.adapters = Adapters(model, stage.lora, self._seed_of(ADAPTERS)) if stage.lora else None
         groups, self.rates = parameter_groups(model, stage.optimizer)
-        self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=stage.optimizer.weight_decay)
+        decay, is_fused = stage.optimizer.weight_decay, self.device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=decay, fused=is_fused or None)
         self.frozen_start = FrozenStart(model, stage.optimizer)
         _warn_of_shares(name, recipe)
         _make_ready(model, stage)
-        self.precision = stage.precision if self.device.type == "cuda" else "float32"
         self.scaler = GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.average = WeightAverage(model, stage.average.decay) if stage.average else None
         self.best: checkpoints.BestEpochs = {}
@@ -109,6 +112,7 @@ class StageTraining:
         self.sha256: dict[str, str] = {}  # of the files in its folder
         self.sums: dict[str, float] = {}  # sums of loss and diagnostics over the epoch so far
         self.seconds = 0.0  # duration of the epoch so far, including earlier processes
+        self.skipped = self.skipped_in_a_row = 0  # updates of the epoch so far, and of the last steps
 
     @property
     def history(self) -> list[dict[str, float]]:
@@ -144,6 +148,7 @@ class StageTraining:
         with (
             interruptible() as stop,
             closing(self.feed()) as feed,
+            tf32_products(self.device, self.stage.tf32),
             progress(self.name, total, "step", self.step) as bar,
         ):
             while self.step < total and not is_over(self.stage.stop, self.history):
@@ -187,7 +192,7 @@ class StageTraining:
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
-        self.seconds = state["seconds"]
+        self.seconds, self.skipped = state["seconds"], state.get("skipped", 0)
         if is_first():  # on a full disk it may be missing, since it is written after last.pt
             checkpoints.write_table_of_best(self.folder, self.best)
         self.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
@@ -200,9 +205,11 @@ class StageTraining:
             began = time.monotonic()
             seen = self._train_step(feed)
             self.seconds += time.monotonic() - began
-            self.sums = {name: self.sums.get(name, 0.0) + value for name, value in seen.items()}
+            if seen is not None:
+                self.sums = {name: self.sums.get(name, 0.0) + value for name, value in seen.items()}
             self.step += 1
-            bar.advance(1, f"loss {seen['loss']:.4f}")
+            feed.settle()
+            bar.advance(1, f"loss {seen['loss']:.4f}" if seen else "update skipped")
             if self.step % self.steps == 0:
                 return
             with in_step():
@@ -218,8 +225,8 @@ class StageTraining:
             said = f"stopped at step {self.step} of stage {self.name}; run the same command again to resume"
             raise Interrupted(said if is_first() else "")
 
-    def _train_step(self, feed: Feed) -> dict[str, float]:
-        """Train one step. Returns: The loss and diagnostics."""
+    def _train_step(self, feed: Feed) -> dict[str, float] | None:
+        """Train one step. Returns: The loss and diagnostics; None if the update was skipped (fp16)."""
         # Randomness is a function of the step, so that a resumed run has the same draws as an uninterrupted one.
         torch.manual_seed(self._seed_of(self.step))
         batch = feed.batch(self.step)
@@ -231,7 +238,9 @@ class StageTraining:
         with in_step():
             diagnostics = gradients(self.model, batch, self.stage, self.precision, self.scaler)
         if not math.isfinite(diagnostics["loss"]):
-            raise KitError(f"{self._stage_and_step()}: the loss is {diagnostics['loss']}; {self._hint_to_lower_rate()}")
+            self._skip_or_raise(diagnostics["loss"])
+            return None
+        self.skipped_in_a_row = 0
         if self.adapters:
             self.adapters.require_used()
         self.scaler.unscale_(self.optimizer)
@@ -250,6 +259,21 @@ class StageTraining:
                 f"{self._stage_and_step()}: fp16 gradients overflow at every loss scale; {self._hint_to_lower_rate()}"
             )
         return diagnostics
+
+    def _skip_or_raise(self, loss: float) -> None:
+        """Count an update that is skipped because its loss is not finite, which in fp16 a large value can cause.
+
+        Raises KitError in other precisions, and after MOST_SKIPPED skipped updates in a row.
+        """
+        where = self._stage_and_step()
+        if self.precision != "fp16":
+            raise KitError(f"{where}: the loss is {loss}; {self._hint_to_lower_rate()}")
+        self.skipped_in_a_row += 1
+        self.skipped += 1
+        log.warning("%s: the loss is %s in fp16; the update is skipped", where, loss)
+        if self.skipped_in_a_row >= MOST_SKIPPED:
+            hint = f"set precision to bf16, or {self._hint_to_lower_rate()}"
+            raise KitError(f"{where}: the loss was not finite in {MOST_SKIPPED} steps in a row; {hint}")
 
     def _stage_and_step(self) -> str:
         """Return the current stage and step, for error messages."""
@@ -275,12 +299,13 @@ class StageTraining:
                 f"{self._hint_to_lower_rate()}"
             )
         self.best = checkpoints.updated(self.best, values, epoch, self.stage.monitor.keep)
-        means = {name: value / self.steps for name, value in self.sums.items()}
+        means = {name: value / (self.steps - self.skipped) for name, value in self.sums.items()}
         figures = {"stage": self.name, "epoch": epoch, "step": self.step, **means}
+        figures |= {"skipped": self.skipped} if self.skipped else {}
         seconds = round(self.seconds + time.monotonic() - began, 2)
         figures |= {"lr": self.optimizer.param_groups[0]["lr"], "seconds": seconds, "validation": values}
         line = EpochLine.model_validate(figures | diagnostics | {"collapsed": collapsed(diagnostics)})
-        self.sums, self.seconds = {}, 0.0
+        self.sums, self.seconds, self.skipped = {}, 0.0, 0
         self.lines.append(line)
         if is_first():
             with self.run.metrics.open("a", encoding="utf-8") as file:
@@ -288,7 +313,8 @@ class StageTraining:
         self._save(epoch in checkpoints.kept_epochs(self.best))
         self.tracking.update()
         shown = " ".join(f"{name} {format_metric(name, value)}" for name, value in values.items())
-        log.info("stage %s, epoch %d: training loss %.4f; validation %s", self.name, epoch, line.loss, shown)
+        loss = "none" if line.loss is None else f"{line.loss:.4f}"
+        log.info("stage %s, epoch %d: training loss %s; validation %s", self.name, epoch, loss, shown)
         for sign in line.collapsed:
             log.warning(
                 "stage %s, epoch %d: the model has COLLAPSED: %s; lower the learning rate, or use other negatives",
@@ -325,6 +351,7 @@ class StageTraining:
             "epoch": self.step // self.steps,
             "sums": self.sums,
             "seconds": self.seconds,
+            "skipped": self.skipped,
             "lines": [line.document() for line in self.lines],
         }
         self.sha256 = checkpoints.save_state(self.folder, state, ranked if is_best else None, self.sha256)
@@ -342,15 +369,20 @@ def _sampler(name: str, stage: schema.Stage, data: Data, seed: tuple[int, int]) 
         raise KitError(f"stage {name}: no batches can be made: {error}") from error
 
 
-def _validation(stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers | None) -> Watching:
-    """Build the validation of a stage."""
+def _validation(
+    stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers | None, precision: str
+) -> Watching:
+    """Build the validation of a stage. precision: That of the computation of embeddings."""
     sources = stage.monitor.data
     if stage.unit == "moment":
         return MomentValidation(
-            {name: (data.readable_clips(name), data.moments[name]) for name in sources}, stage, data.features
+            {name: (data.readable_clips(name), data.moments[name]) for name in sources},
+            stage,
+            data.features,
+            precision,
         )
     clips = [clip for name in sources for clip in data.readable_clips(name)]
-    return Validation(clips, stage, data.features, relevance, teachers)
+    return Validation(clips, stage, data.features, relevance, teachers, precision)
 
 
 def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from system.batches.shares import chunks_of
+from system.compute.device import in_precision
 from system.compute.distributed import any_process, is_first, process_count, process_index, sum_gradients
 from system.losses import terms
 from system.losses.base import BatchScores
@@ -52,15 +53,9 @@ def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> Batc
     Embeddings are computed in `precision`, scores always in float32, for two reasons: a sum over 512 x 512 hinges
     exceeds the largest float16, and bfloat16 has no value between 0.996 and 1.
     """
-    with _in_precision(batch, precision):
+    with in_precision(batch.row_of.device, precision):
         clips, captions = model.embed(batch)
     return model.batch_scores(batch, clips, captions)
-
-
-def _in_precision(batch: Batch, precision: str) -> AbstractContextManager[object]:
-    """Context manager for computing a batch in the stage's precision."""
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
-    return torch.autocast(batch.row_of.device.type, dtype, enabled=precision != "float32")
 
 
 def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> dict[str, float]:
@@ -97,7 +92,7 @@ def _by_chunks(
         local = {}
         for number in range(process_index(), len(side.chunks), process_count()):
             begin_chunk(seed, first + number)
-            with torch.set_grad_enabled(size is None), _in_precision(batch, precision):
+            with torch.set_grad_enabled(size is None), in_precision(device, precision):
                 local[number] = side.chunks[number]().float()
         leaves = gather_embeddings(list(local.values()), side.sizes, device)
         for leaf in leaves:
@@ -114,7 +109,7 @@ def _by_chunks(
             for parameter in model.parameters():
                 parameter.grad = None
         for one in (*sides[0], *sides[1]):
-            one.backward(seed, lambda: _in_precision(batch, precision))
+            one.backward(seed, lambda: in_precision(device, precision))
     return values
 
 

@@ -95,7 +95,7 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
     """
     with first_before_others():
         relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
-    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    initial = {name: value.cpu().clone() for name, value in model.state_dict().items()}  # not in a GPU's memory
     lines: list[EpochLine] = []  # metrics of the stages so far
     with Tracking(run, track if is_first() else ()) as tracking:
         for name, stage in loaded.recipe.stages.items():

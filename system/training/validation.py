@@ -20,6 +20,7 @@ from submission.ordering import relevant_ranks
 from system.batches.collate import without_audio
 from system.batches.sampler import Item, items_of
 from system.batches.teachers import Teachers
+from system.compute.device import in_precision
 from system.compute.distributed import gather_dealt, on_first, process_count, process_index
 from system.features.build import Features
 from system.losses import terms
@@ -58,7 +59,10 @@ class Validation:
         features: Features,
         relevance: Relevance | None = None,
         teachers: Teachers | None = None,
+        precision: str = "float32",
     ) -> None:
+        """precision: That of the computation of embeddings, as in training; scores are in float32."""
+        self.precision = precision
         self.clips = {clip.id: clip for clip in clips if clip.captions}
         if len(self.clips) < 2:
             raise KitError(
@@ -96,8 +100,9 @@ class Validation:
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
         """Return the monitored metrics, and the diagnostics of `watch`. All processes get the same values."""
-        clips = embed_clips(model, list(self.clips.values()), self.features)
-        captions = embed_texts_together(model, self.texts)
+        with in_precision(model.device, self.precision):
+            clips = embed_clips(model, list(self.clips.values()), self.features).float()
+            captions = embed_texts_together(model, self.texts).float()
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.inference_mode(), torch.random.fork_rng(devices):
             values, captions_alike = self._metrics_of_batches(model, clips, captions)

@@ -72,11 +72,12 @@ def test_estimated_passt_cost_matches_hand_values() -> None:
         with weights_left_out():
             encoder = settings.build_without_files(1024).train()
         costs[name] = [settings.cost(encoder, 3.0, seconds, half=False) for seconds in (20.0, 5.0)]
-    # 10 of 20 seconds: 1,000 columns of 64 bands. The two largest outputs are the first ones, of 64 channels.
+    # 10 of 20 seconds: 1,000 columns of 64 bands. The two largest outputs are the first ones, of 64 channels. The
+    # backward pass begins at the smallest ones, when all others are kept.
     (whole, shorter), (frozen, _) = costs["whole"], costs["frozen"]
     first = 4 * 64 * 1000 * 64
     assert whole.kept > 4 * first > frozen.kept
-    assert whole.widest == 4 * 64 * 1001 * 64
+    assert whole.kept < whole.peak < 1.1 * whole.kept
     assert whole.flops == pytest.approx(142e9, rel=0.05)  # 23.6e9 multiplications of ten seconds, by six
     assert whole.flops == pytest.approx(3 * frozen.flops, rel=0.05)
     assert shorter.kept == pytest.approx(whole.kept / 2, rel=0.02)
@@ -153,7 +154,9 @@ def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path: Path) -> N
     parameters = "network 68,507,072, mlp 6,294,528, text 112,564,736; 187,366,336 trainable in total"
     assert fact(text, "parameters") == parameters
     assert text.endswith("\n3 MISSING, 1 WARNING")
-    assert "batch_size 32 will not fit the GPU's 8.0 GiB: lower batch_size" in text  # batch norms see the whole batch
+    assert (
+        "batch_size 32 will not fit the GPU's 8.0 GiB: set precision to bf16" in text
+    )  # batch norms see the whole batch
     weights.write_bytes(b"there")
     assert f"MISSING  {weights}" not in plan(recipe)
     still = made(tmp_path, PANNS | {"weights": str(weights), "trainable": False}, BERT_BASE | {"trainable": False})
@@ -174,14 +177,15 @@ def test_memory_estimate_includes_trained_and_frozen_parts(tmp_path: Path) -> No
     assert load.longest == 20
     waves = 32 * 10 * 32_000 * 2  # cut to max_seconds
     costs = estimates.audio_cost(load), estimates.text_cost()
-    kept = 32 * costs[0].kept + load.captions * costs[1].kept + 3 * 32 * costs[0].widest
-    assert estimates.memory(stage, "float32") == pytest.approx(16 * 187_366_336 + waves + kept)
+    peak = 32 * costs[0].peak + load.captions * costs[1].peak
+    assert peak > 4 * 187_366_336, "gradients are made while activations are freed"
+    assert estimates.memory(stage, "float32") == pytest.approx(12 * 187_366_336 + waves + peak)
     still = made(tmp_path, PANNS | {"weights": "w.pth", "trainable": False}, BERT_BASE | {"trainable": False})
     held = Estimates(still, found)
     trained = 6_294_528 + 769 * 2048 + 2049 * 1024
     costs = held.audio_cost(load), held.text_cost()
-    kept = 32 * costs[0].kept + load.captions * costs[1].kept + 3 * 32 * costs[0].widest
-    expected = 16 * trained + 4 * (68_507_072 + BERT) + waves + kept
+    peak = 32 * costs[0].peak + load.captions * costs[1].peak
+    expected = 12 * trained + 4 * (68_507_072 + BERT) + waves + peak
     assert held.memory(still.stages["only"], "float32") == pytest.approx(expected)
     assert held.step_flops(stage) < estimates.step_flops(stage) / 2.5
     assert estimates.frame_bytes(stage) == pytest.approx(100 * 10 * 32_000 * 2)

@@ -278,6 +278,16 @@ def test_validation_maps_cut_at_their_own_rank(world: Any, k: int) -> None:
     assert values == {f"mAP@{k}": pytest.approx(float(np.where(ranks <= k, 1 / ranks, 0).mean()), abs=1e-6)}
 
 
+def test_validation_in_16_bits_differs_by_at_most_a_thousandth(world: Any) -> None:
+    recipe, clips, features = world
+    model = scratch_model(recipe).eval()
+    own = [clip for clip in clips if clip.split == "validation"]
+    stage = recipe.stages["only"]
+    found = {name: Validation(own, stage, features, precision=name)(model)[0] for name in ("float32", "fp16")}
+    assert found["fp16"]["loss"] != found["float32"]["loss"], "computed in 16 bits"
+    assert found["fp16"]["loss"] == pytest.approx(found["float32"]["loss"], abs=1e-3)
+
+
 def test_validation_by_several_relevant_clips_matches_slow_reference(world: Any, tmp_path: Path) -> None:
     """Three annotated captions, of one, two and three clips; the first is not that of its own clip."""
     recipe, clips, features = world

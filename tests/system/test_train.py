@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import math
 import os
 import shutil
 import signal
@@ -377,10 +378,10 @@ def test_folder_left_by_an_early_kill_is_used_as_new(
 def test_optimizer_gets_rate_and_weight_decay_of_the_recipe(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[dict[str, float]] = []
+    seen: list[dict[str, float | None]] = []
 
     class Spied(torch.optim.AdamW):
-        def __init__(self, parameters: Any, **settings: float) -> None:
+        def __init__(self, parameters: Any, **settings: Any) -> None:
             seen.append(settings)
             super().__init__(parameters, **settings)
 
@@ -388,7 +389,7 @@ def test_optimizer_gets_rate_and_weight_decay_of_the_recipe(
     stage = tiny.stage(epochs=1, steps_per_epoch=1, optimizer={"kind": "adamw", "lr": 0.002, "weight_decay": 0.37})
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
-    assert seen == [{"lr": 0.002, "weight_decay": 0.37}]
+    assert seen == [{"lr": 0.002, "weight_decay": 0.37, "fused": None}]
 
 
 def test_resuming_in_another_precision_is_refused(
@@ -458,3 +459,85 @@ def test_log_txt_on_a_full_disk_gives_one_warning(
     assert "Logging error" not in capsys.readouterr().err
     warnings = [record.getMessage() for record in caplog.records if "cannot be written any more" in record.getMessage()]
     assert warnings == ["the log file /dev/full cannot be written any more (No space left on device); free disk space"]
+
+
+def test_fp16_updates_with_infinite_loss_are_skipped(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Steps 1 and 4 of six; on the CPU with the true losses of float32."""
+    from system.training import stage as module
+
+    true, steps = module.gradients, iter(range(100))
+
+    def gradients(*arguments: Any) -> dict[str, float]:
+        values = true(*arguments)
+        return values | {"loss": math.inf} if next(steps) in (1, 4) else values
+
+    monkeypatch.setattr(module, "gradients", gradients)
+    finish = module.StageTraining.run_to_end
+
+    def run_to_end(self: Any, earlier: Any) -> Any:
+        self.precision = "fp16"
+        return finish(self, earlier)
+
+    monkeypatch.setattr(module.StageTraining, "run_to_end", run_to_end)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(steps_per_epoch=3)))
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    epochs = lines(tmp_path / "run")
+    assert [line["skipped"] for line in epochs] == [1, 1]
+    assert all(math.isfinite(line["loss"]) for line in epochs)
+    assert caplog.text.count("the loss is inf in fp16; the update is skipped") == 2
+
+
+def test_many_infinite_losses_in_a_row_end_fp16_training(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from system.training import stage as module
+
+    monkeypatch.setattr(module, "gradients", lambda *arguments: {"loss": math.nan})
+    monkeypatch.setattr(module, "MOST_SKIPPED", 2)
+    finish = module.StageTraining.run_to_end
+
+    def run_to_end(self: Any, earlier: Any) -> Any:
+        self.precision = "fp16"
+        return finish(self, earlier)
+
+    monkeypatch.setattr(module.StageTraining, "run_to_end", run_to_end)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(steps_per_epoch=3)))
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 1
+    assert (
+        "step 1: the loss was not finite in 2 steps in a row; set precision to bf16, or lower"
+        in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_frames_that_move_after_the_first_step_change_nothing(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_moved: bool
+) -> None:
+    """The GPU's tables of frames on the CPU, from the second step on, give the metrics of the banks."""
+    from system.batches import collate as module
+
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    assert main(["train", str(path), "--out", str(tmp_path / "plain")]) == 0
+    asked: list[int] = []
+    made: list[object] = []
+    resident = module.Resident
+
+    def made_resident(*arguments: Any) -> Any:
+        made.append(arguments)
+        return resident(*arguments)
+
+    made_resident.size = resident.size  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "Resident", made_resident)
+
+    def fits(size: int, device: object) -> bool:
+        asked.append(size)
+        return is_moved
+
+    monkeypatch.setattr(module, "_fits", fits)
+    assert main(["train", str(path), "--out", str(tmp_path / "moved")]) == 0
+    assert len(asked) == 1, "decided once, after the first step"
+    assert len(made) == is_moved
+    plain, moved = ([{**line, "seconds": 0} for line in lines(tmp_path / name)] for name in ("plain", "moved"))
+    assert plain == moved

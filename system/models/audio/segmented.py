@@ -137,11 +137,14 @@ class Segmented(AudioSettings, Resampled):
         return self._encoder(self.build_network_without_files(), out, None)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Count the cost of a training step, as if the clip had as many segments as a clip of `longest` seconds.
+        """Count the cost of a training step for the mean number of segments of a clip.
 
-        Clips of a batch may have fewer segments.
+        That is half a segment more than the mean length has, since lengths differ, and at most that of `longest`.
+        Example: Clotho's clips of 15 to 30 s have 2.67 segments of 10 s; 2.75 are counted.
         """
-        segments = 1 + max(0.0, -((self.segment_seconds - min(longest, self.max_seconds)) // self.hop_seconds))
+        most = 1 + max(0.0, -((self.segment_seconds - min(longest, self.max_seconds)) // self.hop_seconds))
+        more = (min(seconds, self.max_seconds) - self.segment_seconds) / self.hop_seconds
+        segments = min(most, 1.5 + max(-0.5, more))
         return super().cost(encoder, self.segment_seconds, self.segment_seconds, half).times(segments)
 
     def _encoder(self, network: Network, out: int, pretrained: Path | None) -> Encoder:
