@@ -38,6 +38,13 @@ class Vectors:
         """Return the name of a clip's embedding: its id, or else its file name. None if it has no embedding."""
         return next((name for name in (clip.id, clip.file_name) if name in self._rows), None)
 
+    def require_dim(self, dim: int, files: Sequence[Path | str]) -> "Vectors":
+        """Return the embeddings. Raises KitError if they have other than `dim` values."""
+        if self.dim != dim:
+            named = " and ".join(map(str, files))
+            raise KitError(f"{named}: its embeddings have {self.dim} values, but `dim` is {dim}; correct it")
+        return self
+
     def rows_of(self, name: str) -> int:
         """Return the number of rows of an embedding, which is 1."""
         return 1
@@ -61,18 +68,24 @@ def read_vectors(files: Sequence[Path | str], kind: Kind, column: str | None = N
     kind: Rows that are read, if a file has the array `kind`. column: Array of the names; None: that of `kind`.
     Raises KitError for other files, values that are not finite, files of different D, and a name with two embeddings.
     """
-    for file in files:
-        require_file(Path(file), HINT)
-    states = tuple((str(file), Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in files)
-    return _read(states, kind, column or NAME_COLUMNS[kind])
+    for path in all_files(files):
+        require_file(path, HINT)
+    states = tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in all_files(files))
+    return _read(tuple(map(str, files)), states, kind, column or NAME_COLUMNS[kind])
+
+
+def all_files(files: Sequence[Path | str]) -> list[Path]:
+    """Return files of embeddings, and after each .npy file the .txt file with its names."""
+    paths = [Path(file) for file in files]
+    return [one for path in paths for one in ([path, path.with_suffix(".txt")] if path.suffix == ".npy" else [path])]
 
 
 @lru_cache(maxsize=4)
-def _read(files: tuple[tuple[str, int, int], ...], kind: Kind, column: str) -> Vectors:
-    """Read files, each given by its path, size and time of change."""
+def _read(files: tuple[str, ...], states: tuple[tuple[int, int], ...], kind: Kind, column: str) -> Vectors:
+    """Read files. states: Sizes and times of change of all files, so that changed ones are read again."""
     rows: dict[str, np.ndarray] = {}
     widths: dict[int, str] = {}
-    for file, _, _ in files:
+    for file in files:
         if (read := _READERS.get(Path(file).suffix)) is None:
             raise KitError(f"{file}: is no .npz, .parquet or .npy file of embeddings; {HINT}")
         try:
@@ -112,7 +125,7 @@ def _of_npz(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]
     with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
         names, values = content[column], content["embedding"]
         chosen = content["kind"] == kind if "kind" in content else slice(None)
-    return list(map(str, names[chosen].tolist())), values[chosen]
+    return _texts(names[chosen].tolist()), values[chosen]
 
 
 def _of_parquet(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
@@ -126,14 +139,22 @@ def _of_parquet(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndar
     table: Any = parquet.read_table(path, columns=[column, "embedding", *(["kind"] if "kind" in present else [])])
     if "kind" in present:
         table = table.filter(pyarrow.compute.equal(table["kind"], kind))
-    return list(map(str, table[column].to_pylist())), np.stack(table["embedding"].to_numpy())
+    return _texts(table[column].to_pylist()), np.stack(table["embedding"].to_numpy())
 
 
 def _of_npy(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
     """Read the embeddings in a .npy file, and their names from the text file next to it."""
-    names = path.with_suffix(".txt")
-    require_file(names, f"write the {column} of every row of {path} there, one per line")
-    return read_text(names).removesuffix("\n").split("\n"), np.load(path, allow_pickle=False)
+    lines = read_text(path.with_suffix(".txt")).replace("\r\n", "\n").removesuffix("\n").split("\n")
+    return lines, np.load(path, allow_pickle=False)
+
+
+def _texts(names: Sequence[Any]) -> list[str]:
+    """Return names of rows as texts. Raises ValueError for other values than texts and whole numbers."""
+    if other := next((name for name in names if not isinstance(name, str | int)), None):
+        raise ValueError(f"a name of a row is {other!r}, not text")
+    if None in names:
+        raise ValueError("a row has no name")
+    return list(map(str, names))
 
 
 _READERS = {".npz": _of_npz, ".parquet": _of_parquet, ".npy": _of_npy}

@@ -10,10 +10,11 @@ from pydantic import Field
 
 from data_tools.documents.lines import Text
 from data_tools.documents.strict import Size
-from data_tools.embeddings import HINT, read_vectors
+from data_tools.embeddings import HINT, Vectors, all_files, read_vectors
 from data_tools.errors import KitError
+from data_tools.files import require_file
 from data_tools.manifest import Clip
-from system.experts.base import ExpertSettings, Frames
+from system.experts.base import ExpertSettings, Frames, file_sha256
 
 if TYPE_CHECKING:
     import torch
@@ -57,21 +58,31 @@ class EmbeddingFile(ExpertSettings):
 
     def weight_files(self) -> dict[str, Path]:
         """Return the files of embeddings, by numbers."""
-        return {f"files.{number}": Path(file) for number, file in enumerate(self.files)}
+        return {f"files.{number}": path for number, path in enumerate(all_files(self.files))}
 
     def weight_source(self) -> str:
         """Describe where to get missing files."""
         return f"write it with the program of your model; {HINT}"
+
+    def checksums(self) -> dict[str, str]:
+        """Return the sha256 of each file. Raises KitError if a file is missing."""
+        for path in self.weight_files().values():
+            require_file(path, f"put it there, or name its new path with --set 'model.audio.files=[PATH]'; {HINT}")
+        return {name: file_sha256(path) for name, path in self.weight_files().items()}
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
         """Return why a clip has no embedding; None if it has one, or a file is missing."""
         if not all(path.is_file() for path in self.weight_files().values()):
             return None
         try:
-            vectors = read_vectors(self.files, "clip")
+            vectors = self.vectors()
         except KitError as error:
             return True, str(error)
         return None if vectors.name_of(clip) else (True, self.absent(clip))
+
+    def vectors(self) -> Vectors:
+        """Read the embeddings. Raises KitError as read_vectors does, and for another number of values."""
+        return read_vectors(self.files, "clip").require_dim(self.values, self.files)
 
     def absent(self, clip: Clip) -> str:
         """Return the message on a clip without an embedding."""

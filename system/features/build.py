@@ -19,7 +19,7 @@ import numpy as np
 from data_tools.audio.members import size_of
 from data_tools.audio.read import AudioError
 from data_tools.cli import SHOWN, counted, each, progress, ranks
-from data_tools.embeddings import Vectors, read_vectors
+from data_tools.embeddings import Vectors
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.experts.base import Device, ExpertSettings, Frames
@@ -129,11 +129,14 @@ def _from_files(
 
 def _from_embeddings(clips: Collection[Clip], name: str, expert: EmbeddingFile, strict: bool) -> Features:
     """Return the embeddings of clips in files. No audio is read: the key of a clip is the name of its embedding."""
-    vectors = read_vectors(expert.files, "clip")
+    vectors, clip_of = expert.vectors(), dict[str, str]()
     features = Features({name: vectors}, grids={name: Grid(1 / expert.frames_per_second, expert.first_centre)})
     for clip in clips:
         if key := vectors.name_of(clip):
             features.keys[clip.id] = key
+            if (other := clip_of.setdefault(key, clip.id)) != clip.id:
+                files = " and ".join(expert.files)
+                raise KitError(f"{files}: {key!r} names {other} and {clip.id}; name the rows by the clips' ids")
         else:
             features.broken[clip.id] = expert.absent(clip)
     if features.broken:

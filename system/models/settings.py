@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
 from data_tools.documents.strict import Strict, mistakes
-from data_tools.embeddings import Kind, read_vectors
+from data_tools.embeddings import Kind, all_files, read_vectors
 from data_tools.errors import KitError
 from system.models.audio import Audio, AudioEmbeddings
 from system.models.base import EncoderKind
@@ -98,8 +98,8 @@ class Model(Strict):
     @property
     def embedding_files(self) -> dict[str, Path]:
         """Dict from the key of each file of embeddings by another program, such as model.text.files.0, to the file."""
-        given = {name: part.files for name, part, _ in self._encoders if isinstance(part, OF_EMBEDDINGS)}
-        return {f"model.{name}.files.{i}": Path(one) for name, files in given.items() for i, one in enumerate(files)}
+        given = {name: all_files(part.files) for name, part, _ in self._encoders if isinstance(part, OF_EMBEDDINGS)}
+        return {f"model.{name}.files.{i}": one for name, files in given.items() for i, one in enumerate(files)}
 
     def missing_files(self) -> list[str]:
         """Return an error message for each missing weight file of the encoders.

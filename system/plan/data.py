@@ -131,6 +131,9 @@ def _missing_inputs(source: schema.Source) -> Iterator[Problem]:
 
 def file_problems(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator[Problem]:
     """Yield problems of files that do not fit the settings of an expert; some files of each source are read."""
+    for source, content in contents.items():
+        if unknown := recipe.model.text.texts_fault([text for clip in content.clips for text in clip.captions]):
+            yield Problem(MISTAKE, f"text, data {source}", unknown)
     for name, expert in recipe.model.audio.experts.items():
         for source, content in contents.items():
             some = content.clips[:: max(1, math.ceil(len(content.clips) / READ_FILES))]

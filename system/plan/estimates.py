@@ -186,9 +186,8 @@ class Estimates:
 
         weights: In float32, with those of the moving average. AdamW: Two moments of each trained weight. 16-bit copies:
         Of all weights, in 16 bits. batch: Frames of its clips. activations: Values of the layers and their gradients,
-        at the moment when they are most; with grad_cache_chunk, of one chunk. gradients: Of the trained weights. While
-        the first of them are made, activations are freed; so only what exceeds the activations counts, unless earlier
-        chunks have left gradients.
+        at the moment when they are most; with grad_cache_chunk, of one chunk. gradients: Of the trained weights; that
+        activations are freed while gradients are made is not counted, for gaps of the allocator.
         share: Load of one of several processes; None: the whole batch.
         """
         load, half = share or self.load(stage), precision != "float32"
@@ -203,7 +202,7 @@ class Estimates:
         return {
             "weights": BYTES * float(weights + (trained if stage.average else 0)),
             "AdamW": 2 * gradients,
-            "gradients": gradients if fraction < 1 else max(0.0, gradients - activations - copies),
+            "gradients": gradients,
             "16-bit copies": float(copies),
             "activations": activations,
             "batch": load.clips * self._padded_bytes(load.longest),

@@ -29,6 +29,9 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
         if recipe.model.score.kind != "moments":
             hint = "for such a model use python -m system rank RUN --windows"
             yield ("rank", name), f"moments need score moments, not {recipe.model.score.kind}; {hint}"
+    if recipe.stages and not any(recipe.model.trains.values()):
+        yield ("stages",), "the model has nothing to train; leave out the stages, or choose a trainable encoder"
+        return
     for name, stage in recipe.stages.items():
         for i, term in enumerate(stage.losses):
             if term.needs_relevance and recipe.relevance is None:

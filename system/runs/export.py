@@ -33,6 +33,8 @@ def export_model(trained: Trained, out: Path) -> None:
 
     The folder appears only when it is complete.
     """
+    if trained.recipe.model.embedding_files:
+        raise KitError(f"{trained.folder}: its model is given by embeddings; copy its recipe and their files instead")
     out = out.resolve()
     if out.exists() and (any(out.iterdir()) or out == Path.cwd()):
         raise KitError(f"{out} is not empty, or is the current folder; name a new or empty folder")

@@ -178,14 +178,13 @@ def test_memory_estimate_includes_trained_and_frozen_parts(tmp_path: Path) -> No
     waves = 32 * 10 * 32_000 * 2  # cut to max_seconds
     costs = estimates.audio_cost(load), estimates.text_cost()
     peak = 32 * costs[0].peak + load.captions * costs[1].peak
-    assert peak > 4 * 187_366_336, "gradients are made while activations are freed"
-    assert estimates.memory(stage, "float32") == pytest.approx(12 * 187_366_336 + waves + peak)
+    assert estimates.memory(stage, "float32") == pytest.approx(16 * 187_366_336 + waves + peak)
     still = made(tmp_path, PANNS | {"weights": "w.pth", "trainable": False}, BERT_BASE | {"trainable": False})
     held = Estimates(still, found)
     trained = 6_294_528 + 769 * 2048 + 2049 * 1024
     costs = held.audio_cost(load), held.text_cost()
     peak = 32 * costs[0].peak + load.captions * costs[1].peak
-    expected = 12 * trained + 4 * (68_507_072 + BERT) + waves + peak
+    expected = 16 * trained + 4 * (68_507_072 + BERT) + waves + peak
     assert held.memory(still.stages["only"], "float32") == pytest.approx(expected)
     assert held.step_flops(stage) < estimates.step_flops(stage) / 2.5
     assert estimates.frame_bytes(stage) == pytest.approx(100 * 10 * 32_000 * 2)

@@ -114,7 +114,7 @@ def test_scores_are_the_cosines_of_the_files(folder: Path, capsys: pytest.Captur
     blind = read_scores(folder / "run/scores/blind.npy")
     assert blind.values == pytest.approx(cosines(texts, vectors(1, CLIPS)[3:8]), abs=1e-6)
     result = json.loads((folder / "run/result.json").read_text())
-    assert result["parameters"] == {"trained": {"text": 0}, "frozen": {"embeddings": 7}, "total": 7}
+    assert result["parameters"] == {"trained": {"embeddings": 0, "text": 0}, "frozen": {"embeddings": 7}, "total": 7}
     assert result["experts"]["embeddings"]["pretrained"] == "MGA-CLAP"
     assert not list(folder.glob("banks/*/")), "nothing is stored a second time"
 
@@ -144,6 +144,63 @@ def test_unknown_queries_and_clips_are_named(
     write_manifest(folder / "m.jsonl", [clips[0], clips[1].model_copy(update={"id": "x", "file_name": "y"})])
     assert main(["check", str(recipe(folder))]) == 1
     assert "MISTAKE  expert embeddings, data evaluation: " in capsys.readouterr().out
+    write_manifest(folder / "m.jsonl", [clips[0], clips[1].model_copy(update={"captions": ["unknown", "noise 1"]})])
+    assert main(["check", str(recipe(folder))]) == 1
+    said = "text.npz and " + str(folder / "more.npz") + ": no embedding of 2 texts, first 'unknown'"
+    assert said in capsys.readouterr().out
+
+
+def test_names_of_npy_files_are_part_of_the_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [clip.id for clip in clips_in(folder)]
+    write_table(folder / "audio.npy", names, vectors(1, CLIPS), "id")
+    path = recipe(folder, audio=str(folder / "audio.npy"))
+    ranking = ["rank", str(folder / "run"), "--audio", str(folder / "m.jsonl"), "--split", "evaluation"]
+    assert main(["run", str(path), "--out", str(folder / "run")]) == 0
+    (folder / "audio.txt").write_text("\n".join(reversed(names)) + "\n")
+    capsys.readouterr()
+    for command in (["run", str(path), "--out", str(folder / "run")], [*ranking, "--out", str(folder / "r.npy")]):
+        assert main(command) == 1
+        assert "start a new run" in capsys.readouterr().err
+    (folder / "audio.txt").unlink()
+    assert main([*ranking, "--out", str(folder / "r.npy")]) == 1
+    assert "audio.txt: no such file; put it there, or name its new path with --set" in capsys.readouterr().err
+
+
+def test_file_name_of_two_clips_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clips = clips_in(folder)
+    write_manifest(folder / "m.jsonl", [clips[0], clips[1].model_copy(update={"file_name": "0.wav"}), *clips[2:]])
+    write_table(folder / "audio.npz", [f"{n}.wav" for n in range(CLIPS)], vectors(1, CLIPS), "id")
+    assert main(["run", str(recipe(folder)), "--out", str(folder / "run")]) == 1
+    error = capsys.readouterr().err
+    assert "'0.wav' names set/validation/0.wav and set/evaluation/1.wav; name the rows by the clips' ids" in error
+
+
+def test_wrong_sizes_stages_and_exports_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    resolved = json.loads(json.dumps(load_recipe(recipe(folder)).recipe.model_dump(mode="json")))
+    for part in ("audio", "text"):
+        resolved["model"][part]["dim"] = 4
+    path = tiny.write_recipe(folder / "wrong.yaml", resolved)
+    assert main(["run", str(path), "--out", str(folder / "run")]) == 1
+    assert "its embeddings have 5 values, but `dim` is 4; correct it" in capsys.readouterr().err
+    resolved["stages"] = {"only": tiny.stage(train={"data": ["validation"], "mix": "size"})}
+    with pytest.raises(RecipeError, match="stages: the model has nothing to train; leave out the stages"):
+        load_recipe(tiny.write_recipe(folder / "wrong.yaml", resolved))
+    assert main(["run", str(recipe(folder)), "--out", str(folder / "run")]) == 0
+    capsys.readouterr()
+    assert main(["export", str(folder / "run"), "--out", str(folder / "exported")]) == 1
+    assert "its model is given by embeddings; copy its recipe" in capsys.readouterr().err
+
+
+def test_line_ends_of_windows_and_names_that_are_no_texts(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.npy", ["a", "b"], vectors(1, 2), "id")
+    path.with_suffix(".txt").write_bytes(b"a\r\nb\r\n")
+    assert "b" in read_vectors([path], "clip")
+    np.savez(tmp_path / "a.npz", id=[b"a"], embedding=[[1.0]])
+    with pytest.raises(KitError, match="a name of a row is b'a', not text"):
+        read_vectors([tmp_path / "a.npz"], "clip")
+    parquet.write_table(pyarrow.table({"id": [None, "b"], "embedding": [[1.0], [2.0]]}), tmp_path / "a.parquet")
+    with pytest.raises(KitError, match="a row has no name"):
+        read_vectors([tmp_path / "a.parquet"], "clip")
 
 
 def test_finished_run_notices_other_embeddings(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -439,7 +439,7 @@ def test_damaged_embeddings_file_is_refused(tmp_path: Path) -> None:
         file.write_bytes(content)
         with pytest.raises(KitError, match=r"^teacher other: \S+e.npz: cannot be read as embeddings \(.+\); see the"):
             _read_embeddings("other", file, [], SimpleNamespace())  # type: ignore[arg-type]
-    with pytest.raises(KitError, match=r"^teacher other: \S+e.txt: no such file; write the id of every row"):
+    with pytest.raises(KitError, match=r"^teacher other: \S+e.txt: no such file; see the section Embeddings"):
         _read_embeddings("other", array, [], SimpleNamespace())  # type: ignore[arg-type]
 
 

@@ -45,6 +45,11 @@ class AudioEmbeddings(AudioSettings):
         """Always True: embeddings need no training."""
         return True
 
+    @property
+    def trained_parts(self) -> dict[str, bool]:
+        """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
+        return {EXPERT: False}
+
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
         """Yield an error if the embeddings of texts have another size."""
         if out != self.dim:
@@ -64,7 +69,7 @@ class AudioEmbeddings(AudioSettings):
                 return Embedded(audio[EXPERT].values[:, 0])
 
             def parts(self) -> dict[str, nn.Module]:
-                """Return no part, since nothing is trained."""
-                return {}
+                """Return the encoder as its only part, which has no parameters."""
+                return {EXPERT: self}
 
         return AudioEmbeddingsEncoder()

@@ -4,7 +4,7 @@ The interface of a kind of text encoder: settings, building, costs. torch is imp
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
@@ -47,6 +47,10 @@ class TextSettings(EncoderKind):
     def trains_published(self) -> bool:
         """Whether a published network is trained, which may have low-rank adapters."""
         return False
+
+    def texts_fault(self, texts: Sequence[str]) -> str | None:
+        """Return why some texts cannot be embedded; None if they can, or if it is not known without the network."""
+        return None
 
     @abstractmethod
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:

@@ -3,15 +3,17 @@
 Embeddings of texts that another program computed. Never imports torch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from data_tools.cli import counted
 from data_tools.documents.lines import Text
 from data_tools.documents.strict import Size
-from data_tools.embeddings import HINT
+from data_tools.embeddings import HINT, all_files, read_vectors
+from data_tools.errors import KitError
 from system.models.base import Facts
 from system.models.text.base import Encoder, TextSettings
 
@@ -44,7 +46,19 @@ class TextEmbeddings(TextSettings):
         """Build the encoder, which has no weights. Raises KitError for files that are no embeddings of texts."""
         from system.models.text.embeddings_encoder import TextEmbeddingsEncoder
 
-        return TextEmbeddingsEncoder(self.files)
+        return TextEmbeddingsEncoder(self.files, self.dim)
+
+    def texts_fault(self, texts: Sequence[str]) -> str | None:
+        """Return how many of some texts have no embedding; None if all have one, or a file is missing."""
+        if not all(path.is_file() for path in all_files(self.files)):
+            return None
+        try:
+            vectors = read_vectors(self.files, "caption").require_dim(self.dim, self.files)
+        except KitError as error:
+            return str(error)
+        absent = [text for text in texts if text not in vectors]
+        missing = f"no embedding of {counted(len(absent), 'text', ',')}, first {absent[0][:80]!r}" if absent else ""
+        return f"{' and '.join(self.files)}: {missing}; write it again with all captions" if absent else None
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
         """Return a network without weights, and a function that returns one embedding."""
@@ -54,6 +68,6 @@ class TextEmbeddings(TextSettings):
 
     def plan_facts(self) -> Facts:
         """Return a description of the encoder for the verb `check`, and a list of its missing files."""
-        absent = [file for file in self.files if not Path(file).is_file()]
+        absent = [str(path) for path in all_files(self.files) if not path.is_file()]
         cure = f"write it with the program of your model; {HINT}"
         return f"{self.dim}-d, read from {' and '.join(self.files)}", [(file, cure) for file in absent]

@@ -5,13 +5,12 @@ Embeddings of texts that another program computed.
 
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from data_tools.cli import counted
-from data_tools.embeddings import read_vectors
+from data_tools.embeddings import all_files, read_vectors
 from data_tools.errors import KitError
 from system.experts.base import file_sha256
 from system.models.embeddings import Embedded
@@ -23,11 +22,11 @@ class TextEmbeddingsEncoder(TextEncoder):
 
     caches_texts = False
 
-    def __init__(self, files: Sequence[str]) -> None:
-        """files: See read_vectors, whose errors are raised."""
+    def __init__(self, files: Sequence[str], dim: int) -> None:
+        """files: See read_vectors, whose errors are raised. dim: Number of values, which is checked."""
         super().__init__()
         self._files = files
-        self._vectors = read_vectors(files, "caption")
+        self._vectors = read_vectors(files, "caption").require_dim(dim, files)
 
     def embed_alike(self, texts: Sequence[str]) -> Embedded:
         """Return the embeddings of some texts. Raises KitError for a text without one."""
@@ -47,7 +46,7 @@ class TextEmbeddingsEncoder(TextEncoder):
 
     def identity(self) -> str:
         """Return a checksum of the files."""
-        return hashlib.sha256("".join(file_sha256(Path(file)) for file in self._files).encode()).hexdigest()
+        return hashlib.sha256("".join(map(file_sha256, all_files(self._files))).encode()).hexdigest()
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without an embedding."""
