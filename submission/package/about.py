@@ -146,6 +146,8 @@ def about_template(
     if sources := list(sources):
         lines.append("sources:  # the address of each, in quotes; null: not published")
         lines += [f"  {json.dumps(name, ensure_ascii=False)}: {{url: {quoted}}}" for name in sources]
+    elif any(runs.endswith(".npy") for runs, _, _ in systems):
+        lines.append("sources: {}  # external data and models, each with its address, such as {clotho: {url: null}}")
     if not of_moments:
         annotations = "the organisers' metadata_eval.csv, if the results should use it"
         lines.append(f"annotations: null  # only for 2025: {annotations}")

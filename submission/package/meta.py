@@ -125,7 +125,7 @@ def describe(systems: Sequence[Finished]) -> dict[str, Any]:
     optimizers = [stage.optimizer for stage in stages]
     return {
         "input_sampling_rate": _join_unique(f"{rate / 1000:g}kHz" for rate in rates),
-        "acoustic_features": _join_unique(expert.kind for expert in experts),
+        "acoustic_features": _join_unique(expert.kind for expert in experts if expert.rate),
         "acoustic_embeddings": _join_unique(frozen),
         "data_augmentation": augmentation_of(runs),
         "machine_learning_method": _join_unique(f"{m.audio.kind}, {m.text.kind}" for m in models),
@@ -138,7 +138,9 @@ def describe(systems: Sequence[Finished]) -> dict[str, Any]:
         "learning_rate": _value_or_list([optimizer.lr for optimizer in optimizers]),
         "weight_decay": _value_or_list([optimizer.weight_decay for optimizer in optimizers]),
         "metric_monitored": _join_unique(
-            "none (last checkpoint)" if member.checkpoint == "last" else f"validation {member.checkpoint}"
+            {"last": "none (last checkpoint)", None: "none (no training)"}.get(
+                member.checkpoint, f"validation {member.checkpoint}"
+            )
             for run in runs
             for member in run.members
         ),
@@ -161,16 +163,26 @@ def count_parameters(runs: Sequence[Finished]) -> tuple[int, int]:
 
     Adapters are not counted, since they are added to the weights of a frozen network.
     """
+    members: set[tuple[object, ...]] = set()
     trained = 0
     for run in runs:
         parts = run.result.parameters.trained.items()
-        trained += len(run.members) * sum(count for part, count in parts if not part.endswith(" adapters"))
-    frozen: dict[str, int] = {}
+        new = {(run.folder.resolve(), member.stage, member.checkpoint) for member in run.members} - members
+        trained += len(new) * sum(count for part, count in parts if not part.endswith(" adapters"))
+        members |= new
+    frozen: dict[tuple[str, int], int] = {}
     for run in runs:
         kinds = {name: expert.model for name, expert in run.result.experts.items()}
         kinds |= {"audio": audio_name(run) or "audio", "text": text_name(run)}
-        frozen |= {kinds[name]: count for name, count in run.result.parameters.frozen.items()}
+        frozen |= {(kinds[name], count): count for name, count in run.result.parameters.frozen.items()}
     return trained, sum(frozen.values())
+
+
+def are_counted(runs: Sequence[Finished]) -> bool:
+    """Whether the parameters of all models are counted: not those of given embeddings without a number."""
+    given = [(run, name) for run in runs for name, expert in run.result.experts.items() if not expert.rate]
+    counted = all(name in run.result.parameters.frozen for run, name in given)
+    return counted and sum(count_parameters(runs)) > 0
 
 
 def frozen_experts(run: Finished) -> list[str]:

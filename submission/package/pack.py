@@ -17,7 +17,7 @@ from submission.metrics.scoring import with_annotations
 from submission.package.about import About, System, read_about
 from submission.package.archive import PackedSystem, write_archive
 from submission.package.meta import (
-    count_parameters,
+    are_counted,
     describe,
     label_problems,
     make_meta,
@@ -59,7 +59,7 @@ class Submitted(NamedTuple):
         files = [] if self.ranks_blind else ["output"]
         if len(self.runs) > 1 and not self.blend:
             files = ["output", "scored"]
-        return [*files, *(["parameters"] if of_clips and not sum(count_parameters(self.runs)) else [])]
+        return [*files, *(["parameters"] if of_clips and not are_counted(self.runs) else [])]
 
     def with_files(self, system: System) -> System:
         """Return the participant's facts about the system, with files of the blend or matrix where they name none."""
@@ -134,8 +134,10 @@ def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyE
             yield f"edition {edition.name} ranks {kinds[0]}, but {run.folder}:{run.entry} ranks {kinds[1]}"
     yield from label_problems(about)
     for number, (runs, system) in enumerate(zip(systems, about.systems, strict=True)):
-        if not of_moments and not system.parameters and not sum(count_parameters(runs)):
-            yield f"systems.{number}.parameters: is missing, and no run counts them; write that of all models together"
+        if of_moments and not runs:
+            yield f"edition {edition.name} finds moments, but a score matrix (.npy) ranks clips"
+        if not of_moments and not system.parameters and not are_counted(runs):
+            yield f"systems.{number}.parameters: is missing, and the runs do not count all; write that of all models"
         if len(system.abbreviation) > edition.abbreviation:
             yield f"systems.{number}.abbreviation: has more than {edition.abbreviation} characters"
         for key, what in (("output", "to submit"), ("scored", "of the split of its figures")):
@@ -203,7 +205,7 @@ def _read_scores_of(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
     if not runs:
         return matrix
     makers = {str(run or "an unnamed run") for run, _ in contributing_models(matrix.facts)}
-    expected = {run.folder.resolve().name for run in runs}
+    expected = {str(maker or "an unnamed run") for run in runs for maker, _ in contributing_models(run.matrix.facts)}
     if makers != expected:
         names = f"{', '.join(sorted(makers))}, not by {', '.join(sorted(expected))}"
         raise SubmissionError(f"{path}: was made by {names}; give scores that these runs made")

@@ -28,13 +28,19 @@ from submission.runs.merged import Part, described, merged_recipe, merged_result
 from submission.runs.record import FORMAT, BlindResult, Member, MomentsResult, RankedResult, RunResult
 from submission.runs.results import ranked_result
 
-BLIND = "blind"  # name of the entry of a blend's blind set
-
 
 def require_new(out: Path) -> None:
-    """Raise SubmissionError if a folder exists."""
+    """Raise SubmissionError if a folder exists, or is inside a run. The folder above it is made."""
     if out.exists():
         raise SubmissionError(f"{out} already exists; delete it, or choose another folder")
+    if inside := next((one for one in out.absolute().parents if (one / "resolved.json").is_file()), None):
+        raise SubmissionError(f"{out}: is inside the run {inside}; choose another folder")
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+
+
+def _blind_entry(first: str) -> str:
+    """Return the name of a blend's entry of the blind set. first: Name of its ranked entry."""
+    return "blind" if first != "blind" else "blind_set"
 
 
 def blend_runs(out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition: Edition) -> RunResult:
@@ -87,7 +93,8 @@ def _blend_blind(
     folder: Path, out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition: Edition
 ) -> dict[str, BlindResult]:
     """Write the blended scores of the blind set, and its CSV."""
-    scores, csv = f"scores/{BLIND}.npy", f"submission/{BLIND}.csv"
+    name = _blind_entry(parts[0].run.entry)
+    scores, csv = f"scores/{name}.npy", f"submission/{name}.csv"
     matrices = {part.label: read_scores(path) for part in parts if (path := part.run.blind_scores)}
     write_blocks(folder / scores, *blended(matrices, how, [part.weight for part in parts]))
     matrix = read_scores(folder / scores)
@@ -101,7 +108,7 @@ def _blend_blind(
         csv=str(out / csv),
         sha256=next(iter(parts[0].run.result.blind.values())).sha256,
     )
-    return {BLIND: result}
+    return {name: result}
 
 
 def blend_runs_of_moments(out: Path, parts: Sequence[Part[FinishedMoments]], how: MomentsHow) -> RunResult:
@@ -112,7 +119,7 @@ def blend_runs_of_moments(out: Path, parts: Sequence[Part[FinishedMoments]], how
     first = parts[0].run
     lists = {first.entry: parts}
     if all(part.run.ranks_blind for part in parts):
-        lists[BLIND] = [part._replace(run=part.run.blind) for part in parts if part.run.blind]
+        lists[_blind_entry(first.entry)] = [part._replace(run=part.run.blind) for part in parts if part.run.blind]
     with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
         folder = Path(temporary, out.name)
         for name in ("scores", "submission"):
@@ -186,8 +193,13 @@ def _finish(
     (folder / "metrics.jsonl").write_text("")
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     members = [
-        Member(run=os.path.relpath(p.run.folder.resolve(), out.resolve()), entry=p.run.entry, weight=p.weight)
-        for p in parts
+        Member(
+            run=os.path.relpath(part.run.folder.resolve(), out.resolve()),
+            sha256=sha256_of(part.run.folder / "result.json"),
+            entry=part.run.entry,
+            weight=part.weight,
+        )
+        for part in parts
     ]
     result = RunResult(
         format=FORMAT,

@@ -116,10 +116,15 @@ class FinishedRun(Finished):
         return None
 
     def _how(self, entry: str) -> tuple[object, ...]:
-        """Return the checkpoints of an entry, and the settings of its correction of hubs."""
+        """Return all settings of an entry, and of those that it combines, except the ranked source and the edition.
+
+        A blind set is thus ranked like a data source by the same checkpoint.
+        """
         settings = self.recipe.rank[entry]
-        correction = settings.model_dump(exclude={"of", "edition", "csv"}) if settings.kind == "hub_corrected" else None
-        return [(member.stage, member.checkpoint) for member in self._leaf_entries(entry)], correction
+        parts = combined(settings)
+        left_out = {"data", "audio", "queries", "edition", "csv", *(["of"] if parts else [])}
+        common = settings.model_dump(exclude=left_out) | ({"kind": "checkpoint"} if settings.kind == "blind" else {})
+        return common, [self._how(part) for part in parts]
 
     def _leaf_entries(self, entry: str) -> Iterator[recipes.RankSettings]:
         """Yield the settings of every entry that ranks by one model: the entry itself, or those that it combines."""
@@ -278,7 +283,7 @@ def _open_run(text: str) -> tuple[Path, record.RunResult, recipes.ResolvedRecipe
 def broken_references(result: record.RunResult, recipe: recipes.ResolvedRecipe) -> Iterator[str]:
     """Yield a message for each name that a file of a run mentions, such as a rank entry, and that does not exist."""
     for name in result.parameters.frozen:
-        if name not in ("audio", "text") and name not in result.experts:
+        if name not in ("audio", "text") and name.rpartition("/")[2] not in result.experts:
             yield f"parameters.frozen.{name}: no such expert"
     ranked: set[str] = set()
     for name, entry in recipe.rank.items():

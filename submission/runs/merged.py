@@ -23,11 +23,11 @@ class Part(NamedTuple, Generic[AnyRun]):
 
 def parts_of(runs: Sequence[AnyRun], weights: Sequence[float]) -> list[Part[AnyRun]]:
     """Return the runs with weights above 0, which are scaled to the sum 1. weights: One per run, not all 0."""
-    labels, parts = [run.folder.resolve().name for run in runs], []
-    for number, (run, label, weight) in enumerate(zip(runs, labels, weights, strict=True), 1):
+    names, parts = [run.folder.resolve().name for run in runs], []
+    for number, (run, name, weight) in enumerate(zip(runs, names, weights, strict=True), 1):
         if weight > 0:
-            unique = f"{label}_{number}" if labels.count(label) > 1 else label
-            parts.append(Part(unique, run, float(weight / sum(weights))))
+            label = f"{name}:{number}" if names.count(name) > 1 else name  # no folder of ours has a colon
+            parts.append(Part(label, run, float(weight / sum(weights))))
     return parts
 
 
@@ -109,20 +109,20 @@ def _with_labels(label: str, sources: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(parts: Sequence[Part[Any]], experts: dict[str, Any]) -> Parameters:
-    """Add the parameters of runs. Frozen ones of one expert, or of one published model, count once."""
-    trained = {
-        f"{part.label}/{key}": count for part in parts for key, count in part.run.result.parameters.trained.items()
-    }
+    """Add the parameters of runs, each run once. Frozen ones of one expert, or of one published model, count once."""
+    trained: dict[str, int] = {}
     frozen: dict[str, int] = {}
-    models: dict[tuple[str, str], int] = {}  # side and published model of encoders
-    for part in parts:
-        settings = part.run.recipe.model
+    models: dict[tuple[str, str, int], int] = {}  # by side, name and size of the published model of an encoder
+    for part in {one.run.folder.resolve(): one for one in reversed(parts)}.values():
+        settings, parameters = part.run.recipe.model, part.run.result.parameters
+        trained |= {f"{part.label}/{key}": count for key, count in parameters.trained.items()}
         names = {"text": Path(settings.text.model or settings.text.vectors or "").name, "audio": settings.audio.weights}
-        for key, count in part.run.result.parameters.frozen.items():
+        for key, count in parameters.frozen.items():
             if key in names:
-                models[key, names[key] or part.label] = count
+                models[key, names[key] or part.label, count] = count
             else:
-                frozen[key if experts[key] == part.run.result.experts[key] else f"{part.label}/{key}"] = count
-    for (side, _), count in models.items():
+                is_same = experts[key] == part.run.result.experts[key] and frozen.get(key, count) == count
+                frozen[key if is_same else f"{part.label}/{key}"] = count
+    for (side, _, _), count in models.items():
         frozen[side] = frozen.get(side, 0) + count
     return Parameters(trained=trained, frozen=frozen, total=sum(trained.values()) + sum(frozen.values()))

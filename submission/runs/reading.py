@@ -78,6 +78,8 @@ def finish_hint(folder: Path) -> str:
     It names the command that continues the run, or reports that a process is training it now. For a folder that is no
     run, it names the command that makes one.
     """
+    if _is_blend(folder):
+        return "it is a blend of runs; name one of these"
     if not (folder / "resolved.json").is_file():
         return "give the folder of a run, which python -m system run makes"
     if is_locked(folder / "lock"):

@@ -193,9 +193,11 @@ class MomentsResult(Record):
 
 
 class Member(Record):
-    """A run in a blend. run: Its folder, relative to that of the blend. weight: In [0, 1]."""
+    """A run in a blend. run: Its folder, relative to that of the blend. sha256: Of its result.json. weight: In
+    (0, 1]."""
 
     run: str
+    sha256: str
     entry: str
     weight: float
 

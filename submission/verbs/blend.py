@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     for names in (arguments.scores, arguments.validation or []):
         if len({files[name].resolve() for name in names}) < len(names):
             raise SubmissionError("the same part is given twice; give it once, with a larger weight")
-    if not arguments.out.suffix:
+    if arguments.out.suffix not in (".npy", ".jsonl") and not any(is_moments(name) for name in arguments.scores):
         return blend_into_folder(arguments)
     if is_moments(arguments.out) or any(map(is_moments, named)):
         arguments.scores = [str(files[name]) for name in arguments.scores]

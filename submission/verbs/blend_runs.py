@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from submission.editions import format_metric
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix, read_scores
-from submission.metrics.blend import require_disjoint, search_weights
+from submission.metrics.blend import require_disjoint, search_weights, weight_factors
 from submission.verbs.moments import is_run, is_run_of_moments, require_scale
 from submission.verbs.options import chosen_edition, edition_in_facts
 
@@ -76,6 +76,8 @@ def validation_of(name: str) -> str:
 
 def _validation_command(run: "Finished") -> str:
     """Return the command that ranks the validation split of a run's recipe like its entry; nothing is trained."""
+    from submission.runs.finished import combined
+
     source = next((name for name, one in run.recipe.data.items() if one.split == "validation"), None)
     if source is None:
         return "its recipe has no validation split; leave out --validation, or add one to the recipe"
@@ -83,23 +85,22 @@ def _validation_command(run: "Finished") -> str:
     names = [run.entry]
     while names:
         settings = run.recipe.rank[name := names.pop()]
-        of = [settings.of] if isinstance(settings.of, str) else settings.of
+        of = combined(settings)
         renamed = [f"{one}_validation" for one in of]
         changed = {"of": renamed[0] if isinstance(settings.of, str) else renamed} if of else {"data": source}
         csv = {"csv": False} if "csv" in settings.document() else {}
         changes.insert(0, f"rank.{name}_validation={json.dumps(settings.document() | changed | csv)}")
         names += of
-    options = " ".join(f"--set {shlex.quote(change)}" for change in changes)
-    return (
-        "add them, without training, with: "
-        f"python -m system run {run.folder}/resolved.json --out {run.folder} {options}"
-    )
+    folder, options = shlex.quote(str(run.folder)), " ".join(f"--set {shlex.quote(change)}" for change in changes)
+    command = f"python -m system run {folder}/resolved.json --out {folder} {options}"
+    return f"add them, without training, with: {command}"
 
 
 def blend_into_folder(arguments: argparse.Namespace) -> int:
     """Blend runs into the folder of a run."""
     if others := [name for name in arguments.scores if not is_run(name)]:
-        raise SubmissionError(f"{others[0]} is no run; for files, give --out a name that ends in .npy or .jsonl")
+        cure = "for files, give --out a name that ends in .npy or .jsonl"
+        raise SubmissionError(f"{others[0]} is no folder of a run; correct it, or {cure}")
     refuse_truth(arguments)
     from submission.runs.blended import blend_runs, blend_runs_of_moments, require_new
     from submission.runs.finished import FinishedMoments, open_any_finished
@@ -107,6 +108,11 @@ def blend_into_folder(arguments: argparse.Namespace) -> int:
 
     require_new(arguments.out)
     runs = {name: open_any_finished(name) for name in arguments.scores}
+    for name, run in runs.items():
+        if run.result.blend:
+            raise SubmissionError(f"{name} is a blend; name its runs")
+        if isinstance(run, FinishedMoments) and run.ranked.figures is None:
+            raise SubmissionError(f"{name} answers a blind list; name an entry with figures")
     of_moments = {name: run for name, run in runs.items() if isinstance(run, FinishedMoments)}
     of_clips = {name: run for name, run in runs.items() if not isinstance(run, FinishedMoments)}
     if of_moments and of_clips:
@@ -114,12 +120,12 @@ def blend_into_folder(arguments: argparse.Namespace) -> int:
     if of_moments:
         require_scale(arguments)
         weights = _weights_of_moments(arguments, of_moments)
-        parts = parts_of(list(of_moments.values()), weights or [1.0] * len(runs))
+        parts = parts_of(list(of_moments.values()), weight_factors(weights, len(runs)).tolist())
         result = blend_runs_of_moments(arguments.out, parts, arguments.how)
     else:
         weights = _weights_of_runs(arguments, of_clips)
         editions = {name: run.ranked.edition for name, run in of_clips.items()}
-        clips = parts_of(list(of_clips.values()), weights or [1.0] * len(runs))
+        clips = parts_of(list(of_clips.values()), weight_factors(weights, len(runs)).tolist())
         result = blend_runs(arguments.out, clips, arguments.how, chosen_edition(arguments, editions))
     for member in result.blend:
         print(f"  {member.weight:.2f}  {member.run}:{member.entry}")

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_tools.documents.json_text import sha256_of
 from data_tools.files import require_folder, write_text
 from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
@@ -80,13 +81,19 @@ def _open_system(text: str) -> Submitted:
     For the folder of a blend, open its runs too. Raises SubmissionError as open_any_finished does.
     """
     if text.endswith(".npy"):
+        if any(clips is None for clips in read_scores(Path(text)).relevant):
+            cure = "give those of the split of the figures, and name these as `output` in about.yaml"
+            raise SubmissionError(f"{text}: has queries without relevant clips, as a blind set has; {cure}")
         return Submitted([], matrix=Path(text))
     runs = [open_any_finished(name) for name in text.split(",")]
     if len(runs) > 1 or not runs[0].result.blend:
         return Submitted(runs)
     blend = runs[0]
     for member in blend.result.blend:
-        require_folder(blend.folder / member.run, f"{blend.folder} is a blend of it; put the run there again")
+        folder = blend.folder / member.run
+        require_folder(folder, f"{blend.folder} is a blend of it; put the run there again")
+        if sha256_of(folder / "result.json") != member.sha256:
+            raise SubmissionError(f"{folder} has changed since {blend.folder} was made; blend the runs again")
     return Submitted([open_any_finished(f"{blend.folder / one.run}:{one.entry}") for one in blend.result.blend], blend)
 
 

@@ -207,16 +207,14 @@ class Resident:
 
 
 def _fits(size: int, device: torch.device) -> bool:
-    """Return whether a GPU has room for `size` bytes of frames beside the steps so far; false for the CPU."""
+    """Return whether a GPU has room for `size` bytes of frames in addition to a training step; false for the CPU."""
     if device.type != "cuda":
         return False
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     free -= torch.cuda.max_memory_allocated(device)
     fits = size < RESIDENT_SHARE * free
     how = "moved to the GPU" if fits else "read ahead from the banks"
-    log.info(
-        "the frames take %.1f GiB, the GPU has %.1f GiB beside a step: they are %s", size / 2**30, free / 2**30, how
-    )
+    log.info("the frames take %.1f GiB, a step leaves %.1f GiB: they are %s", size / 2**30, free / 2**30, how)
     return fits
 
 

@@ -54,7 +54,7 @@ def moved(model: Network, device: torch.device) -> Network:
 
 @contextmanager
 def tf32_products(device: torch.device, allowed: bool) -> Iterator[None]:
-    """Context manager in which float32 products on a CUDA GPU use TF32 (10 bits after the point) if `allowed`.
+    """Context manager that lets float32 products on a CUDA GPU use TF32 (10 bits after the point) if `allowed`.
 
     Without it, products are exact, and convolutions use TF32, as is torch's default. On other devices it does nothing.
     """

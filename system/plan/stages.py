@@ -209,9 +209,9 @@ def _frames_text(stage: schema.Stage, estimates: Estimates, step: float, gpu_byt
         where = "on the GPU" if stage.frames_on == "gpu" else "read ahead from the banks"
         return f"{size / GIB:.1f} GiB, {where}, as `frames_on` says"
     if gpu_bytes is None:
-        return f"{size / GIB:.1f} GiB, on a GPU that has room for twice as much beside a step, else read ahead"
+        return f"{size / GIB:.1f} GiB, on a GPU to which a step leaves twice as much, else read ahead"
     fits = 2 * size < GPU_SHARE * gpu_bytes - step
-    return f"{size / GIB:.1f} GiB, {'on the GPU beside a step' if fits else 'read ahead from the banks'}"
+    return f"{size / GIB:.1f} GiB, {'on the GPU' if fits else 'read ahead from the banks'}"
 
 
 def _step_text(stage: schema.Stage, estimates: Estimates) -> str:

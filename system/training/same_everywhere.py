@@ -4,6 +4,7 @@ Checks that several processes have the same settings, code, data and state, befo
 """
 
 import json
+import logging
 from collections.abc import Mapping
 
 from data_tools.cli import version
@@ -19,6 +20,8 @@ from system.runs.folder import Run
 from system.runs.provenance import commit, contents_of
 
 SHOWN = 3  # settings that differ
+
+log = logging.getLogger(__name__)
 
 
 def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
@@ -80,3 +83,16 @@ def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) ->
     if process_count() > 1:
         where = f"{run.folder} must be the same folder for all processes, on a disk that all machines share"
         require_equal((step, weights_sha256(model)), f"it would resume stage {name} from another state", where)
+
+
+def warn_of_shares(name: str, recipe: schema.Recipe) -> None:
+    """Warn if results depend on the way in which several processes divide a batch."""
+    if process_count() > 1 and recipe.model.batch_properties:
+        properties = " and ".join(recipe.model.batch_properties)
+        log.warning(
+            "stage %s: each of %d processes computes %s from its part of a batch, so the trained model differs from "
+            "that of one process",
+            name,
+            process_count(),
+            properties,
+        )

@@ -23,7 +23,6 @@ from submission.editions import format_metric
 from submission.runs.record import EpochLine
 from system.batches.collate import Feed
 from system.batches.sampler import Sampler
-from system.batches.teachers import Teachers
 from system.compute.device import tf32_products
 from system.compute.distributed import (
     any_process,
@@ -47,17 +46,17 @@ from system.runs.open import start_from
 from system.training.average import WeightAverage
 from system.training.interrupt import Interrupted, interruptible
 from system.training.lora import Adapters
-from system.training.moment_validation import MomentValidation
+from system.training.moment_validation import validation_of
 from system.training.parts import FrozenStart, parameter_groups
-from system.training.same_everywhere import require_same_state, require_same_work
+from system.training.same_everywhere import require_same_state, require_same_work, warn_of_shares
 from system.training.schedule import describe_stop, is_over, rates
 from system.training.step import gradients
 from system.training.teachers import open_teachers
 from system.training.tracking import Tracking
-from system.training.validation import Validation, Watching, collapsed
+from system.training.validation import collapsed
 
 ADAPTERS = 2**31  # in place of a step, for the start values of adapters
-MOST_SKIPPED = 20  # updates in a row whose fp16 loss is not finite
+SKIPPED_LIMIT = 20  # updates in a row whose fp16 loss is not finite
 LEAST_SCALE = 2.0**-10  # of fp16 losses, which starts at 65,536: below it, gradients are not finite at any scale
 
 log = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ class StageTraining:
             with first_before_others():
                 teachers = open_teachers(taught_by, recipe, name, run, data, model.device)
         self.precision = stage.precision if self.device.type == "cuda" else "float32"
-        self.validation = _validation(stage, data, relevance, teachers, self.precision)
+        self.validation = validation_of(stage, data, relevance, teachers, self.precision)
         pad_to_batch, longest = not recipe.model.embeds_in_chunks, recipe.model.audio.training_frames
         made_of = self.sampler, data.features, relevance, self.device, teachers
         self.feed = partial(Feed, *made_of, longest, stage.grad_cache_chunk, pad_to_batch, stage.frames_on)
@@ -102,7 +101,7 @@ class StageTraining:
         decay, is_fused = stage.optimizer.weight_decay, self.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=decay, fused=is_fused or None)
         self.frozen_start = FrozenStart(model, stage.optimizer)
-        _warn_of_shares(name, recipe)
+        warn_of_shares(name, recipe)
         _make_ready(model, stage)
         self.scaler = GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.average = WeightAverage(model, stage.average.decay) if stage.average else None
@@ -263,7 +262,7 @@ class StageTraining:
     def _skip_or_raise(self, loss: float) -> None:
         """Count an update that is skipped because its loss is not finite, which in fp16 a large value can cause.
 
-        Raises KitError in other precisions, and after MOST_SKIPPED skipped updates in a row.
+        Raises KitError in other precisions, and after SKIPPED_LIMIT skipped updates in a row.
         """
         where = self._stage_and_step()
         if self.precision != "fp16":
@@ -271,9 +270,9 @@ class StageTraining:
         self.skipped_in_a_row += 1
         self.skipped += 1
         log.warning("%s: the loss is %s in fp16; the update is skipped", where, loss)
-        if self.skipped_in_a_row >= MOST_SKIPPED:
+        if self.skipped_in_a_row >= SKIPPED_LIMIT:
             hint = f"set precision to bf16, or {self._hint_to_lower_rate()}"
-            raise KitError(f"{where}: the loss was not finite in {MOST_SKIPPED} steps in a row; {hint}")
+            raise KitError(f"{where}: the loss was not finite in {SKIPPED_LIMIT} steps in a row; {hint}")
 
     def _stage_and_step(self) -> str:
         """Return the current stage and step, for error messages."""
@@ -369,22 +368,6 @@ def _sampler(name: str, stage: schema.Stage, data: Data, seed: tuple[int, int]) 
         raise KitError(f"stage {name}: no batches can be made: {error}") from error
 
 
-def _validation(
-    stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers | None, precision: str
-) -> Watching:
-    """Build the validation of a stage. precision: That of the computation of embeddings."""
-    sources = stage.monitor.data
-    if stage.unit == "moment":
-        return MomentValidation(
-            {name: (data.readable_clips(name), data.moments[name]) for name in sources},
-            stage,
-            data.features,
-            precision,
-        )
-    clips = [clip for name in sources for clip in data.readable_clips(name)]
-    return Validation(clips, stage, data.features, relevance, teachers, precision)
-
-
 def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
     """Prepare a model for a stage, by the stage's settings: synchronise batch norms, and compile the audio network."""
     if process_count() > 1:
@@ -399,16 +382,3 @@ def _warn_of_shared_clips(name: str, stage: schema.Stage, data: Data) -> None:
     """Warn if training and validation share recordings."""
     if shared := data.shared(stage.train.data, stage.monitor.data):
         log.warning("stage %s: its training and validation data share %s", name, counted(shared, "recording"))
-
-
-def _warn_of_shares(name: str, recipe: schema.Recipe) -> None:
-    """Warn if results depend on the way in which several processes divide a batch."""
-    if process_count() > 1 and recipe.model.batch_properties:
-        properties = " and ".join(recipe.model.batch_properties)
-        log.warning(
-            "stage %s: each of %d processes computes %s from its part of a batch, so the trained model differs from "
-            "that of one process",
-            name,
-            process_count(),
-            properties,
-        )

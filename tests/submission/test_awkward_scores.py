@@ -1,5 +1,6 @@
 """Figures of queries, pools and runs that differ from each other."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,7 +79,9 @@ def test_audio_to_text_scores_skip_clips_without_captions() -> None:
 def run(members: int, trained: int, frozen: dict[str, int]) -> Any:
     parameters = SimpleNamespace(trained={"audio": trained - 10, "text": 10}, frozen=frozen)
     experts = {name: SimpleNamespace(model=name) for name in frozen}
-    return SimpleNamespace(members=list(range(members)), result=SimpleNamespace(parameters=parameters, experts=experts))
+    named = [SimpleNamespace(stage="train", checkpoint=str(number)) for number in range(members)]
+    result = SimpleNamespace(parameters=parameters, experts=experts)
+    return SimpleNamespace(folder=Path(str(trained)), members=named, result=result)
 
 
 def test_meta_yaml_counts_the_parameters_of_every_member_of_an_ensemble(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from submission.editions import get_edition
 from submission.formats.frame_scores import FrameScores, read_frame_scores
 from submission.formats.score_matrix import read_scores
 from submission.metrics.blend import search_weights
+from submission.metrics.moments_blend import blend_moments, search_moment_weights
 from submission.runs.blended import _mean_frames
 from submission.runs.finished import open_finished, open_finished_moments
 from submission.runs.merged import parts_of
@@ -56,7 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def runs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Copies of the runs a and b; b has scores of the validation split too."""
+    """Copies of the runs a and b, in the current folder."""
     for name in ("a", "b"):
         shutil.copytree(made / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
@@ -138,16 +139,27 @@ def test_blend_is_packed_by_its_folder(runs: Path, capsys: pytest.CaptureFixture
     assert main(["pack", "both", "--about", "about.yaml", "--out", "p.zip"]) == 0, capsys.readouterr().err
     assert main(["pack", "a,b", "--about", "about.yaml", "--out", "q.zip"]) == 1
     assert "a blend of 2 runs needs the score matrix to submit" in capsys.readouterr().err
+    shutil.move("a", "renamed")
+    assert main(["pack", "renamed", "--about", "about.yaml", "--out", "r.zip"]) == 0, capsys.readouterr().err
+    shutil.move("renamed", "a")
+    result = Path("b/result.json").read_text()
+    Path("b/result.json").write_text(result.replace("train epoch", "train  epoch").replace("only epoch", "only  epoch"))
+    assert main(["pack", "both", "--about", "about.yaml", "--out", "q.zip"]) == 1
+    assert "b has changed since both was made; blend the runs again" in capsys.readouterr().err
     shutil.rmtree("b")
     assert main(["pack", "both", "--about", "about.yaml", "--out", "q.zip"]) == 1
     assert "both is a blend of it; put the run there again" in capsys.readouterr().err
 
 
-def test_blend_names_what_does_not_fit(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_names_what_does_not_fit(made: Path, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy("a/scores/evaluation.npy", "m.npy")
     shutil.copy("a/scores/evaluation.json", "m.json")
     for arguments, expected in (
-        (["a", "m.npy", "--out", "x"], "m.npy is no run; for files, give --out a name that ends in .npy or .jsonl"),
+        (["a", "m.npy", "--out", "x"], "m.npy is no folder of a run; correct it, or for files, give --out a name"),
+        (["a", "b", "--weights", "-1", "2", "--out", "x"], "give numbers of 0 or more"),
+        (["a", "b", "--weights", "0", "0", "--out", "x"], "with a finite sum above 0"),
+        (["a", "b", "--weights", "1", "--out", "x"], "1 weights are given for 2 files"),
+        (["a", "b", "--out", "a/x"], "is inside the run"),
         (["a", "a:evaluation", "--out", "x"], "the same part is given twice"),
         (["a", "m.npy", "--validation", "--out", "x.npy"], "m.npy is no run, so its validation scores are unknown"),
         (["a", "b", "--truth", "t.jsonl", "--out", "x"], "--truth only works with files of moments"),
@@ -156,6 +168,10 @@ def test_blend_names_what_does_not_fit(runs: Path, capsys: pytest.CaptureFixture
         assert expected in capsys.readouterr().err
         assert not Path("x").exists()
     assert main(["blend", "a", "b", "--out", "both"]) == 0
+    assert main(["blend", "both", "a", "--out", "x"]) == 1
+    assert "both is a blend; name its runs" in capsys.readouterr().err
+    assert system(["search", "both", "a tone", "--audio", str(made / "blind")]) == 1
+    assert "it is a blend of runs; name one of these" in capsys.readouterr().err
     Path("both/scores/evaluation.npy").write_bytes(b"x")
     assert main(["score", "both"]) == 1
     assert "delete both, then blend its runs again" in capsys.readouterr().err
@@ -166,7 +182,7 @@ def moments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two finished runs of moments of two seeds, with a blind list and validation."""
     folder = tmp_path_factory.mktemp("blended_moments")
     manifest = tiny_moments.make_moments(folder / "world")
-    content = tiny_moments.recipe(manifest, folder, epochs=3)
+    content = tiny_moments.recipe(manifest, folder, epochs=10)
     lines = [json.loads(line) for line in (manifest.parent / "moments.jsonl").read_text().splitlines()]
     blind = "".join(json.dumps({**one, "windows": None}) + "\n" for one in lines)
     (manifest.parent / "blind.jsonl").write_text(blind)
@@ -187,6 +203,15 @@ def test_blend_of_runs_of_moments_reads_as_a_run(
     assert main(["blend", "a", "b", "--validation", "--out", out]) == 0, capsys.readouterr().err
     run = open_finished_moments(out)
     assert run.blind is not None
+    answers = {name: open_finished_moments(name).answers for name in ("a", "b")}
+    checked = {name: open_finished_moments(f"{name}:validation") for name in ("a", "b")}
+    truth, edition = checked["a"].truth, run.edition
+    weights, best = search_moment_weights({name: one.answers for name, one in checked.items()}, "raw", truth, edition)
+    assert best > 0, "a world with scores above zero"
+    expected = blend_moments(answers, "raw", edition, weights)
+    assert [one.windows for one in run.answers] == [
+        [pytest.approx(window, abs=1e-5) for window in one.windows] for one in expected
+    ]
     assert len(run.answers) == len(open_finished_moments("a").answers)
     for command in (["score", out], ["compare", out, "a"], ["report", out, "--beside", "a", "b"]):
         assert main(command) == 0, capsys.readouterr().err
@@ -211,7 +236,7 @@ def test_runs_without_weight_are_left_out_and_labels_are_unique(made: Path, tmp_
     shutil.copytree(made / "a", tmp_path / "a")
     runs = [open_finished(str(folder)) for folder in (made / "a", made / "b", tmp_path / "a")]
     parts: list[Any] = parts_of(runs, [1, 0, 3])
-    assert [(part.label, part.weight) for part in parts] == [("a_1", 0.25), ("a_3", 0.75)]
+    assert [(part.label, part.weight) for part in parts] == [("a:1", 0.25), ("a:3", 0.75)]
 
 
 def test_frames_file_of_a_blend_is_readable(moments: Path, tmp_path: Path) -> None:

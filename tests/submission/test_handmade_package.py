@@ -40,6 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def filled(text: str) -> str:
     """Fill in a template: a number where a number is asked for."""
+    text = text.replace("sources: {}", 'sources: {pairs: {url: "https://example.org/pairs"}}')
     text = text.replace('parameters: "FILL IN"', "parameters: 1234").replace('output: "FILL IN"', "output: blind.npy")
     return text.replace('email: "FILL IN"', "email: jo@example.org").replace("FILL IN", "Abc")
 
@@ -49,7 +50,7 @@ def test_package_of_score_matrices_is_ready(here: Path, edition: str, capsys: py
     assert main(["pack", "tested.npy", "--template", "about.yaml", "--edition", edition]) == 0
     template = Path("about.yaml").read_text()
     assert re.search(r'output: "FILL IN", parameters: "FILL IN", description: \{input_sampling_rate: ', template)
-    Path("about.yaml").write_text(filled(template) + 'sources:\n  pairs: {url: "https://example.org/pairs"}\n')
+    Path("about.yaml").write_text(filled(template))
     pack = ["pack", "tested.npy", "--about", "about.yaml", "--edition", edition, "--report", "report.pdf"]
     assert main([*pack, "--out", "mine.zip"]) == 0, capsys.readouterr().err
     assert "wrote mine.zip" in capsys.readouterr().out
@@ -59,14 +60,14 @@ def test_package_of_score_matrices_is_ready(here: Path, edition: str, capsys: py
 
 def test_meta_has_the_given_facts_and_the_figures_of_the_matrix(here: Path) -> None:
     assert main(["pack", "tested.npy", "--template", "about.yaml"]) == 0
-    about = filled(Path("about.yaml").read_text()) + "sources:\n  pairs: {url: null}\n"
+    about = filled(Path("about.yaml").read_text())
     Path("about.yaml").write_text(about)
     assert main(["pack", "tested.npy", "--about", "about.yaml", "--edition", "2024", "--out", "p.zip"]) == 0
     meta = read_meta(Path("p.NOT_READY.zip"))
     assert meta["system"]["complexity"]["total_parameters"] == 1234
     assert meta["system"]["description"]["optimizer"] == "Abc"
     (source,) = meta["system"]["external_datasets"]
-    assert (source["name"], source["url"]) == ("pairs", None)
+    assert (source["name"], source["url"]) == ("pairs", "https://example.org/pairs")
     values = np.load("tested.npy")
     first = float(np.mean(values.argmax(1) == np.arange(CLIPS)))
     (results,) = meta["results"].values()
@@ -91,7 +92,20 @@ def test_missing_facts_are_named(here: Path, capsys: pytest.CaptureFixture[str])
     capsys.readouterr()
     assert main(["pack", "tested.npy", "--about", "about.yaml", "--edition", "2024", "--out", "p.zip"]) == 1
     error = capsys.readouterr().err
-    assert "systems.0.parameters: is missing, and no run counts them" in error
+    assert "systems.0.parameters: is missing, and the runs do not count all" in error
     assert "systems.0.description.optimizer: is missing, and no run states it" in error
     assert main(["pack", "tested.npy", "--about", "about.yaml", "--out", "p.zip"]) == 1
     assert "the edition of tested.npy is not known; add --edition" in capsys.readouterr().err
+
+
+def test_scores_that_cannot_be_packed_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, expected in (
+        (["gone.npy", "--template", "x.yaml"], "gone.npy is missing; a score matrix is the pair"),
+        (["blind.npy", "--template", "x.yaml"], "blind.npy: has queries without relevant clips, as a blind set has"),
+    ):
+        assert main(["pack", *arguments]) == 1
+        assert expected in capsys.readouterr().err
+    assert main(["pack", "tested.npy", "--template", "about.yaml"]) == 0
+    Path("about.yaml").write_text(filled(Path("about.yaml").read_text()))
+    assert main(["pack", "tested.npy", "--about", "about.yaml", "--edition", "2026", "--out", "p.zip"]) == 1
+    assert "edition 2026 finds moments, but a score matrix (.npy) ranks clips" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 import operator
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from submission.runs.finished import FinishedRun
 from submission.runs.recipe import EncoderSettings, Kind, ModelSettings, RankSettings, ResolvedRecipe
 from submission.runs.record import ExpertFacts, Parameters, RunResult, SourceFacts
 
+FOLDERS = itertools.count()
+
 
 def run_of(
     trained: dict[str, int],
@@ -27,7 +30,7 @@ def run_of(
 ) -> FinishedRun:
     """Return a run with one ranked entry. kinds: of its experts, by name. sets: of its one training source."""
     return FinishedRun(
-        folder=Path("run"),
+        folder=Path(f"run{next(FOLDERS)}"),
         result=RunResult.model_construct(
             parameters=Parameters.model_construct(trained=trained, frozen=frozen),
             experts={
@@ -54,6 +57,8 @@ def test_frozen_model_shared_by_members_is_counted_once() -> None:
     two = run_of({"b": 20, "text": 2}, {"b": 500, "c": 30, "text": 70}, {"b": "panns", "c": "vggish"}, text="minilm")
     assert count_parameters([one]) == (11, 570)
     assert count_parameters([one, two]) == (11 + 22, 500 + 30 + 70)
+    again = one.__class__(one.folder, one.result, one.recipe, one.entry)
+    assert count_parameters([one, again]) == (11, 570), "one checkpoint, with and without a correction"
     other = run_of({"text": 2}, {"text": 90}, {}, text="bert")
     assert count_parameters([one, other]) == (11 + 2, 570 + 90)
 

@@ -495,7 +495,7 @@ def test_many_infinite_losses_in_a_row_end_fp16_training(
     from system.training import stage as module
 
     monkeypatch.setattr(module, "gradients", lambda *arguments: {"loss": math.nan})
-    monkeypatch.setattr(module, "MOST_SKIPPED", 2)
+    monkeypatch.setattr(module, "SKIPPED_LIMIT", 2)
     finish = module.StageTraining.run_to_end
 
     def run_to_end(self: Any, earlier: Any) -> Any:

@@ -142,9 +142,9 @@ class Segmented(AudioSettings, Resampled):
         That is half a segment more than the mean length has, since lengths differ, and at most that of `longest`.
         Example: Clotho's clips of 15 to 30 s have 2.67 segments of 10 s; 2.75 are counted.
         """
-        most = 1 + max(0.0, -((self.segment_seconds - min(longest, self.max_seconds)) // self.hop_seconds))
+        limit = 1 + max(0.0, -((self.segment_seconds - min(longest, self.max_seconds)) // self.hop_seconds))
         more = (min(seconds, self.max_seconds) - self.segment_seconds) / self.hop_seconds
-        segments = min(most, 1.5 + max(-0.5, more))
+        segments = min(limit, 1.5 + max(-0.5, more))
         return super().cost(encoder, self.segment_seconds, self.segment_seconds, half).times(segments)
 
     def _encoder(self, network: Network, out: int, pretrained: Path | None) -> Encoder:
