@@ -10,21 +10,24 @@ done.json          exists once the stage is finished: the table of the best, and
 """
 
 import hashlib
-import io
 import json
 import math
+import os
+import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save_file
 from torch import nn
 
-from data_tools.documents.json_text import read_shaped, require_unharmed
+from data_tools.documents.json_text import read_shaped, require_unharmed, sha256_of
 from data_tools.errors import KitError
 from data_tools.files import replacing, write_text
 from submission.editions import format_metric
@@ -95,10 +98,106 @@ def require_finite(weights: Mapping[str, Any], model_or_file: str, hint: str) ->
 
 def save_weights(weights: Mapping[str, torch.Tensor], path: Path) -> str:
     """Write a model's weights to a file atomically. Returns: The file's sha256."""
-    data = save({name: value.detach().cpu().contiguous().clone() for name, value in weights.items()})
+    on_host = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
+    storages: set[int] = set()
+    for name, value in on_host.items():  # the format refuses tensors that share memory
+        if (storage := value.untyped_storage().data_ptr()) in storages:
+            on_host[name] = value.clone()
+        storages.add(storage)
+    with replacing(path) as temporary, as_os_errors(path):
+        save_file(on_host, temporary)
+        return sha256_of(temporary)
+
+
+@contextmanager
+def as_os_errors(folder: Path) -> Iterator[None]:
+    """Context manager that converts errors of safetensors and tokenizers, such as a full disk, to OSError."""
+    try:
+        yield
+    except Exception as error:
+        number = re.search(r"\(os error ([0-9]+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
+
+
+class CheckpointWriter:
+    """Writes checkpoints of a stage in a thread, from copies in the machine's memory, while training goes on.
+
+    At most one is under way. A process that is killed resumes from the last complete one. sha256: Checksums of the
+    stage's files by name, as of the last complete one.
+    """
+
+    def __init__(self, folder: Path, sha256: Mapping[str, str] | None = None) -> None:
+        self.folder, self.sha256 = folder, dict(sha256 or {})
+        self._thread = ThreadPoolExecutor(1, "checkpoints")
+        self._under_way: Future[dict[str, str]] | None = None
+
+    def save(self, state: dict[str, Any], epoch_weights: Mapping[str, torch.Tensor] | None) -> None:
+        """Begin to write a state of training; see save_state. Raises the errors of the earlier checkpoint."""
+        self.wait()
+        copied: dict[int, torch.Tensor] = {}  # tensors that are in the state and in the weights are copied once
+        copies = _on_host(state, copied), _on_host(epoch_weights, copied)
+        self._under_way = self._thread.submit(save_state, self.folder, *copies, self.sha256)
+
+    def wait(self) -> None:
+        """Wait until the checkpoint is complete. Raises the errors of writing it."""
+        if self._under_way is not None:
+            under_way, self._under_way = self._under_way, None
+            self.sha256 = under_way.result()
+
+    def close(self) -> None:
+        """Wait, and end the thread."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+
+
+def _on_host(value: Any, copied: dict[int, torch.Tensor]) -> Any:
+    """Copy all tensors of nested dicts and lists to the machine's memory. copied: Copies by the id of the original."""
+    if isinstance(value, torch.Tensor):
+        if id(value) not in copied:
+            copied[id(value)] = value.detach().to("cpu", copy=True)
+        return copied[id(value)]
+    if isinstance(value, Mapping):
+        return {key: _on_host(one, copied) for key, one in value.items()}
+    return [_on_host(one, copied) for one in value] if isinstance(value, list) else value
+
+
+class _Hashed:
+    """A file for torch.save that computes the checksum of all that is written. error: The error of a write."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.checksum = file, hashlib.sha256()
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        """Write bytes."""
+        self.checksum.update(data)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error  # torch.save turns it into an error without its cause
+            raise
+
+    def flush(self) -> None:
+        """Do nothing, since the file is flushed when it is closed."""
+
+
+def _write_state(state: dict[str, Any], path: Path) -> str:
+    """Write a state of training to a file atomically, without another copy of it in memory. Returns: Its sha256."""
     with replacing(path) as temporary:
-        temporary.write_bytes(data)
-    return hashlib.sha256(data).hexdigest()
+        with temporary.open("wb") as file:
+            hashed: Any = _Hashed(file)
+            try:
+                torch.save(state, hashed)
+            except Exception:
+                if hashed.error is not None:
+                    raise hashed.error from None
+                raise
+        checksum: str = hashed.checksum.hexdigest()
+        return checksum
 
 
 def load_weights(model: nn.Module, path: Path, hint: str = "train or export it again") -> None:
@@ -152,15 +251,12 @@ def save_state(
         written[path.name] = save_weights(epoch_weights, path)
     keep = {weights_file(folder, epoch).name for epoch in kept_epochs(state["best"])}
     written = {name: checksum for name, checksum in written.items() if name in keep}
-    buffer = io.BytesIO()  # torch.save's own writer turns a full disk into an error without its cause
-    torch.save({**state, "sha256": written}, buffer)
-    with replacing(folder / "last.pt") as temporary:
-        temporary.write_bytes(buffer.getbuffer())
+    checksum = _write_state({**state, "sha256": written}, folder / "last.pt")
     write_table_of_best(folder, state["best"])
     for path in folder.glob("e*.safetensors"):
         if path.name not in keep:
             path.unlink()
-    return {**written, "last.pt": hashlib.sha256(buffer.getbuffer()).hexdigest()}
+    return {**written, "last.pt": checksum}
 
 
 def write_table_of_best(folder: Path, best: BestEpochs) -> None:

@@ -12,18 +12,14 @@ README.md                a model card
 """
 
 import json
-import os
-import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from data_tools.documents.json_text import sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.files import replacing_folder, write_text
 from system.recipe.load import text_of
-from system.runs.checkpoints import save_weights
+from system.runs.checkpoints import as_os_errors, save_weights
 from system.runs.folder import TRAINED_ON
 from system.runs.open import Trained
 
@@ -39,7 +35,7 @@ def export_model(trained: Trained, out: Path) -> None:
     if out.exists() and (any(out.iterdir()) or out == Path.cwd()):
         raise KitError(f"{out} is not empty, or is the current folder; name a new or empty folder")
     with replacing_folder(out) as folder:
-        with _as_os_errors(folder):
+        with as_os_errors(folder):
             trained.model.text.save_assets(folder)
             trained.model.audio.save_assets(folder)
         write_text(folder / "recipe.json", text_of(trained.recipe))
@@ -50,18 +46,6 @@ def export_model(trained: Trained, out: Path) -> None:
         checksums = {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
         write_json(folder / "model.json", {**trained.facts.document(), "sha256": checksums})
         write_text(folder / "README.md", _card(trained, out))
-
-
-@contextmanager
-def _as_os_errors(folder: Path) -> Iterator[None]:
-    """Context manager that converts errors of safetensors and tokenizers, such as a full disk, to OSError."""
-    try:
-        yield
-    except Exception as error:
-        number = re.search(r"\(os error ([0-9]+)\)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
 
 
 def _card(trained: Trained, out: Path) -> str:

@@ -108,7 +108,7 @@ class StageTraining:
         self.best: checkpoints.BestEpochs = {}
         self.step = 0
         self.lines: list[EpochLine] = []  # metrics of the finished epochs
-        self.sha256: dict[str, str] = {}  # of the files in its folder
+        self.writer = checkpoints.CheckpointWriter(self.folder)
         self.sums: dict[str, float] = {}  # sums of loss and diagnostics over the epoch so far
         self.seconds = 0.0  # duration of the epoch so far, including earlier processes
         self.skipped = self.skipped_in_a_row = 0  # updates of the epoch so far, and of the last steps
@@ -146,6 +146,7 @@ class StageTraining:
         )
         with (
             interruptible() as stop,
+            closing(self.writer),
             closing(self.feed()) as feed,
             tf32_products(self.device, self.stage.tf32),
             progress(self.name, total, "step", self.step) as bar,
@@ -160,7 +161,7 @@ class StageTraining:
         if self.stage.stop and self.step < total:
             log.info("stage %s ends early: %s", self.name, describe_stop(self.stage.stop))
         done = {"epochs": len(self.lines), "steps": self.step, "best": self.best}
-        done |= {"sha256": self.sha256, "lines": [line.document() for line in self.lines]}
+        done |= {"sha256": self.writer.sha256, "lines": [line.document() for line in self.lines]}
         on_first(lambda: write_json(self.folder / "done.json", done))
         return self.lines
 
@@ -194,7 +195,7 @@ class StageTraining:
         self.seconds, self.skipped = state["seconds"], state.get("skipped", 0)
         if is_first():  # on a full disk it may be missing, since it is written after last.pt
             checkpoints.write_table_of_best(self.folder, self.best)
-        self.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
+        self.writer.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
         self.lines = [EpochLine.model_validate(line) for line in state["lines"]]
 
     def _epoch(self, feed: Feed, bar: Progress, stop: dict[str, bool]) -> None:
@@ -353,7 +354,7 @@ class StageTraining:
             "skipped": self.skipped,
             "lines": [line.document() for line in self.lines],
         }
-        self.sha256 = checkpoints.save_state(self.folder, state, ranked if is_best else None, self.sha256)
+        self.writer.save(state, ranked if is_best else None)
 
 
 def _sampler(name: str, stage: schema.Stage, data: Data, seed: tuple[int, int]) -> Sampler:

@@ -154,9 +154,8 @@ def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path: Path) -> N
     parameters = "network 68,507,072, mlp 6,294,528, text 112,564,736; 187,366,336 trainable in total"
     assert fact(text, "parameters") == parameters
     assert text.endswith("\n3 MISSING, 1 WARNING")
-    assert (
-        "batch_size 32 will not fit the GPU's 8.0 GiB: set precision to bf16" in text
-    )  # batch norms see the whole batch
+    assert "batch_size 32 will not fit the GPU's 8.0 GiB: lower batch_size" in text  # batch norms see the whole batch
+    assert "batch_size 32 will not fit the GPU's 10.0 GiB: set precision to bf16" in plan(recipe, gpu_bytes=10 * 2**30)
     weights.write_bytes(b"there")
     assert f"MISSING  {weights}" not in plan(recipe)
     still = made(tmp_path, PANNS | {"weights": str(weights), "trainable": False}, BERT_BASE | {"trainable": False})

@@ -107,7 +107,7 @@ def test_overflow_in_the_first_step_is_reported_with_nothing_saved(
 def test_nan_validation_saves_no_checkpoint(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    validate = stage.Validation.__call__
+    validate = Validation.__call__
     calls: list[int] = []
 
     def lost(self: Any, model: Any) -> Any:
@@ -115,7 +115,7 @@ def test_nan_validation_saves_no_checkpoint(
         calls.append(1)
         return (values | {"m1": float("nan")} if len(calls) == 2 else values), seen
 
-    monkeypatch.setattr(stage.Validation, "__call__", lost)
+    monkeypatch.setattr(Validation, "__call__", lost)
     output = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
     assert "step 6: validation gives numbers that are not finite (m1 nan)" in output
     state_after_one_epoch(tmp_path / "run")

@@ -300,14 +300,14 @@ def test_source_with_only_broken_audio_is_refused_before_training(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("where", ["gradients", "Validation.__call__", "Feed.batch"])
+@pytest.mark.parametrize("where", ["stage.gradients", "validation.Validation.__call__", "stage.Feed.batch"])
 def test_full_gpu_memory_gives_one_error_message(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(f"system.training.stage.{where}", full)
+    monkeypatch.setattr(f"system.training.{where}", full)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     output = refused(capsys, "train", path, "--out", tmp_path / "run")
     assert "not enough GPU memory for stage only: batch_size 8; set grad_cache_chunk to less than 8" in output

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 import tiny
 import torch
 from outcomes import COUNTED, digest, kill_after, lines, refused, rewrite, without_checksums
+from safetensors.torch import load_file
 
 from data_tools.documents.json_text import sha256_of
 from data_tools.manifest import read_manifest
@@ -541,3 +543,39 @@ def test_frames_that_move_after_the_first_step_change_nothing(
     assert len(made) == is_moved
     plain, moved = ([{**line, "seconds": 0} for line in lines(tmp_path / name)] for name in ("plain", "moved"))
     assert plain == moved
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state that is written is that of the call, even if the weights change before it is written."""
+    begun, may_write = threading.Event(), threading.Event()
+    write = checkpoints.save_state
+
+    def slow(*arguments: Any) -> dict[str, str]:
+        begun.set()
+        assert may_write.wait(10)
+        return write(*arguments)
+
+    monkeypatch.setattr(checkpoints, "save_state", slow)
+    weights = {"w": torch.zeros(3), "tied": torch.zeros(3)}
+    weights["tied"] = weights["w"][:]
+    writer = checkpoints.CheckpointWriter(tmp_path)
+    writer.save({"model": weights, "best": {"loss": [[0.5, 1]]}, "epoch": 1}, weights)
+    assert begun.wait(10)
+    weights["w"] += 1
+    may_write.set()
+    writer.close()
+    assert writer.sha256 == {name: sha256_of(tmp_path / name) for name in ("e0001.safetensors", "last.pt")}
+    assert torch.load(tmp_path / "last.pt", weights_only=True)["model"]["w"].tolist() == [0, 0, 0]
+    assert load_file(tmp_path / "e0001.safetensors")["tied"].tolist() == [0, 0, 0]
+
+
+def test_error_of_a_checkpoint_is_raised_by_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> dict[str, str]:
+        raise OSError(errno.ENOSPC, "No space left on device", "last.pt")
+
+    monkeypatch.setattr(checkpoints, "save_state", full)
+    writer = checkpoints.CheckpointWriter(tmp_path)
+    writer.save({}, None)
+    with pytest.raises(OSError, match="No space left"):
+        writer.save({}, None)
+    writer.close()
