@@ -15,6 +15,7 @@ from data_tools.errors import KitError
 from system.__main__ import main
 from system.runs import checkpoints
 from system.training import stage, step
+from system.training.validation import Validation
 
 
 def write(world: Path, folder: Path, **changes: Any) -> Path:
