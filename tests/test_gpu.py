@@ -42,6 +42,10 @@ def test_gpu_gradients_match_cpu_gradients(world: Path, tmp_path: Path) -> None:
         assert torch.allclose(found["cpu", None], other, rtol=1e-3, atol=1e-4)
 
 
+def crops_of(sampler: Sampler, longest: int | None, step: int) -> Crops | None:
+    return None if longest is None else Crops(longest, sampler.offsets(step))
+
+
 @pytest.mark.parametrize("longest", [None, 9])
 def test_frames_on_the_gpu_match_the_banks(world: Path, tmp_path: Path, longest: int | None) -> None:
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
@@ -49,10 +53,14 @@ def test_frames_on_the_gpu_match_the_banks(world: Path, tmp_path: Path, longest:
     features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
     sampler = Sampler([items_of(clips, "clip")], "size", 8, 2, (1, 0))
     with closing(Feed(sampler, features, None, GPU, None, longest)) as feed:
+        ahead = feed.batch(2)
+        assert feed.resident is None, "not before the first step"
+        feed.settle()
         assert feed.resident is not None
         found = feed.batch(3)
-    crops = None if longest is None else Crops(longest, sampler.offsets(3))
-    expected = collate(sampler.batch(3), features, crops=crops)
+    earlier = collate(sampler.batch(2), features, crops=crops_of(sampler, longest, 2))
+    assert torch.equal(ahead.audio["logmel"].values.cpu(), earlier.audio["logmel"].values)
+    expected = collate(sampler.batch(3), features, crops=crops_of(sampler, longest, 3))
     assert found.captions == expected.captions
     assert torch.equal(found.audio["logmel"].values.cpu(), expected.audio["logmel"].values)
 

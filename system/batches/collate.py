@@ -303,7 +303,8 @@ class Feed:
             share = Share(chunks_of(lengths, self.chunk, process_count()), process_index(), process_count())
         if self.resident is not None:
             return replace(without_audio(items, self.features, self.relevance, self.teachers), share=share)
-        return collate(items, self.features, self.relevance, self.teachers, crops, share, self.pad_to_batch)
+        made = collate(items, self.features, self.relevance, self.teachers, crops, share, self.pad_to_batch)
+        return made.pinned() if self.device.type == "cuda" else made
 
     def close(self) -> None:
         """Stop the threads that make batches."""

@@ -59,6 +59,11 @@ class Batch:
     labels: torch.Tensor | None = None
     share: Share | None = None
 
+    def pinned(self) -> "Batch":
+        """Copy the audio to page-locked memory, from which a GPU copies without waiting."""
+        audio = {name: Series(s.values.pin_memory(), s.lengths.pin_memory()) for name, s in self.audio.items()}
+        return replace(self, audio=audio)
+
     def to(self, device: torch.device) -> "Batch":
         """Move the batch to a device."""
         audio = {name: Series(_moved(s.values, device), _moved(s.lengths, device)) for name, s in self.audio.items()}
@@ -71,4 +76,6 @@ class Batch:
 
 def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Move a tensor to a device, without waiting for a GPU."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    if device.type != "cuda":
+        return tensor.to(device)
+    return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
