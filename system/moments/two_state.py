@@ -10,9 +10,13 @@ Source: a linear-chain conditional random field (Lafferty, McCallum and Pereira,
 segments as in semi-Markov models (Sarawagi and Cohen, 2004). All in the logarithm, in the type of the scores.
 """
 
+import math
+
 import torch
 
 from system.networks.layers import length_mask
+
+RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is 64 / 2^30
 
 # B recordings with a query each, T frames; scores e (B, T), lengths (B,) >= 1, enter and leave ()
 
@@ -44,6 +48,27 @@ def log_partition(
     0, and the probability of any moment is 1 - exp(-log Z).
     """
     return _total(states(scores, lengths, enter, leave))
+
+
+def raise_scores(
+    scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor, probability: float
+) -> torch.Tensor:
+    """Raise the scores of each recording's frames by the smallest constant d >= 0 for which a moment is as probable.
+
+    probability: The least probability of any moment, 1 - exp(-log Z), in (0, 1). d is in [0, RAISED_BY], found by
+    bisection in float64: log Z rises with d. Returns: (B, T) float64, scores + d.
+    Source: ours; decoding given that the query is heard.
+    """
+    scores, enter, leave = scores.double(), enter.double(), leave.double()
+    wanted = -math.log1p(-probability)
+    low = torch.zeros(len(scores), dtype=torch.float64, device=scores.device)
+    high = torch.full_like(low, RAISED_BY)
+    is_enough = log_partition(scores, lengths, enter, leave) >= wanted
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        reaches = log_partition(scores + middle[:, None], lengths, enter, leave) >= wanted
+        low, high = torch.where(reaches, low, middle), torch.where(reaches, middle, high)
+    return scores + torch.where(is_enough, 0.0, high)[:, None]
 
 
 def _total(forward: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ from system.features.build import Features
 from system.models.embeddings import Embedded, Embeddings
 from system.models.moment_score import MomentScore, cosines_of_queries
 from system.models.retrieval import RetrievalModel
-from system.moments.two_state import frame_posteriors, log_likelihood, moment_posteriors
+from system.moments.two_state import frame_posteriors, log_likelihood, moment_posteriors, raise_scores
 from system.moments.windows import (
     MAX_FRAMES,
     By,
@@ -31,9 +31,11 @@ from system.moments.windows import (
     Grid,
     best_windows,
     labels_of,
+    mean_edges,
     overlap_candidates,
     overlap_probability,
     overlap_windows,
+    refined,
     threshold_windows,
 )
 
@@ -115,15 +117,18 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
             located[query] = Located(threshold_windows(frames, edges, decoding), edges, frames)
     else:
         require_few_frames(*series.sizes)
-        for query, table, frames in _posteriors(score, series):
+        unrounded = _unrounded(decoding)
+        for query, table, frames in _posteriors(score, series, decoding.heard):
             edges = series.edges[query]
             if by == "overlap":
-                candidates = overlap_candidates(table, edges, decoding)
+                candidates = overlap_candidates(table, edges, unrounded)
                 scores = overlap_probability(candidates, table, edges)
-                windows = overlap_windows(candidates, scores, edges[-1], decoding)
+                windows = overlap_windows(candidates, scores, edges[-1], unrounded)
             else:
-                best = best_windows(table, edges, decoding)
+                best = best_windows(table, edges, unrounded)
                 windows = [window._replace(score=math.exp(window.score)) for window in best]
+            if decoding.mean_edges:
+                windows = refined(windows, mean_edges(_as_array(windows), table, edges), edges[-1], decoding)
             located[query] = Located(windows, edges, frames)
     return [located[query] for query in range(len(series.values))]
 
@@ -145,31 +150,49 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
     chosen: list[list[np.ndarray]] = [[] for _ in range(count)]
     edges = [max((series.edges[query] for _, series in members), key=len) for query in range(count)]
     frames = [np.zeros(len(of_query) - 1) for of_query in edges]
+    unrounded = _unrounded(decoding)
     for score, series in members:
-        for query, table, posteriors in _posteriors(score, series):
-            chosen[query].append(overlap_candidates(table, series.edges[query], decoding))
+        for query, table, posteriors in _posteriors(score, series, decoding.heard):
+            chosen[query].append(overlap_candidates(table, series.edges[query], unrounded))
             frames[query] += _resampled(posteriors, series.edges[query], edges[query]) / len(members)
     windows = [np.unique(np.concatenate(of_query), axis=0) for of_query in chosen]
     scores = [np.zeros(len(of_query)) for of_query in windows]
     for score, series in members:
-        for query, table, _ in _posteriors(score, series):
+        for query, table, _ in _posteriors(score, series, decoding.heard):
             scores[query] += overlap_probability(windows[query], table, series.edges[query]) / len(members)
-    found = []
-    for query in range(count):
-        last = max(series.edges[query][-1] for _, series in members)
-        best = overlap_windows(windows[query], scores[query], last, decoding)
-        found.append(Located(best, edges[query], frames[query].clip(0.0, 1.0)))
-    return found
+    lasts = [max(series.edges[query][-1] for _, series in members) for query in range(count)]
+    best = [overlap_windows(windows[query], scores[query], lasts[query], unrounded) for query in range(count)]
+    if decoding.mean_edges:
+        sums = [np.zeros((len(of_query), 3)) for of_query in best]
+        for score, series in members:
+            for query, table, _ in _posteriors(score, series, decoding.heard):
+                sums[query] += mean_edges(_as_array(best[query]), table, series.edges[query])
+        best = [refined(best[query], sums[query], lasts[query], decoding) for query in range(count)]
+    return [Located(best[query], edges[query], frames[query].clip(0.0, 1.0)) for query in range(count)]
 
 
-def _posteriors(score: MomentScore, series: FrameSeries) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+def _unrounded(decoding: Decoding) -> Decoding:
+    """Return the settings for choosing windows: with mean edges, rounding comes afterwards."""
+    return decoding.model_copy(update={"round_to": None}) if decoding.mean_edges else decoding
+
+
+def _as_array(windows: Sequence[Found]) -> np.ndarray:
+    """Return the edges of windows, (W, 2) seconds."""
+    return np.array([[window.start, window.end] for window in windows])
+
+
+def _posteriors(
+    score: MomentScore, series: FrameSeries, heard: float | None
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield three values for each query, in any order: its index, and probabilities of its windows and of its frames.
 
     Of windows: (T, T) log probabilities that a window is one whole moment. Of frames: (T,) probabilities that a frame
-    is in a moment.
+    is in a moment. heard: See Decoding.
     """
     transitions = score.enter.detach().double().cpu(), score.leave.detach().double().cpu()
     for queries, scores, lengths in _batches(score, series):
+        if heard is not None:
+            scores = raise_scores(scores, lengths, *transitions, heard)
         tables = moment_posteriors(scores, lengths, *transitions).numpy()
         frames = frame_posteriors(scores, lengths, *transitions).numpy()
         for row, query in enumerate(queries):

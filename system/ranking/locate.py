@@ -122,6 +122,8 @@ def locate(
     round_to: float | None = None,
     allow_unknown: bool = False,
     threshold: float | None = None,
+    heard: float | None = None,
+    mean_edges: bool | None = None,
 ) -> list[Located]:
     """Find the windows of every query in its recording, best first.
 
@@ -136,6 +138,7 @@ def locate(
         round_to: See Decoding.
         allow_unknown: Accept queries without any known word, for which all frames have the same score.
         threshold: See Decoding; None: that of a model with published scores of frames.
+        heard, mean_edges: See Decoding; None: as in the first run's first rank entry of moments.
     Raises: KitError for rankers that are no model, for models that need `fit` and do not get it, for thresholds with
         several models, and for recordings that cannot be read. Unreadable recordings of `fit` are left out with a
         warning.
@@ -170,7 +173,16 @@ def locate(
             raise KitError(f"model {ranker.name} only has published scores of frames; {hint}")
         members.append((score, series_of(ranker, queries, sliding)[1]))
     published = None if fit is not None else members[0][0].published_threshold
-    decoding = Decoding(round_to=round_to, windows=get_moments_edition().max_windows, threshold=threshold or published)
+    usual = next((one.windows.decoding for one in rankers if isinstance(one, ModelRanker) and one.windows), Decoding())
+    decoding = Decoding(
+        round_to=round_to,
+        windows=get_moments_edition().max_windows,
+        threshold=threshold or published,
+        heard=usual.heard if heard is None else heard or None,
+        mean_edges=usual.mean_edges if mean_edges is None else mean_edges,
+    )
+    if by == "thresholds" and (heard or mean_edges):
+        raise KitError("--heard and --mean-edges do not work with --by thresholds; leave them out")
     if len(members) > 1:
         return windows_of_several(members, decoding)
     return windows_of(*members[0], by or (WAYS[0] if published is None else "thresholds"), decoding)

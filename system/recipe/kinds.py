@@ -8,6 +8,7 @@ from typing import get_args
 
 from data_tools.documents.yaml12 import Path as Keys
 from system.experts import Waveform
+from system.moments.windows import By, Decoding
 from system.ranking.checkpoint import ByOneModel, Metric
 from system.recipe import schema
 
@@ -26,6 +27,7 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
         yield from _check_has_moments(("rank", name, "data"), ranked.data, recipe)
         if ranked.fit is not None:
             yield from _check_has_moments(("rank", name, "fit"), ranked.fit, recipe)
+        yield from _check_decoding(("rank", name, "decoding"), ranked.windows, ranked.decoding)
         if recipe.model.score.kind != "moments":
             hint = "for such a model use python -m system rank RUN --windows"
             yield ("rank", name), f"moments need score moments, not {recipe.model.score.kind}; {hint}"
@@ -70,6 +72,8 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
                 yield (*at, "monitor", key), f"{reason}; leave it out"
     if not of_moments:
         return
+    if stage.monitor.windows and stage.monitor.decoding:
+        yield from _check_decoding((*at, "monitor", "decoding"), stage.monitor.windows, stage.monitor.decoding)
     for part, names in (("train", stage.train.data), ("monitor", stage.monitor.data)):
         for i, name in enumerate(names):
             yield from _check_has_moments((*at, part, "data", i), name, recipe)
@@ -77,6 +81,13 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
         yield (*at, "unit"), f"moments need score moments, not {recipe.model.score.kind}"
     if stage.augment is not None:
         yield (*at, "augment"), "changes clips and captions, but not moments; set null"
+
+
+def _check_decoding(at: Keys, by: By, decoding: Decoding) -> Iterator[tuple[Keys, str]]:
+    """Yield keys and error messages of settings that windows by thresholds do not read."""
+    for key in ("heard", "mean_edges") if by == "thresholds" else ():
+        if getattr(decoding, key):
+            yield (*at, key), "windows by thresholds do not read it; leave it out"
 
 
 def _check_has_moments(at: Keys, name: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:

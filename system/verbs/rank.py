@@ -77,6 +77,11 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     windows.add_argument("--hop", type=_seconds, default=HOP, metavar="SECONDS", help=hop)
     unit = "round edges to multiples of this; 1 suits CASTELLA (default: not rounded)"
     windows.add_argument("--round-to", type=_seconds, metavar="SECONDS", help=unit)
+    heard = "decode as if every query is heard with at least this probability, such as 0.999; 0: do not (default: as "
+    heard += "the run's rank entry says)"
+    windows.add_argument("--heard", type=_probability_or_none, metavar="P", help=heard)
+    mean = "replace edges by the mean of those of similar windows (default: as the run's rank entry says)"
+    windows.add_argument("--mean-edges", action=argparse.BooleanOptionalAction, help=mean)
 
 
 def _seconds(text: str) -> float:
@@ -87,6 +92,11 @@ def _seconds(text: str) -> float:
 def _probability(text: str) -> float:
     """Parse a probability above 0 and below 1, as a type of argparse."""
     return _parse_below(1, text, "a probability")
+
+
+def _probability_or_none(text: str) -> float:
+    """Parse 0, or a probability above 0 and below 1, as a type of argparse."""
+    return 0.0 if text.strip() == "0" else _probability(text)
 
 
 def _parse_below(limit: float, text: str, title: str) -> float:
@@ -116,8 +126,18 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
     rankers = [ranker_of(arguments, model, with_windows=fit is None) for model in arguments.models]
     edition = get_moments_edition()
     sliding = Sliding(arguments.piece, arguments.hop)
-    options = arguments.by, arguments.round_to, arguments.allow_unknown, arguments.threshold
-    located = locate(rankers, queries, fit, sliding, *options)
+    located = locate(
+        rankers,
+        queries,
+        fit,
+        sliding,
+        by=arguments.by,
+        round_to=arguments.round_to,
+        allow_unknown=arguments.allow_unknown,
+        threshold=arguments.threshold,
+        heard=arguments.heard,
+        mean_edges=arguments.mean_edges,
+    )
     summary = write_windows(arguments.out, queries, located, edition)
     if summary is not None:
         for name, value in summary.values.items():
@@ -137,7 +157,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"rank takes one MODEL without --windows, not {len(arguments.models)}; rank with each, and combine the "
             "score matrices with python -m submission blend"
         )
-    usual = {"moments": None, "fit": None, "round_to": None, "by": None, "threshold": None, "piece": PIECE, "hop": HOP}
+    unset = ("moments", "fit", "round_to", "by", "threshold", "heard", "mean_edges")
+    usual = {**dict.fromkeys(unset), "piece": PIECE, "hop": HOP}
     if not_windows := [name for name, value in usual.items() if getattr(arguments, name) != value]:
         option = "--" + not_windows[0].replace("_", "-")
         raise KitError(f"{option} only works with --windows; add --windows, or leave {option} out")

@@ -7,7 +7,19 @@ import torch
 from data_tools.errors import KitError
 from data_tools.moments import Moment
 from system.models.moment_score import MomentScore
-from system.moments.windows import IOU, Decoding, Grid, iou, overlap_candidates, overlap_probability, overlap_windows
+from system.moments.windows import (
+    IOU,
+    By,
+    Decoding,
+    Found,
+    Grid,
+    iou,
+    mean_edges,
+    overlap_candidates,
+    overlap_probability,
+    overlap_windows,
+    refined,
+)
 from system.ranking.frame_series import FrameSeries, fitted_score, windows_of, windows_of_several
 
 
@@ -180,3 +192,50 @@ def test_fitted_scale_below_zero_is_warned_about(caplog: pytest.LogCaptureFixtur
     moments = [Moment(id="q", text="?", clip="c", windows=[(2.0, 4.0)])]
     assert fitted_score(MomentScore(), asked, moments, "runs/A").scale < 0
     assert "runs/A: the fitted scale is not above 0" in caplog.text
+
+
+def test_mean_edges_match_hand_values() -> None:
+    """Four frames of 1 s. [1, 4] has an IoU of 0.75 with [0, 4] and of 2 / 3 with [1, 3]."""
+    table = np.full((4, 4), -np.inf)
+    table[1, 3], table[0, 3], table[1, 2] = np.log([0.3, 0.1, 0.5])
+    edges = np.arange(5.0)
+    sums = mean_edges(np.array([[1.0, 4.0], [3.0, 4.0]]), table, edges)
+    assert sums.tolist() == [pytest.approx([0.3 * 1 + 0.1 * 0, 0.4 * 4, 0.4]), pytest.approx([0, 0, 0])]
+    chosen = [Found(1.0, 4.0, 0.9), Found(3.0, 4.0, 0.2)]
+    assert refined(chosen, sums, 4.0, Decoding()) == [Found(0.75, 4.0, 0.9), Found(3.0, 4.0, 0.2)]
+    rounded = refined(chosen, sums, 4.0, Decoding(round_to=0.5))
+    assert rounded == [Found(1.0, 4.0, 0.9), Found(3.0, 4.0, 0.2)], "0.75 s is nearer to the even multiple"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mean_edges_match_sum_over_all_windows(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    edges = np.concatenate([[0.0], rng.uniform(0.2, 2.0, 9).cumsum()])
+    table = np.where(np.triu(np.ones((9, 9))) > 0, np.log(rng.uniform(0, 0.02, (9, 9))), -np.inf)
+    asked = np.array([sorted(rng.choice(edges, 2, replace=False)) for _ in range(15)])
+    for window, found in zip(asked, mean_edges(asked, table, edges), strict=True):
+        expected = np.zeros(3)
+        for i in range(9):
+            for j in range(i, 9):
+                moment = np.array([[edges[i], edges[j + 1]]])
+                if iou(moment, window)[0] >= IOU - 1e-9:
+                    expected += np.exp(table[i, j]) * np.array([edges[i], edges[j + 1], 1.0])
+        assert found == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("by", ["overlap", "posterior"])
+def test_decoding_raises_scores_and_refines_edges_of_one_model_and_of_several(by: By) -> None:
+    score = MomentScore()
+    asked = series(([-0.2, 0.1, 0.2, -0.3, 0.3], 1.0), ([0.1, -0.4, -0.2], 0.5))
+    plain, heard, both = (
+        windows_of(score, asked, by, Decoding(**settings))  # type: ignore[arg-type]
+        for settings in ({}, {"heard": 0.999}, {"heard": 0.999, "mean_edges": True})
+    )
+    for query in range(2):
+        assert heard[query].frames.sum() > plain[query].frames.sum()
+        assert [one.score for one in both[query].windows] == [one.score for one in heard[query].windows]
+    assert [one.windows for one in both] != [one.windows for one in heard]
+    if by == "overlap":
+        twice = windows_of_several([(score, asked)] * 2, Decoding(heard=0.999, mean_edges=True))
+        for one, other in zip(twice, both, strict=True):
+            assert [pytest.approx(tuple(window), abs=1e-4) for window in one.windows] == list(map(tuple, other.windows))

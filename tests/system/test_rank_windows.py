@@ -23,7 +23,7 @@ from system.features.bank import open_bank
 from system.features.build import Features, build_features
 from system.features.pieces import pieces_of
 from system.moments.windows import Grid
-from system.recipe.load import load_recipe
+from system.recipe.load import RecipeError, load_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread", "short_fits")
 
@@ -314,3 +314,39 @@ def test_piece_between_two_frames_contains_the_nearer_one(tmp_path: Path) -> Non
     features = Features({"any": bank}, {"c": "a"}, grids={"any": Grid(1.0, 0.5)})
     ((*pieces,),), cut = pieces_of([clip], features, 0.06, 0.7)
     assert [cut.frames("any", piece.id).tolist() for piece in pieces] == [[[n]] for n in (0, 1, 1, 2, 3, 3)]
+
+
+@pytest.mark.slow
+def test_decoding_of_a_run_is_that_of_rank_and_of_its_export(moments_manifest: Path, tmp_path: Path) -> None:
+    content = tiny_moments.recipe(moments_manifest, tmp_path, epochs=3)
+    decoding = {"heard": 0.999, "mean_edges": True}
+    content["rank"] = {
+        "overlap": content["rank"]["posterior"] | {"windows": "overlap", "decoding": decoding},
+        "plain": content["rank"]["posterior"] | {"windows": "overlap"},
+    }
+    assert main(["run", str(tiny.write_recipe(tmp_path / "r.yaml", content)), "--out", str(tmp_path / "run")]) == 0
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "exported")]) == 0
+    files = {name: (tmp_path / f"run/scores/{name}.windows.jsonl").read_bytes() for name in content["rank"]}
+    assert files["overlap"] != files["plain"]
+    moments = moments_manifest.parent / "moments.jsonl"
+    asked = ["--audio", moments_manifest, "--moments", moments, "--split", "evaluation"]
+    for model in ("run", "exported"):
+        ranking = ["rank", tmp_path / model, "--windows", *asked, "--out", tmp_path / "w.jsonl"]
+        assert main(list(map(str, ranking))) == 0
+        assert (tmp_path / "w.jsonl").read_bytes() == files["overlap"]
+        assert main([*map(str, ranking), "--heard", "0", "--no-mean-edges"]) == 0
+        assert (tmp_path / "w.jsonl").read_bytes() == files["plain"]
+
+
+def test_decoding_that_windows_by_thresholds_do_not_read_is_refused(
+    moments_manifest: Path, tmp_path: Path, moments_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = tiny_moments.recipe(moments_manifest, tmp_path)
+    content["rank"]["thresholds"]["decoding"] = {"heard": 0.9}
+    with pytest.raises(RecipeError, match=r"rank.thresholds.decoding.heard: windows by thresholds do not read it"):
+        load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))
+    moments = moments_manifest.parent / "moments.jsonl"
+    asked = ["--audio", moments_manifest, "--moments", moments, "--split", "evaluation"]
+    ranking = ["rank", moments_run, "--windows", *asked, "--out", tmp_path / "w.jsonl", "--by", "thresholds"]
+    assert main([*map(str, ranking), "--heard", "0.9"]) == 1
+    assert "--heard and --mean-edges do not work with --by thresholds" in capsys.readouterr().err

@@ -1,12 +1,18 @@
 """The likelihood and the posteriors of labellings, against all labellings one after the other."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 import torch
 
-from system.moments.two_state import frame_posteriors, log_likelihood, log_partition, moment_posteriors
+from system.moments.two_state import (
+    frame_posteriors,
+    log_likelihood,
+    log_partition,
+    moment_posteriors,
+    raise_scores,
+)
 
 F64 = torch.float64
 Runs = list[tuple[int, int]]
@@ -55,6 +61,42 @@ def test_two_state_matches_sum_over_all_labellings(frames: int) -> None:
             table[first, last] += value / partition
     assert np.abs(moment_posteriors(*asked)[0].exp().numpy() - table).max() < 1e-9
     assert np.abs(frame_posteriors(*asked)[0].numpy() - inside).max() < 1e-9
+
+
+@pytest.mark.parametrize("frames", range(1, 9))
+@pytest.mark.parametrize("probability", [0.5, 0.99, 0.999])
+def test_raised_scores_make_a_moment_just_as_probable_as_asked(frames: int, probability: float) -> None:
+    """The probability of any moment by all labellings; a recording that is heard enough keeps its scores."""
+    rng = np.random.default_rng(frames)
+    enter, leave = rng.normal(size=2)
+    scores = np.stack([rng.normal(size=frames) - 6, rng.normal(size=frames) + 9])
+    settings = torch.tensor([frames, frames]), tensor(enter)[0], tensor(leave)[0]
+    raised = raise_scores(torch.from_numpy(scores), *settings, probability).numpy()
+    for before, after in zip(scores, raised, strict=True):
+        rise = after - before
+        assert np.ptp(rise) < 1e-12
+        by_hand = []
+        for values in (before, after):
+            weights = [weight(values, labels, enter, leave) for labels in product((0, 1), repeat=frames)]
+            by_hand.append(1 - weights[0] / sum(weights))
+        if by_hand[0] >= probability:
+            assert rise.max() == 0
+        else:
+            assert by_hand[1] == pytest.approx(probability, abs=1e-6)
+            assert by_hand[1] >= probability - 1e-12
+    assert (raised[0] - scores[0]).max() > 0
+
+
+def test_raised_scores_rise_with_the_probability_and_ignore_padding() -> None:
+    scores = torch.tensor([[-3.0, -4.0, -2.0, 50.0], [-5.0, -5.0, -5.0, -5.0]])
+    lengths = torch.tensor([3, 4])
+    rises = []
+    for probability in (0.2, 0.5, 0.9, 0.999):
+        raised = raise_scores(scores, lengths, *tensor(-1, -1), probability)
+        rises.append((raised - scores)[:, 0])
+        alone = raise_scores(scores[:1, :3], lengths[:1], *tensor(-1, -1), probability)
+        assert torch.equal(raised[0, :3], alone[0])
+    assert all((after > before).all() for before, after in pairwise(rises))
 
 
 def test_two_state_matches_hand_values() -> None:
