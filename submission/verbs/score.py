@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     per_query = "also write the figures of each query to this file"
     parser.add_argument("--per-query", metavar="FILE.csv", type=Path, help=per_query)
-    by_length = "for moments: also the figures of short, middle and long true windows"
+    by_length = "for moments: also the figures of true windows of six ranges of lengths"
     parser.add_argument("--by-length", action="store_true", help=by_length)
 
 
