@@ -94,8 +94,7 @@ def _read(files: tuple[str, ...], states: tuple[tuple[int, int], ...], kind: Kin
         except KitError:
             raise
         except Exception as error:  # readers of damaged files raise many kinds
-            reason = f"no {error}" if isinstance(error, KeyError) else first_line(error)
-            raise KitError(f"{file}: cannot be read as embeddings ({reason}); {HINT}") from error
+            raise KitError(f"{file}: cannot be read as embeddings ({first_line(error)}); {HINT}") from error
         widths[values.shape[1]] = file
         for name, row in zip(names, values, strict=True):
             if not np.array_equal(rows.setdefault(name, row), row):
@@ -123,6 +122,8 @@ def _require_matrix(names: Sequence[str], values: np.ndarray) -> None:
 def _of_npz(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
     """Read the names and embeddings of a kind from a .npz file."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+        if missing := {column, "embedding"} - set(content.files):
+            raise ValueError(f"no array {min(missing)}")
         names, values = content[column], content["embedding"]
         chosen = content["kind"] == kind if "kind" in content else slice(None)
     return _texts(names[chosen].tolist()), values[chosen]

@@ -116,6 +116,12 @@ def contributing_models(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     return [(part.get("from"), part.get("checkpoint")) for part in facts_of_parts(facts)]
 
 
+def corrections(facts: Mapping[str, Any]) -> str:
+    """Describe the hub corrections of the models that contributed to a score matrix, in their order."""
+    found = [part.get("hub correction") for part in facts_of_parts(facts)]
+    return ", ".join(str(one.get("correction")) if isinstance(one, dict) else "none" for one in found)
+
+
 def facts_of_parts(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the facts of all matrices, except blends, that contributed to the matrix with the given facts.
 
@@ -185,6 +191,10 @@ def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str,
                     model, other_model = (fact or "an unnamed model" for fact in facts)
                     hint = "give --validation the matrices of the same models in the same order"
                     raise SubmissionError(f"{name} comes from {model}, but {other} from {other_model}; {hint}")
+        first, second = corrections(test.facts), corrections(weighted.facts)
+        if first != second:
+            both = f"{name} has the hub correction {first}, but {other} has {second}"
+            raise SubmissionError(f"{both}; give --validation scores with the same correction")
 
 
 def refuse_overlap(names: str, kind: str, shared: set[str]) -> None:

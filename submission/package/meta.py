@@ -128,8 +128,11 @@ def describe(systems: Sequence[Finished]) -> dict[str, Any]:
         "acoustic_features": _join_unique(expert.kind for expert in experts if expert.rate),
         "acoustic_embeddings": _join_unique(frozen),
         "data_augmentation": augmentation_of(runs),
-        "machine_learning_method": _join_unique(f"{m.audio.kind}, {m.text.kind}" for m in models),
-        "learning_scheme": "supervised",
+        "machine_learning_method": _join_unique(
+            f"embeddings of {m.text.model}" if m.audio.kind == "embeddings" else f"{m.audio.kind}, {m.text.kind}"
+            for m in models
+        ),
+        "learning_scheme": "supervised" if stages else None,
         "audio_modelling": _join_unique(model.audio.kind for model in models),
         "word_embeddings": _join_unique(map(text_name, runs)),
         "word_modelling": _join_unique(model.text.kind for model in models),
@@ -153,9 +156,9 @@ def _join_unique(values: Iterable[str]) -> str | None:
 
 
 def _value_or_list(values: list[Any]) -> Any:
-    """Return one value if all of `values` are equal, otherwise the list of the different values."""
+    """Return one value if all of `values` are equal, None without any, otherwise the list of the different values."""
     unique = list(dict.fromkeys(values))
-    return unique[0] if len(unique) == 1 else unique
+    return unique if len(unique) > 1 else next(iter(unique), None)
 
 
 def count_parameters(runs: Sequence[Finished]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from submission.formats.csv_table import Row, parse_rows
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import matrix_truth, read_annotations
-from submission.metrics.blend import contributing_models
+from submission.metrics.blend import contributing_models, corrections
 from submission.metrics.scoring import with_annotations
 from submission.package.about import About, System, read_about
 from submission.package.archive import PackedSystem, write_archive
@@ -129,6 +129,8 @@ def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyE
         yield f"edition {edition.name} has no naming style {style!r}; use {', '.join(edition.names)}"
     of_moments = isinstance(edition, MomentsEdition)
     for run in (run for runs in systems for run in runs):
+        if run.is_of_validation:
+            yield f"{run.folder}:{run.entry} ranks a validation split; name an entry of the split for the results"
         if isinstance(run, FinishedMoments) != of_moments:
             kinds = ("moments", "clips") if of_moments else ("clips", "moments")
             yield f"edition {edition.name} ranks {kinds[0]}, but {run.folder}:{run.entry} ranks {kinds[1]}"
@@ -206,7 +208,11 @@ def _read_scores_of(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
         return matrix
     makers = {str(run or "an unnamed run") for run, _ in contributing_models(matrix.facts)}
     expected = {str(maker or "an unnamed run") for run in runs for maker, _ in contributing_models(run.matrix.facts)}
+    corrected, ours = corrections(matrix.facts), ", ".join(corrections(run.matrix.facts) for run in runs)
     if makers != expected:
         names = f"{', '.join(sorted(makers))}, not by {', '.join(sorted(expected))}"
         raise SubmissionError(f"{path}: was made by {names}; give scores that these runs made")
+    if corrected != ours:
+        problem = f"has the hub correction {corrected}, but the ranked entries have {ours}"
+        raise SubmissionError(f"{path}: {problem}; give scores of the same entries")
     return matrix

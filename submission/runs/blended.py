@@ -195,7 +195,7 @@ def _finish(
     members = [
         Member(
             run=os.path.relpath(part.run.folder.resolve(), out.resolve()),
-            sha256=sha256_of(part.run.folder / "result.json"),
+            sha256=part.run.checksum,
             entry=part.run.entry,
             weight=part.weight,
         )

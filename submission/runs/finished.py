@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from data_tools.documents.json_text import require_unharmed
+from data_tools.documents.json_text import require_unharmed, sha256_of
 from data_tools.files import require_folder
 from submission.editions import MomentsEdition, get_moments_edition
 from submission.errors import SubmissionError
@@ -49,6 +49,16 @@ class Finished(ABC):
     def validation(self) -> "Self | None":
         """The entry that ranks a validation split like this entry; None if the run has none."""
 
+    @property
+    def is_of_validation(self) -> bool:
+        """Whether the entry ranks a validation split."""
+        return self._is_of_validation(self.ranked.data)
+
+    @property
+    @abstractmethod
+    def checksum(self) -> str:
+        """Checksum of the entry's scores."""
+
     def _is_of_validation(self, source: str) -> bool:
         """Whether a data source is a validation split."""
         return source in self.recipe.data and self.recipe.data[source].split == "validation"
@@ -87,6 +97,11 @@ class FinishedRun(Finished):
     def ranks_blind(self) -> bool:
         """Whether the blind set was ranked with the checkpoints of this entry."""
         return self.blind_scores is not None
+
+    @property
+    def checksum(self) -> str:
+        """Checksum of the entry's score matrix."""
+        return sha256_of(self.file(f"scores/{self.entry}.npy"))
 
     @cached_property
     def matrix(self) -> ScoreMatrix:
@@ -147,6 +162,11 @@ class FinishedMoments(Finished):
     def members(self) -> list[recipes.RankSettings]:
         """Settings of this entry, as a list of one."""
         return [self._settings(self.entry)]
+
+    @property
+    def checksum(self) -> str:
+        """Checksum of the entry's windows."""
+        return sha256_of(self.file(f"scores/{self.entry}.windows.jsonl"))
 
     @cached_property
     def blind(self) -> "FinishedMoments | None":

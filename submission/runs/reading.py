@@ -55,7 +55,7 @@ def repair_hint(folder: Path, *damaged: Path) -> str:
     files = dict.fromkeys([*damaged, *(path for path in [folder / "result.json"] if path.exists())])
     recipe = folder / "resolved.json"
     if recipe in damaged:  # recipe.yaml is the recipe without the changes of --set
-        changes = "".join(f" --set {shlex.quote(change)}" for change in _changes(folder))
+        changes = "".join(f" --set {shlex.quote(change)}" for change in recorded_changes(folder))
         command = f"{folder / 'recipe.yaml'}{changes}"
     else:
         command = str(recipe)
@@ -88,7 +88,7 @@ def finish_hint(folder: Path) -> str:
     return f"continue it with: python -m system run {run}/resolved.json --out {run}"
 
 
-def _changes(folder: Path) -> list[str]:
+def recorded_changes(folder: Path) -> list[str]:
     """Return the settings that --set changed, from the run's provenance.json; [] if that file is damaged."""
     try:
         return read_provenance(folder).changes

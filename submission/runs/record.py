@@ -193,8 +193,8 @@ class MomentsResult(Record):
 
 
 class Member(Record):
-    """A run in a blend. run: Its folder, relative to that of the blend. sha256: Of its result.json. weight: In
-    (0, 1]."""
+    """A run in a blend. run: Its folder, relative to that of the blend. sha256: Of the entry's scores. weight:
+    In (0, 1]."""
 
     run: str
     sha256: str

@@ -77,6 +77,7 @@ def validation_of(name: str) -> str:
 def _validation_command(run: "Finished") -> str:
     """Return the command that ranks the validation split of a run's recipe like its entry; nothing is trained."""
     from submission.runs.finished import combined
+    from submission.runs.reading import recorded_changes
 
     source = next((name for name, one in run.recipe.data.items() if one.split == "validation"), None)
     if source is None:
@@ -91,8 +92,9 @@ def _validation_command(run: "Finished") -> str:
         csv = {"csv": False} if "csv" in settings.document() else {}
         changes.insert(0, f"rank.{name}_validation={json.dumps(settings.document() | changed | csv)}")
         names += of
+    changes = [*recorded_changes(run.folder), *changes]  # those of the run too, since they are not in its recipe.yaml
     folder, options = shlex.quote(str(run.folder)), " ".join(f"--set {shlex.quote(change)}" for change in changes)
-    command = f"python -m system run {folder}/resolved.json --out {folder} {options}"
+    command = f"python -m system run {folder}/recipe.yaml --out {folder} {options}"
     return f"add them, without training, with: {command}"
 
 
@@ -133,8 +135,10 @@ def blend_into_folder(arguments: argparse.Namespace) -> int:
     for name, ranked in entries.items():
         if ranked.figures is not None:
             print(f"{name}: {ranked.metric} {format_metric(ranked.metric, ranked.figures[ranked.metric])}")
-    blind = "with" if result.blind or "blind" in result.moments else "without"
-    print(f"wrote {arguments.out}, {blind} the blind set; score, compare, report and pack take it as a run")
+    for name, run in runs.items():
+        if not run.ranks_blind:
+            print(f"note: {name} has no blind set that is ranked like {run.entry!r}, so the blend has none")
+    print(f"wrote {arguments.out}; score, compare, report and pack take it as a run")
     return 0
 
 

@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_tools.documents.json_text import sha256_of
 from data_tools.files import require_folder, write_text
 from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
@@ -92,8 +91,9 @@ def _open_system(text: str) -> Submitted:
     for member in blend.result.blend:
         folder = blend.folder / member.run
         require_folder(folder, f"{blend.folder} is a blend of it; put the run there again")
-        if sha256_of(folder / "result.json") != member.sha256:
-            raise SubmissionError(f"{folder} has changed since {blend.folder} was made; blend the runs again")
+        if open_any_finished(f"{folder}:{member.entry}").checksum != member.sha256:
+            changed = f"{member.entry} of {folder} has changed since {blend.folder} was made"
+            raise SubmissionError(f"{changed}; delete that folder, and blend the runs again")
     return Submitted([open_any_finished(f"{blend.folder / one.run}:{one.entry}") for one in blend.result.blend], blend)
 
 

@@ -140,9 +140,10 @@ def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device
             )
             broken = [features.broken[clip.id] for clip in clips if clip.id not in features.keys]
             if broken:
+                cure = "repair these files or unpack the set again" if recipe.model.audio.reads_clips else "add these"
                 raise KitError(
                     f"blind set {entry.audio}: {counted(len(broken), 'clip')} cannot be read, first {broken[0]}; "
-                    "all clips of a blind set must be ranked, so repair these files or unpack the set again"
+                    f"all clips of a blind set must be ranked, so {cure}"
                 )
             checksum = _sha256(clips, queries, features.keys)
             sets[entry.audio, entry.queries] = BlindSet(clips, queries, features, checksum)

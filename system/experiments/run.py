@@ -148,13 +148,15 @@ def _rank_zeros(
         matrix = _zeros(clips, queries)
         with tempfile.TemporaryDirectory(dir=run.folder) as folder:
             write_csv(matrix, Path(folder) / f"{name}.csv", get_edition(recipe.rank[name].edition))
+    reads_clips = recipe.model.audio.reads_clips
     for name, entry in recipe.scored.items():
         source, edition = recipe.ranked_source(name), get_edition(entry.edition)
         clips = data.clips[source]
         if broken := [clip.id for clip in clips if clip.id in data.features.broken]:
             raise KitError(
                 f"rank entry {name}: {counted(len(broken), 'clip')} of data source {source} cannot be read, first "
-                f"{data.features.broken[broken[0]]}; repair them, or remove them from {recipe.data[source].manifest}"
+                f"{data.features.broken[broken[0]]}"
+                + (f"; repair them, or remove them from {recipe.data[source].manifest}" if reads_clips else "")
             )
         queries = caption_queries(clips)
         if isinstance(recipe.ranked(name), ByOneModel):

@@ -1,5 +1,6 @@
 """Blends of finished runs as the folder of a run: scores by hand, validation that is found, verbs that read it."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -15,7 +16,7 @@ import tiny_moments
 from submission.__main__ import main
 from submission.editions import get_edition
 from submission.formats.frame_scores import FrameScores, read_frame_scores
-from submission.formats.score_matrix import read_scores
+from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import search_weights
 from submission.metrics.moments_blend import blend_moments, search_moment_weights
 from submission.runs.blended import _mean_frames
@@ -76,7 +77,8 @@ def test_blend_of_runs_has_the_weighted_mean_and_reads_as_a_run(runs: Path, caps
     assert main(["blend", "a", "b", "--weights", "3", "1", "--out", "both"]) == 0
     printed = capsys.readouterr().out
     assert "  0.75  ../a:evaluation\n  0.25  ../b:evaluation\n" in printed
-    assert "wrote both, with the blind set" in printed
+    assert "wrote both; score, compare, report and pack take it as a run" in printed
+    assert "no blind set" not in printed
     for mine, theirs in (("evaluation", "evaluation"), ("blind", "blind")):
         first, second = (read_scores(Path(name, f"scores/{theirs}.npy")).values for name in "ab")
         assert np.allclose(read_scores(Path(f"both/scores/{mine}.npy")).values, 0.75 * first + 0.25 * second, atol=1e-6)
@@ -142,13 +144,39 @@ def test_blend_is_packed_by_its_folder(runs: Path, capsys: pytest.CaptureFixture
     shutil.move("a", "renamed")
     assert main(["pack", "renamed", "--about", "about.yaml", "--out", "r.zip"]) == 0, capsys.readouterr().err
     shutil.move("renamed", "a")
-    result = Path("b/result.json").read_text()
-    Path("b/result.json").write_text(result.replace("train epoch", "train  epoch").replace("only epoch", "only  epoch"))
+    result = json.loads(Path("both/result.json").read_text())
+    result["blend"][1]["sha256"] = "0" * 64
+    Path("both/result.json").write_text(json.dumps({key: value for key, value in result.items() if key != "checksum"}))
     assert main(["pack", "both", "--about", "about.yaml", "--out", "q.zip"]) == 1
-    assert "b has changed since both was made; blend the runs again" in capsys.readouterr().err
+    assert "evaluation of both/../b has changed since both was made; delete that folder" in capsys.readouterr().err
     shutil.rmtree("b")
     assert main(["pack", "both", "--about", "about.yaml", "--out", "q.zip"]) == 1
     assert "both is a blend of it; put the run there again" in capsys.readouterr().err
+
+
+def test_other_corrections_and_validation_splits_are_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_validation(capsys, "a", "b")
+    for name in ("a", "b"):  # as if every correction chosen were csls 5
+        for path in Path(name, "scores").glob("*corrected.npy"):
+            matrix = read_scores(path)
+            facts = {**matrix.facts, "hub correction": {"correction": "csls 5"}}
+            write_scores(path.with_name(f"{path.stem}5.npy"), dataclasses.replace(matrix, facts=facts))
+    plain = [f"{name}/scores/corrected5.npy" for name in ("a", "b")]
+    checked = ["a:validation", f"b:{open_finished('b').validation.entry}"]  # type: ignore[union-attr]
+    assert main(["blend", *plain, "--validation", *checked, "--out", "x.npy"]) == 1
+    assert "has the hub correction csls 5, but a:validation has none" in capsys.readouterr().err
+    assert main(["pack", "a", "--template", "about.yaml"]) == 0
+    text = Path("about.yaml").read_text().replace('abbreviation: "FILL IN"}', "abbreviation: A, output: OUT}")
+    filled = text.replace('email: "FILL IN"', "email: jo@example.org").replace('{url: "FILL IN"}', "{url: null}")
+    Path("about.yaml").write_text(filled.replace("FILL IN", "Abc").replace("OUT", "a/scores/blind_corrected5.npy"))
+    packing = ["--about", "about.yaml", "--out", "p.zip"]
+    assert main(["pack", "a", *packing]) == 1
+    error = capsys.readouterr().err
+    assert "blind_corrected5.npy: has the hub correction csls 5, but the ranked entries have none" in error
+    assert main(["pack", "a:validation", *packing]) == 1
+    assert (
+        "a:validation ranks a validation split; name an entry of the split for the results" in capsys.readouterr().err
+    )
 
 
 def test_blend_names_what_does_not_fit(made: Path, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
