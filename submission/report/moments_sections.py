@@ -134,12 +134,11 @@ def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str,
 
 def _recordings(run: FinishedMoments) -> Iterator[tuple[str, Path]]:
     """Yield the file name (without suffix) and path of each recording that a run ranked; none without a manifest."""
-    sources = (run.recipe.model_extra or {}).get("data", {})
-    manifest = sources.get(run.ranked.data, {}).get("manifest")
-    if not isinstance(manifest, str) or not Path(manifest).is_file():
+    source = run.recipe.data.get(run.ranked.data)
+    if source is None or source.manifest is None or not Path(source.manifest).is_file():
         return
     try:
-        clips = read_manifest(Path(manifest))
+        clips = read_manifest(Path(source.manifest))
     except DataError:
         return
     for clip in clips:

@@ -79,6 +79,7 @@ class RelevanceSettings(Record):
 
 
 class SourceSettings(Record):
+    manifest: str | None = None
     split: str | None = None
 
 

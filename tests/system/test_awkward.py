@@ -249,8 +249,15 @@ def test_max_seconds_equal_to_segment_seconds_is_accepted() -> None:
 
 
 def test_cost_estimate_of_clips_stops_growing_at_max_seconds() -> None:
-    costs = {seconds: cost(Passt.model_validate(PASST), seconds) for seconds in (10, 30, 300)}
-    assert costs[300] == costs[30] == costs[10].times(3)
+    """Two segments and a half for clips of 20 s on average, if some have 30 s; three for clips of 30 s or more."""
+    settings = Passt.model_validate(PASST)
+    with weights_left_out():
+        encoder = settings.build_without_files(1024).train()
+    costs = {
+        seconds: settings.cost(encoder, *seconds, half=False) for seconds in ((10, 10), (20, 30), (30, 30), (99, 300))
+    }
+    assert costs[99, 300] == costs[30, 30] == costs[10, 10].times(3)
+    assert costs[20, 30] == costs[10, 10].times(2.5)
 
 
 def estimates(manifest: Path, folder: Path, hours: float = 0.0, **stages: Any) -> Estimates:

@@ -293,6 +293,7 @@ def test_frames_stay_off_the_gpu_if_clips_are_mixed(tmp_path: Path, monkeypatch:
     for augment, kept in ((None, True), (Augmentation(mixing(), clips), False)):
         sampler = Sampler([items_of(clips, "pair")], "size", 3, None, (1,), augment)
         with closing(Feed(sampler, features, None, CPU)) as feed:
+            feed.settle()
             assert (feed.resident is not None) == kept
             found = feed.batch(1)
             expected = collate(sampler.batch(1), features)
