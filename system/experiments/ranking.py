@@ -15,7 +15,6 @@ from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, write_scores
 from submission.runs.clips import write_clips
 from submission.runs.record import BlindResult, RankedResult
-from submission.runs.results import ranked_result
 from system.compute.distributed import first_before_others
 from system.experiments.blind import BlindSet
 from system.experiments.summary import ceiling_of
@@ -202,6 +201,8 @@ def _result(
 
     origin: Description of the checkpoint. untrained: Score matrix of the untrained model for comparison, or None.
     """
+    from submission.runs.results import ranked_result
+
     recipe, run, source = models.recipe, models.run, models.recipe.ranked_source(name)
     entry = recipe.rank[name]
     return ranked_result(

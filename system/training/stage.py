@@ -23,6 +23,7 @@ from submission.editions import format_metric
 from submission.runs.record import EpochLine
 from system.batches.collate import Feed
 from system.batches.sampler import Sampler
+from system.batches.teachers import Teachers
 from system.compute.device import tf32_products
 from system.compute.distributed import (
     any_process,
@@ -46,14 +47,14 @@ from system.runs.open import start_from
 from system.training.average import WeightAverage
 from system.training.interrupt import Interrupted, interruptible
 from system.training.lora import Adapters
-from system.training.moment_validation import validation_of
+from system.training.moment_validation import MomentValidation
 from system.training.parts import FrozenStart, parameter_groups
 from system.training.same_everywhere import require_same_state, require_same_work, warn_of_shares
 from system.training.schedule import describe_stop, is_over, rates
 from system.training.step import gradients
 from system.training.teachers import open_teachers
 from system.training.tracking import Tracking
-from system.training.validation import collapsed
+from system.training.validation import Validation, Watching, collapsed
 
 ADAPTERS = 2**31  # in place of a step, for the start values of adapters
 SKIPPED_LIMIT = 20  # updates in a row whose fp16 loss is not finite
@@ -89,7 +90,7 @@ class StageTraining:
             with first_before_others():
                 teachers = open_teachers(taught_by, recipe, name, run, data, model.device)
         self.precision = stage.precision if self.device.type == "cuda" else "float32"
-        self.validation = validation_of(stage, data, relevance, teachers, self.precision)
+        self.validation = _validation_of(stage, data, relevance, teachers, self.precision)
         pad_to_batch, longest = not recipe.model.embeds_in_chunks, recipe.model.audio.training_frames
         made_of = self.sampler, data.features, relevance, self.device, teachers
         self.feed = partial(Feed, *made_of, longest, stage.grad_cache_chunk, pad_to_batch, stage.frames_on)
@@ -383,3 +384,15 @@ def _warn_of_shared_clips(name: str, stage: schema.Stage, data: Data) -> None:
     """Warn if training and validation share recordings."""
     if shared := data.shared(stage.train.data, stage.monitor.data):
         log.warning("stage %s: its training and validation data share %s", name, counted(shared, "recording"))
+
+
+def _validation_of(
+    stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers | None, precision: str
+) -> Watching:
+    """Build the validation of a stage. precision: That of the computation of embeddings."""
+    sources = stage.monitor.data
+    if stage.unit == "moment":
+        annotated = {name: (data.readable_clips(name), data.moments[name]) for name in sources}
+        return MomentValidation(annotated, stage, data.features, precision)
+    clips = [clip for name in sources for clip in data.readable_clips(name)]
+    return Validation(clips, stage, data.features, relevance, teachers, precision)
