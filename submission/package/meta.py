@@ -173,12 +173,12 @@ def count_parameters(runs: Sequence[Finished]) -> tuple[int, int]:
         new = {(run.folder.resolve(), member.stage, member.checkpoint) for member in run.members} - members
         trained += len(new) * sum(count for part, count in parts if not part.endswith(" adapters"))
         members |= new
-    frozen: dict[tuple[str, int], int] = {}
+    frozen: set[tuple[str, int]] = set()
     for run in runs:
         kinds = {name: expert.model for name, expert in run.result.experts.items()}
         kinds |= {"audio": audio_name(run) or "audio", "text": text_name(run)}
-        frozen |= {(kinds[name], count): count for name, count in run.result.parameters.frozen.items()}
-    return trained, sum(frozen.values())
+        frozen |= {(kinds[name], count) for name, count in run.result.parameters.frozen.items()}
+    return trained, sum(count for _, count in frozen)
 
 
 def are_counted(runs: Sequence[Finished]) -> bool:

@@ -53,7 +53,7 @@ def merged_recipe(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
     return {
         "name": name,
         "seed": parts[0].run.recipe.seed,
-        "data": {key: one.document() for recipe in recipes.values() for key, one in recipe.data.items()},
+        "data": _united({label: {k: one.document() for k, one in r.data.items()} for label, r in recipes.items()}),
         "model": {
             "score": parts[0].run.recipe.model.score.document(),
             **{side: {"kind": kind} for side, kind in kinds.items()},

@@ -65,6 +65,8 @@ def repair_hint(folder: Path, *damaged: Path) -> str:
 
 def _is_blend(folder: Path) -> bool:
     """Whether a folder is a blend of runs, by its result.json; False if that file is damaged."""
+    if (folder / "recipe.yaml").exists():  # only runs of the system have it
+        return False
     try:
         content = read_json(folder / "result.json", "")
     except (DataError, OSError):

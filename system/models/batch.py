@@ -60,7 +60,7 @@ class Batch:
     share: Share | None = None
 
     def pinned(self) -> "Batch":
-        """Copy the audio to page-locked memory, from which a GPU copies without waiting."""
+        """Copy the audio to page-locked memory, so that a GPU copies it without waiting."""
         audio = {name: Series(s.values.pin_memory(), s.lengths.pin_memory()) for name, s in self.audio.items()}
         return replace(self, audio=audio)
 

@@ -99,7 +99,7 @@ def idle_sections(recipe: schema.Recipe) -> Iterator[Problem]:
         yield Problem(WARNING, "model.learned_temperature", f"has no effect: no loss uses it; {cure}")
     used = {name for term in terms for name in term.taught_by}
     used |= {name for entry in recipe.rank.values() for name in entry.teacher_names}
-    for name in recipe.teachers.keys() - used:
+    for name in (name for name in recipe.teachers if name not in used):
         yield Problem(WARNING, f"teachers.{name}", "has no effect: no loss and no rank entry uses it; remove it")
 
 

@@ -86,7 +86,7 @@ def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) ->
 
 
 def warn_of_shares(name: str, recipe: schema.Recipe) -> None:
-    """Warn if results depend on the way in which several processes divide a batch."""
+    """Warn if results depend on how several processes divide a batch."""
     if process_count() > 1 and recipe.model.batch_properties:
         properties = " and ".join(recipe.model.batch_properties)
         log.warning(

@@ -463,6 +463,21 @@ def test_log_txt_on_a_full_disk_gives_one_warning(
     assert warnings == ["the log file /dev/full cannot be written any more (No space left on device); free disk space"]
 
 
+def train_as_fp16(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Train two epochs of three steps, in float32 but with the rules of fp16. Returns: The exit status."""
+    from system.training import stage as module
+
+    finish = module.StageTraining.run_to_end
+
+    def run_to_end(self: Any, earlier: Any) -> Any:
+        self.precision = "fp16"
+        return finish(self, earlier)
+
+    monkeypatch.setattr(module.StageTraining, "run_to_end", run_to_end)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(steps_per_epoch=3)))
+    return main(["train", str(path), "--out", str(tmp_path / "run")])
+
+
 def test_fp16_updates_with_infinite_loss_are_skipped(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -476,15 +491,7 @@ def test_fp16_updates_with_infinite_loss_are_skipped(
         return values | {"loss": math.inf} if next(steps) in (1, 4) else values
 
     monkeypatch.setattr(module, "gradients", gradients)
-    finish = module.StageTraining.run_to_end
-
-    def run_to_end(self: Any, earlier: Any) -> Any:
-        self.precision = "fp16"
-        return finish(self, earlier)
-
-    monkeypatch.setattr(module.StageTraining, "run_to_end", run_to_end)
-    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(steps_per_epoch=3)))
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert train_as_fp16(world, tmp_path, monkeypatch) == 0
     epochs = lines(tmp_path / "run")
     assert [line["skipped"] for line in epochs] == [1, 1]
     assert all(math.isfinite(line["loss"]) for line in epochs)
@@ -498,15 +505,7 @@ def test_many_infinite_losses_in_a_row_end_fp16_training(
 
     monkeypatch.setattr(module, "gradients", lambda *arguments: {"loss": math.nan})
     monkeypatch.setattr(module, "SKIPPED_LIMIT", 2)
-    finish = module.StageTraining.run_to_end
-
-    def run_to_end(self: Any, earlier: Any) -> Any:
-        self.precision = "fp16"
-        return finish(self, earlier)
-
-    monkeypatch.setattr(module.StageTraining, "run_to_end", run_to_end)
-    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(steps_per_epoch=3)))
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 1
+    assert train_as_fp16(world, tmp_path, monkeypatch) == 1
     assert (
         "step 1: the loss was not finite in 2 steps in a row; set precision to bf16, or lower"
         in capsys.readouterr().err
