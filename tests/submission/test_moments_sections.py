@@ -30,7 +30,7 @@ def run_of(answers: Answers, seconds: float | None = 60.0) -> Any:
         truth=MomentTruth(queries, "truth.jsonl", []),
         edition=MOMENTS["2026"],
         frames=dict.fromkeys(answers, FRAMES),
-        recipe=SimpleNamespace(model_extra=None),
+        recipe=SimpleNamespace(data={}),
         ranked=SimpleNamespace(data="evaluation"),
     )
 
@@ -89,6 +89,6 @@ def test_report_sorts_queries_with_equal_iou_by_average_precision() -> None:
 
 def test_report_has_no_audio_for_a_recording_without_a_manifest(tmp_path: Path) -> None:
     run = run_of({"a": [[0, 10, 0.5]]})
-    run.recipe.model_extra = {"data": {"evaluation": {"manifest": str(tmp_path / "gone.jsonl")}}}
+    run.recipe.data["evaluation"] = SimpleNamespace(manifest=str(tmp_path / "gone.jsonl"))
     ((axis,),) = axes_of(run).values()
     assert (axis.audio, axis.why) == (None, "no audio: the manifest of the ranked set is missing")
