@@ -141,7 +141,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         of_moments = f"number of clips (default: {count}; with --moments {MOMENT_COUNTS[split]})"
         add(f"--{split}", type=int, metavar="N", help=of_moments)
     add("--captions", choices=["5", "1", "noisy"], help="captions per clip; noisy: 1 in uploaders' style (default: 5)")
-    held_out = "share of the wordings that only evaluation uses, 0 to 0.5 (default: 0)"
+    held_out = "share of the wordings that only evaluation uses, 0 to 0.5 (default: 0); with --moments, above 0, "
+    held_out += "validation too has one that no other split uses"
     add("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
     add("--recordings", type=Path, metavar="FOLDER", help="recordings to compose, in ESC-50's layout")
     add("--folds", nargs="+", metavar="SPLIT=FOLDS", help="folds of recordings per split (default: as in the example)")

@@ -6,7 +6,18 @@ from typing import TypeVar
 import numpy as np
 
 from data_tools.errors import DataError
-from data_tools.scenes.phrases import DEVICES, GENERIC, LOCATIONS, PHRASINGS, TAGS, TEMPLATES, Phrasing
+from data_tools.manifest import TEST_SPLITS, Split
+from data_tools.scenes.phrases import (
+    DEVICES,
+    GENERIC,
+    LOCATIONS,
+    PHRASINGS,
+    TAGS,
+    TEMPLATES,
+    VALIDATION_GENERIC,
+    VALIDATION_PHRASINGS,
+    Phrasing,
+)
 
 MAX_HELD_OUT = 0.5
 
@@ -20,8 +31,18 @@ Option = TypeVar("Option")
 
 def phrasings(name: str) -> tuple[Phrasing, ...]:
     """Return the phrasings of a sound class: those written for it, or else generic ones made from its name."""
-    words = name.replace("_", " ")
-    return PHRASINGS.get(name) or tuple((clause.format(n=words), noun.format(n=words)) for clause, noun in GENERIC)
+    return PHRASINGS.get(name) or tuple(_named(phrasing, name) for phrasing in GENERIC)
+
+
+def validation_phrasing(name: str) -> Phrasing:
+    """Return the phrasing of a sound class that is in no list of `phrasings`, for queries of a validation split."""
+    return VALIDATION_PHRASINGS.get(name) or _named(VALIDATION_GENERIC, name)
+
+
+def _named(phrasing: Phrasing, name: str) -> Phrasing:
+    """Fill a generic phrasing with the name of a sound class."""
+    clause, noun = (part.format(n=name.replace("_", " ")) for part in phrasing)
+    return clause, noun
 
 
 def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
@@ -61,9 +82,16 @@ def describe(
     raise DataError(f"no unused caption is left for a scene of {kind} {', '.join(events)}; ask for fewer clips")
 
 
-def describe_event(rng: np.random.Generator, name: str, held_out: float) -> str:
-    """Return a sound class as a query: `A dog barks`, `A barking dog`. held_out: Share of phrasings to leave out."""
-    text = _pick(rng, _pick(rng, not_held_out(phrasings(name), held_out)))
+def describe_event(rng: np.random.Generator, name: str, split: Split, held_out: float) -> str:
+    """Return a sound class as a query: `A dog barks`, `A barking dog`.
+
+    held_out: Share of phrasings that only test splits use. If it is above 0, validation has a phrasing more, which no
+    other split uses, so that it can measure what training has not taught.
+    """
+    options = phrasings(name) if split in TEST_SPLITS else not_held_out(phrasings(name), held_out)
+    if split == "validation" and held_out:
+        options = [*options, validation_phrasing(name)]
+    text = _pick(rng, _pick(rng, options))
     return text[0].upper() + text[1:]
 
 

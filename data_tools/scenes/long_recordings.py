@@ -18,7 +18,7 @@ from data_tools.cli import each
 from data_tools.datasets.clotho import CLOTHO_SPLITS
 from data_tools.errors import DataError
 from data_tools.files import remove_parts
-from data_tools.manifest import TEST_SPLITS, Clip, Split, audio_clip, write_manifest
+from data_tools.manifest import Clip, Split, audio_clip, write_manifest
 from data_tools.moments import Moment, write_moments, write_published
 from data_tools.scenes.captions import describe_event
 from data_tools.scenes.recordings import Pool, credit
@@ -43,6 +43,7 @@ class MomentSettings(FolderSettings):
     moments: str
     seconds: float = 60.0
     whole_seconds: bool = False
+    format: int = 2
 
     @property
     def shape(self) -> Shape:
@@ -141,17 +142,16 @@ def ask(
 
     A query has a text, a sound class, and all windows of that class.
     Classes are taken in the order of their first event. Each class gets a query with the probability in settings.shape;
-    at least one gets it. A test split has all phrasings, other splits omit the held-out ones.
+    at least one gets it. For phrasings see describe_event.
     """
     names = list(dict.fromkeys(event.name for event in events))
     is_queried = rng.random(len(names)) < settings.shape.asked
     if names and not is_queried.any():
         is_queried[int(rng.integers(len(names)))] = True
-    held_out = 0.0 if split in TEST_SPLITS else settings.held_out
     queried = [name for name, is_wanted in zip(names, is_queried, strict=True) if is_wanted]
     return {
         f"{vid}_{number}": (
-            describe_event(rng, name, held_out),
+            describe_event(rng, name, split, settings.held_out),
             name,
             [window_of(event, settings) for event in events if event.name == name],
         )

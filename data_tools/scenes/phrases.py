@@ -219,6 +219,38 @@ GENERIC: tuple[Phrasing, ...] = (
     ("{n} noises carry over", "{n} noises"),
 )
 
+# One more phrasing of each, which no list above has: the queries of a validation split, if phrasings are held out.
+_VALIDATION = """
+siren: a warning signal howls through the streets | a howling warning signal
+church_bells: a steeple peals | the pealing of a steeple
+clock_alarm: a wake-up signal bleeps | the bleeps of a wake-up signal
+rain: a downpour splashes | a splashing downpour
+wind: a storm sweeps over a field | the sweep of a storm over a field
+engine: a car throbs at a standstill | the throb of a standing car
+door_wood_knock: a visitor pounds to be let in | the pounding of a visitor
+clock_tick: a pendulum swings with a tock | the tock of a pendulum
+chirping_birds: a robin trills in a tree | a robin's trill
+phone_ring: a receiver shrills until it is lifted | a shrill receiver
+footsteps: shoes clack across a floor | the clack of shoes across a floor
+thunderstorm: a storm growls and crashes | the growl and crash of a storm
+whistle: a piercing tone is blown between two fingers | a piercing tone between two fingers
+water_drops: a leak trickles into a bucket | the trickle of a leak
+crickets: cicadas buzz in the grass | cicadas in the grass
+hand_saw: teeth of steel scrape through a plank | steel teeth on a plank
+dog: a puppy growls and yelps | a yelping puppy
+chainsaw: a motor saw roars in a forest | the roar of a motor saw
+crackling_fire: burning logs spit sparks | the sparks of burning logs
+helicopter: a rotary aircraft whirs above | the whir of a rotary aircraft
+crying_baby: a toddler screams in a cot | a screaming toddler
+sneezing: a nose explodes with a cold | the explosion of a cold nose
+rooster: a cockerel shouts at dawn | the shout of a cockerel at dawn
+sea_waves: breakers pound a coast | breakers on a coast
+"""
+VALIDATION_PHRASINGS = {
+    name: _phrasing(line) for name, line in (row.split(": ") for row in _VALIDATION.strip().splitlines())
+}
+VALIDATION_GENERIC: Phrasing = ("somewhere {n} makes itself heard", "a recording of {n}")
+
 _TAGS = """
 siren: siren, police, ambulance
 church_bells: bell, church bell, bells

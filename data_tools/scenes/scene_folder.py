@@ -31,7 +31,7 @@ class FolderSettings:
     """All settings that determine the files; stored in scenes.json.
 
     counts: Clips per split. held_out: Share of every list of phrasings and templates that development and validation
-    omit.
+    omit; validation queries of moments have a phrasing more, see describe_event.
     recordings: SHA-256 of the recordings' table; None: synthesised events. folds: Folds of the recordings per split.
     """
 
