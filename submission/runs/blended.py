@@ -154,6 +154,8 @@ def _blend_moments(
     facts = {
         "checkpoint": described(parts),
         "fitted": None,
+        "new_texts": None,
+        "figures_of_new_texts": None,
         "also_trained_on": max(part.run.ranked.also_trained_on for part in parts),
         **_figures(first, answers),
         **{kind: str(out / path) for kind, path in files.items()},

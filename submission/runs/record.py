@@ -151,13 +151,15 @@ class BlindResult(Record):
 class FittedScore(Record):
     """Fitted score of moments.
 
-    scale, offset: Of the frames' values. enter, leave: Log odds of each change from frame to frame.
+    scale, offset: Of the frames' values. enter, leave: Log odds of each change from frame to frame. rate: Factor of the
+    cosines of changes; None for the score kind `moments`.
     """
 
     scale: float
     offset: float
     enter: float
     leave: float
+    rate: float | None = None
 
 
 class MomentsResult(Record):
@@ -167,6 +169,8 @@ class MomentsResult(Record):
         figures: By metric, in [0, 1]; None for a blind list.
         bootstrap: 95 % interval of each figure, over recordings; None for a blind list.
         random, ceiling: R1@0.5 and so on of random windows, and of windows made of the true frames.
+        new_texts: Number of queries whose text the model was not trained on; None for a blend.
+        figures_of_new_texts: By metric, of these queries; None without such queries, and for a blind list.
         fitted: Fitted score, if the entry has a `fit`.
         windows: File with scores.
         answers: File to submit.
@@ -179,6 +183,8 @@ class MomentsResult(Record):
     bootstrap: dict[str, Interval] | None
     random: dict[str, float] | None
     ceiling: dict[str, float] | None
+    new_texts: Count | None
+    figures_of_new_texts: dict[str, float] | None
     data: str
     queries: Count
     clips: Count

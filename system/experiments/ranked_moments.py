@@ -4,7 +4,7 @@ The rank entries of moments: find the windows of queries, write the edition's fi
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -119,6 +119,7 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
         result: dict[str, object] = {
             "metric": edition.metric,
             **_metrics(located, series.grids, truth, edition),
+            **_metrics_of_new_texts(located, truth, edition, data.texts(recipe.trained_on)),
             "data": entry.data,
             "queries": len(moments),
             "clips": len(clips),
@@ -174,6 +175,22 @@ def _metrics(
         "random": _metrics_of_random_windows(truth, edition, edges),
         "ceiling": _metrics_of_true_frames(truth, edition, edges, dict(zip(truth.queries, grids, strict=True))),
     }
+
+
+def _metrics_of_new_texts(
+    located: "Sequence[Located]", truth: MomentTruth, edition: MomentsEdition, trained: Collection[str]
+) -> dict[str, object]:
+    """Count the queries whose text was not trained on, and compute their metrics.
+
+    located: Found windows of each query. trained: Texts that were trained on.
+    """
+    answers = zip(truth.queries.values(), located, strict=True)
+    windows = {
+        query.qid: [list(window) for window in one.windows] for query, one in answers if query.query not in trained
+    }
+    known = {} if truth.is_blind else {qid: one for qid, one in truth.windows().items() if qid in windows}
+    figures = metric_values(score_moments(windows, known), edition.metrics) if any(known.values()) else None
+    return {"new_texts": len(windows), "figures_of_new_texts": figures}
 
 
 def _metrics_of_random_windows(

@@ -244,7 +244,7 @@ def _row_of_moments(study: Study, cell: str, name: str, recipe: schema.Recipe, r
     return StudyRow(
         cell=cell,
         data=name,
-        runs=[figures_of_moments(Path(result.windows), Path(result.truth), result.edition) for result in results],
+        runs=[figures_of_moments(result) for result in results],
         facts={f"{called} {metric}": figures[metric] if figures else None for called, figures in known.items()},
         validation=validation,
         chosen_by=_chosen_by(ranked, validation),

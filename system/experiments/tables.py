@@ -5,11 +5,12 @@ The table of a study as Markdown, LaTeX, and CSV: mean and spread over seeds, wi
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,18 +23,23 @@ from submission.metrics.moments_summary import summarise_moments_file
 from submission.metrics.retrieval import average_precision
 from submission.metrics.scoring import ranks_from_audio, ranks_in_matrix
 from submission.metrics.summary import summarise, summarise_audio_to_text
+from submission.runs.record import MomentsResult
 
 Values = npt.NDArray[np.float64]
 
 # T2A: retrieval of clips by captions. A2T: retrieval of captions by clips, by each of the published definitions. The
-# last five: of moments.
+# others: of moments, also of only the queries with true windows of some length, or with a text that is not trained on.
 Column = Literal[
     "T2A R@1", "T2A R@5", "T2A R@10", "T2A mAP@10", "T2A mAP",
     "A2T HR@1", "A2T HR@5", "A2T HR@10", "A2T R@1", "A2T R@5", "A2T R@10",
     "A2T pooled R@1", "A2T pooled R@5", "A2T pooled R@10", "A2T mAP@10", "A2T mAP",
     "R1@0.5", "R1@0.7", "mAP", "mAP@0.5", "mAP@0.75",
+    "R1@0.7 under 2 s", "R1@0.7 2 to 5 s", "R1@0.7 5 to 10 s", "R1@0.7 middle", "R1@0.7 long", "R1@0.7 new texts",
+    "mAP under 2 s", "mAP 2 to 5 s", "mAP 5 to 10 s", "mAP middle", "mAP long", "mAP new texts",
 ]  # fmt: skip
-OF_MOMENTS: Sequence[Column] = ("R1@0.5", "R1@0.7", "mAP", "mAP@0.5", "mAP@0.75")
+NEW_TEXTS = "new texts"
+OF_PARTS = tuple(name for name in get_args(Column) if name.startswith(("R1@0.7 ", "mAP ")))
+OF_MOMENTS: Sequence[Column] = ("R1@0.5", "R1@0.7", "mAP", "mAP@0.5", "mAP@0.75", *OF_PARTS)
 DEFAULT: list[Column] = [
     "T2A mAP@10", "T2A R@1", "T2A R@5", "T2A R@10", "A2T mAP@10", "A2T HR@1", "A2T HR@5", "A2T HR@10",
 ]  # fmt: skip
@@ -45,6 +51,9 @@ NOTES = {
     "(On Negative Sampling).",
     "pooled": "A2T pooled R@k: share of all captions that their clips find among the first k (text-audio-retrieval).",
     "mAP@10": "mAP@10: divided by the number of relevant items; ranks beyond 10 count 0.",
+    "new texts": "new texts: queries whose text the model was not trained on.",
+    "middle": "middle: queries with true windows of 10 to 30 s.",
+    "long": "long: queries with true windows over 30 s.",
 }
 CHOOSE = (
     "validation: of the ranked checkpoint, on the clips that its stage monitors. Choose settings by this column: the "
@@ -78,14 +87,18 @@ def figures_of_run(scores: Path) -> Figures:
     return Figures(values, ranks.groups, ranks.n_pool)
 
 
-def figures_of_moments(windows: Path, truth: Path, edition: str) -> Figures:
-    """Compute the metrics of the study's table for each query, from a file of found windows.
+def figures_of_moments(result: MomentsResult) -> Figures:
+    """Compute the metrics of the study's table for each query, from the found windows of a rank entry.
 
-    Queries of one recording form a group, since their values are not independent.
+    Queries of one recording form a group, since their values are not independent. Ranges of lengths, and queries whose
+    text was not trained on, have one value in all: NaN if there is no such query.
     """
-    record = get_moments_edition(edition)
-    summary = summarise_moments_file(windows, read_moment_truth(truth, record), record)
-    return Figures(summary.per_query, summary.queries.groups, summary.queries.n_pool)
+    record = get_moments_edition(result.edition)
+    summary = summarise_moments_file(Path(result.windows), read_moment_truth(Path(result.truth), record), record)
+    parts = dict.fromkeys(OF_PARTS, float("nan")) | summary.figures_by_length()
+    parts |= {f"{metric} {NEW_TEXTS}": value for metric, value in (result.figures_of_new_texts or {}).items()}
+    values = {name: np.array([value]) for name, value in parts.items()} | summary.per_query
+    return Figures(values, summary.queries.groups, summary.queries.n_pool)
 
 
 @dataclass(frozen=True)
@@ -166,9 +179,12 @@ class StudyTable:
         return f"{100 * value:.1f}" if self.percent else f"{value:.4f}"
 
     def mean_and_spread(self, values: Sequence[float]) -> str:
-        """Format numbers as mean ± sample standard deviation (n - 1); only as the mean if there is one number."""
-        mean = self.format(statistics.mean(values))
-        return mean if len(values) < 2 else f"{mean} ± {self.format(statistics.stdev(values))}"
+        """Format numbers as mean ± sample standard deviation (n - 1); only as the mean if there is one number.
+
+        Numbers that are not known (NaN) give an empty text.
+        """
+        mean, spread = _statistics(values)
+        return self.format(mean) if spread is None else f"{self.format(mean)} ± {self.format(spread)}"
 
     def best(self, data: str, column: str) -> StudyRow:
         """Return the table row with the highest mean in a column, among the rows of the ranked data source `data`.
@@ -256,15 +272,19 @@ class StudyTable:
         for row in self.rows:
             numbers: list[object] = []
             for metric in self.validation:
-                values = row.validation_values(metric)
-                numbers += [statistics.mean(values) if values else "", statistics.stdev(values) if values[1:] else ""]
+                numbers += _statistics(row.validation_values(metric))
             for index, column in enumerate(self.columns):
-                values = row.means(column)
-                spread = statistics.stdev(values) if len(values) > 1 else ""
-                numbers += [statistics.mean(values), spread, row.paper[index] if row.paper else ""]
+                numbers += [*_statistics(row.means(column)), row.paper[index] if row.paper else None]
             facts = [row.cell, row.data, len(row.runs), row.runs[0].clips]
             writer.writerow([*facts, *numbers, self.p(row), *map(row.facts.get, self.facts)])
         return text.getvalue()
+
+
+def _statistics(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return mean and sample standard deviation (n - 1) of numbers; None if there are too few, or one is not known."""
+    if not values or any(map(math.isnan, values)):
+        return None, None
+    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
 def _escaped(cell: str) -> str:

@@ -4,7 +4,7 @@ Load the data of a recipe: read manifests, build features, and list items.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -37,6 +37,11 @@ class Data:
     features: Features
     augmentations: dict[str, Augmentation] = field(default_factory=dict)
     moments: dict[str, list[Moment]] = field(default_factory=dict)
+
+    def texts(self, sources: Iterable[str]) -> set[str]:
+        """Return all captions of sources, and all queries of their moments."""
+        captions = {text for source in sources for clip in self.clips[source] for text in clip.captions}
+        return captions | {moment.text for source in sources for moment in self.moments.get(source, ())}
 
     def readable_clips(self, source: str) -> list[Clip]:
         """Return the clips of a data source that have frames."""

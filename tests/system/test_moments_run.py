@@ -26,9 +26,9 @@ from submission.metrics.moments_summary import metric_values
 from submission.runs.finished import has_moments, open_finished, open_finished_moments
 from submission.runs.record import RunResult
 from system.__main__ import main
-from system.experiments.ranked_moments import _metrics_of_random_windows
-from system.moments.windows import Decoding
-from system.ranking.frame_series import score_of, windows_of
+from system.experiments.ranked_moments import _metrics_of_new_texts, _metrics_of_random_windows
+from system.moments.windows import Decoding, Found
+from system.ranking.frame_series import Located, score_of, windows_of
 from system.ranking.locate import series_of_moments
 from system.recipe.data import load_data
 from system.runs.open import open_trained, score_of_windows
@@ -61,6 +61,7 @@ def test_training_on_moments_finds_the_times_of_tones(run: Path) -> None:
     assert found["posterior"].figures["R1@0.7"] > 0.6
     assert found["posterior"].random["R1@0.7"] < 0.1
     assert found["posterior"].ceiling["R1@0.7"] == 1.0
+    assert (found["posterior"].new_texts, found["posterior"].figures_of_new_texts) == (0, None)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["validation"].keys() == {"loss", "R1@0.5", "R1@0.7", "mAP"}
     assert lines[-1]["loss"] < lines[0]["loss"] / 4
@@ -406,6 +407,19 @@ def test_metrics_of_random_windows_match_expected_values() -> None:
     assert found["mAP@0.75"] > found["R1@0.7"] + 0.05, "a later window may be the right one"
 
 
+def test_metrics_of_new_texts_match_hand_values() -> None:
+    """One of three queries has a text that was trained on. Of the others, one is right."""
+    queries = {str(n): MomentQuery(n, str(n), text, "v", 60.0, [[0, 10]]) for n, text in enumerate("abc")}
+    truth, edition = MomentTruth(queries, "t.jsonl", []), MOMENTS["2026"]
+    windows = [[Found(20, 30, 1.0)], [Found(0, 10, 1.0)], [Found(20, 30, 1.0)]]
+    located = [Located(one, np.array([0.0, 60.0]), np.zeros(1)) for one in windows]
+    found = _metrics_of_new_texts(located, truth, edition, {"a", "other"})
+    assert found["new_texts"] == 2
+    assert found["figures_of_new_texts"] == pytest.approx(dict.fromkeys(edition.metrics, 0.5))
+    nothing = {"new_texts": 0, "figures_of_new_texts": None}
+    assert _metrics_of_new_texts(located, truth, edition, set("abc")) == nothing
+
+
 @pytest.mark.slow
 def test_fitted_score_is_stored_in_run_and_export_and_used_without_fit_option(
     manifest: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -420,8 +434,9 @@ def test_fitted_score_is_stored_in_run_and_export_and_used_without_fit_option(
     entry = result_of(run).moments["fitted"]
     assert entry.fitted is not None
     trained = open_trained(run)
-    assert score_of_windows(trained).numbers() == pytest.approx(entry.fitted.model_dump(), rel=1e-6)
-    assert trained.model.moments.numbers() != pytest.approx(entry.fitted.model_dump(), rel=1e-3), "clips: as trained"
+    fitted = {name: value for name, value in entry.fitted if value is not None}
+    assert score_of_windows(trained).numbers() == pytest.approx(fitted, rel=1e-6)
+    assert trained.model.moments.numbers() != pytest.approx(fitted, rel=1e-3), "clips: as trained"
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
     asked = ["--audio", str(manifest), "--moments", str(manifest.parent / "moments.jsonl"), "--split", "evaluation"]
     cache, expected = tmp_path / "cache", (run / "scores" / "fitted.windows.jsonl").read_bytes()
@@ -462,14 +477,15 @@ def test_study_of_moments_writes_a_moments_table(
     made = tiny_moments.recipe(manifest, tmp_path, epochs=1)
     made["rank"].pop("thresholds")
     tiny.write_recipe(tmp_path / "r.yaml", made)
-    study = {"name": "small", "recipe": "r.yaml", "seeds": [1, 2], "columns": ["R1@0.5", "R1@0.7"], "unit": "percent"}
+    columns = ["R1@0.5", "R1@0.7", "R1@0.7 under 2 s", "R1@0.7 new texts"]
+    study = {"name": "small", "recipe": "r.yaml", "seeds": [1, 2], "columns": columns, "unit": "percent"}
     study["cells"] = {"a": {}, "b": {"rank.posterior.windows": "thresholds"}}
     path = tiny.write_recipe(tmp_path / "s.study.yaml", study)
     assert main(["study", str(path), "--runs", str(tmp_path / "runs")]) == 0
     header, _, *rows = (tmp_path / "runs" / "small" / "table.md").read_text().splitlines()
     named = [cell.strip() for cell in header.strip("|").split("|")]
     assert named == [
-        "cell", "data", "seeds", "clips", "validation R1@0.7", "R1@0.5", "R1@0.7", "p of R1@0.7", "random R1@0.7",
+        "cell", "data", "seeds", "clips", "validation R1@0.7", *columns, "p of R1@0.7", "random R1@0.7",
         "true frames R1@0.7",
     ]  # fmt: skip
     values = []
@@ -478,7 +494,10 @@ def test_study_of_moments_writes_a_moments_table(
         assert figures is not None
         values.append(100 * figures["R1@0.7"])
     assert rows[0].replace("*", "").split("|")[7].strip().startswith(f"{np.mean(values):.1f} ±")
-    assert rows[0].split("|")[10].strip() == "100.0"
+    cells = [cell.strip(" *") for cell in rows[0].split("|")]
+    assert cells[8] == cells[7], "all moments are shorter than 2 s"
+    assert cells[9] == "", "there is no text without training"
+    assert cells[12] == "100.0"
 
 
 @pytest.mark.parametrize(
