@@ -27,7 +27,7 @@ class FrameScores(NamedTuple):
     """Frames of clips, each scored for one sentence.
 
     scores: (B, T). lengths: (B,) numbers of frames without padding. labels: (B, T) bool, whether a frame is in a true
-    moment. enter, leave: The log weights of entering and of leaving a moment.
+    moment. enter, leave: The log weights of entering and of leaving a moment, () or (B, T).
     """
 
     scores: Tensor

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from system.models.embeddings import Embedded, Embeddings
-from system.models.moment_score import MomentScore
+from system.models.moment_score import FrameWeights, MomentScore
 
 # B clips, N captions, T frames, D embedding
 
@@ -43,10 +43,10 @@ class FrameDotProducts(MomentScore):
         _set(self.scale, scale)
         _set(self.offset, offset)
 
-    def _reduced(self, frame_scores: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Return the highest score of each row's frames. frame_scores: (R, T). lengths: (R,) frames without padding."""
-        padding = torch.arange(frame_scores.shape[1], device=lengths.device) >= lengths[:, None]
-        highest: torch.Tensor = frame_scores.masked_fill(padding, -torch.inf).amax(1)
+    def _reduced(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
+        """Return the highest score (R,) of the frames of R series. lengths: (R,) frames without padding."""
+        padding = torch.arange(weights.scores.shape[1], device=lengths.device) >= lengths[:, None]
+        highest: torch.Tensor = weights.scores.masked_fill(padding, -torch.inf).amax(1)
         return highest
 
 

@@ -4,6 +4,7 @@ The score of moments, for every frame of a clip against a query, and for the who
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,16 +19,29 @@ MAX_FRAME_SCORES = 1 << 24  # most scores in memory at a time: 64 MiB in float32
 SCALE, OFFSET, TRANSITION = 10.0, -3.0, -2.0  # initial values
 
 
+class FrameWeights(NamedTuple):
+    """Weights of labellings of R series of frames; see system/moments/two_state.py.
+
+    scores: (R, T). enter, leave: () or (R, T).
+    """
+
+    scores: torch.Tensor
+    enter: torch.Tensor
+    leave: torch.Tensor
+
+
 class MomentScore(nn.Module):
     """Frames (B, T, D) and sentences (N, D) -> (B, N) log odds that a sentence is heard in a clip; see score.Moments.
 
     An embedding of zeros has cosine 0 with all.
     unit_length: Whether frames and sentences are compared by cosines; if False, by dot products. published_threshold:
-    Probability of frames in windows, for a score with published numbers and without trained transitions.
+    Probability of frames in windows, for a score with published numbers and without trained transitions. frame_share:
+    See raise_scores.
     """
 
     unit_length = True
     published_threshold: float | None = None
+    frame_share = 1.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,50 +57,47 @@ class MomentScore(nn.Module):
 
     def _clip_scores(self, clips: Embedded, captions: Embedded) -> torch.Tensor:
         """Score padded clips against captions, some captions at a time."""
-        lengths = _lengths(clips)
-        frames, vectors = _scaled(clips.values, self.unit_length), _scaled(captions.values, self.unit_length)
+        lengths, frames, vectors = _lengths(clips), self._compared(clips.values), self._scaled(captions.values)
         columns = []
         for words in vectors.split(max(1, MAX_FRAME_SCORES // frames[..., 0].numel())):
-            frame_scores = self.affine(torch.einsum("btd,nd->bnt", frames, words)).flatten(0, 1)
+            cosines = torch.einsum("b...td,nd->bn...t", frames, words).flatten(0, 1)
             repeated = lengths.repeat_interleave(len(words))
-            columns.append(self._reduced(frame_scores, repeated).view(len(frames), -1))
+            columns.append(self._reduced(self.weights(cosines), repeated).view(len(frames), -1))
         return torch.cat(columns, 1)
 
-    def _reduced(self, frame_scores: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Reduce scores of frames (R, T) to the scores (R,) of clips. lengths: (R,) frames without padding."""
-        return _log_odds(log_partition(frame_scores, lengths, self.enter, self.leave))
+    def _reduced(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
+        """Reduce the weights of R series to the scores (R,) of clips. lengths: (R,) frames without padding."""
+        return _log_odds(log_partition(weights.scores, lengths, weights.enter, weights.leave))
 
     def numbers(self) -> dict[str, float]:
-        """Return a dict from the names scale, offset, enter and leave to the trained values."""
-        return {name: value.item() for name, value in self.named_parameters()}
+        """Return a dict from scale, offset, enter, leave and so on to the trained numbers, without trained layers."""
+        return {name: value.item() for name, value in self.named_parameters() if value.dim() == 0}
 
     def affine(self, cosines: torch.Tensor) -> torch.Tensor:
         """Convert cosines of frames with a query to scores: scale x cosine + offset."""
         return self.scale * cosines + self.offset
 
-    def frames(self, clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
-        """Score every frame of each clip against the one caption of the clip.
+    def cosines(self, clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the cosines of each clip's frames with the one caption of the clip.
 
-        Returns: (B, T) scores, and (B,) numbers of frames without padding. Clips and captions have the same order.
+        Returns: (B, T) cosines, or the several cosines (B, K, T) that `weights` reads; and (B,) numbers of frames
+        without padding. Clips and captions have the same order.
         """
-        cosines, lengths = frame_cosines(clips, captions, self.unit_length)
-        return self.affine(cosines), lengths
+        padded = clips.padded() if isinstance(clips, Ragged) else clips
+        frames, words = self._compared(padded.values), self._scaled(captions.values)
+        return torch.einsum("b...td,bd->b...t", frames, words), _lengths(padded)
 
+    def weights(self, cosines: torch.Tensor) -> FrameWeights:
+        """Convert cosines, as `cosines` returns them, to the weights of labellings."""
+        return FrameWeights(self.affine(cosines), self.enter, self.leave)
 
-def frame_cosines(clips: Embeddings, captions: Embedded, unit_length: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the cosine of every frame of each clip with the one caption of the clip.
+    def _compared(self, frames: torch.Tensor) -> torch.Tensor:
+        """Convert frames (B, T, D) to the vectors (B, ..., T, D) that are compared with sentences."""
+        return self._scaled(frames)
 
-    unit_length: Whether vectors are scaled to length 1; if False, the results are dot products.
-    Returns: (B, T) cosines, and (B,) numbers of frames without padding. Clips and captions have the same order.
-    """
-    padded = clips.padded() if isinstance(clips, Ragged) else clips
-    frames, words = _scaled(padded.values, unit_length), _scaled(captions.values, unit_length)
-    return torch.einsum("btd,bd->bt", frames, words), _lengths(padded)
-
-
-def _scaled(values: torch.Tensor, unit_length: bool) -> torch.Tensor:
-    """Scale vectors (..., D) to length 1 if `unit_length`, else return them unchanged."""
-    return F.normalize(values, dim=-1) if unit_length else values
+    def _scaled(self, values: torch.Tensor) -> torch.Tensor:
+        """Scale vectors (..., D) to length 1 if `unit_length`, else return them unchanged."""
+        return F.normalize(values, dim=-1) if self.unit_length else values
 
 
 def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
@@ -109,12 +120,12 @@ def _lengths(clips: Embeddings) -> torch.Tensor:
 
 
 def cosines_of_queries(
-    clips: Embeddings, clip_of: Sequence[int], captions: Embedded, at_once: int = 64, unit_length: bool = True
+    score: MomentScore, clips: Embeddings, clip_of: Sequence[int], captions: Embedded, at_once: int = 64
 ) -> list[torch.Tensor]:
     """Compute the cosines of each query with the frames of its one clip, on the CPU.
 
-    Returns: One array (T,) per query. clip_of: Index of each query's clip. at_once: Number of queries per computation.
-    unit_length: See frame_cosines.
+    Returns: One array (T,) or (K, T) per query; see MomentScore.cosines. clip_of: Index of each query's clip. at_once:
+    Number of queries per computation.
     """
     lengths = _lengths(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])
@@ -122,6 +133,6 @@ def cosines_of_queries(
     for begin in range(0, len(order), at_once):
         queries = order[begin : begin + at_once]
         chosen = clips.rows([clip_of[query] for query in queries])
-        cosines, _ = frame_cosines(chosen, captions.rows(queries), unit_length)
-        found |= {query: row[: lengths[clip_of[query]]] for query, row in zip(queries, cosines.cpu(), strict=True)}
+        cosines, _ = score.cosines(chosen, captions.rows(queries))
+        found |= {query: row[..., : lengths[clip_of[query]]] for query, row in zip(queries, cosines.cpu(), strict=True)}
     return [found[query] for query in range(len(clip_of))]

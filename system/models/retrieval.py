@@ -39,7 +39,7 @@ class RetrievalModel(nn.Module):
         super().__init__()
         self.audio = settings.audio.build(settings.text.dim)
         self.text = text
-        self.score = settings.score.build()  # (B, N) scores of every clip against every caption
+        self.score = settings.score.build(settings.text.dim)  # (B, N) scores of every clip against every caption
         if text.logit_numbers is not None and isinstance(self.score, DotProduct | FrameDotProducts):
             self.score.take_numbers(*text.logit_numbers)
         self.unit_length, self.frame_grid = settings.score.unit_length, settings.audio.frame_grid
@@ -104,9 +104,10 @@ class RetrievalModel(nn.Module):
 
     def _frame_scores(self, clips: Embeddings, captions: Embedded, labels: torch.Tensor) -> FrameScores:
         """Score the frames of moments against their queries, with the labels of the frames."""
-        scores, lengths = self.moments.frames(clips, captions)
+        cosines, lengths = self.moments.cosines(clips, captions)
+        scores, enter, leave = self.moments.weights(cosines)
         labels = F.pad(labels, (0, scores.shape[1] - labels.shape[1]))
-        return FrameScores(scores, lengths, labels, self.moments.enter, self.moments.leave)
+        return FrameScores(scores, lengths, labels, enter, leave)
 
     def embed(self, batch: Batch) -> tuple[Embedded, Embedded]:
         """Embed a batch's B clips and N captions.

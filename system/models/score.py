@@ -20,8 +20,8 @@ class ScoreSettings(Strict):
     """Settings of a score.
 
     of_series: Whether it reads a clip's series of frames, instead of one vector. of_words: Whether it reads a caption's
-    series of words. unit_length: Whether it depends only on the directions of the embeddings. meaning: Explanation of
-    a score for readers.
+    series of words. unit_length: Whether it depends only on the directions of the embeddings. finds_moments: Whether
+    it is trained on moments. meaning: Explanation of a score for readers.
     """
 
     kind: str
@@ -29,11 +29,15 @@ class ScoreSettings(Strict):
     of_series: ClassVar[bool] = False
     of_words: ClassVar[bool] = False
     unit_length: ClassVar[bool] = True
+    finds_moments: ClassVar[bool] = False
     meaning: ClassVar[str]
 
     @abstractmethod
-    def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """Return the function that scores B clips against N captions: (B, N) scores; higher is better."""
+    def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
+        """Return the function that scores B clips against N captions: (B, N) scores; higher is better.
+
+        dim: Size of embeddings.
+        """
 
 
 class Cosine(ScoreSettings):
@@ -43,7 +47,7 @@ class Cosine(ScoreSettings):
 
     meaning: ClassVar[str] = "the cosine of the embeddings of a query and a clip, from -1 to 1"
 
-    def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
+    def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
         """Return the function that computes cosines."""
         from system.models.cosine import cosine
 
@@ -66,7 +70,7 @@ class FrameWord(ScoreSettings):
     of_words: ClassVar[bool] = True
     meaning: ClassVar[str] = "similarity of the frames of a clip and the words of a query (dot products), at least 0"
 
-    def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
+    def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
         """Return the function that scores frames against words."""
         from system.models.frame_word import frame_word
 
@@ -85,13 +89,35 @@ class Moments(ScoreSettings):
     kind: Literal["moments"]
 
     of_series: ClassVar[bool] = True
+    finds_moments: ClassVar[bool] = True
     meaning: ClassVar[str] = "the log odds that the query is heard anywhere in the clip"
 
-    def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
+    def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
         """Return the trainable score of moments."""
         from system.models.moment_score import MomentScore
 
         return MomentScore()
+
+
+class BoundaryMoments(ScoreSettings):
+    """Whether, and when, a sentence is heard, as `moments`, with learned boundaries. The weights of entering and of
+    leaving a moment depend on the frames and the sentence: a number + 5 r cosine(u, sentence). Both vectors u are
+    halves of W [x_t - x_(t-1) ; x_t + x_(t-1)] + b, of the frames x before and after the step. W, b and r are trained.
+
+    Source: ours; weights that depend on the input, as in any conditional random field (system/moments/two_state.py).
+    """
+
+    kind: Literal["boundary_moments"]
+
+    of_series: ClassVar[bool] = True
+    finds_moments: ClassVar[bool] = True
+    meaning: ClassVar[str] = Moments.meaning
+
+    def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
+        """Return the trainable score of moments."""
+        from system.models.boundary_score import BoundaryScore
+
+        return BoundaryScore(dim)
 
 
 class DotProduct(ScoreSettings):
@@ -106,7 +132,7 @@ class DotProduct(ScoreSettings):
     unit_length: ClassVar[bool] = False
     meaning: ClassVar[str] = "the logit that the query describes the clip; 0 means a probability of one half"
 
-    def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
+    def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
         """Return the score with its numbers."""
         from system.models.dot_product import DotProduct
 
@@ -126,7 +152,7 @@ class FrameDotProducts(ScoreSettings):
     unit_length: ClassVar[bool] = False
     meaning: ClassVar[str] = "the logit of the clip's best frame; 0 means a probability of one half"
 
-    def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
+    def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
         """Return the score with its numbers."""
         from system.models.dot_product import FrameDotProducts
 

@@ -13,12 +13,13 @@ from data_tools.documents.strict import Positive, Strict
 
 # T frames, W windows
 
-CANDIDATES = 1024  # windows considered first; more if too many of them overlap
+CANDIDATES = 256  # windows considered first; more if too many of them overlap
+FIRST_ROWS = 256  # first frames whose windows are compared first; more if others may be better
 IOU = 0.7  # of R1@0.7
 OVERLAP_CANDIDATES = 30  # windows of every model that overlap_windows considers
 DIGITS = 4  # of seconds
 MIN_MASS = 1e-6  # probability of similar moments, below which a window keeps its edges
-MAX_FRAMES = 20_000  # of a recording: a table of T x T numbers, and its copies, take 10 GB; 16 GB with several models
+MAX_FRAMES = 20_000  # of a recording: comparing all windows takes T x T numbers at worst, 10 GB with copies
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 By = Literal["overlap", "posterior", "thresholds"]  # see overlap_windows, best_windows, threshold_windows
@@ -97,26 +98,69 @@ def iou(windows: np.ndarray, other: np.ndarray) -> np.ndarray:
     return found
 
 
-def best_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
+class WindowScores(NamedTuple):
+    """Scores of all windows of a recording: begin_i + end_j from frame i to frame j, both included, for j >= i.
+
+    begin, end: (T,). A table of T x T numbers is never made as a whole, since few of its rows matter.
+    """
+
+    begin: np.ndarray
+    end: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """Number of frames, T."""
+        return len(self.begin)
+
+    def highest(self) -> np.ndarray:
+        """Return the score (T,) of the best window that begins with each frame."""
+        found: np.ndarray = self.begin + np.maximum.accumulate(self.end[::-1])[::-1]
+        return found
+
+    def rows(self, rows: np.ndarray, columns: slice = slice(None)) -> np.ndarray:
+        """Return the scores (R, C) of windows from some frames to a range of frames; -inf for j < i."""
+        scores: np.ndarray = self.begin[rows, None] + self.end[columns]
+        scores[np.arange(self.size)[columns] < rows[:, None]] = -np.inf
+        return scores
+
+
+def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> list[Found]:
     """Return the windows of highest score, best first, without windows that overlap a better one too much.
 
-    table: (T, T) scores of the windows from frame i to frame j, both included, with j >= i; -inf: no window. edges:
-    (T + 1,) seconds, as Grid returns them. decoding: Number of windows, and the allowed overlap. At least one window is
-    returned. If scores are equal, the earlier window comes first, then the shorter one.
+    scores: Of all windows; -inf: no window. edges: (T + 1,) seconds, as Grid returns them. decoding: Number of windows,
+    and the allowed overlap. At least one window is returned. If scores are equal, the earlier window comes first, then
+    the shorter one. Raises ValueError if no score is finite.
     """
-    rows, columns = np.nonzero(np.isfinite(table) & (edges[1:] > edges[:-1, None]))
-    scores, total = table[rows, columns], len(rows)
-    if not total:
-        raise ValueError("no window can be chosen, since no score in the table is finite; check the model's weights")
-    looked_at = min(total, CANDIDATES)
+    count = CANDIDATES
     while True:
-        threshold = np.partition(scores, total - looked_at)[total - looked_at]
-        chosen = np.nonzero(scores >= threshold)[0]
-        order = chosen[np.argsort(-scores[chosen], kind="stable")]
-        found = _without_overlaps(edges[rows[order]], edges[columns[order] + 1], scores[order], edges[-1], decoding)
-        if len(found) == decoding.windows or looked_at == total:
+        rows, columns, chosen = _highest(scores, edges, count)
+        order = np.argsort(-chosen, kind="stable")
+        starts, ends = edges[rows[order]], edges[columns[order] + 1]
+        found = _without_overlaps(starts, ends, chosen[order], edges[-1], decoding)
+        if len(found) == decoding.windows or len(chosen) < count:
             return found
-        looked_at = min(total, 4 * looked_at)
+        count *= 4
+
+
+def _highest(scores: WindowScores, edges: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Find at least the `count` windows of highest score, or all windows if there are fewer.
+
+    Returns: First frames, last frames and scores (W,), ordered by the first frame, then by the last one.
+    """
+    bounds = scores.highest()
+    if not np.isfinite(bounds).any():
+        raise ValueError("no window can be chosen, since no score is finite; check the model's weights")
+    order, size = np.argsort(-bounds, kind="stable"), FIRST_ROWS
+    while True:
+        rows = np.sort(order[:size])
+        table = scores.rows(rows)
+        table[edges[1:] <= edges[rows, None]] = -np.inf
+        threshold = -np.inf if table.size <= count else np.partition(table, table.size - count, None)[-count]
+        needed = int((bounds >= threshold).sum())  # rows that may have one of the highest scores
+        if needed <= size:
+            found, columns = np.nonzero((table >= threshold) & (table > -np.inf))
+            return rows[found], columns, table[found, columns]
+        size = max(needed, 2 * size) if threshold > -np.inf else 4 * size
 
 
 def _without_overlaps(
@@ -156,29 +200,43 @@ def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
     return rounded
 
 
-def overlap_candidates(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
+def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
     """Return one model's most probable windows, as candidates (C, 2) for overlap_windows.
 
-    table, edges: See best_windows. The windows are those of best_windows, with edges rounded as in the submission.
+    scores, edges: See best_windows. The windows are those of best_windows, with edges rounded as in the submission.
     """
     wide = decoding.model_copy(update={"windows": OVERLAP_CANDIDATES})
-    return np.array([[window.start, window.end] for window in best_windows(table, edges, wide)])
+    return np.array([[window.start, window.end] for window in best_windows(scores, edges, wide)])
 
 
-def overlap_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
     """Compute, for each window, the probability that a whole moment overlaps it with an IoU of at least 0.7.
 
-    windows: (C, 2) seconds. table: (T, T) log probability that the frames i to j, both included, are one whole moment;
-    -inf: impossible. edges: (T + 1,) seconds, as Grid returns them. Returns: (C,) in [0, 1].
+    windows: (C, 2) seconds. scores: Log probabilities that frames are one whole moment; -inf: impossible. edges:
+    (T + 1,) seconds, as Grid returns them. Returns: (C,) in [0, 1].
     Only one moment can overlap a window that much, since any two would overlap each other. A part of a window after the
     last edge, due to rounding, does not count.
     """
-    first, behind = _similar(windows, edges)
-    sums = np.zeros((len(table), len(table) + 1))
-    np.cumsum(np.exp(table, out=sums[:, 1:]), axis=1, out=sums[:, 1:])
-    frames = np.arange(len(table))
-    found: np.ndarray = (sums[frames, behind] - sums[frames, first]).sum(1)
+    found = np.array([block.sum() for _, _, block in _similar_moments(windows, scores, edges)])
     return found.clip(0.0, 1.0)
+
+
+def _similar_moments(
+    windows: np.ndarray, scores: WindowScores, edges: np.ndarray
+) -> Iterator[tuple[np.ndarray, slice, np.ndarray]]:
+    """Yield, for each window, the moments whose IoU with it is at least 0.7.
+
+    A window has three values: the (R,) first frames of such moments, the range of their C last frames, and the
+    probability (R, C) of each; 0 if the IoU is lower.
+    """
+    firsts, behinds = _similar(windows, edges)
+    frames = np.arange(scores.size)
+    for first, behind in zip(firsts, behinds, strict=True):
+        rows = np.flatnonzero(behind > first)
+        columns = slice(int(first[rows].min()), int(behind[rows].max())) if len(rows) else slice(0, 0)
+        block, last = np.exp(scores.rows(rows, columns)), frames[columns]
+        block[(last < first[rows, None]) | (last >= behind[rows, None])] = 0.0
+        yield rows, columns, block
 
 
 def _similar(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -195,20 +253,17 @@ def _similar(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.nda
     return first, np.where(shortest <= end + 1e-9, behind, first)
 
 
-def mean_edges(windows: np.ndarray, table: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def mean_edges(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
     """Sum the edges of the moments that overlap each window with an IoU of at least 0.7, weighted by probability.
 
-    windows: (C, 2) seconds. table, edges: As for overlap_probability. Returns: (C, 3) sums of start times probability,
+    windows: (C, 2) seconds. scores, edges: As for overlap_probability. Returns: (C, 3) sums of start times probability,
     of end times probability, and of probability.
     """
-    first, behind = _similar(windows, edges)
-    probability = np.exp(table)
-    sums, ends = (np.zeros((len(table), len(table) + 1)) for _ in range(2))
-    np.cumsum(probability, axis=1, out=sums[:, 1:])
-    np.cumsum(probability * edges[1:], axis=1, out=ends[:, 1:])
-    frames = np.arange(len(table))
-    mass = sums[frames, behind] - sums[frames, first]
-    return np.stack([mass @ edges[:-1], (ends[frames, behind] - ends[frames, first]).sum(1), mass.sum(1)], 1)
+    similar = _similar_moments(windows, scores, edges)
+    sums = [
+        (block.sum(1) @ edges[rows], block.sum(0) @ edges[1:][columns], block.sum()) for rows, columns, block in similar
+    ]
+    return np.array(sums).reshape(-1, 3)
 
 
 def refined(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Decoding) -> list[Found]:

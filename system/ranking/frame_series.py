@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
+import torch.nn.functional as F
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
@@ -20,15 +20,16 @@ from data_tools.manifest import Clip
 from data_tools.moments import Moment
 from system.features.build import Features
 from system.models.embeddings import Embedded, Embeddings
-from system.models.moment_score import MomentScore, cosines_of_queries
+from system.models.moment_score import FrameWeights, MomentScore, cosines_of_queries
 from system.models.retrieval import RetrievalModel
-from system.moments.two_state import frame_posteriors, log_likelihood, moment_posteriors, raise_scores
+from system.moments.two_state import log_likelihood, posteriors, raise_scores
 from system.moments.windows import (
     MAX_FRAMES,
     By,
     Decoding,
     Found,
     Grid,
+    WindowScores,
     best_windows,
     labels_of,
     mean_edges,
@@ -42,9 +43,9 @@ from system.moments.windows import (
 # Q queries, T frames
 
 FITTED_TOGETHER = 64  # queries per part of a step
-FIT_STEPS = 200
+FIT_STEPS = 50
 REPAIR_RECORDINGS = "repair or fetch them, or make manifest and moments again without them (data_tools castella)"
-TABLE = 1 << 23  # most posteriors in memory at a time: 64 MiB in float64
+AT_ONCE = 1 << 20  # most frames of queries that are decoded together: 16 MiB per array of two states in float64
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ log = logging.getLogger(__name__)
 class FrameSeries:
     """Scores of the frames of recordings for Q queries. Each query is searched for in one recording.
 
-    values: (T,) per query, one per frame of its recording, on the CPU: the input of MomentScore.affine.
+    values: (T,) or (K, T) per query, of the frames of its recording, on the CPU: the input of MomentScore.weights.
     edges: (T + 1,) seconds per query, as Grid returns them. grids: Times of the frames, one per query.
     """
 
@@ -64,7 +65,7 @@ class FrameSeries:
     @property
     def sizes(self) -> tuple[list[int], list[str]]:
         """Two lists with a value per query: the number of frames of its recording, and a text for this recording."""
-        return [len(one) for one in self.values], [f"a recording of {edges[-1]:,.0f} s" for edges in self.edges]
+        return [one.shape[-1] for one in self.values], [f"a recording of {edges[-1]:,.0f} s" for edges in self.edges]
 
 
 class Located(NamedTuple):
@@ -97,7 +98,7 @@ def frame_series(
             "windows need one embedding per frame, but this model gives one per recording; use another model"
         )
     with torch.inference_mode():
-        values = cosines_of_queries(clips, clip_of, captions, unit_length=model.unit_length)
+        values = cosines_of_queries(score_of(model), clips, clip_of, captions)
     sizes, grid = clips.lengths.tolist(), model.grid_of(grids)
     edges = [grid.edges(size, clip.seconds or math.inf) for size, clip in zip(sizes, recordings, strict=True)]
     return FrameSeries(values, [edges[number] for number in clip_of], [grid] * len(clip_of))
@@ -112,23 +113,24 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
     """
     located: dict[int, Located] = {}
     if by == "thresholds":
+        exact = _exact(score)
         for query, (values, edges) in enumerate(zip(series.values, series.edges, strict=True)):
-            frames = _affine(score, values).sigmoid().numpy()
+            frames = exact.weights(values.double()[None]).scores[0].sigmoid().numpy()
             located[query] = Located(threshold_windows(frames, edges, decoding), edges, frames)
     else:
         require_few_frames(*series.sizes)
         unrounded = _unrounded(decoding)
-        for query, table, frames in _posteriors(score, series, decoding.heard):
+        for query, whole, frames in _posteriors(score, series, decoding.heard):
             edges = series.edges[query]
             if by == "overlap":
-                candidates = overlap_candidates(table, edges, unrounded)
-                scores = overlap_probability(candidates, table, edges)
+                candidates = overlap_candidates(whole, edges, unrounded)
+                scores = overlap_probability(candidates, whole, edges)
                 windows = overlap_windows(candidates, scores, edges[-1], unrounded)
             else:
-                best = best_windows(table, edges, unrounded)
+                best = best_windows(whole, edges, unrounded)
                 windows = [window._replace(score=math.exp(window.score)) for window in best]
             if decoding.mean_edges:
-                windows = refined(windows, mean_edges(_as_array(windows), table, edges), edges[-1], decoding)
+                windows = refined(windows, mean_edges(_as_array(windows), whole, edges), edges[-1], decoding)
             located[query] = Located(windows, edges, frames)
     return [located[query] for query in range(len(series.values))]
 
@@ -152,21 +154,21 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
     frames = [np.zeros(len(of_query) - 1) for of_query in edges]
     unrounded = _unrounded(decoding)
     for score, series in members:
-        for query, table, posteriors in _posteriors(score, series, decoding.heard):
-            chosen[query].append(overlap_candidates(table, series.edges[query], unrounded))
-            frames[query] += _resampled(posteriors, series.edges[query], edges[query]) / len(members)
+        for query, whole, inside in _posteriors(score, series, decoding.heard):
+            chosen[query].append(overlap_candidates(whole, series.edges[query], unrounded))
+            frames[query] += _resampled(inside, series.edges[query], edges[query]) / len(members)
     windows = [np.unique(np.concatenate(of_query), axis=0) for of_query in chosen]
     scores = [np.zeros(len(of_query)) for of_query in windows]
     for score, series in members:
-        for query, table, _ in _posteriors(score, series, decoding.heard):
-            scores[query] += overlap_probability(windows[query], table, series.edges[query]) / len(members)
+        for query, whole, _ in _posteriors(score, series, decoding.heard):
+            scores[query] += overlap_probability(windows[query], whole, series.edges[query]) / len(members)
     lasts = [max(series.edges[query][-1] for _, series in members) for query in range(count)]
     best = [overlap_windows(windows[query], scores[query], lasts[query], unrounded) for query in range(count)]
     if decoding.mean_edges:
         sums = [np.zeros((len(of_query), 3)) for of_query in best]
         for score, series in members:
-            for query, table, _ in _posteriors(score, series, decoding.heard):
-                sums[query] += mean_edges(_as_array(best[query]), table, series.edges[query])
+            for query, whole, _ in _posteriors(score, series, decoding.heard):
+                sums[query] += mean_edges(_as_array(best[query]), whole, series.edges[query])
         best = [refined(best[query], sums[query], lasts[query], decoding) for query in range(count)]
     return [Located(best[query], edges[query], frames[query].clip(0.0, 1.0)) for query in range(count)]
 
@@ -183,21 +185,18 @@ def _as_array(windows: Sequence[Found]) -> np.ndarray:
 
 def _posteriors(
     score: MomentScore, series: FrameSeries, heard: float | None
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[int, WindowScores, np.ndarray]]:
     """Yield three values for each query, in any order: its index, and probabilities of its windows and of its frames.
 
-    Of windows: (T, T) log probabilities that a window is one whole moment. Of frames: (T,) probabilities that a frame
-    is in a moment. heard: See Decoding.
+    Of windows: log probabilities that a window is one whole moment. Of frames: (T,) probabilities that a frame is in a
+    moment. heard: See Decoding.
     """
-    transitions = score.enter.detach().double().cpu(), score.leave.detach().double().cpu()
-    for queries, scores, lengths in _batches(score, series):
+    for queries, (scores, enter, leave), lengths in _batches(_exact(score), series):
         if heard is not None:
-            scores = raise_scores(scores, lengths, *transitions, heard)
-        tables = moment_posteriors(scores, lengths, *transitions).numpy()
-        frames = frame_posteriors(scores, lengths, *transitions).numpy()
-        for row, query in enumerate(queries):
-            size = int(lengths[row])
-            yield query, tables[row, :size, :size], frames[row, :size]
+            scores, enter = raise_scores(scores, lengths, enter, leave, heard, score.frame_share)
+        frames, begin, end = (one.numpy() for one in posteriors(scores, lengths, enter, leave))
+        for row, (query, size) in enumerate(zip(queries, lengths.tolist(), strict=True)):
+            yield query, WindowScores(begin[row, :size], end[row, :size]), frames[row, :size]
 
 
 def _resampled(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
@@ -231,61 +230,74 @@ def require_short(moments: Sequence[Moment], features: Features) -> None:
         require_few_frames([bank.rows_of(features.keys[clip]) for clip in clips], clips)
 
 
-def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+@torch.no_grad()
+def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int], FrameWeights, torch.Tensor]]:
     """Yield groups of queries with recordings of similar length, small enough for memory.
 
-    A group has three values: the indexes of its queries, the scores (B, T) of their frames in float64, and the lengths
-    (B,) in frames.
+    A group has three values: the indexes of its queries, the weights of their frames in float64, and the lengths (B,)
+    in frames. score: In float64, on the CPU.
     """
-    lengths = [len(values) for values in series.values]
+    lengths, _ = series.sizes
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     begin = 0
     for end in range(1, len(order) + 1):
-        if end == len(order) or (end + 1 - begin) * lengths[order[end]] ** 2 > TABLE:
+        if end == len(order) or (end + 1 - begin) * lengths[order[end]] > AT_ONCE:
             queries = order[begin:end]
-            scores = pad_sequence([_affine(score, series.values[query]) for query in queries], batch_first=True)
-            yield queries, scores, torch.tensor([lengths[query] for query in queries])
+            weights = score.weights(_padded([series.values[query].double() for query in queries]))
+            yield queries, weights, torch.tensor([lengths[query] for query in queries])
             begin = end
 
 
-def _affine(score: MomentScore, values: torch.Tensor) -> torch.Tensor:
-    """Convert the values of frames to scores (T,), in float64 on the CPU."""
-    scale, offset = score.scale.detach().double().cpu(), score.offset.detach().double().cpu()
-    return scale * values.double() + offset
+def _padded(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Pad values (..., T) of several queries with zeros to the longest: (Q, ..., T)."""
+    longest = max(one.shape[-1] for one in values)
+    return torch.stack([F.pad(one, (0, longest - one.shape[-1])) for one in values])
+
+
+def _exact(score: MomentScore) -> MomentScore:
+    """Return a copy of a score in float64 on the CPU, without gradients."""
+    return deepcopy(score).cpu().double().requires_grad_(False)
 
 
 def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str) -> MomentScore:
     """Fit a score's scale, offset and transitions to known moments, by their likelihood per frame.
 
-    This is for a model that has never been trained on windows. The optimizer is Adam with FIT_STEPS steps and a
-    learning rate of 0.1. It starts from the values of `score`, which does not change. moments: The moment of each query
-    of `series`. name: Name of the model, for the log. Raises KitError for moments without windows.
+    This is for a model that has never been trained on windows. Trained layers do not change. The optimizer is LBFGS
+    with a line search and at most FIT_STEPS steps, in float64. It starts from the values of `score`, which does not
+    change. moments: The moment of each query of `series`. name: Name of the model, for the log. Raises KitError for
+    moments without windows.
     """
     if blind := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(f"moment {blind} has no windows, but a fit needs known windows; name a split that has them")
-    score = deepcopy(score).cpu()
-    values = pad_sequence([values.float() for values in series.values], batch_first=True)
-    lengths = torch.tensor([len(values) for values in series.values])
-    labels = torch.zeros(values.shape, dtype=torch.bool)
+    score = _exact(score)
+    values, lengths = _padded([values.double() for values in series.values]), torch.tensor(series.sizes[0])
+    labels = torch.zeros(len(values), values.shape[-1], dtype=torch.bool)
     for row, moment, length, grid in zip(labels, moments, lengths.tolist(), series.grids, strict=True):
         row[:length] = torch.from_numpy(labels_of(moment.windows or [], length, grid))
-    parameters = list(score.parameters())
-    optimizer = torch.optim.Adam(parameters, lr=0.1)
-    for _ in range(FIT_STEPS):
+    numbers = [one.requires_grad_() for one in score.parameters() if one.dim() == 0]
+    optimizer = torch.optim.LBFGS(numbers, max_iter=FIT_STEPS, line_search_fn="strong_wolfe")
+
+    def mean_loss() -> float:
         optimizer.zero_grad()
+        total = 0.0
         for part in torch.arange(len(moments)).split(FITTED_TOGETHER):
-            scores = score.affine(values[part])
-            found = log_likelihood(scores, lengths[part], labels[part], score.enter, score.leave) / lengths[part]
-            (-found.sum() / len(moments)).backward()
-        optimizer.step()
+            scores, enter, leave = score.weights(values[part])
+            found = log_likelihood(scores, lengths[part], labels[part], enter, leave) / lengths[part]
+            loss = -found.sum() / len(moments)
+            loss.backward()
+            total += loss.item()
+        return total
+
+    optimizer.step(mean_loss)
+    score = score.float().requires_grad_(False)
     if score.scale <= 0:
         log.warning(
             "model %s: the fitted scale is not above 0, so its frames are no better than chance; leave the model out",
             name,
         )
     log.info(
-        "model %s was fitted to %s: score scale %.2f, offset %.2f; transitions enter %.2f, leave %.2f", name,
-        counted(len(moments), "moment", ","), *(one.item() for one in parameters),
+        "model %s was fitted to %s: %s", name, counted(len(moments), "moment", ","),
+        ", ".join(f"{key} {value:.2f}" for key, value in score.numbers().items()),
     )  # fmt: skip
     return score
 

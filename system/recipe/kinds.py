@@ -28,9 +28,12 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
         if ranked.fit is not None:
             yield from _check_has_moments(("rank", name, "fit"), ranked.fit, recipe)
         yield from _check_decoding(("rank", name, "decoding"), ranked.windows, ranked.decoding)
-        if recipe.model.score.kind != "moments":
+        if not recipe.model.score.finds_moments:
             hint = "for such a model use python -m system rank RUN --windows"
-            yield ("rank", name), f"moments need score moments, not {recipe.model.score.kind}; {hint}"
+            yield (
+                ("rank", name),
+                f"moments need score moments or boundary_moments, not {recipe.model.score.kind}; {hint}",
+            )
     if recipe.stages and not any(recipe.model.trains.values()):
         yield ("stages",), "the model has nothing to train; leave out the stages, or choose a trainable encoder"
         return
@@ -77,8 +80,8 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
     for part, names in (("train", stage.train.data), ("monitor", stage.monitor.data)):
         for i, name in enumerate(names):
             yield from _check_has_moments((*at, part, "data", i), name, recipe)
-    if recipe.model.score.kind != "moments":
-        yield (*at, "unit"), f"moments need score moments, not {recipe.model.score.kind}"
+    if not recipe.model.score.finds_moments:
+        yield (*at, "unit"), f"moments need score moments or boundary_moments, not {recipe.model.score.kind}"
     if stage.augment is not None:
         yield (*at, "augment"), "changes clips and captions, but not moments; set null"
 

@@ -150,7 +150,8 @@ def score_of_windows(trained: Trained) -> MomentScore:
             hint = "open the finished run without --stage and --checkpoint, or rank it again"
             log.warning("rank entry %s is fitted to %s, but the opened model is not; %s", name, entry.fit, hint)
     if fitted is not None:
-        score.load_state_dict({key: torch.tensor(value) for key, value in fitted})
+        numbers = {key: torch.tensor(value) for key, value in fitted if value is not None}
+        score.load_state_dict(score.state_dict() | numbers)
     return score
 
 

@@ -49,7 +49,7 @@ def make_moments(folder: Path, sizes: dict[str, int] | None = None) -> Path:
 @pytest.fixture
 def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits of four numbers take fewer steps; how well they fit is tested elsewhere."""
-    monkeypatch.setattr("system.ranking.frame_series.FIT_STEPS", 60)
+    monkeypatch.setattr("system.ranking.frame_series.FIT_STEPS", 15)
 
 
 def recipe(manifest: Path, folder: Path, **changes: Any) -> dict[str, Any]:

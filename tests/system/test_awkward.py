@@ -64,7 +64,7 @@ def test_moment_scores_of_mixed_lengths_match_single_recordings() -> None:
 def test_frame_cosines_use_the_recording_of_each_query(at_once: int) -> None:
     clips, captions = awkward.recordings(), awkward.sentences()
     frames = clips.values.split(list(awkward.LENGTHS))
-    found = cosines_of_queries(clips, awkward.CLIP_OF, captions, at_once)
+    found = cosines_of_queries(MomentScore(), clips, awkward.CLIP_OF, captions, at_once)
     for query, number in enumerate(awkward.CLIP_OF):
         assert torch.allclose(found[query], F.cosine_similarity(frames[number], captions.values[query], -1), atol=1e-6)
 

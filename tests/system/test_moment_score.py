@@ -49,8 +49,9 @@ def score_of(scale: float, offset: float, enter: float, leave: float) -> MomentS
 def test_moment_frame_scores_match_hand_values() -> None:
     """Cosines 1, 0 and -0.6, and 0 of a frame of zeros: 2 x cosine - 1."""
     clips = Embedded(torch.tensor([[[3.0, 0], [0, 5], [-3, 4], [0, 0]]]), torch.tensor([4]))
-    scores, lengths = score_of(2, -1, 0, 0).frames(clips, Embedded(torch.tensor([[7.0, 0]])))
-    assert scores[0].tolist() == pytest.approx([1.0, -1.0, -2.2, -1.0])
+    score = score_of(2, -1, 0, 0)
+    cosines, lengths = score.cosines(clips, Embedded(torch.tensor([[7.0, 0]])))
+    assert score.weights(cosines).scores[0].tolist() == pytest.approx([1.0, -1.0, -2.2, -1.0])
     assert lengths.tolist() == [4]
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from window_tables import Table, as_scores, moment_posteriors
 
-from system.moments.two_state import moment_posteriors
-from system.moments.windows import Decoding, Found, Grid, best_windows, iou, labels_of, threshold_windows
+from system.moments.two_state import posteriors
+from system.moments.windows import Decoding, Found, Grid, WindowScores, best_windows, iou, labels_of, threshold_windows
 
 SECOND = Grid(hop=1.0, first=0.5)
 PLAIN = Decoding()
@@ -39,11 +40,11 @@ def test_frame_labels_match_hand_values(windows: list[tuple[float, float]], expe
     assert labels_of(windows, 5, SECOND).astype(int).tolist() == expected
 
 
-def table_of(size: int, scores: dict[tuple[int, int], float]) -> np.ndarray:
+def table_of(size: int, scores: dict[tuple[int, int], float]) -> Table:
     table = np.full((size, size), -np.inf)
     for place, score in scores.items():
         table[place] = score
-    return table
+    return as_scores(table)
 
 
 def test_windows_that_overlap_a_better_one_are_left_out() -> None:
@@ -65,7 +66,8 @@ def test_best_windows_search_beyond_the_first_candidates() -> None:
 
 
 def test_window_edges_are_rounded_to_four_digits() -> None:
-    assert best_windows(np.zeros((1, 1)), np.array([0.12344, 1.98766]), PLAIN) == [Found(0.1234, 1.9877, 0.0)]
+    found = best_windows(table_of(1, {(0, 0): 0.0}), np.array([0.12344, 1.98766]), PLAIN)
+    assert found == [Found(0.1234, 1.9877, 0.0)]
 
 
 def test_rounded_windows_have_length_and_stay_in_the_recording() -> None:
@@ -76,7 +78,7 @@ def test_rounded_windows_have_length_and_stay_in_the_recording() -> None:
     assert [one[:2] for one in best_windows(table_of(25, {(24, 24): 0.0}), edges, whole)] == [(9, 10)]
     assert [one[:2] for one in best_windows(table_of(25, {(6, 11): 0.0}), edges, whole)] == [(2, 5)]
     assert [one[:2] for one in best_windows(table_of(25, {(6, 11): 0.0}), edges, PLAIN)] == [(2.4, 4.8)]
-    with pytest.raises(ValueError, match="no score in the table is finite"):
+    with pytest.raises(ValueError, match="no score is finite"):
         best_windows(table_of(25, {}), edges, PLAIN)
 
 
@@ -95,16 +97,19 @@ def slow_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> li
     return found
 
 
-@pytest.mark.parametrize("frames", [1, 2, 7, 40, 80])
+@pytest.mark.parametrize("frames", [1, 2, 7, 40, 80, 400])
 @pytest.mark.parametrize("max_iou", [0.0, 0.3, 0.6])
 def test_best_windows_match_slow_search(frames: int, max_iou: float) -> None:
-    """Best windows of 80 frames without overlap are beyond the first candidates."""
+    """Best windows of 80 frames without overlap are beyond the first candidates, 400 frames beyond the first rows."""
     generator = torch.Generator().manual_seed(frames)
     for scale in (0.3, 3.0):
         scores = torch.randn(1, frames, dtype=torch.float64, generator=generator) * scale
-        table = moment_posteriors(scores, torch.tensor([frames]), *torch.tensor([-2.0, -2.0]))[0].numpy()
+        asked = scores, torch.tensor([frames]), *torch.tensor([-2.0, -2.0])
+        table = moment_posteriors(*asked)[0].numpy()
+        _, begin, end = posteriors(*asked)
         edges, decoding = Grid(0.5, 0.25).edges(frames, frames / 2), Decoding(max_iou=max_iou)
-        assert best_windows(table, edges, decoding) == slow_windows(table, edges, decoding)
+        found = best_windows(WindowScores(begin[0].numpy(), end[0].numpy()), edges, decoding)
+        assert found == slow_windows(table, edges, decoding)
 
 
 def test_threshold_windows_match_hand_values() -> None:
@@ -168,8 +173,8 @@ def test_window_rounded_to_no_length_becomes_its_middle_second(
 
 
 def test_rounded_edges_have_no_float_noise() -> None:
-    table = np.log(np.full((3, 3), 0.1))
-    found = best_windows(table, np.array([0.0, 0.11, 0.29, 0.71]), Decoding(round_to=0.1, max_iou=1.0))
+    same = WindowScores(np.zeros(3), np.zeros(3))
+    found = best_windows(same, np.array([0.0, 0.11, 0.29, 0.71]), Decoding(round_to=0.1, max_iou=1.0))
     assert {(window.start, window.end) for window in found} == {
         (0.0, 0.1), (0.0, 0.3), (0.0, 0.7), (0.1, 0.3), (0.1, 0.7), (0.3, 0.7)
     }  # fmt: skip

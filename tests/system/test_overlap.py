@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from window_tables import as_scores
 
 from data_tools.errors import KitError
 from data_tools.moments import Moment
@@ -48,7 +49,7 @@ class TestSeveral:
         table[1, 2], table[0, 2], table[0, 3], table[3, 3] = np.log([0.4, 0.2, 0.3, 0.1])
         asked = np.array([[1.0, 3.0], [0.0, 3.0], [0.0, 4.0], [3.0, 4.0], [0.8, 3.0], [0.5, 1.0]])
         expected = [0.4, 0.2 + 0.3, 0.2 + 0.3, 0.1, 0.4 + 0.2, 0.0]
-        assert overlap_probability(asked, table, np.arange(5.0)) == pytest.approx(expected)
+        assert overlap_probability(asked, as_scores(table), np.arange(5.0)) == pytest.approx(expected)
 
     @pytest.mark.parametrize("seed", range(4))
     def test_overlap_probability_matches_sum_over_all_windows(self, seed: int) -> None:
@@ -67,7 +68,8 @@ class TestSeveral:
                     moment = np.array([[edges[i], edges[j + 1]]])
                     if edges[j + 1] > edges[i] and inside[1] > inside[0] and iou(moment, inside)[0] >= IOU - 1e-9:
                         expected += np.exp(table[i, j])
-            assert overlap_probability(window[None], table, edges)[0] == pytest.approx(min(expected, 1.0), abs=1e-9)
+            (found,) = overlap_probability(window[None], as_scores(table), edges)
+            assert found == pytest.approx(min(expected, 1.0), abs=1e-9)
 
     def test_moment_at_the_end_with_zero_width_frames_is_found(self) -> None:
         """61 frames of 1 s in 60 s, as the published frames of Clotho-Moment may be."""
@@ -104,7 +106,7 @@ class TestSeveral:
         table = np.full((60, 60), -np.inf)
         for n in range(15):
             table[4 * n, 4 * n + 1] = -1.0 - n / 10
-        found = overlap_candidates(table, np.arange(61.0), Decoding())
+        found = overlap_candidates(as_scores(table), np.arange(61.0), Decoding())
         assert len(found) == 15
 
     def test_combined_windows_reach_the_end_of_the_model_that_covers_most_time(self) -> None:
@@ -199,7 +201,7 @@ def test_mean_edges_match_hand_values() -> None:
     table = np.full((4, 4), -np.inf)
     table[1, 3], table[0, 3], table[1, 2] = np.log([0.3, 0.1, 0.5])
     edges = np.arange(5.0)
-    sums = mean_edges(np.array([[1.0, 4.0], [3.0, 4.0]]), table, edges)
+    sums = mean_edges(np.array([[1.0, 4.0], [3.0, 4.0]]), as_scores(table), edges)
     assert sums.tolist() == [pytest.approx([0.3 * 1 + 0.1 * 0, 0.4 * 4, 0.4]), pytest.approx([0, 0, 0])]
     chosen = [Found(1.0, 4.0, 0.9), Found(3.0, 4.0, 0.2)]
     assert refined(chosen, sums, 4.0, Decoding()) == [Found(0.75, 4.0, 0.9), Found(3.0, 4.0, 0.2)]
@@ -213,7 +215,7 @@ def test_mean_edges_match_sum_over_all_windows(seed: int) -> None:
     edges = np.concatenate([[0.0], rng.uniform(0.2, 2.0, 9).cumsum()])
     table = np.where(np.triu(np.ones((9, 9))) > 0, np.log(rng.uniform(0, 0.02, (9, 9))), -np.inf)
     asked = np.array([sorted(rng.choice(edges, 2, replace=False)) for _ in range(15)])
-    for window, found in zip(asked, mean_edges(asked, table, edges), strict=True):
+    for window, found in zip(asked, mean_edges(asked, as_scores(table), edges), strict=True):
         expected = np.zeros(3)
         for i in range(9):
             for j in range(i, 9):

@@ -5,12 +5,11 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 import torch
+from window_tables import frame_posteriors, moment_posteriors
 
 from system.moments.two_state import (
-    frame_posteriors,
     log_likelihood,
     log_partition,
-    moment_posteriors,
     raise_scores,
 )
 
@@ -71,7 +70,7 @@ def test_raised_scores_make_a_moment_just_as_probable_as_asked(frames: int, prob
     enter, leave = rng.normal(size=2)
     scores = np.stack([rng.normal(size=frames) - 6, rng.normal(size=frames) + 9])
     settings = torch.tensor([frames, frames]), tensor(enter)[0], tensor(leave)[0]
-    raised = raise_scores(torch.from_numpy(scores), *settings, probability).numpy()
+    raised = raise_scores(torch.from_numpy(scores), *settings, probability)[0].numpy()
     for before, after in zip(scores, raised, strict=True):
         rise = after - before
         assert np.ptp(rise) < 1e-12
@@ -92,9 +91,10 @@ def test_raised_scores_rise_with_the_probability_and_ignore_padding() -> None:
     lengths = torch.tensor([3, 4])
     rises = []
     for probability in (0.2, 0.5, 0.9, 0.999):
-        raised = raise_scores(scores, lengths, *tensor(-1, -1), probability)
+        raised, enter = raise_scores(scores, lengths, *tensor(-1, -1), probability)
+        assert enter == -1
         rises.append((raised - scores)[:, 0])
-        alone = raise_scores(scores[:1, :3], lengths[:1], *tensor(-1, -1), probability)
+        alone, _ = raise_scores(scores[:1, :3], lengths[:1], *tensor(-1, -1), probability)
         assert torch.equal(raised[0, :3], alone[0])
     assert all((after > before).all() for before, after in pairwise(rises))
 

@@ -1,0 +1,96 @@
+"""A run whose transitions depend on frames and the sentence, from training to the page."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import tiny_moments
+import torch
+from several import together
+from threads import one_thread  # noqa: F401  a fixture
+from trainings import lines, weights
+
+from data_tools.manifest import read_manifest
+from data_tools.moments import read_moments
+from submission.runs.record import RunResult
+from system.__main__ import main
+from system.runs.open import open_trained
+from system.runs.rankers import clips_to_rank, open_ranker
+from system.serve.search import Search, SearchQuery
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def boundary_recipe(manifest: Path, folder: Path) -> Path:
+    decoding = {"heard": 0.99, "mean_edges": True}
+    made = tiny_moments.recipe(manifest, folder, epochs=2, steps_per_epoch=12)
+    made["model"]["score"] = {"kind": "boundary_moments"}
+    made["stages"]["only"]["monitor"] |= {"windows": "overlap", "decoding": decoding}
+    made["rank"] = {"heard": made["rank"]["posterior"] | {"windows": "overlap", "decoding": decoding}}
+    return tiny.write_recipe(folder / "r.yaml", made)
+
+
+def answers(path: Path) -> dict[str, np.ndarray]:
+    """Windows (W, 3) by query id, with their scores."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {line["qid"]: np.array(line["pred_relevant_windows"]) for line in lines}
+
+
+@pytest.fixture(scope="module")
+def run(moments_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("boundaries")
+    assert main(["run", str(boundary_recipe(moments_manifest, folder)), "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def test_boundary_layers_are_trained(run: Path) -> None:
+    """All numbers and the layer have moved from their start."""
+    score = open_trained(run).model.moments
+    start = {"scale": 10.0, "offset": -3.0, "enter": -2.0, "leave": -2.0, "rate": 1.0}
+    assert score.numbers().keys() == start.keys()
+    assert all(abs(value - start[name]) > 1e-4 for name, value in score.numbers().items())
+
+
+def test_run_and_its_export_find_the_same_windows_again(run: Path, moments_manifest: Path, tmp_path: Path) -> None:
+    asked = ["--audio", str(moments_manifest), "--moments", str(moments_manifest.parent / "moments.jsonl")]
+    asked += ["--split", "evaluation", "--windows", "--cache", str(tmp_path / "cache")]
+    expected = (run / "scores" / "heard.windows.jsonl").read_bytes()
+    assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
+    for model in (run, tmp_path / "exported"):
+        assert main(["rank", str(model), *asked, "--out", str(tmp_path / "w.jsonl")]) == 0
+        assert (tmp_path / "w.jsonl").read_bytes() == expected
+    assert main(["rank", str(run), *asked, "--heard", "0", "--out", str(tmp_path / "plain.jsonl")]) == 0
+    assert (tmp_path / "plain.jsonl").read_bytes() != expected
+
+
+def test_page_finds_the_windows_of_the_run(run: Path, moments_manifest: Path, tmp_path: Path) -> None:
+    """Every answer's recording is among the hits, with the windows of the run's file to rounding."""
+    ranker = open_ranker(run, cache=tmp_path / "cache", with_windows=True)
+    pool = ranker.open(clips_to_rank(run, None))
+    search = Search(ranker, pool)
+    result = RunResult.model_validate_json((run / "result.json").read_text()).moments["heard"]
+    names = {clip.id: clip.file_name for clip in read_manifest(moments_manifest)}
+    moments = {one.id: one for one in read_moments(moments_manifest.parent / "moments.jsonl")}
+    for qid, windows in answers(Path(result.windows)).items():
+        (found,) = search.answer([SearchQuery(moments[qid].text, len(pool.clips))])
+        (hit,) = [hit for hit in found.hits or [] if pool.clips[hit.row].file_name == names[moments[qid].clip]]
+        assert hit.located is not None
+        assert np.abs(np.array(hit.located.windows) - windows).max() < 2e-4
+
+
+@pytest.mark.slow
+def test_boundary_training_with_two_processes_matches_one_process(
+    run: Path, moments_manifest: Path, tmp_path: Path
+) -> None:
+    """Equal to rounding. Losses above 100 let it grow from step to step, with constant transitions as well."""
+    done = together(2, [["run", boundary_recipe(moments_manifest, tmp_path), "--out", tmp_path / "two"]], tmp_path)
+    assert done.returncode == 0, done.stderr
+    before, after = (lines(folder) for folder in (run, tmp_path / "two"))
+    assert [one["loss"] for one in after] == pytest.approx([one["loss"] for one in before], rel=1e-5)
+    expected, found = (weights(folder, "only") for folder in (run, tmp_path / "two"))
+    assert (found - expected).norm() <= 1e-4 * expected.norm()
+    one, two = (answers(folder / "scores" / "heard.windows.jsonl") for folder in (run, tmp_path / "two"))
+    assert max(np.abs(two[qid][0] - windows[0]).max() for qid, windows in one.items()) < 1e-3

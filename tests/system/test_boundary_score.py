@@ -1,0 +1,165 @@
+"""Transitions that depend on frames and the sentence, against all labellings one after the other."""
+
+import math
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from window_tables import frame_posteriors, moment_posteriors
+
+from data_tools.moments import Moment
+from system.models.boundary_score import BoundaryScore
+from system.models.embeddings import Embedded, Ragged
+from system.moments.two_state import (
+    log_likelihood,
+    log_partition,
+    raise_scores,
+)
+from system.moments.windows import Grid
+from system.ranking.frame_series import FrameSeries, fitted_score
+
+# The chain of one recording: scores, enter, leave, each (T,) float64
+Chain = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def chain(frames: int) -> Chain:
+    scores, enter, leave = np.random.default_rng(frames).normal(size=(3, frames)) * 2
+    return scores, enter, leave
+
+
+def weights_of(scores: np.ndarray, enter: np.ndarray, leave: np.ndarray) -> dict[tuple[int, ...], float]:
+    """Weight of every labelling, from the definition: index t is the step from frame t - 1 to frame t."""
+    weights = {}
+    for labels in product((0, 1), repeat=len(scores)):
+        total = float(np.dot(scores, labels))
+        for t, (before, after) in enumerate(pairwise(labels), 1):
+            total += enter[t] * (after > before) + leave[t] * (after < before)
+        weights[labels] = math.exp(total)
+    return weights
+
+
+def as_batch(*arrays: np.ndarray, padding: int = 3) -> tuple[torch.Tensor, ...]:
+    """Arrays (T,) of one recording as rows (1, T + padding), with large values after the end, and its length."""
+    scores, enter, leave = (F.pad(torch.from_numpy(one)[None], (0, padding), value=90.0) for one in arrays)
+    return scores, torch.tensor([len(arrays[0])]), enter, leave
+
+
+@pytest.mark.parametrize("frames", range(1, 9))
+def test_changing_transitions_match_sum_over_all_labellings(frames: int) -> None:
+    weights = weights_of(*chain(frames))
+    total = sum(weights.values())
+    scores, lengths, enter, leave = as_batch(*chain(frames))
+    assert float(log_partition(scores, lengths, enter, leave)) == pytest.approx(math.log(total), rel=1e-12)
+    table, inside = np.zeros((frames, frames)), np.zeros(frames)
+    for labels, value in weights.items():
+        chosen = F.pad(torch.tensor([labels], dtype=torch.bool), (0, scores.shape[1] - frames))
+        found = log_likelihood(scores, lengths, chosen, enter, leave)
+        assert float(found) == pytest.approx(math.log(value / total), abs=1e-9)
+        inside += np.array(labels) * value / total
+        changes = np.diff([0, *labels, 0])
+        for first, behind in zip(np.flatnonzero(changes == 1), np.flatnonzero(changes == -1), strict=True):
+            table[first, behind - 1] += value / total
+    posteriors = moment_posteriors(scores, lengths, enter, leave)[0, :frames, :frames]
+    assert np.abs(posteriors.exp().numpy() - table).max() < 1e-9
+    assert np.abs(frame_posteriors(scores, lengths, enter, leave)[0, :frames].numpy() - inside).max() < 1e-9
+
+
+def test_equal_changing_transitions_match_numbers() -> None:
+    scores, lengths = torch.randn(3, 6, dtype=torch.float64), torch.tensor([6, 4, 1])
+    numbers = torch.tensor(-1.5, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
+    rows = [one.expand(3, 6) for one in numbers]
+    for function in (log_partition, frame_posteriors, moment_posteriors):
+        torch.testing.assert_close(function(scores, lengths, *rows), function(scores, lengths, *numbers))
+
+
+def test_gradient_of_changing_transitions_is_correct() -> None:
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(3, 6, dtype=torch.float64, generator=generator, requires_grad=True) for _ in range(3)]
+    lengths, labels = torch.tensor([6, 4, 1]), torch.rand(3, 6, generator=generator) < 0.5
+    assert torch.autograd.gradcheck(lambda s, a, c: log_likelihood(s, lengths, labels, a, c), given)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("frames", [2, 5, 8])
+def test_rise_is_shared_between_frames_and_entering(frames: int, share: float) -> None:
+    """The probability of any moment, by all labellings, is the wanted one."""
+    scores, enter, leave = chain(frames)
+    scores = scores - 8
+    given = as_batch(scores, enter, leave)
+    more, entered = (one[0, :frames].numpy() for one in raise_scores(*given, 0.9, share))
+    rises = np.concatenate([more - scores, entered - enter])
+    d = rises[0] / share if share else rises[-1]
+    assert d > 1
+    assert rises == pytest.approx([share * d] * frames + [(1 - share) * d] * frames, abs=1e-9)
+    weights = weights_of(more, entered, leave)
+    assert 1 - 1 / sum(weights.values()) == pytest.approx(0.9, abs=1e-6)
+
+
+def test_number_of_entering_is_raised_for_each_recording() -> None:
+    """Two recordings of different scores get different rises."""
+    scores = torch.tensor([[-3.0, -4.0], [-9.0, -9.0]])
+    more, entered = raise_scores(scores, torch.tensor([2, 2]), torch.tensor(-1.0), torch.tensor(-1.0), 0.9, 0.5)
+    assert entered.shape == scores.shape
+    assert torch.allclose(more - scores, entered + 1)
+    assert (entered[1] > entered[0] + 1).all()
+
+
+def test_boundary_weights_match_hand_values() -> None:
+    """W gives the change of frames for entering, and their sum for leaving; frame 0 has a frame of zeros before it."""
+    score = BoundaryScore(2)
+    with torch.no_grad():
+        score.changes.weight.copy_(torch.eye(4))
+        score.changes.bias.zero_()
+        score.rate.fill_(0.5)
+    clips = Embedded(torch.tensor([[[1.0, 0], [1, 2], [-2, 2]]]), torch.tensor([3]))
+    cosines, lengths = score.cosines(clips, Embedded(torch.tensor([[0.0, 9]])))
+    weights = score.weights(cosines)
+    assert lengths.tolist() == [3]
+    frames = [0, 2 / math.sqrt(5), 1 / math.sqrt(2)]
+    assert weights.scores[0].tolist() == pytest.approx([10 * one - 3 for one in frames], abs=1e-5)
+    entering = [0, 1, 0]  # changes (1, 0), (0, 2), (-3, 0)
+    assert weights.enter[0].tolist() == pytest.approx([2.5 * one - 2 for one in entering], abs=1e-5)
+    leaving = [0, 2 / math.sqrt(8), 4 / math.sqrt(17)]  # sums (1, 0), (2, 2), (-1, 4)
+    assert weights.leave[0].tolist() == pytest.approx([2.5 * one - 2 for one in leaving], abs=1e-5)
+
+
+def test_clip_score_with_boundaries_is_the_log_odds_of_any_moment() -> None:
+    torch.manual_seed(0)
+    score = BoundaryScore(6)
+    clips, captions = Embedded(torch.randn(2, 5, 6), torch.tensor([5, 3])), Embedded(torch.randn(3, 6))
+    with torch.inference_mode():
+        found = score(clips, captions)
+        ragged = Ragged(torch.cat([clips.values[0], clips.values[1, :3]]), clips.lengths)
+        assert torch.allclose(score(ragged, captions), found, atol=1e-5)
+        for row, length in enumerate([5, 3]):
+            alone = Embedded(clips.values[row : row + 1, :length], torch.tensor([length]))
+            for column in range(3):
+                weights = score.weights(score.cosines(alone, captions.rows([column]))[0])
+                total = sum(weights_of(*(one[0].double().numpy() for one in weights)).values())
+                assert float(found[row, column]) == pytest.approx(math.log(total - 1), abs=1e-3)
+
+
+def test_fit_of_a_boundary_score_changes_numbers_and_keeps_layers() -> None:
+    """Cosines of entering and leaving are high where moments begin and end, so that the fitted factor is above 0."""
+    torch.manual_seed(0)
+    score, grid = BoundaryScore(2), Grid(1.0, 0.5)
+    layer = score.changes.weight.clone()
+    values, moments = [], []
+    for number in range(20):
+        start, size = 2 + number % 5, 12 + number % 3
+        rows = 0.3 * torch.randn(3, size)
+        rows[0, start : start + 4] += 0.3
+        rows[1, start] += 0.6
+        rows[2, start + 4] += 0.6
+        values.append(rows)
+        moments.append(Moment(id=str(number), text="?", clip="c", windows=[(float(start), float(start + 4))]))
+    series = FrameSeries(values, [grid.edges(one.shape[1], 20.0) for one in values], [grid] * 20)
+    fitted = fitted_score(score, series, moments, "a model")
+    assert isinstance(fitted, BoundaryScore)
+    assert fitted.numbers().keys() == {"scale", "offset", "enter", "leave", "rate"}
+    assert fitted.numbers()["rate"] > 0.1
+    assert fitted.numbers()["scale"] > 1
+    assert torch.equal(fitted.changes.weight, layer)
+    assert score.numbers() == pytest.approx({"scale": 10, "offset": -3, "enter": -2, "leave": -2, "rate": 1})
