@@ -52,8 +52,8 @@ def read_castella(
 
     Args:
         root: Folder with <name>_{train,val,test}_release.jsonl, or with json/en/{train,val,test}.json, which is used
-            for splits without a release. Queries without windows, in a file whose name contains no split, form the
-            split blind.
+            for splits without a release. Files of `scenes --moments`, <split>_release.jsonl, can be read too.
+            Queries without windows, in a file whose name contains no split, form the split blind.
         audio: Folder with the audio (default: root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a); or
             with tar or zip files that contain it.
         suffixes: Suffixes of the audio files; FEATURES for a folder of published features. Such a folder has one file
@@ -102,7 +102,10 @@ def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
         annotations = read_annotations(path)
         name = SPLIT_OF_NAME.search(path.stem)
         if not annotations.is_blind and not name:
-            raise DataError(f"{path}: the file name states no split; rename it to end in _train, _val or _test")
+            raise DataError(
+                f"{path}: the file name states no split; rename it to end in _train, _val or _test, or in "
+                "_development, _validation or _evaluation"
+            )
         if annotations.is_blind and name:
             problem = f"no query has relevant_windows, which the split {name[1]} in the file name needs"
             raise DataError(f"{path}: {problem}; add them, or rename the file if it is a blind list")

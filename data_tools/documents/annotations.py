@@ -49,7 +49,10 @@ DONE = {
     NO_SECONDS: "windows are kept unchanged",
 }
 KEPT = "kept as published, since it is scored"  # in val and test, for windows past a recording's end
-SPLIT_OF_NAME = re.compile(r"(?:^|_)(train|val|test)(?:_release)?$")  # of a file, without its suffix
+SPLIT_OF_NAME = re.compile(  # in a file's name without its suffix
+    r"(?:^|_)(train|val|test|development|validation|evaluation)(?:_release)?$"
+)
+TRAINED = ("train", "development")  # splits whose windows are not scored
 _SAID = {
     NO_LENGTH: "has no length",
     REVERSED: "ends before it starts",
@@ -139,7 +142,7 @@ def read_annotations(path: Path) -> Annotations:
     lengths that are not numbers above 0, windows that are not two numbers, and windows in some lines only.
     """
     split = SPLIT_OF_NAME.search(path.stem)
-    annotations = Annotations(is_scored=split is not None and split[1] != "train")
+    annotations = Annotations(is_scored=split is not None and split[1] not in TRAINED)
     lines: dict[str, str] = {}
     for where, content in _items(path) if path.suffix == ".json" else _lines(path):
         _read_one(annotations, content, where, f"{path}, {where}", lines)

@@ -269,6 +269,17 @@ def test_invalid_lines_of_a_castella_release_are_refused(tmp_path: Path, before:
         read_castella(tmp_path)
 
 
+def test_split_names_of_the_kit_are_read(tmp_path: Path) -> None:
+    """As `scenes --moments` names its files. Only windows that are scored are left as published."""
+    for split in ("development", "validation", "evaluation"):
+        lines = release(tmp_path / f"{split}_release.jsonl").read_text()
+        (tmp_path / f"{split}_release.jsonl").write_text(lines.replace("67AE9ZKvECs", f"{split}_67"))
+    found = read_castella(tmp_path, keep_missing=True)
+    assert {clip.split for clip in found.clips} == {"development", "validation", "evaluation"}
+    done = {path.stem: {fault.done for of, fault in found.faults if of == path} for path in found.files}
+    assert done["validation_release"] == done["evaluation_release"] != done["development_release"]
+
+
 def test_folders_without_castella_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
     assert "contains no queries in CASTELLA's format" in failure(capsys, *argv)
