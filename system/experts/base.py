@@ -7,8 +7,9 @@ import functools
 import hashlib
 import json
 import logging
+import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, get_args
 
@@ -37,6 +38,7 @@ def _sha256(path: Path, size: int, changed: int) -> str:
     return sha256_of(path)
 
 
+READ_FILES = 20  # most files of a source that are checked
 SHOWN_DIGITS = 12  # of a checksum, in a message
 
 
@@ -256,3 +258,13 @@ class PublishedWeights(ExpertSettings):
     def published_addresses(self) -> dict[str, str]:
         """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
         return {"weights": self.address}
+
+
+def some_file_faults(expert: ExpertSettings, clips: Sequence[Clip]) -> tuple[list[tuple[bool, str]], bool]:
+    """Return the faults of some clips' files, see ExpertSettings.file_fault, and whether all of several files have one.
+
+    Files that all have a fault show that a setting is wrong, such as the hop of frames.
+    """
+    some = clips[:: max(1, math.ceil(len(clips) / READ_FILES))]
+    found = [fault for clip in some if (fault := expert.file_fault(clip))]
+    return found, len(found) == len(some) > 1

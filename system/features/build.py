@@ -22,7 +22,7 @@ from data_tools.cli import SHOWN, counted, each, progress, ranks
 from data_tools.embeddings import Vectors
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from system.experts.base import Device, ExpertSettings, Frames
+from system.experts.base import Device, ExpertSettings, Frames, some_file_faults
 from system.experts.embedding_file import EmbeddingFile
 from system.experts.waveform import Waveform
 from system.features.bank import Bank, open_bank
@@ -182,6 +182,10 @@ def build_features(
 
     if len(experts) == 1 and isinstance(expert := next(iter(experts.values())), EmbeddingFile):
         return _from_embeddings(clips, next(iter(experts)), expert, strict)
+    for name, expert in experts.items():
+        faults, in_all = some_file_faults(expert, list(clips))
+        if in_all:
+            raise KitError(f"expert {name}: none of {len(faults)} checked files fits, first {faults[0][1]}")
     if not any(isinstance(expert, Waveform) for expert in experts.values()):
         waveforms = "bank"
     if waveforms == "auto":

@@ -13,6 +13,7 @@ from data_tools.datasets.download import cure_of
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, in_split, read_manifest
 from data_tools.moments import read_moments
+from system.experts.base import some_file_faults
 from system.plan.content import Content
 from system.plan.estimates import Estimates
 from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, Row
@@ -20,7 +21,6 @@ from system.plan.machine import GIB
 from system.recipe import schema
 from system.recipe.manifests import few_clips, input_paths
 
-READ_FILES = 20  # most files of a source that are read
 CHECKED_FILES = 1000  # most audio files of a source that are checked
 
 
@@ -136,9 +136,9 @@ def file_problems(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterat
             yield Problem(MISTAKE, f"text, data {source}", unknown)
     for name, expert in recipe.model.audio.experts.items():
         for source, content in contents.items():
-            some = content.clips[:: max(1, math.ceil(len(content.clips) / READ_FILES))]
-            found = [fault for clip in some if (fault := expert.file_fault(clip))]
-            for is_certain, text in dict(reversed(found)).items():  # the first of each
+            found, in_all = some_file_faults(expert, content.clips)
+            first = {True: found[0][1]} if in_all else dict(reversed(found))  # the first of each kind
+            for is_certain, text in first.items():
                 yield Problem(MISTAKE if is_certain else WARNING, f"expert {name}, data {source}", text)
 
 

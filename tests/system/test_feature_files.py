@@ -13,6 +13,7 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.__main__ import main as data_tools
 from data_tools.audio.read import AudioError
+from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
 from submission.package.meta import count_parameters, external_addresses, frozen_experts
@@ -196,3 +197,22 @@ def test_frames_of_another_length_than_the_recording_are_reported(
         "-test_00.npz: 10 s of frames, but 30 s in the manifest",
         "-test_02.npz: 34 s of frames, but 30 s in the manifest",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hop_seconds": 0.5}, "15.00 s of frames by `hop_seconds` 0.5, but its recording has 30.00 s"),
+        ({"values": VALUES + 1}, f"its frames have {VALUES} values, but the expert's setting `values` is {VALUES + 1}"),
+    ],
+)
+def test_settings_that_no_file_fits_are_one_error_before_training(
+    published: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], said: str
+) -> None:
+    clips = [clip for clip in read_manifest(made(published)) if clip.split == "test"]
+    with pytest.raises(KitError, match=r"expert msclap: none of 6 checked files fits, first .*-test_00.npz: ") as error:
+        build_features(clips, {"msclap": EXPERT.model_copy(update=changes)}, tmp_path / "banks")
+    assert said in str(error.value)
+    assert not caplog.records
+    one = build_features(clips[:1], {"msclap": EXPERT.model_copy(update=changes)}, tmp_path / "banks")
+    assert len(one.keys) == ("values" not in changes), "of a lone file it may be the file that is wrong"

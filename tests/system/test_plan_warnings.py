@@ -76,8 +76,19 @@ def test_files_of_frames_that_do_not_fit_are_named_once_per_source(
     content["model"]["audio"]["experts"] = {"clap": expert}
     text = plan(loaded(tmp_path, content))
     assert text.count("expert clap, data ") == (0 if expected is None else 3)
-    assert ("WARNING  expert clap" in text) == ("hop_seconds" in changes)
+    assert "WARNING  expert clap" not in text, "what is wrong with all files is a wrong setting"
     assert expected is None or expected in text
+
+
+def test_files_of_another_length_are_a_warning_if_others_fit(frames: Path, tmp_path: Path) -> None:
+    content = tiny_moments.recipe(frames, tmp_path)
+    expert = {"kind": "feature_files", "values": 4, "hop_seconds": 1.0, "model": "MS-CLAP"}
+    content["model"]["audio"]["experts"] = {"clap": expert}
+    np.savez(tmp_path / "3.npz", features=np.ones((15, 4), np.float32))
+    text = plan(loaded(tmp_path, content))
+    assert text.count("expert clap, data ") == 1
+    assert "WARNING  expert clap" in text
+    assert "3.npz: 15.00 s of frames by `hop_seconds` 1, but its recording has 30.00 s; correct" in text
 
 
 @pytest.mark.parametrize("dim", [384, 512])
