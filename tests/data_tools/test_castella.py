@@ -270,7 +270,7 @@ def test_invalid_lines_of_a_castella_release_are_refused(tmp_path: Path, before:
 
 
 def test_split_names_of_the_kit_are_read(tmp_path: Path) -> None:
-    """As `scenes --moments` names its files. Only windows that are scored are left as published."""
+    """`scenes --moments` names its files so. Only windows that are scored are left as published."""
     for split in ("development", "validation", "evaluation"):
         lines = release(tmp_path / f"{split}_release.jsonl").read_text()
         (tmp_path / f"{split}_release.jsonl").write_text(lines.replace("67AE9ZKvECs", f"{split}_67"))

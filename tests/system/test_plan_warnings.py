@@ -76,7 +76,7 @@ def test_files_of_frames_that_do_not_fit_are_named_once_per_source(
     content["model"]["audio"]["experts"] = {"clap": expert}
     text = plan(loaded(tmp_path, content))
     assert text.count("expert clap, data ") == (0 if expected is None else 3)
-    assert "WARNING  expert clap" not in text, "what is wrong with all files is a wrong setting"
+    assert "WARNING  expert clap" not in text, "if no file fits, a setting is wrong"
     assert expected is None or expected in text
 
 
