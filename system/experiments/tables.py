@@ -8,7 +8,7 @@ import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -208,10 +208,9 @@ class StudyTable:
         return ["cell", "data", "seeds", "clips", *validation, *self.columns, f"p of {self.primary}", *self.facts]
 
     def _validation_cell(self, row: StudyRow, metric: str) -> str:
-        """Format mean and spread of a validation metric, not in per cent, since a loss is no share."""
+        """Format mean and spread of a validation metric in the table's unit; a loss is never in per cent."""
         values = row.validation_values(metric)
-        spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-        return f"{statistics.mean(values):.4f}{spread}" if values else ""
+        return replace(self, percent=self.percent and metric != "loss").mean_and_spread(values)
 
     def _lines(self, bold: str) -> list[list[str]]:
         """Return the cells of the study's table as text, row by row.

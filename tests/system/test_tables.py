@@ -70,7 +70,7 @@ def test_study_table_has_validation_columns_before_test_columns() -> None:
     lines = table.markdown().splitlines()
     assert lines[0].startswith("| cell | data | seeds | clips | validation loss | validation mAP@10 | T2A mAP@10 |")
     assert lines[2].startswith("| bad | evaluation | 2 | 9 | -2.0000 ± 0.7071 |  | 25.0 ± 0.0 |")
-    assert lines[3].startswith("| good_one | evaluation | 2 | 9 |  | 0.3750 ± 0.1768 | **62.5 ± 17.7** |")
+    assert lines[3].startswith("| good_one | evaluation | 2 | 9 |  | 37.5 ± 17.7 | **62.5 ± 17.7** |")
     assert lines[4].startswith("| good_one, paper |  |  |  |  |  | 0.7 |")
     assert {len(line.split("|")) for line in lines[:5]} == {len(lines[0].split("|"))}
     assert "is choosing on the test set" in table.markdown()
