@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, Strict
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, Strict, model_serializer
 
 from data_tools.cli import counted
 from data_tools.documents.lines import Line, Text, read_lines, unique_items, write_lines
@@ -42,11 +42,20 @@ class Moment(Line):
         clip: Id of the recording in the manifest.
         windows: [start, end] in seconds, at least one, in any order; None if unknown (a blind list). A window may end
             after the recording.
+        found_by: The models that found the windows, which are then no truth: they may be trained on, but nothing is
+            validated, ranked or fitted with them. None, and not written, for true windows.
     """
 
     text: str
     clip: Text
     windows: Annotated[list[Window], Field(min_length=1)] | None
+    found_by: Text | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `found_by` if it is None."""
+        content: dict[str, Any] = write(self)
+        return content if self.found_by else {key: value for key, value in content.items() if key != "found_by"}
 
 
 def read_moments(path: Path | str) -> list[Moment]:
@@ -87,6 +96,13 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
         message = "left out %s that begin after the end of their recording, and %s without any other window; %s"
         log.warning(message, outside, dropped, hint)
     return remaining
+
+
+def require_true(moments: Iterable[Moment], use: str) -> None:
+    """Raise DataError if the windows of any of the moments were found by models. use: Purpose of the moments, for the message."""
+    if found := next((moment for moment in moments if moment.found_by), None):
+        by = f"the windows of moment {found.id} were found by {found.found_by}"
+        raise DataError(f"{use} needs true windows, but {by}; use a data source with true windows")
 
 
 def write_moments(path: Path | str, moments: Iterable[Moment]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from data_tools.moments import Moment, inside_recordings, require_names, write_published
+from data_tools.moments import Moment, inside_recordings, require_names, require_true, write_published
 from submission.editions import MomentsEdition, get_moments_edition
 from submission.formats.frame_scores import FrameScores, write_frame_scores
 from submission.formats.moments_jsonl import Moments, write_moments, write_scored_moments
@@ -79,6 +79,7 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
                 rule = "give windows to all or to none" if source == entry.data else "`fit` needs windows for all"
                 raise KitError(f"rank entry {name}: {file} has moments of data source {source} without windows; {rule}")
             require_short(data.moments[source], data.features)
+            require_true(data.moments[source], f"rank entry {name}: data source {source}")
 
 
 def rank_moments(models: RunModels) -> dict[str, MomentsResult]:

@@ -16,7 +16,14 @@ import torch
 
 from data_tools.errors import KitError
 from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
-from data_tools.moments import Moment, inside_recordings, read_moments, require_names, write_published
+from data_tools.moments import (
+    Moment,
+    inside_recordings,
+    read_moments,
+    require_names,
+    require_true,
+    write_published,
+)
 from submission.editions import MomentsEdition, get_moments_edition
 from submission.formats.moments_jsonl import Moments, windows_by_query, write_scored_moments
 from submission.formats.moments_truth import read_moment_truth
@@ -95,9 +102,54 @@ def read_moment_queries(manifest: Path, path: Path, split: str | None) -> Moment
     if len({moment.windows is None for moment in queries}) > 1:
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in queries}))
         raise KitError(f"{path} has moments with and without windows; choose one split with --split ({known})")
+    require_true(queries, f"{path}: ranking or fitting")
     recordings = {moment.clip: clips[moment.clip] for moment in queries}
     require_names(recordings.values())
     return MomentQueries(queries, recordings)
+
+
+def queries_of_captions(manifest: Path, split: str | None) -> MomentQueries:
+    """Return the captions of a manifest's recordings as queries without known windows.
+
+    split: None for all splits. Raises KitError if no recording has a caption.
+    """
+    clips = {clip.id: clip for clip in read_manifest(manifest) if split in (None, clip.split)}
+    moments = [
+        Moment(id=f"{clip.id}_{number}", text=text, clip=clip.id, windows=None)
+        for clip in clips.values()
+        for number, text in enumerate(clip.captions, 1)
+    ]
+    if not moments:
+        raise KitError(f"{manifest}: no recording of the split has a caption; name queries with --moments")
+    return MomentQueries(moments, clips)
+
+
+def require_untested(queries: MomentQueries) -> None:
+    """Raise KitError for recordings of a test split, whose windows must not be trained on."""
+    if tested := next((clip for clip in queries.recordings.values() if clip.split in TEST_SPLITS), None):
+        raise KitError(
+            f"--as-training: {tested.id} is of the test split {tested.split}, which must not be trained on; "
+            "choose other recordings with --split"
+        )
+
+
+def training_moments(
+    queries: MomentQueries, located: Sequence[Located], least: float, found_by: str
+) -> tuple[list[Moment], int]:
+    """Return moments to train on, and the number of queries without one.
+
+    A query has its windows with a score of at least `least`, without those that overlap a better one. found_by: Names
+    of the models, which mark the moments.
+    """
+    moments = []
+    for moment, one in zip(queries.moments, located, strict=True):
+        chosen: list[tuple[float, float]] = []
+        for start, end, score in one.windows:
+            if score >= least and all(end <= first or start >= last for first, last in chosen):
+                chosen.append((start, end))
+        if chosen:
+            moments.append(moment.model_copy(update={"windows": sorted(chosen), "found_by": found_by}))
+    return moments, len(queries.moments) - len(moments)
 
 
 def read_for_fit(manifest: Path, path: Path, split: str, queries: MomentQueries) -> MomentQueries:

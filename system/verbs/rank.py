@@ -5,16 +5,31 @@ Score any clips for any queries with a trained model, or find the times of queri
 
 import argparse
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import require_other
 from data_tools.manifest import caption_queries, read_queries
+from data_tools.moments import write_moments
 from submission.editions import format_metric, get_moments_edition
 from submission.metrics.summary import format_interval
+from system.ranking.frame_series import Located
 from system.ranking.listing import list_clips
-from system.ranking.locate import WAYS, Sliding, locate, read_for_fit, read_moment_queries, truth_file, write_windows
+from system.ranking.locate import (
+    WAYS,
+    MomentQueries,
+    Sliding,
+    locate,
+    queries_of_captions,
+    read_for_fit,
+    read_moment_queries,
+    require_untested,
+    training_moments,
+    truth_file,
+    write_windows,
+)
 from system.ranking.write import write_ranking
 from system.verbs.options import (
     MODEL,
@@ -82,6 +97,9 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     windows.add_argument("--heard", type=_probability_or_none, metavar="P", help=heard)
     mean = "replace edges by the mean of those of similar windows (default: as the run's rank entry says)"
     windows.add_argument("--mean-edges", action=argparse.BooleanOptionalAction, help=mean)
+    training = "write moments to train on, marked as found: windows with at least this score; without --moments, the "
+    training += "captions in the manifest are the queries"
+    windows.add_argument("--as-training", type=_probability, metavar="P", help=training)
 
 
 def _seconds(text: str) -> float:
@@ -107,17 +125,36 @@ def _parse_below(limit: float, text: str, title: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not {title} above 0 and below {limit:g}")
 
 
+def _write_training_moments(arguments: argparse.Namespace, queries: MomentQueries, located: Sequence[Located]) -> int:
+    """Write found windows as moments to train on. Returns: The exit status."""
+    names = " and ".join(map(str, arguments.models))
+    moments, without = training_moments(queries, located, arguments.as_training, names)
+    left_out = f"{counted(without, 'query', ',')} without a window of probability {arguments.as_training:g}"
+    if not moments:
+        raise KitError(f"{arguments.out}: not written, since there are only {left_out}; lower --as-training")
+    write_moments(arguments.out, moments)
+    print(f"wrote {arguments.out}: {counted(len(moments), 'query', ',')} with found windows; left out {left_out}")
+    return 0
+
+
 def _rank_windows(arguments: argparse.Namespace) -> int:
     """Find and write the windows of queries, and print the metrics."""
-    if arguments.moments is None:
+    if arguments.moments is None and arguments.as_training is None:
         raise KitError("--windows needs the queries and their recordings; name them with --moments MOMENTS.jsonl")
+    if arguments.moments is None and arguments.fit is not None:
+        raise KitError("--fit needs moments with known windows; name them with --moments MOMENTS.jsonl")
     if arguments.out.suffix != ".jsonl":
         raise KitError(f"--out {arguments.out}: windows are written as JSON lines; give a name that ends in .jsonl")
     if arguments.queries or arguments.top:
         raise KitError("--windows ranks all queries of --moments; leave out --queries and --top")
     for path in (arguments.out, truth_file(arguments.out)):
-        require_other(path, [arguments.moments, arguments.audio])
-    queries = read_moment_queries(arguments.audio, arguments.moments, arguments.split)
+        require_other(path, [path for path in (arguments.moments, arguments.audio) if path])
+    if arguments.moments is None:
+        queries = queries_of_captions(arguments.audio, arguments.split)
+    else:
+        queries = read_moment_queries(arguments.audio, arguments.moments, arguments.split)
+    if arguments.as_training is not None:
+        require_untested(queries)
     fit = None
     if arguments.fit is not None:
         fit = read_for_fit(arguments.audio, arguments.moments, arguments.fit, queries)
@@ -138,6 +175,8 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
         heard=arguments.heard,
         mean_edges=arguments.mean_edges,
     )
+    if arguments.as_training is not None:
+        return _write_training_moments(arguments, queries, located)
     summary = write_windows(arguments.out, queries, located, edition)
     if summary is not None:
         for name, value in summary.values.items():
@@ -157,7 +196,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"rank takes one MODEL without --windows, not {len(arguments.models)}; rank with each, and combine the "
             "score matrices with python -m submission blend"
         )
-    unset = ("moments", "fit", "round_to", "by", "threshold", "heard", "mean_edges")
+    unset = ("moments", "fit", "round_to", "by", "threshold", "heard", "mean_edges", "as_training")
     usual = {**dict.fromkeys(unset), "piece": PIECE, "hop": HOP}
     if not_windows := [name for name, value in usual.items() if getattr(arguments, name) != value]:
         option = "--" + not_windows[0].replace("_", "-")

@@ -16,13 +16,15 @@ from tiny_moments import short_fits  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest, write_manifest
-from data_tools.moments import read_moments, write_moments
+from data_tools.moments import Moment, read_moments, write_moments
 from submission.__main__ import main as submission
 from system.__main__ import main
 from system.features.bank import open_bank
 from system.features.build import Features, build_features
 from system.features.pieces import pieces_of
-from system.moments.windows import Grid
+from system.moments.windows import Found, Grid
+from system.ranking.frame_series import Located
+from system.ranking.locate import MomentQueries, training_moments
 from system.recipe.load import RecipeError, load_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread", "short_fits")
@@ -350,3 +352,64 @@ def test_decoding_that_windows_by_thresholds_do_not_read_is_refused(
     ranking = ["rank", moments_run, "--windows", *asked, "--out", tmp_path / "w.jsonl", "--by", "thresholds"]
     assert main([*map(str, ranking), "--heard", "0.9"]) == 1
     assert "--heard and --mean-edges do not work with --by thresholds" in capsys.readouterr().err
+
+
+def test_found_windows_become_moments_that_may_only_be_trained_on(
+    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, at = tmp_path / "found.jsonl", ["--audio", manifest, "--cache", tmp_path / "cache", "--windows"]
+    asked = ["rank", runs / "own", *at, "--as-training", 0.5, "--out", out]
+    assert main(list(map(str, [*asked, "--split", "development"]))) == 0
+    found, clips = read_moments(out), {clip.id: clip for clip in read_manifest(manifest)}
+    captions = {(clip.id, text) for clip in clips.values() if clip.split == "development" for text in clip.captions}
+    assert 0.5 * len(captions) < len(found) <= len(captions)
+    said = capsys.readouterr().out
+    left_out = f"left out {len(captions) - len(found)} queries without a window of probability 0.5"
+    assert f"{len(found)} queries with found windows; {left_out}" in said
+    assert {(one.clip, one.text) for one in found} <= captions
+    assert {one.found_by for one in found} == {str(runs / "own")}
+    assert '"found_by"' not in (manifest.parent / "moments.jsonl").read_text()
+    made = tiny_moments.recipe(manifest, tmp_path, epochs=1, steps_per_epoch=2)
+    made["data"]["train"]["moments"] = str(out)
+    path = tiny.write_recipe(tmp_path / "r.yaml", made)
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
+    made["stages"]["only"]["monitor"]["data"] = ["train"]
+    made["name"] = "validated"
+    path = tiny.write_recipe(tmp_path / "v.yaml", made)
+    assert main(["run", str(path), "--out", str(tmp_path / "other")]) == 1
+    assert "data source train: validation needs true windows" in capsys.readouterr().err
+    with_moments = [*at, "--moments", out, "--split", "development", "--out", tmp_path / "w.jsonl"]
+    assert main(list(map(str, ["rank", runs / "own", *with_moments]))) == 1
+    assert "ranking or fitting needs true windows, but the windows of moment" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--split", "evaluation"), "--as-training: .* is of the test split evaluation, which must not be trained on"),
+        ((), "is of the test split evaluation"),
+        (("--split", "test"), "no recording of the split has a caption; name queries with --moments"),
+        (("--split", "development", "--fit", "validation"), "--fit needs moments with known windows"),
+    ],
+)
+def test_invalid_moments_to_train_on_are_refused(
+    manifest: Path,
+    runs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    said: str,
+) -> None:
+    at = ["--audio", manifest, "--windows", "--as-training", 0.5, "--out", tmp_path / "found.jsonl"]
+    assert main(list(map(str, ["rank", runs / "own", *at, *options]))) == 1
+    assert re.search(said, capsys.readouterr().err)
+
+
+def test_training_moments_match_hand_values() -> None:
+    """Windows from the limit on, without those that overlap a better one; the second query has none."""
+    moments = [Moment(id=name, text=name, clip="c", windows=None) for name in "ab"]
+    windows = [[(4, 6, 0.9), (5, 7, 0.8), (6, 8, 0.7), (0, 1, 0.5), (2, 3, 0.4)], [(0, 1, 0.49)]]
+    located = [Located([Found(*one) for one in each], np.zeros(1), np.zeros(0)) for each in windows]
+    found, without = training_moments(MomentQueries(moments, {}), located, 0.5, "runs/A")
+    assert without == 1
+    assert found == [moments[0].model_copy(update={"windows": [(0, 1), (4, 6), (6, 8)], "found_by": "runs/A"})]
