@@ -99,7 +99,7 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
 
 
 def require_true(moments: Iterable[Moment], use: str) -> None:
-    """Raise DataError if the windows of any of the moments were found by models. use: Purpose of the moments, for the message."""
+    """Raise DataError if the windows of any of the moments were found by models. use: For the message."""
     if found := next((moment for moment in moments if moment.found_by), None):
         by = f"the windows of moment {found.id} were found by {found.found_by}"
         raise DataError(f"{use} needs true windows, but {by}; use a data source with true windows")
