@@ -58,8 +58,8 @@ def test_frame_word_scores_match_hand_values() -> None:
     # The words' best frames give 2 and 1, the frames' best words 2, 1 and 1.
     assert frame_word(clips, captions, "best_frame").tolist() == [[1.5, 1.0], [1.0, 1.0]]
     assert frame_word(clips, captions, "best_word").tolist() == [[pytest.approx(4 / 3), pytest.approx(2 / 3)], [1, 1]]
-    assert FrameWord(kind="frame_word", reduce="mean").build()(clips, captions).tolist() == mean.tolist()
-    assert Cosine(kind="cosine").build() is cosine
+    assert FrameWord(kind="frame_word", reduce="mean").build(2)(clips, captions).tolist() == mean.tolist()
+    assert Cosine(kind="cosine").build(2) is cosine
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
