@@ -53,7 +53,7 @@ class Moment(Line):
 
     @model_serializer(mode="wrap")
     def _without_none(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `found_by` if it is None."""
+        """Leave out an empty `found_by`."""
         content: dict[str, Any] = write(self)
         return content if self.found_by else {key: value for key, value in content.items() if key != "found_by"}
 

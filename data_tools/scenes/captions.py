@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 from data_tools.errors import DataError
-from data_tools.manifest import TEST_SPLITS, Split
+from data_tools.manifest import TEST_SPLITS, VALIDATION_SPLITS, Split
 from data_tools.scenes.phrases import (
     DEVICES,
     GENERIC,
@@ -89,7 +89,7 @@ def describe_event(rng: np.random.Generator, name: str, split: Split, held_out: 
     other split uses, so that it can measure what training has not taught.
     """
     options = phrasings(name) if split in TEST_SPLITS else not_held_out(phrasings(name), held_out)
-    if split == "validation" and held_out:
+    if split in VALIDATION_SPLITS and held_out:
         options = [*options, validation_phrasing(name)]
     text = _pick(rng, _pick(rng, options))
     return text[0].upper() + text[1:]

@@ -1,6 +1,6 @@
 """Score with learned boundaries.
 
-The score of moments whose boundaries depend on the frames and the sentence.
+The score of moments in which frames and sentence decide where moments begin and end.
 """
 
 import torch

@@ -15,6 +15,7 @@ from system.models.batch import Batch
 from system.models.dot_product import DotProduct, FrameDotProducts
 from system.models.embeddings import Embedded, Embeddings, prepared
 from system.models.moment_score import MomentScore
+from system.models.score import layer_parameters
 from system.models.settings import Model
 from system.models.text.encoder import TextEncoder
 from system.moments.windows import Grid
@@ -96,11 +97,12 @@ class RetrievalModel(nn.Module):
         return {"audio": self.audio, **self.audio.parts(), "text": self.text}
 
     def parameters_by_part(self) -> dict[str, int]:
-        """Count the trainable parameters of the audio encoder's parts and of the text encoder."""
-        return {
+        """Count the trainable parameters of the audio encoder's parts, of the text encoder, and of a score's layers."""
+        parts = {
             name: sum(p.numel() for p in part.parameters() if p.requires_grad)
             for name, part in {**self.audio.parts(), "text": self.text}.items()
         }
+        return parts | layer_parameters(self.score)
 
     def _frame_scores(self, clips: Embeddings, captions: Embedded, labels: torch.Tensor) -> FrameScores:
         """Score the frames of moments against their queries, with the labels of the frames."""

@@ -159,6 +159,18 @@ class FrameDotProducts(ScoreSettings):
         return FrameDotProducts()
 
 
+def layer_parameters(score: "Callable[[Embeddings, Embeddings], torch.Tensor]") -> dict[str, int]:
+    """Count the weights of a built score's trained layers, by the name `score`; an empty dict without layers.
+
+    Single numbers, such as a scale, are not counted.
+    """
+    from torch import nn
+
+    weights = score.parameters() if isinstance(score, nn.Module) else ()
+    count = sum(one.numel() for one in weights if one.dim() > 0)
+    return {"score": count} if count else {}
+
+
 if TYPE_CHECKING:
     Score = ScoreSettings
 else:

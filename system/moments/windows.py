@@ -160,7 +160,7 @@ def _highest(scores: WindowScores, edges: np.ndarray, count: int) -> tuple[np.nd
         if needed <= size:
             found, columns = np.nonzero((table >= threshold) & (table > -np.inf))
             return rows[found], columns, table[found, columns]
-        size = max(needed, 2 * size) if threshold > -np.inf else 4 * size
+        size = needed
 
 
 def _without_overlaps(

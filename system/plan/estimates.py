@@ -19,6 +19,7 @@ from system.experts.base import ExpertSettings
 from system.experts.waveform import Waveform
 from system.features.stored import bank_fits, seconds_missing
 from system.models.costs import Cost, UnknownSizeError, count_once, count_parameters, weights_left_out
+from system.models.score import layer_parameters
 from system.plan.content import ASSUMED_SECONDS, Content
 from system.plan.machine import GIB
 from system.recipe import schema
@@ -141,10 +142,12 @@ class Estimates:
     def parameters_by_part(self) -> dict[str, int]:
         """Dict from part of the model to its number of trainable parameters.
 
-        The parts are the parts of the audio encoder, and the text encoder.
+        The parts are the parts of the audio encoder, the text encoder, and the layers of a score.
         """
         parts = {name: count_parameters(part, trainable=True) for name, part in self._audio.parts().items()}
-        return parts | {"text": count_parameters(self._text[0], trainable=True)}
+        with weights_left_out():
+            score = self.recipe.model.score.build(self.recipe.model.text.dim)
+        return parts | {"text": count_parameters(self._text[0], trainable=True)} | layer_parameters(score)
 
     @cached_property
     def _vocabulary(self) -> list[str]:

@@ -153,21 +153,22 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
     edges = [max((series.edges[query] for _, series in members), key=len) for query in range(count)]
     frames = [np.zeros(len(of_query) - 1) for of_query in edges]
     unrounded = _unrounded(decoding)
-    for score, series in members:
-        for query, whole, inside in _posteriors(score, series, decoding.heard):
+    posteriors_of = [list(_posteriors(score, series, decoding.heard)) for score, series in members]
+    for (_, series), found in zip(members, posteriors_of, strict=True):
+        for query, whole, inside in found:
             chosen[query].append(overlap_candidates(whole, series.edges[query], unrounded))
             frames[query] += _resampled(inside, series.edges[query], edges[query]) / len(members)
     windows = [np.unique(np.concatenate(of_query), axis=0) for of_query in chosen]
     scores = [np.zeros(len(of_query)) for of_query in windows]
-    for score, series in members:
-        for query, whole, _ in _posteriors(score, series, decoding.heard):
+    for (_, series), found in zip(members, posteriors_of, strict=True):
+        for query, whole, _ in found:
             scores[query] += overlap_probability(windows[query], whole, series.edges[query]) / len(members)
     lasts = [max(series.edges[query][-1] for _, series in members) for query in range(count)]
     best = [overlap_windows(windows[query], scores[query], lasts[query], unrounded) for query in range(count)]
     if decoding.mean_edges:
         sums = [np.zeros((len(of_query), 3)) for of_query in best]
-        for score, series in members:
-            for query, whole, _ in _posteriors(score, series, decoding.heard):
+        for (_, series), found in zip(members, posteriors_of, strict=True):
+            for query, whole, _ in found:
                 sums[query] += mean_edges(_as_array(best[query]), whole, series.edges[query])
         best = [refined(best[query], sums[query], lasts[query], decoding) for query in range(count)]
     return [Located(best[query], edges[query], frames[query].clip(0.0, 1.0)) for query in range(count)]

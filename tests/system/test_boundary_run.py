@@ -1,4 +1,4 @@
-"""A run whose transitions depend on frames and the sentence, from training to the page."""
+"""A run with boundaries by frames and sentence, from training to the page."""
 
 import json
 from pathlib import Path
@@ -16,6 +16,9 @@ from data_tools.manifest import read_manifest
 from data_tools.moments import read_moments
 from submission.runs.record import RunResult
 from system.__main__ import main
+from system.models.score import Moments
+from system.plan.content import Content
+from system.plan.estimates import Estimates
 from system.runs.open import open_trained
 from system.runs.rankers import clips_to_rank, open_ranker
 from system.serve.search import Search, SearchQuery
@@ -52,6 +55,19 @@ def test_boundary_layers_are_trained(run: Path) -> None:
     start = {"scale": 10.0, "offset": -3.0, "enter": -2.0, "leave": -2.0, "rate": 1.0}
     assert score.numbers().keys() == start.keys()
     assert all(abs(value - start[name]) > 1e-4 for name, value in score.numbers().items())
+
+
+def test_weights_of_boundaries_are_counted_by_plan_and_run(run: Path, tmp_path: Path) -> None:
+    """2 x D inputs and outputs, with a bias; single numbers are not counted, as in other scores."""
+    recipe = open_trained(run).recipe
+    counted = RunResult.model_validate_json((run / "result.json").read_text()).parameters
+    width = 2 * recipe.model.text.dim
+    assert counted.trained["score"] == width * (width + 1)
+    clip = read_manifest(recipe.data["train"].manifest)[0]
+    planned = Estimates(recipe, {name: Content([clip] if name == "train" else []) for name in recipe.data})
+    assert planned.parameters_by_part["score"] == counted.trained["score"]
+    plain = recipe.model_copy(update={"model": recipe.model.model_copy(update={"score": Moments(kind="moments")})})
+    assert "score" not in Estimates(plain, planned.found).parameters_by_part
 
 
 def test_run_and_its_export_find_the_same_windows_again(run: Path, moments_manifest: Path, tmp_path: Path) -> None:

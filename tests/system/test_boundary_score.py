@@ -1,4 +1,4 @@
-"""Transitions that depend on frames and the sentence, against all labellings one after the other."""
+"""Boundaries by frames and sentence, against all labellings one after the other."""
 
 import math
 from itertools import pairwise, product
