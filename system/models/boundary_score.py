@@ -1,6 +1,6 @@
 """Score with learned boundaries.
 
-The score of moments in which frames and sentence decide where moments begin and end.
+The score of moments with learned weights of beginning and ending a moment, by frames and sentence.
 """
 
 import torch

@@ -65,6 +65,14 @@ def test_best_windows_search_beyond_the_first_candidates() -> None:
     assert found == [Found(0, 41, 1.0), Found(90, 92, 0.0)]
 
 
+def test_best_windows_search_beyond_the_first_rows() -> None:
+    """The best windows begin with 300 different frames and share frame 300; others begin later."""
+    shared = {(i, j): 1.0 for i in range(300) for j in range(300, 305)}
+    table = table_of(420, shared | {(400, 401): 0.5, (410, 411): 0.25})
+    found = best_windows(table, SECOND.edges(420, 420.0), Decoding(max_iou=0.0))
+    assert found == [Found(0, 301, 1.0), Found(400, 402, 0.5), Found(410, 412, 0.25)]
+
+
 def test_window_edges_are_rounded_to_four_digits() -> None:
     found = best_windows(table_of(1, {(0, 0): 0.0}), np.array([0.12344, 1.98766]), PLAIN)
     assert found == [Found(0.1234, 1.9877, 0.0)]
