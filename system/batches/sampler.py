@@ -13,6 +13,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment, inside_recordings
 
+SHORTEST = 0.1  # seconds of a window, for the chance that its moment is drawn
 BATCHES_AHEAD = 3  # most batches that are read or decoded during the current step
 
 
@@ -85,17 +86,39 @@ class Augment(Protocol):
 
 
 class _Shuffled:
-    """An endless stream of a source's items: one random permutation after another."""
+    """An endless stream of a source's items: one random order after another, each as long as the source.
 
-    def __init__(self, items: list[Item], seed: tuple[int, ...]) -> None:
-        self.items, self.seed = items, seed
+    chances: (n,) weights of the items, above 0; None: an order is a permutation. With weights, an item occurs as often
+    as its share of their sum demands, rounded down or up (systematic sampling).
+    """
+
+    def __init__(self, items: list[Item], seed: tuple[int, ...], chances: np.ndarray | None) -> None:
+        self.items, self.seed, self.chances = items, seed, chances
         self.turn, self.order = -1, np.empty(0, int)
 
     def __getitem__(self, position: int) -> Item:
         turn, index = divmod(position, len(self.items))
         if turn != self.turn:
-            self.turn, self.order = turn, np.random.default_rng([*self.seed, turn]).permutation(len(self.items))
+            self.turn, self.order = turn, self._ordered(np.random.default_rng([*self.seed, turn]))
         return self.items[int(self.order[index])]
+
+    def _ordered(self, draw: np.random.Generator) -> np.ndarray:
+        """Draw the order of a turn: (n,) indexes of items."""
+        order = draw.permutation(len(self.items))
+        if self.chances is None:
+            return order
+        ends = self.chances[order].cumsum()
+        marks = (np.arange(len(order)) + draw.random()) * (ends[-1] / len(order))
+        return draw.permutation(order[np.searchsorted(ends[:-1], marks, side="right")])
+
+
+def _chances(items: Sequence[Item], power: float) -> np.ndarray:
+    """Return the weights (n,) of items: the seconds of an item's shortest window to the power -`power`.
+
+    A window of fewer seconds than SHORTEST counts as SHORTEST.
+    """
+    seconds = [min(end - start for start, end in item.windows) for item in items]
+    return np.maximum(seconds, SHORTEST) ** -power
 
 
 class Sampler:
@@ -105,6 +128,8 @@ class Sampler:
     mix: "equal" takes items from all sources in turn; "size" treats all items as one source.
     captions: Number of an item's captions that are drawn without replacement at every visit. "all", or None for pairs:
     all captions. A clip with fewer captions uses all of them.
+    short_moments: Moments are drawn with a chance of the seconds of their shortest window to the power of minus this
+    number; None: all equally often.
     augment: Changes the items of a step, with a seed for its draws; None: no changes.
     Raises KitError for fewer items than the batch size.
     """
@@ -117,6 +142,7 @@ class Sampler:
         captions: int | str | None,
         seed: tuple[int, ...],
         augment: Augment | None = None,
+        short_moments: float | None = None,
     ) -> None:
         total = sum(map(len, sources))
         if total < batch_size or not all(sources):
@@ -126,7 +152,8 @@ class Sampler:
                 f"sources have {sizes} items; lower batch_size, or add data"
             )
         pools = sources if mix == "equal" else [[item for source in sources for item in source]]
-        self.streams = [_Shuffled(pool, (*seed, i)) for i, pool in enumerate(pools)]
+        chances = [None if short_moments is None else _chances(pool, short_moments) for pool in pools]
+        self.streams = [_Shuffled(pool, (*seed, i), chances[i]) for i, pool in enumerate(pools)]
         self.batch_size, self.captions_per_clip, self.seed = batch_size, captions, seed
         self.steps_of_all = total // batch_size
         self.augment = augment

@@ -131,7 +131,8 @@ def _data_text(stage: schema.Stage, contents: dict[str, Content]) -> str:
     """Describe the training data of a stage."""
     items = [(source, contents[source].items(stage.unit)) for source in stage.train.data]
     sizes = " + ".join(f"{source} {count:,}" if count else f"{source} (missing)" for source, count in items)
-    return f"{sizes}, mixed by {stage.train.mix}"
+    power = stage.train.short_moments
+    return f"{sizes}, mixed by {stage.train.mix}" + (f", drawn by seconds^-{power:g}" if power else "")
 
 
 def _augment_lines(

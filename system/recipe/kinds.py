@@ -74,6 +74,8 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
             if getattr(stage.monitor, key) is not None:
                 yield (*at, "monitor", key), f"{reason}; leave it out"
     if not of_moments:
+        if stage.train.short_moments is not None:
+            yield (*at, "train", "short_moments"), f"unit {stage.unit} trains on no moments; leave it out"
         return
     if stage.monitor.windows and stage.monitor.decoding:
         yield from _check_decoding((*at, "monitor", "decoding"), stage.monitor.windows, stage.monitor.decoding)

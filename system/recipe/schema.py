@@ -110,6 +110,7 @@ Teacher = Annotated[StageTeacher | ModelTeacher | EmbeddingsTeacher, Field(discr
 class Train(Strict):
     data: Annotated[list[str], Field(min_length=1)]  # names of sources
     mix: Literal["equal", "size"]  # every source equally often, or every item equally often
+    short_moments: Annotated[float, Field(gt=0, le=2)] | None = None  # p: draws a moment in proportion to seconds^-p
 
 
 class Monitor(Strict):

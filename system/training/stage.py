@@ -365,7 +365,8 @@ def _sampler(name: str, stage: schema.Stage, data: Data, seed: tuple[int, int]) 
         augment = data.augmentations.get(name)
         if augment is not None:
             augment = augment.among([clip for source in stage.train.data for clip in data.readable_clips(source)])
-        return Sampler(sources, stage.train.mix, stage.batch_size, stage.captions_per_clip, seed, augment)
+        train, count = stage.train, stage.captions_per_clip
+        return Sampler(sources, train.mix, stage.batch_size, count, seed, augment, train.short_moments)
     except KitError as error:
         raise KitError(f"stage {name}: no batches can be made: {error}") from error
 

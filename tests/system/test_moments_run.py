@@ -257,6 +257,11 @@ def test_finished_moment_run_is_not_repeated(run: Path, capsys: pytest.CaptureFi
         ({"stages.only.monitor.metrics": ["mAP@10"]}, "unit moment has no mAP@10"),
         ({"stages.only.unit": "pair"}, "two_state is a loss for moments; set unit: moment"),
         ({"data.train.moments": None}, "data source train has no moments"),
+        ({"stages.only.train.short_moments": 3}, "must be 2 or less, not 3"),
+        (
+            {"stages.only.unit": "pair", "stages.only.train.short_moments": 1},
+            "stages.only.train.short_moments: unit pair trains on no moments; leave it out",
+        ),
         ({"model.score": {"kind": "cosine"}}, "score cosine needs one embedding"),
         ({"rank.posterior.edition": 2025}, "no edition 2025; editions: 2026"),
         (
