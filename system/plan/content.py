@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from data_tools.manifest import Clip
+from data_tools.moments import Moment
 from system.recipe import schema
 
 ASSUMED_SECONDS = 20.0  # length of a clip, if it is not known
@@ -21,12 +22,12 @@ ASSUMED_SECONDS = 20.0  # length of a clip, if it is not known
 class Content:
     """The clips of a source's manifest, or, if it is missing, the recipe's expectations.
 
-    moments: Texts of the moments of these clips; None if the source has no file of moments, or the file is missing.
+    moments: The moments of these clips; None if the source has no file of moments, or the file is missing.
     """
 
     clips: Sequence[Clip]
     expected: schema.Expected | None = None
-    moments: Sequence[str] | None = None
+    moments: Sequence[Moment] | None = None
 
     @cached_property
     def _facts(self) -> tuple["array[float]", "array[int]"]:

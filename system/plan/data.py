@@ -12,7 +12,8 @@ from data_tools.cli import about, counted
 from data_tools.datasets.download import cure_of
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, in_split, read_manifest
-from data_tools.moments import read_moments
+from data_tools.moments import Moment, read_moments, require_true
+from system.batches.sampler import require_known
 from system.experts.base import some_file_faults
 from system.plan.content import Content
 from system.plan.estimates import Estimates
@@ -32,11 +33,11 @@ def find_data(recipe: schema.Recipe) -> dict[str, Content]:
     moments = {path: read_moments(path) for path in moment_paths if Path(path).exists()}
     contents = {}
     for name, source in recipe.data.items():
-        clips, texts = in_split(manifests.get(source.manifest, []), source.split), None
+        clips, queries = in_split(manifests.get(source.manifest, []), source.split), None
         if source.moments in moments:
             ids = {clip.id for clip in clips}
-            texts = [moment.text for moment in moments[source.moments] if moment.clip in ids]
-        contents[name] = Content(clips, source.expected, texts)
+            queries = [moment for moment in moments[source.moments] if moment.clip in ids]
+        contents[name] = Content(clips, source.expected, queries)
     return contents
 
 
@@ -47,6 +48,7 @@ def data_lines(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator[
         if content.clips:
             yield Row("data", name, f"{file}  {_sizes(source, content)}")
             yield from _problems_of_clips(name, source, content, recipe.model.audio.reads_clips)
+            yield from _problems_of_windows(recipe, name, content.moments or ())
         elif Path(source.manifest).exists():
             yield Row("data", name, f"{file}  no clips")
             yield Problem(MISSING, f"data {name}", f"{source.manifest} has no clip of split {source.split}")
@@ -60,6 +62,8 @@ def _sizes(source: schema.Source, content: Content) -> str:
     sizes = f"{counted(clips, 'clip', ',')}, {counted(captions, 'caption', ',')}, {content.hours:.2f} h"
     if content.moments:
         sizes += f", {counted(len(content.moments), 'moment', ',')}"
+        if found := sum(moment.found_by is not None for moment in content.moments):
+            sizes += f" ({found:,} with windows that models found)"
     published = source.expected
     if published and not few_clips(source, clips) and (published.clips, published.captions) != (clips, captions):
         sizes += f" (published: {published.clips:,} clips, {published.captions:,} captions)"
@@ -86,6 +90,19 @@ def _problems_of_clips(name: str, source: schema.Source, content: Content, is_re
         yield Problem(MISSING, where, f"moments {source.moments}; {cure}")
     elif content.moments == []:
         yield Problem(MISTAKE, where, f"{source.moments} has no moments of these clips")
+
+
+def _problems_of_windows(recipe: schema.Recipe, name: str, moments: Sequence[Moment]) -> Iterator[Problem]:
+    """Yield a problem if the windows of a source's moments do not suit its uses in stages and rank entries."""
+    stages = [stage for stage in recipe.stages.values() if stage.unit == "moment"]
+    validated = any(name in stage.monitor.data for stage in stages)
+    try:
+        if validated or any(name in stage.train.data for stage in stages):
+            require_known(moments)
+        if validated or any(name in (entry.data, entry.fit) for entry in recipe.rank_moments.values()):
+            require_true(moments, "validation, ranking or fitting")
+    except KitError as error:
+        yield Problem(MISTAKE, f"data {name}", str(error))
 
 
 def _absent_audio(clips: Sequence[Clip]) -> str:

@@ -154,7 +154,8 @@ class Estimates:
         """Words of the training captions and moments, as far as their files exist."""
         found = [self.found[name] for name in self.recipe.trained_on]
         captions = (caption for each in found for clip in each.clips for caption in clip.captions)
-        return vocabulary_of(chain(captions, *(each.moments or () for each in found)))
+        queries = (moment.text for each in found for moment in each.moments or ())
+        return vocabulary_of(chain(captions, queries))
 
     @property
     def assumes_vocabulary(self) -> bool:

@@ -373,9 +373,15 @@ def test_found_windows_become_moments_that_may_only_be_trained_on(
     made["data"]["train"]["moments"] = str(out)
     path = tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    assert main(["check", str(path)]) == 0
+    assert f"{len(found)} moments ({len(found)} with windows that models found)" in capsys.readouterr().out
     made["stages"]["only"]["monitor"]["data"] = ["train"]
     made["name"] = "validated"
     path = tiny.write_recipe(tmp_path / "v.yaml", made)
+    assert main(["check", str(path)]) != 0
+    out_text = capsys.readouterr().out
+    assert "data train: validation, ranking or fitting needs true windows, but the windows of moment" in out_text
     assert main(["run", str(path), "--out", str(tmp_path / "other")]) == 1
     assert "data source train: validation needs true windows" in capsys.readouterr().err
     with_moments = [*at, "--moments", out, "--split", "development", "--out", tmp_path / "w.jsonl"]
