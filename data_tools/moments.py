@@ -5,13 +5,14 @@ Moments: queries of long recordings, one JSON line each, with the windows that m
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, Strict, model_serializer
 
 from data_tools.cli import counted
+from data_tools.documents.annotations import has_published_form
 from data_tools.documents.lines import Line, Text, read_lines, unique_items, write_lines
 from data_tools.errors import DataError
 from data_tools.files import write_text
@@ -64,6 +65,8 @@ def read_moments(path: Path | str) -> list[Moment]:
     Raises DataError with file and line for bad lines, bad texts, and a repeated id.
     """
     path = Path(path)
+    if path.is_file() and has_published_form(path):
+        raise DataError(f"{path}: has the published form; make a manifest and moments of it: data_tools castella")
     moments = unique_items(read_lines(path, Moment, NO_MOMENTS), path)
     for number, moment in enumerate(moments, 1):
         check_caption(moment.text, f"{path}, line {number}")
@@ -96,6 +99,18 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
         message = "left out %s that begin after the end of their recording, and %s without any other window; %s"
         log.warning(message, outside, dropped, hint)
     return remaining
+
+
+def require_recordings(moments: Iterable[Moment], ids: Container[str], path: Path | str, manifest: Path | str) -> None:
+    """Raise DataError for a moment whose recording is not in the manifest, since it would be left out.
+
+    ids: Ids of all clips of the manifest. path, manifest: Files of the moments and of the clips, for the message.
+    """
+    if unknown := next((moment for moment in moments if moment.clip not in ids), None):
+        raise DataError(
+            f"{path}: recording {unknown.clip} of moment {unknown.id} is not in {manifest}; "
+            "name the manifest that was made with these moments"
+        )
 
 
 def require_true(moments: Iterable[Moment], use: str) -> None:

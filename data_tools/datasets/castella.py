@@ -26,7 +26,7 @@ from data_tools.moments import Moment, write_moments
 from data_tools.names import audio_names, check_source, tree_files
 
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a")
-FEATURES = (".npz",)  # frames of a recording; the organisers publish those of MS-CLAP
+FEATURES = (".npz", ".npy")  # frames of a recording; the organisers publish those of MS-CLAP as .npz
 
 log = logging.getLogger(__name__)
 
@@ -47,25 +47,27 @@ def read_castella(
     source: str = "castella",
     suffixes: tuple[str, ...] = SUFFIXES,
     keep_missing: bool = False,
+    list_split: Split = "blind",
 ) -> Published:
     """Read the recordings and moments of every published file in a folder and its subfolders.
 
     Args:
         root: Folder with <name>_{train,val,test}_release.jsonl, or with json/en/{train,val,test}.json, which is used
             for splits without a release. Files of `scenes --moments`, <split>_release.jsonl, can be read too.
-            Queries without windows, in a file whose name contains no split, form the split blind.
+            Queries without windows, in a file whose name contains no split, form the split `list_split`.
         audio: Folder with the audio (default: root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a); or
             with tar or zip files that contain it.
         suffixes: Suffixes of the audio files; FEATURES for a folder of published features. Such a folder has one file
             per recording, and lengths are the published ones.
         keep_missing: Include recordings without a file, with the published length. Otherwise they and their queries are
             omitted, except those of a blind list, which must all be answered.
+        list_split: Split of queries without windows: blind, or that of unlabelled recordings for training.
     Raises DataError for a folder without such files, two files of a split, no recording with a file, and as
         read_annotations does.
     """
     require_folder(root)
-    published = Published([], [], [], [], [])
-    for split, (path, annotations) in _by_split(root).items():
+    published, found, by_split = Published([], [], [], [], []), 0, _by_split(root, list_split)
+    for split, (path, annotations) in by_split.items():
         folders = [(audio or root) / split, audio or root]
         files = [(name, path) for folder in reversed(folders) for name, path in _files(folder, suffixes).items()]
         present = {Path(name).stem: (name, path) for name, path in files}
@@ -74,25 +76,26 @@ def read_castella(
             name, file = present.get(vid, (f"{vid}{suffixes[0]}", None))
             captions = [annotations.captions[vid]] if vid in annotations.captions else []
             known = readable_seconds(file) if file and suffixes != FEATURES else None
-            if vid in present or keep_missing or annotations.is_blind:
+            if vid in present or keep_missing or split == "blind":
                 length = seconds if known is None else known
                 clips[vid] = audio_clip(folders[0], name, source, split, captions, length, path=file)
         for query in annotations.queries:
             check_caption(query.text, f"{path}, {query.where}")
             if clip := clips.get(query.vid):
                 published.moments.append(Moment(id=query.qid, text=query.text, clip=clip.id, windows=query.windows))
+        found += len(present.keys() & annotations.seconds.keys())
         published.files.append(path)
         published.clips.extend(clips.values())
         published.faults.extend((path, fault) for fault in annotations.faults)
         published.counts.append(_count(split, annotations, present.keys(), clips.keys(), suffixes))
-    if not published.clips:
-        expected = f"<id>{suffixes[0]}"
+    if not found and not keep_missing and by_split.keys() != {"blind"}:
+        expected = " or ".join(f"<id>{suffix}" for suffix in (suffixes if suffixes == FEATURES else suffixes[:1]))
         hint = "give the folder by --audio or --features, or list all recordings by --keep-missing"
         raise DataError(f"{audio or root}: no file {expected} of any recording, here or in <split>/; {hint}")
     return published
 
 
-def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
+def _by_split(root: Path, list_split: Split) -> dict[Split, tuple[Path, Annotations]]:
     """Find the published files of each split and read them; return a dict from split to (path, annotations)."""
     files = sorted(root / name for name in tree_files(root))
     lists = [path for path in files if path.suffix == ".json" and SPLIT_OF_NAME.search(path.stem)]
@@ -109,7 +112,7 @@ def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
         if annotations.is_blind and name:
             problem = f"no query has relevant_windows, which the split {name[1]} in the file name needs"
             raise DataError(f"{path}: {problem}; add them, or rename the file if it is a blind list")
-        split = cast(Split, "blind" if not name else name[1])
+        split = cast(Split, list_split if not name else name[1])
         if split not in by_split:
             by_split[split] = path, annotations
         elif path.suffix == ".json":
@@ -128,7 +131,7 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
         return {}
     names = audio_names(folder)
     if suffixes == FEATURES:
-        names = sorted(path.name for path in folder.glob("*.npz"))
+        names = sorted(path.name for path in folder.iterdir())
     found = {name: absolute(folder / name) for name in names if Path(name).suffix.lower() in suffixes}
     return found or archived_files(folder, suffixes)
 
@@ -157,10 +160,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files = parser.add_mutually_exclusive_group()
     audio = "folder with the audio, in <split>/ or directly, also in tar or zip files (default: root)"
     files.add_argument("--audio", type=Path, help=audio)
-    features = "published features in place of audio: <vid>.npz in <split>/ or directly, for the expert feature_files"
+    features = "features in place of audio: <vid>.npz or .npy in <split>/ or directly, for the expert feature_files"
     files.add_argument("--features", type=Path, help=features)
     keep_help = "also list recordings whose file is missing, as those of a blind list always are"
     add("--keep-missing", action="store_true", help=keep_help)
+    list_help = "split of queries without windows; train: unlabelled recordings, for rank --windows --as-training "
+    list_help += "(default: blind)"
+    add("--list-split", choices=("blind", "train"), default="blind", help=list_help)
     add("--name", default="castella", help="name of the recordings' source, for their ids (default: castella)")
     add_manifest(parser)
     add("--moments", type=ending_in(".jsonl"), required=True, help="the file of moments to write (.jsonl)")
@@ -174,7 +180,7 @@ def run(arguments: argparse.Namespace) -> int:
     if features is not None and not features.is_file():
         require_folder(features)
     folder, suffixes = features or arguments.audio, FEATURES if features else SUFFIXES
-    published = read_castella(arguments.root, folder, source, suffixes, arguments.keep_missing)
+    published = read_castella(arguments.root, folder, source, suffixes, arguments.keep_missing, arguments.list_split)
     for out in (arguments.out, arguments.moments):
         require_other(out, published.files)
     if not published.moments:

@@ -124,10 +124,23 @@ def is_annotation(path: Path) -> bool:
 
     A UTF-16 file counts as one too, so that its reader can name the encoding.
     """
+    data = _first_line(path)
+    return bool(other_encoding(data)) or _begins_as_published(path, data)
+
+
+def has_published_form(path: Path) -> bool:
+    """Return whether a file in UTF-8 has published moments, see is_annotation."""
+    return _begins_as_published(path, _first_line(path))
+
+
+def _first_line(path: Path) -> bytes:
+    """Return the first line of a file, or its first MiB."""
     with path.open("rb") as file:
-        data = file.readline(1 << 20)
-    if other_encoding(data):
-        return True
+        return file.readline(1 << 20)
+
+
+def _begins_as_published(path: Path, data: bytes) -> bool:
+    """Return whether the beginning of a file is that of published moments. data: Its first line."""
     if path.suffix == ".json":
         return data.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
     first = first_object(data)

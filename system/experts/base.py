@@ -38,6 +38,8 @@ def _sha256(path: Path, size: int, changed: int) -> str:
     return sha256_of(path)
 
 
+LENGTH_TOLERANCE = 2.0  # seconds, the error of published lengths, see the faults that `castella` reports
+SPARE = 0.1  # share of a recording that its frames may miss or exceed
 READ_FILES = 20  # most files of a source that are checked
 SHOWN_DIGITS = 12  # of a checksum, in a message
 
@@ -188,6 +190,10 @@ class ExpertSettings(Resampled):
         """
         return None
 
+    def setting_fault(self, clips: Sequence[Clip]) -> str | None:
+        """Return why a setting fits none of several clips' files; None if it fits, or if this cannot be known."""
+        return None
+
     def read(self, path: str) -> "np.ndarray":
         """Read a clip's audio file as input of the expert: a wave (N,) float32 mono at `rate`. Raises AudioError."""
         from data_tools.audio.read import read_audio
@@ -260,11 +266,14 @@ class PublishedWeights(ExpertSettings):
         return {"weights": self.address}
 
 
-def some_file_faults(expert: ExpertSettings, clips: Sequence[Clip]) -> tuple[list[tuple[bool, str]], bool]:
-    """Return the faults of some clips' files, see ExpertSettings.file_fault, and whether all of several files have one.
+def some_file_faults(expert: ExpertSettings, clips: Sequence[Clip]) -> tuple[list[tuple[bool, str]], str | None]:
+    """Return the faults of some clips' files, see ExpertSettings.file_fault, and a fault of all of several files.
 
-    Files that all have a fault show that a setting is wrong, such as the hop of frames.
+    A fault of all files shows that a setting is wrong, such as the hop of frames.
     """
     some = clips[:: max(1, math.ceil(len(clips) / READ_FILES))]
+    if text := expert.setting_fault(some):
+        return [], text
     found = [fault for clip in some if (fault := expert.file_fault(clip))]
-    return found, len(found) == len(some) > 1
+    in_all = len(found) == len(some) > 1
+    return found, f"none of {len(found)} checked files fits, first {found[0][1]}" if in_all else None

@@ -3,6 +3,8 @@
 Frames that others have computed and published, one file per clip.
 """
 
+import statistics
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
@@ -14,12 +16,12 @@ from data_tools.audio.read import AudioError
 from data_tools.documents.lines import Text
 from data_tools.documents.strict import Positive
 from data_tools.manifest import Clip
-from system.experts.base import ExpertSettings, Frames
+from system.experts.base import LENGTH_TOLERANCE, SPARE, ExpertSettings, Frames
 
 if TYPE_CHECKING:
     import torch
 
-SPARE = 0.1  # share of a recording that its frames may miss or exceed
+SAME_HOP = 0.01  # greatest relative difference between the hop of a recipe and that of all files
 
 
 class FeatureFiles(ExpertSettings):
@@ -81,10 +83,34 @@ class FeatureFiles(ExpertSettings):
             seconds = len(self.read(clip.path)) * self.hop_seconds
         except AudioError as error:
             return True, str(error)
-        if clip.seconds and abs(seconds - clip.seconds) > max(self.hop_seconds, SPARE * clip.seconds):
-            wrong = f"{seconds:.2f} s of frames by `hop_seconds` {self.hop_seconds:g}, but its recording has"
-            return False, f"{clip.path}: {wrong} {clip.seconds:.2f} s; correct `hop_seconds` or the manifest"
-        return None
+        difference = abs(seconds - clip.seconds) if clip.seconds else 0.0
+        if not clip.seconds or difference <= LENGTH_TOLERANCE + self.hop_seconds:
+            return None
+        wrong = f"{seconds:.2f} s of frames by `hop_seconds` {self.hop_seconds:g}, but its recording has"
+        cure = "replace the file, or correct `hop_seconds` or the manifest"
+        return difference > SPARE * clip.seconds, f"{clip.path}: {wrong} {clip.seconds:.2f} s; {cure}"
+
+    def setting_fault(self, clips: Sequence[Clip]) -> str | None:
+        """Return that the hop is wrong, if all of several recordings are longer than their frames, or all are shorter.
+
+        The difference must be more than one frame, and more than SAME_HOP of the hop.
+        """
+        known = [(count, clip.seconds) for clip in clips if clip.seconds and (count := self._frame_count(clip))]
+        differences = [seconds - count * self.hop_seconds for count, seconds in known]
+        if len(known) < 2 or min(map(abs, differences)) <= self.hop_seconds or min(differences) < 0 < max(differences):
+            return None
+        hop = statistics.median(seconds / count for count, seconds in known)
+        if abs(hop / self.hop_seconds - 1) <= SAME_HOP:
+            return None
+        fits = f"the frames of all checked files and the lengths of their recordings suggest {hop:.3g}"
+        return f"`hop_seconds` {self.hop_seconds:g} does not fit: {fits}; correct the setting or the manifest"
+
+    def _frame_count(self, clip: Clip) -> int:
+        """Return the number of a clip's frames; 0 if they cannot be read."""
+        try:
+            return len(self.read(clip.path)) if container_of(clip.path).exists() else 0
+        except AudioError:
+            return 0
 
     def load(self, device: "torch.device") -> Frames:
         """Return a function that returns its input unchanged, since the input is frames that were read from files."""

@@ -22,7 +22,7 @@ from data_tools.cli import SHOWN, counted, each, progress, ranks
 from data_tools.embeddings import Vectors
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from system.experts.base import Device, ExpertSettings, Frames, some_file_faults
+from system.experts.base import LENGTH_TOLERANCE, SPARE, Device, ExpertSettings, Frames, some_file_faults
 from system.experts.embedding_file import EmbeddingFile
 from system.experts.waveform import Waveform
 from system.features.bank import Bank, open_bank
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from system.features.audio_files import AudioFiles
     from system.features.piece_bank import PieceBank
 
-LENGTH_TOLERANCE = 2.0  # seconds, the error of published lengths, see the faults that `castella` reports
 BYTES_A_SECOND = 88_200  # of audio of unknown length: one channel of 16 bits at 44.1 kHz
 
 Waveforms = Literal["auto", "bank", "files"]
@@ -183,9 +182,9 @@ def build_features(
     if len(experts) == 1 and isinstance(expert := next(iter(experts.values())), EmbeddingFile):
         return _from_embeddings(clips, next(iter(experts)), expert, strict)
     for name, expert in experts.items():
-        faults, in_all = some_file_faults(expert, list(clips))
-        if in_all:
-            raise KitError(f"expert {name}: none of {len(faults)} checked files fits, first {faults[0][1]}")
+        _, of_all = some_file_faults(expert, list(clips))
+        if of_all:
+            raise KitError(f"expert {name}: {of_all}")
     if not any(isinstance(expert, Waveform) for expert in experts.values()):
         waveforms = "bank"
     if waveforms == "auto":
@@ -211,6 +210,7 @@ def build_features(
                 build.fill(name, experts[name], networks.pop(name))
     for name, expert in experts.items():
         if not expert.computed:
+            _leave_out_other_lengths(features, clips, name, strict)
             warn_of_other_lengths(features, clips, name)
     _warn_of_broken(features)
     return features
@@ -344,18 +344,35 @@ class _Build:
         _note_broken(self.features, clip, error, self.strict)
 
 
+def _other_lengths(features: Features, clips: Collection[Clip], name: str) -> Iterator[tuple[Clip, float]]:
+    """Yield the clips whose frames have another duration than the manifest says, each with its seconds of frames."""
+    bank, hop = features.banks[name], features.grids[name].hop
+    for clip in clips:
+        if clip.seconds and (key := features.keys.get(clip.id)):
+            frame_seconds = bank.rows_of(key) * hop
+            if abs(frame_seconds - clip.seconds) > LENGTH_TOLERANCE + hop:
+                yield clip, frame_seconds
+
+
+def _leave_out_other_lengths(features: Features, clips: Collection[Clip], name: str, strict: bool) -> None:
+    """Leave out the clips whose published frames miss or exceed more than SPARE of the recording.
+
+    Windows in them would be wrong. strict: Raise KitError for the first one.
+    """
+    for clip, frame_seconds in list(_other_lengths(features, clips, name)):
+        if clip.seconds and abs(frame_seconds - clip.seconds) > SPARE * clip.seconds:
+            wrong = f"{frame_seconds:g} s of frames, but {clip.seconds:g} s in the manifest"
+            _note_broken(
+                features, clip, AudioError(f"{clip.path}: {wrong}; replace it, or correct the manifest"), strict
+            )
+
+
 def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
     """Warn if the frames and the manifest disagree about a duration, since windows would be wrong.
 
     Published frames may be of other recordings, the recipe may have another hop, or the manifest may list other files.
     """
-    bank, hop = features.banks[name], features.grids[name].hop
-    differing = []
-    for clip in clips:
-        if clip.seconds and (key := features.keys.get(clip.id)):
-            frame_seconds = bank.rows_of(key) * hop
-            if abs(frame_seconds - clip.seconds) > LENGTH_TOLERANCE + hop:
-                differing.append((clip.path, frame_seconds, clip.seconds))
+    differing = list(_other_lengths(features, clips, name))
     if differing:
         recordings = f"{counted(len(differing), 'recording')} of {len(clips):,}"
         log.warning(
@@ -363,8 +380,8 @@ def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str
             "correct the expert's hop_seconds if it has "
             "one, or make the manifest again", name, recordings,
         )  # fmt: skip
-        for path, frame_seconds, seconds in differing[:SHOWN]:
-            log.warning("  %s: %g s of frames, but %g s in the manifest", path, frame_seconds, seconds)
+        for clip, frame_seconds in differing[:SHOWN]:
+            log.warning("  %s: %g s of frames, but %g s in the manifest", clip.path, frame_seconds, clip.seconds)
         if len(differing) > SHOWN:
             log.warning("  and %s more recordings", f"{len(differing) - SHOWN:,}")
 

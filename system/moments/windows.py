@@ -270,7 +270,8 @@ def refined(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Dec
     """Replace the edges of chosen windows by the mean edges of similar moments, then round them.
 
     found: Windows without rounding. sums: (W, 3) sums of mean_edges, of one model or added over several. last: End of
-    the last frame. A window keeps its score, and its edges if no similar moment is probable (1e-6 or less).
+    the last frame. A window keeps its score, and its edges if no similar moment is probable (1e-6 or less). A window
+    that then equals a better one is dropped.
     Source: ours; the edges of least expected squared error.
     """
     windows = np.array([[window.start, window.end] for window in found])
@@ -279,7 +280,10 @@ def refined(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Dec
     windows = windows.round(DIGITS)
     if decoding.round_to is not None:
         windows = _rounded(windows, last, decoding.round_to)
-    return [Found(start, end, one.score) for (start, end), one in zip(windows.tolist(), found, strict=True)]
+    chosen: dict[tuple[float, float], Found] = {}
+    for (start, end), one in zip(windows.tolist(), found, strict=True):
+        chosen.setdefault((start, end), Found(start, end, one.score))
+    return list(chosen.values())
 
 
 def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:

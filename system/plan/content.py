@@ -22,12 +22,14 @@ ASSUMED_SECONDS = 20.0  # length of a clip, if it is not known
 class Content:
     """The clips of a source's manifest, or, if it is missing, the recipe's expectations.
 
-    moments: The moments of these clips; None if the source has no file of moments, or the file is missing.
+    moments: The moments of these clips; None if the source has no file of moments, or the file is missing. fault: Why
+    its files cannot be used together; "" if they can.
     """
 
     clips: Sequence[Clip]
     expected: schema.Expected | None = None
     moments: Sequence[Moment] | None = None
+    fault: str = ""
 
     @cached_property
     def _facts(self) -> tuple["array[float]", "array[int]"]:

@@ -11,8 +11,8 @@ from data_tools.audio.members import container_of
 from data_tools.cli import about, counted
 from data_tools.datasets.download import cure_of
 from data_tools.errors import KitError
-from data_tools.manifest import Clip, in_split, read_manifest
-from data_tools.moments import Moment, read_moments, require_true
+from data_tools.manifest import Clip, in_split, of_split, read_manifest
+from data_tools.moments import Moment, read_moments, require_recordings, require_true
 from system.batches.sampler import require_known
 from system.experts.base import some_file_faults
 from system.plan.content import Content
@@ -33,12 +33,25 @@ def find_data(recipe: schema.Recipe) -> dict[str, Content]:
     moments = {path: read_moments(path) for path in moment_paths if Path(path).exists()}
     contents = {}
     for name, source in recipe.data.items():
-        clips, queries = in_split(manifests.get(source.manifest, []), source.split), None
+        listed, queries = manifests.get(source.manifest, []), None
+        clips = in_split(listed, source.split)
         if source.moments in moments:
             ids = {clip.id for clip in clips}
             queries = [moment for moment in moments[source.moments] if moment.clip in ids]
-        contents[name] = Content(clips, source.expected, queries)
+        fault = _fault_of(source, listed, moments.get(source.moments or "", [])) if listed else ""
+        contents[name] = Content(clips, source.expected, queries, fault)
     return contents
+
+
+def _fault_of(source: schema.Source, clips: Sequence[Clip], moments: Sequence[Moment]) -> str:
+    """Return why the split, or the moments, do not fit all clips of the manifest; "" if they fit."""
+    try:
+        of_split(clips, source.split, source.manifest)
+        if moments:
+            require_recordings(moments, {clip.id for clip in clips}, source.moments or "", source.manifest)
+    except KitError as error:
+        return str(error)
+    return ""
 
 
 def data_lines(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator[Row | Problem]:
@@ -51,7 +64,7 @@ def data_lines(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator[
             yield from _problems_of_windows(recipe, name, content.moments or ())
         elif Path(source.manifest).exists():
             yield Row("data", name, f"{file}  no clips")
-            yield Problem(MISSING, f"data {name}", f"{source.manifest} has no clip of split {source.split}")
+            yield Problem(MISSING, f"data {name}", content.fault)
         else:
             yield from _absent_manifest(name, file, source)
 
@@ -88,6 +101,8 @@ def _problems_of_clips(name: str, source: schema.Source, content: Content, is_re
     if source.moments is not None and content.moments is None:
         cure = "make them with python -m data_tools castella or scenes --moments"
         yield Problem(MISSING, where, f"moments {source.moments}; {cure}")
+    elif content.fault:
+        yield Problem(MISTAKE, where, content.fault)
     elif content.moments == []:
         yield Problem(MISTAKE, where, f"{source.moments} has no moments of these clips")
 
@@ -153,9 +168,11 @@ def file_problems(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterat
             yield Problem(MISTAKE, f"text, data {source}", unknown)
     for name, expert in recipe.model.audio.experts.items():
         for source, content in contents.items():
-            found, in_all = some_file_faults(expert, content.clips)
-            first = {True: found[0][1]} if in_all else dict(reversed(found))  # the first of each kind
-            for is_certain, text in first.items():
+            found, of_all = some_file_faults(expert, content.clips)
+            if of_all:
+                yield Problem(MISTAKE, f"expert {name}", of_all)
+                break
+            for is_certain, text in dict(reversed(found)).items():  # the first of each kind
                 yield Problem(MISTAKE if is_certain else WARNING, f"expert {name}, data {source}", text)
 
 
@@ -175,6 +192,9 @@ def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row |
         licence = f", licence of the weights: {expert.licence}" if expert.licence else ""
         known = size if seconds else "disk unknown until the data is present"
         yield Row("features", name, f"{expert.rates}, {known}{licence}" if expert.reads_clips else expert.rates)
+        if expert.pretrained and not expert.parameters:
+            problem = "model_parameters is 0, so a package will not count its network; set the number of its parameters"
+            yield Problem(WARNING, f"expert {name}", problem)
         for path in expert.weight_files().values():
             if cure := cure_of(path, expert.weight_source()):
                 yield Problem(MISSING, str(path), cure)

@@ -44,7 +44,7 @@ from system.moments.windows import (
 
 FITTED_TOGETHER = 64  # queries per part of a step
 FIT_STEPS = 50
-REPAIR_RECORDINGS = "repair or fetch them, or make manifest and moments again without them (data_tools castella)"
+REPAIR_RECORDINGS = "repair or fetch them; a blind list needs all, other moments may be made again without them"
 AT_ONCE = 1 << 20  # most frames of queries that are decoded together: 16 MiB per array of two states in float64
 
 log = logging.getLogger(__name__)

@@ -21,6 +21,7 @@ from data_tools.moments import (
     inside_recordings,
     read_moments,
     require_names,
+    require_recordings,
     require_true,
     write_published,
 )
@@ -79,19 +80,15 @@ class Sliding(NamedTuple):
     hop: float
 
 
-def read_moment_queries(manifest: Path, path: Path, split: str | None) -> MomentQueries:
+def read_moment_queries(manifest: Path, path: Path, split: str | None, finds_again: bool = False) -> MomentQueries:
     """Read the moments of the file `path` whose recordings have the split `split` in the manifest.
 
-    split: None for all splits.
+    split: None for all splits. finds_again: Whether windows that models found are discarded, to be found again.
     Raises KitError if no moment has the split, if a recording is not in the manifest, and if only some moments have
     known windows.
     """
     clips, moments = {clip.id: clip for clip in read_manifest(manifest)}, read_moments(path)
-    if unknown := next((moment for moment in moments if moment.clip not in clips), None):
-        raise KitError(
-            f"{path}: recording {unknown.clip} of moment {unknown.id} is not in {manifest}; "
-            "name the manifest that was made with these moments"
-        )
+    require_recordings(moments, clips, path, manifest)
     queries = [moment for moment in moments if split in (None, clips[moment.clip].split)]
     if not queries:
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in moments}))
@@ -99,6 +96,9 @@ def read_moment_queries(manifest: Path, path: Path, split: str | None) -> Moment
             f"{path} has no moment of the split {split} of {manifest}; name a split that has moments ({known}), "
             "or make one manifest of all splits with data_tools castella"
         )
+    if finds_again:
+        unknown = {"windows": None, "found_by": None}
+        queries = [moment.model_copy(update=unknown) if moment.found_by else moment for moment in queries]
     if len({moment.windows is None for moment in queries}) > 1:
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in queries}))
         raise KitError(f"{path} has moments with and without windows; choose one split with --split ({known})")
@@ -187,10 +187,9 @@ def locate(
             values.
         sliding: The window that slides over recordings for models of whole clips.
         by: See windows_of; None: `thresholds` for published scores of frames that are not fitted, else `overlap`.
-        round_to: See Decoding.
         allow_unknown: Accept queries without any known word, for which all frames have the same score.
         threshold: See Decoding; None: that of a model with published scores of frames.
-        heard, mean_edges: See Decoding; None: as in the first run's first rank entry of moments.
+        heard, mean_edges, round_to: See Decoding; None: as in the first run's first rank entry of moments. 0: Off.
     Raises: KitError for rankers that are no model, for models that need `fit` and do not get it, for thresholds with
         several models, and for recordings that cannot be read. Unreadable recordings of `fit` are left out with a
         warning.
@@ -227,7 +226,7 @@ def locate(
     published = None if fit is not None else members[0][0].published_threshold
     usual = next((one.windows.decoding for one in rankers if isinstance(one, ModelRanker) and one.windows), Decoding())
     decoding = Decoding(
-        round_to=round_to,
+        round_to=usual.round_to if round_to is None else round_to or None,
         windows=get_moments_edition().max_windows,
         threshold=threshold or published,
         heard=usual.heard if heard is None else heard or None,
@@ -249,7 +248,10 @@ def series_of(
     strict: Raise KitError for recordings that cannot be read; if False, leave them out.
     """
     model, recordings = ranker.model, list(queries.recordings.values())
-    features = ranker.source.features(model, recordings)
+    try:
+        features = ranker.source.features(model, recordings)
+    except KitError as error:
+        raise KitError(f"model {ranker.name}: {error}") from error
     if features.broken and (strict or not features.keys):
         broken_recordings = unreadable_recordings(features.broken, queries.recordings.keys())
         raise KitError(f"{broken_recordings} cannot be read; {REPAIR_RECORDINGS}")

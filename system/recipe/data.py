@@ -13,7 +13,7 @@ from data_tools.audio.members import container_of, quick_key
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Joined, of_split, read_manifest
-from data_tools.moments import Moment, read_moments
+from data_tools.moments import Moment, read_moments, require_recordings
 from system.batches.augment import Augmentation
 from system.batches.sampler import Item, items_of, items_of_moments
 from system.experts.base import Device
@@ -145,9 +145,14 @@ def load_data(
 
 
 def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip]) -> list[Moment]:
-    """Read the moments of a source's clips. Raises KitError if there is no moment."""
-    ids = {clip.id for clip in clips}
-    found = [moment for moment in read_moments(source.moments or "") if moment.clip in ids]
+    """Read the moments of a source's clips.
+
+    Raises KitError if there is no moment, or if a moment's recording is not in the manifest, in any split.
+    """
+    ids, moments = {clip.id for clip in clips}, read_moments(source.moments or "")
+    known = {clip.id for clip in read_manifest(source.manifest)}
+    require_recordings(moments, known, source.moments or "", source.manifest)
+    found = [moment for moment in moments if moment.clip in ids]
     if not found:
         raise KitError(
             f"data source {name}: {source.moments} has no moment of its {counted(len(clips), 'clip', ',')}; "

@@ -90,8 +90,8 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     windows.add_argument("--piece", type=_seconds, default=PIECE, metavar="SECONDS", help=piece)
     hop = "from one piece to the next, in seconds (default: %(default)g)"
     windows.add_argument("--hop", type=_seconds, default=HOP, metavar="SECONDS", help=hop)
-    unit = "round edges to multiples of this; 1 suits CASTELLA (default: not rounded)"
-    windows.add_argument("--round-to", type=_seconds, metavar="SECONDS", help=unit)
+    unit = "round edges to multiples of this; 1 suits CASTELLA; 0: do not (default: as the run's rank entry says)"
+    windows.add_argument("--round-to", type=_seconds_or_none, metavar="SECONDS", help=unit)
     heard = "decode as if every query is heard with at least this probability, such as 0.999; 0: do not (default: as "
     heard += "the run's rank entry says)"
     windows.add_argument("--heard", type=_probability_or_none, metavar="P", help=heard)
@@ -105,6 +105,11 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
 def _seconds(text: str) -> float:
     """Parse a number of seconds above 0 and below 3600, as a type of argparse."""
     return _parse_below(3600, text, "a number of seconds")
+
+
+def _seconds_or_none(text: str) -> float:
+    """Parse 0, or a number of seconds above 0 and below 3600, as a type of argparse."""
+    return 0.0 if text.strip() == "0" else _seconds(text)
 
 
 def _probability(text: str) -> float:
@@ -152,7 +157,8 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
     if arguments.moments is None:
         queries = queries_of_captions(arguments.audio, arguments.split)
     else:
-        queries = read_moment_queries(arguments.audio, arguments.moments, arguments.split)
+        finds_again = arguments.as_training is not None
+        queries = read_moment_queries(arguments.audio, arguments.moments, arguments.split, finds_again)
     if arguments.as_training is not None:
         require_untested(queries)
     fit = None

@@ -207,6 +207,9 @@ def test_mean_edges_match_hand_values() -> None:
     assert refined(chosen, sums, 4.0, Decoding()) == [Found(0.75, 4.0, 0.9), Found(3.0, 4.0, 0.2)]
     rounded = refined(chosen, sums, 4.0, Decoding(round_to=0.5))
     assert rounded == [Found(1.0, 4.0, 0.9), Found(3.0, 4.0, 0.2)], "0.75 s is nearer to the even multiple"
+    near = [Found(1.0, 4.0, 0.9), Found(1.2, 4.0, 0.5), Found(3.0, 4.0, 0.2)]
+    once = refined(near, np.zeros((3, 3)), 4.0, Decoding(round_to=0.5))
+    assert once == [Found(1.0, 4.0, 0.9), Found(3.0, 4.0, 0.2)], "a window that equals a better one is dropped"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -321,7 +321,7 @@ def test_piece_between_two_frames_contains_the_nearer_one(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_decoding_of_a_run_is_that_of_rank_and_of_its_export(moments_manifest: Path, tmp_path: Path) -> None:
     content = tiny_moments.recipe(moments_manifest, tmp_path, epochs=3)
-    decoding = {"heard": 0.999, "mean_edges": True}
+    decoding = {"heard": 0.999, "mean_edges": True, "round_to": 0.1}
     content["rank"] = {
         "overlap": content["rank"]["posterior"] | {"windows": "overlap", "decoding": decoding},
         "plain": content["rank"]["posterior"] | {"windows": "overlap"},
@@ -336,7 +336,7 @@ def test_decoding_of_a_run_is_that_of_rank_and_of_its_export(moments_manifest: P
         ranking = ["rank", tmp_path / model, "--windows", *asked, "--out", tmp_path / "w.jsonl"]
         assert main(list(map(str, ranking))) == 0
         assert (tmp_path / "w.jsonl").read_bytes() == files["overlap"]
-        assert main([*map(str, ranking), "--heard", "0", "--no-mean-edges"]) == 0
+        assert main([*map(str, ranking), "--heard", "0", "--no-mean-edges", "--round-to", "0"]) == 0
         assert (tmp_path / "w.jsonl").read_bytes() == files["plain"]
 
 
@@ -387,6 +387,9 @@ def test_found_windows_become_moments_that_may_only_be_trained_on(
     with_moments = [*at, "--moments", out, "--split", "development", "--out", tmp_path / "w.jsonl"]
     assert main(list(map(str, ["rank", runs / "own", *with_moments]))) == 1
     assert "ranking or fitting needs true windows, but the windows of moment" in capsys.readouterr().err
+    again = ["rank", runs / "own", *with_moments[:-1], tmp_path / "again.jsonl", "--as-training", 0.5]
+    assert main(list(map(str, again))) == 0
+    assert read_moments(tmp_path / "again.jsonl") == found
 
 
 @pytest.mark.parametrize(
