@@ -20,7 +20,7 @@ from system.plan.estimates import Estimates
 from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, Row
 from system.plan.machine import GIB
 from system.recipe import schema
-from system.recipe.manifests import few_clips, input_paths
+from system.recipe.manifests import few_clips, input_paths, require_output
 
 CHECKED_FILES = 1000  # most audio files of a source that are checked
 
@@ -154,6 +154,7 @@ def _missing_inputs(source: schema.Source) -> Iterator[Problem]:
         return
     try:
         missing = [str(path) for path in input_paths(source.make) if not path.exists()]
+        require_output(source.make, Path(source.manifest))
     except KitError as error:
         yield Problem(MISTAKE, f"make of {source.manifest}", str(error))
         return

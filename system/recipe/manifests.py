@@ -13,10 +13,11 @@ from pathlib import Path
 
 from data_tools.__main__ import VERBS
 from data_tools.__main__ import main as data_tools_main
+from data_tools.audio.read import FRAME_SUFFIXES
 from data_tools.cli import make_parser
 from data_tools.documents.json_text import sha256_of
 from data_tools.errors import KitError
-from data_tools.files import write_text
+from data_tools.files import absolute, write_text
 from data_tools.locks import lock
 from data_tools.names import is_audio_name, tree_files
 from system.recipe import schema
@@ -71,17 +72,28 @@ def few_clips(source: schema.Source, count: int) -> str:
 
 def input_paths(command: str) -> list[Path]:
     """Return the files and folders that a `make` command reads. Raises KitError if data_tools does not accept it."""
+    values = [value for key, value in _arguments_of(command).items() if key not in OUTPUTS]
+    paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
+    return [path for path in paths if isinstance(path, Path)]
+
+
+def require_output(command: str, manifest: Path) -> None:
+    """Raise KitError if a `make` command writes another manifest than `manifest`."""
+    out = _arguments_of(command).get("out")
+    if isinstance(out, Path) and out.suffix == ".jsonl" and absolute(out) != absolute(manifest):
+        raise KitError(f"`make` writes {out}, but `manifest` is {manifest}; correct one of them")
+
+
+def _arguments_of(command: str) -> dict[str, object]:
+    """Return the parsed arguments of a `make` command. Raises KitError if data_tools does not accept it."""
     words = shlex.split(command)[3:]
     try:
         with redirect_stderr(io.StringIO()):
-            arguments = vars(make_parser("data_tools", "", VERBS, words).parse_args(words))
+            return vars(make_parser("data_tools", "", VERBS, words).parse_args(words))
     except SystemExit:
         words_text = shlex.join(words)
         hint = "correct the data source's `make`, see python -m data_tools --help"
         raise KitError(f"python -m data_tools does not accept `{words_text}`; {hint}") from None
-    values = [value for key, value in arguments.items() if key not in OUTPUTS]
-    paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
-    return [path for path in paths if isinstance(path, Path)]
 
 
 def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
@@ -115,6 +127,10 @@ def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
 
 def _make(name: str, command: str, manifest: Path) -> None:
     """Run the command that makes a manifest, and record the command's inputs."""
+    try:
+        require_output(command, manifest)
+    except KitError as error:
+        raise KitError(f"data source {name}: {error}") from None
     log.info("data source %s: making its manifest with %s", name, command)
     folders = [str(path) for path in input_paths(command) if path.is_dir()]
     count, names = _audio_files(folders)  # files that arrive during the command count as new
@@ -136,8 +152,8 @@ def _note_of(manifest: Path) -> Path:
 def _audio_files(folders: Sequence[str]) -> tuple[int, str]:
     """Count the audio files in folders. Returns: Their number, and a digest of their names.
 
-    Published feature files (.npz) count too.
+    Files of features count too.
     """
     names = [f"{folder}/{name}" for folder in folders if Path(folder).is_dir() for name in tree_files(Path(folder))]
-    audio = [name for name in names if is_audio_name(Path(name).name) or name.endswith(".npz")]
+    audio = [name for name in names if is_audio_name(Path(name).name) or name.endswith(FRAME_SUFFIXES)]
     return len(audio), hashlib.sha256("\n".join(audio).encode(errors="surrogateescape")).hexdigest()
