@@ -258,11 +258,14 @@ class Estimates:
     def run_bytes(self) -> float:
         """Bytes of the checkpoints of all stages.
 
-        Each metric is assumed to be best at another checkpoint. The last checkpoint has AdamW's two moments.
+        Each metric is assumed to be best at another checkpoint. The last checkpoint has AdamW's two moments. With
+        `save_minutes`, the best of the last state are kept in addition to the present best.
         """
         weights = sum(self.parameters_by_part.values()) + count_parameters(self._audio, trainable=False)
-        kept = sum(stage.monitor.keep * len(stage.monitor.metrics) for stage in self.recipe.stages.values())
-        return float(BYTES * kept * weights) + sum(map(self.state_bytes, self.recipe.stages.values()))
+        stages = self.recipe.stages.values()
+        best = [(1 if s.save_minutes is None else 2) * s.monitor.keep * len(s.monitor.metrics) for s in stages]
+        kept = sum(min(count, stage.epochs) for count, stage in zip(best, stages, strict=True))
+        return float(BYTES * kept * weights) + sum(map(self.state_bytes, stages))
 
     def state_bytes(self, stage: schema.Stage) -> float:
         """Return the bytes of a stage's last checkpoint: the ranked weights and AdamW's moments.

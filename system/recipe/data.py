@@ -15,7 +15,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip, Joined, of_split, read_manifest
 from data_tools.moments import Moment, read_moments, require_recordings
 from system.batches.augment import Augmentation
-from system.batches.sampler import Item, items_of, items_of_moments
+from system.batches.sampler import Item, Sampler, items_of, items_of_moments
 from system.experts.base import Device
 from system.features.build import Features, Waveforms, build_features
 from system.recipe import schema
@@ -52,6 +52,18 @@ class Data:
         if unit == "moment":
             return items_of_moments(self.readable_clips(source), self.moments[source])
         return items_of(self.readable_clips(source), unit)
+
+    def sampler(self, name: str, stage: schema.Stage, seed: tuple[int, int]) -> Sampler:
+        """Build the sampler of the batches of the stage `name`. Raises KitError if no batches can be made."""
+        sources, train = [self.items(source, stage.unit) for source in stage.train.data], stage.train
+        try:
+            augment = self.augmentations.get(name)
+            if augment is not None:
+                augment = augment.among([clip for source in train.data for clip in self.readable_clips(source)])
+            count = stage.captions_per_clip
+            return Sampler(sources, train.mix, stage.batch_size, count, seed, augment, train.short_moments)
+        except KitError as error:
+            raise KitError(f"stage {name}: no batches can be made: {error}") from error
 
     def quick_sha256(self, clip: Clip) -> str:
         """Return the quick_sha256 of a readable clip's file. It is the key of waveforms that are read from files."""

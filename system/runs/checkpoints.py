@@ -15,7 +15,7 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -124,21 +124,37 @@ def as_os_errors(folder: Path) -> Iterator[None]:
 class CheckpointWriter:
     """Writes checkpoints of a stage in a thread, from copies in the machine's memory, while training goes on.
 
-    At most one is under way. A process that is killed resumes from the last complete one. sha256: Checksums of the
-    stage's files by name, as of the last complete one.
+    At most one is under way. A process that is killed resumes from the last complete state.
+    sha256: Checksums of the stage's files by name, as of the last complete checkpoint. resumable: Names of the files
+    that belong to the last state.
     """
 
-    def __init__(self, folder: Path, sha256: Mapping[str, str] | None = None) -> None:
-        self.folder, self.sha256 = folder, dict(sha256 or {})
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sha256: dict[str, str] = {}
+        self.resumable: set[str] = set()
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._under_way: Future[dict[str, str]] | None = None
+
+    def resume(self, sha256: Mapping[str, str]) -> None:
+        """Continue after a state that was read. sha256: Checksums of its files by name."""
+        self.sha256, self.resumable = dict(sha256), set(sha256)
 
     def save(self, state: dict[str, Any], epoch_weights: Mapping[str, torch.Tensor] | None) -> None:
         """Begin to write a state of training; see save_state. Raises the errors of the earlier checkpoint."""
         self.wait()
         copied: dict[int, torch.Tensor] = {}  # tensors that are in the state and in the weights are copied once
         copies = _on_host(state, copied), _on_host(epoch_weights, copied)
+        self.resumable = {"last.pt", *(weights_file(self.folder, epoch).name for epoch in kept_epochs(state["best"]))}
         self._under_way = self._thread.submit(save_state, self.folder, *copies, self.sha256)
+
+    def save_best(self, epoch: int, best: BestEpochs, epoch_weights: Mapping[str, torch.Tensor]) -> None:
+        """Begin to write the weights of an epoch only; see save_best. Raises the errors of the earlier checkpoint."""
+        self.wait()
+        copy = _on_host(epoch_weights, {})
+        self._under_way = self._thread.submit(
+            save_best, self.folder, epoch, best, copy, self.sha256, frozenset(self.resumable)
+        )
 
     def wait(self) -> None:
         """Wait until the checkpoint is complete. Raises the errors of writing it."""
@@ -257,6 +273,29 @@ def save_state(
         if path.name not in keep:
             path.unlink()
     return {**written, "last.pt": checksum}
+
+
+def save_best(
+    folder: Path,
+    epoch: int,
+    best: BestEpochs,
+    epoch_weights: Mapping[str, torch.Tensor],
+    sha256: Mapping[str, str],
+    resumable: Container[str],
+) -> dict[str, str]:
+    """Write the weights of one of the best epochs, without a state to resume from.
+
+    Afterwards, weights of epochs that are neither in the table of the best nor belong to the last state are deleted.
+    sha256: See save_state. resumable: Names of the files of the last state. Returns: The checksums of the files that
+    remain.
+    """
+    path = weights_file(folder, epoch)
+    written = {**sha256, path.name: save_weights(epoch_weights, path)}
+    keep = {weights_file(folder, number).name for number in kept_epochs(best)}
+    for name in [name for name in written if name not in keep and name not in resumable]:
+        (folder / name).unlink(missing_ok=True)
+        del written[name]
+    return written
 
 
 def write_table_of_best(folder: Path, best: BestEpochs) -> None:

@@ -22,8 +22,6 @@ from data_tools.errors import KitError
 from submission.editions import format_metric
 from submission.runs.record import EpochLine
 from system.batches.collate import Feed
-from system.batches.sampler import Sampler
-from system.batches.teachers import Teachers
 from system.compute.device import tf32_products
 from system.compute.distributed import (
     any_process,
@@ -47,14 +45,14 @@ from system.runs.open import start_from
 from system.training.average import WeightAverage
 from system.training.interrupt import Interrupted, interruptible
 from system.training.lora import Adapters
-from system.training.moment_validation import MomentValidation
+from system.training.moment_validation import validation_of
 from system.training.parts import FrozenStart, parameter_groups
 from system.training.same_everywhere import require_same_state, require_same_work, warn_of_shares
 from system.training.schedule import describe_stop, is_over, rates
 from system.training.step import gradients
 from system.training.teachers import open_teachers
 from system.training.tracking import Tracking
-from system.training.validation import Validation, Watching, collapsed
+from system.training.validation import collapsed
 
 ADAPTERS = 2**31  # in place of a step, for the start values of adapters
 SKIPPED_LIMIT = 20  # updates in a row whose fp16 loss is not finite
@@ -81,7 +79,7 @@ class StageTraining:
         self.name, self.stage, self.run, self.model, self.tracking = name, stage, run, model, tracking
         self.banks, self.folder, self.device = Path(recipe.banks), run.folder / name, model.device
         self.seed = (recipe.seed, list(recipe.stages).index(name))
-        self.sampler = _sampler(name, stage, data, self.seed)
+        self.sampler = data.sampler(name, stage, self.seed)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
         _warn_of_shared_clips(name, stage, data)
         relevance = relevance if terms.need_relevance(stage.losses) else None
@@ -90,7 +88,7 @@ class StageTraining:
             with first_before_others():
                 teachers = open_teachers(taught_by, recipe, name, run, data, model.device)
         self.precision = stage.precision if self.device.type == "cuda" else "float32"
-        self.validation = _validation_of(stage, data, relevance, teachers, self.precision)
+        self.validation = validation_of(stage, data, relevance, teachers, self.precision)
         pad_to_batch, longest = not recipe.model.embeds_in_chunks, recipe.model.audio.training_frames
         made_of = self.sampler, data.features, relevance, self.device, teachers
         self.feed = partial(Feed, *made_of, longest, stage.grad_cache_chunk, pad_to_batch, stage.frames_on)
@@ -113,6 +111,7 @@ class StageTraining:
         self.sums: dict[str, float] = {}  # sums of loss and diagnostics over the epoch so far
         self.seconds = 0.0  # duration of the epoch so far, including earlier processes
         self.skipped = self.skipped_in_a_row = 0  # updates of the epoch so far, and of the last steps
+        self.saved_at = time.monotonic()  # when this process began, or last saved a state
 
     @property
     def history(self) -> list[dict[str, float]]:
@@ -152,7 +151,7 @@ class StageTraining:
             tf32_products(self.device, self.stage.tf32),
             progress(self.name, total, "step", self.step) as bar,
         ):
-            while self.step < total and not is_over(self.stage.stop, self.history):
+            while not self._is_over():
                 self._epoch(feed, bar, stop)
                 self._finish_epoch()
                 self._stop_if_requested(any_process(stop["asked"] or is_orphan()))
@@ -196,7 +195,7 @@ class StageTraining:
         self.seconds, self.skipped = state["seconds"], state.get("skipped", 0)
         if is_first():  # on a full disk it may be missing, since it is written after last.pt
             checkpoints.write_table_of_best(self.folder, self.best)
-        self.writer.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
+        self.writer.resume({**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")})
         self.lines = [EpochLine.model_validate(line) for line in state["lines"]]
 
     def _epoch(self, feed: Feed, bar: Progress, stop: dict[str, bool]) -> None:
@@ -215,9 +214,9 @@ class StageTraining:
                 return
             with in_step():
                 requested = any_process(stop["asked"] or is_orphan())
-            if requested:
+            if requested or self._is_state_due():
                 self._require_finite()
-                self._save(False)
+                self._save(is_best=False)
             self._stop_if_requested(requested)
 
     def _stop_if_requested(self, requested: bool) -> None:
@@ -311,7 +310,11 @@ class StageTraining:
         if is_first():
             with self.run.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line.document()) + "\n")
-        self._save(epoch in checkpoints.kept_epochs(self.best))
+        is_best = epoch in checkpoints.kept_epochs(self.best)
+        if self.stage.save_minutes is None or self._is_over() or self._is_state_due():
+            self._save(is_best)
+        elif is_best:
+            self._save_best(epoch)
         self.tracking.update()
         shown = " ".join(f"{name} {format_metric(name, value)}" for name, value in values.items())
         loss = "none" if line.loss is None else f"{line.loss:.4f}"
@@ -332,14 +335,35 @@ class StageTraining:
         """Context manager that gives the model the weights for validation and ranking."""
         return self.average.in_model() if self.average else nullcontext()
 
+    def _is_over(self) -> bool:
+        """Return whether the stage has trained all its steps, or ends early."""
+        return self.step == self.stage.epochs * self.steps or is_over(self.stage.stop, self.history)
+
+    def _is_state_due(self) -> bool:
+        """Return whether the last state is older than `save_minutes`."""
+        minutes = self.stage.save_minutes
+        return minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
+
+    def _save_best(self, epoch: int) -> None:
+        """Save the weights of one of the best epochs, which are those that are ranked."""
+        if is_first():
+            with self._with_average():
+                self.writer.save_best(epoch, self.best, self._ranked_weights())
+
+    def _ranked_weights(self) -> dict[str, Any]:
+        """Return the weights that are ranked: those of the model, with the adapters in its networks."""
+        weights = self.model.state_dict()
+        return self.adapters.merged(weights) if self.adapters else weights
+
     def _save(self, is_best: bool) -> None:
         """Save the state, and, if `is_best`, the epoch's weights, which are those that are ranked."""
+        self.saved_at = time.monotonic()
         if not is_first():
             return
         weights = self.model.state_dict()
         with self._with_average():
             averaged = self.model.state_dict()
-            ranked = self.adapters.merged(averaged) if self.adapters else averaged  # with the adapters in the model
+            ranked = self._ranked_weights()
         state = {
             "model": ranked,
             "training": weights if self.adapters or self.average else None,
@@ -358,19 +382,6 @@ class StageTraining:
         self.writer.save(state, ranked if is_best else None)
 
 
-def _sampler(name: str, stage: schema.Stage, data: Data, seed: tuple[int, int]) -> Sampler:
-    """Build the sampler of a stage's batches."""
-    sources = [data.items(source, stage.unit) for source in stage.train.data]
-    try:
-        augment = data.augmentations.get(name)
-        if augment is not None:
-            augment = augment.among([clip for source in stage.train.data for clip in data.readable_clips(source)])
-        train, count = stage.train, stage.captions_per_clip
-        return Sampler(sources, train.mix, stage.batch_size, count, seed, augment, train.short_moments)
-    except KitError as error:
-        raise KitError(f"stage {name}: no batches can be made: {error}") from error
-
-
 def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
     """Prepare a model for a stage, by the stage's settings: synchronise batch norms, and compile the audio network."""
     if process_count() > 1:
@@ -385,15 +396,3 @@ def _warn_of_shared_clips(name: str, stage: schema.Stage, data: Data) -> None:
     """Warn if training and validation share recordings."""
     if shared := data.shared(stage.train.data, stage.monitor.data):
         log.warning("stage %s: its training and validation data share %s", name, counted(shared, "recording"))
-
-
-def _validation_of(
-    stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers | None, precision: str
-) -> Watching:
-    """Build the validation of a stage. precision: That of the computation of embeddings."""
-    sources = stage.monitor.data
-    if stage.unit == "moment":
-        annotated = {name: (data.readable_clips(name), data.moments[name]) for name in sources}
-        return MomentValidation(annotated, stage, data.features, precision)
-    clips = [clip for name in sources for clip in data.readable_clips(name)]
-    return Validation(clips, stage, data.features, relevance, teachers, precision)

@@ -27,11 +27,11 @@ from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.batches.sampler import Sampler
 from system.experiments.summary import report
+from system.recipe import data as recipe_data
 from system.recipe.load import load_recipe
 from system.runs import checkpoints
 from system.runs.folder import Run
 from system.runs.log_file import LogFile
-from system.training import stage as stages
 from system.training.stage import StageTraining
 
 
@@ -168,7 +168,7 @@ def test_training_works_with_every_unit_and_mix(
         seen.append(mix)
         return Sampler(sources, mix, *rest)
 
-    monkeypatch.setattr(stages, "Sampler", spy)
+    monkeypatch.setattr(recipe_data, "Sampler", spy)
     stage = tiny.stage(unit=unit, steps_per_epoch="all", epochs=1, schedule={"kind": "constant", "warmup_steps": 2})
     stage["captions_per_clip"] = "all" if unit == "clip" else None
     stage["train"] = {"data": ["train", "validation"], "mix": mix}
@@ -574,7 +574,57 @@ def test_error_of_a_checkpoint_is_raised_by_the_next_call(tmp_path: Path, monkey
 
     monkeypatch.setattr(checkpoints, "save_state", full)
     writer = checkpoints.CheckpointWriter(tmp_path)
-    writer.save({}, None)
+    writer.save({"best": {}}, None)
     with pytest.raises(OSError, match="No space left"):
-        writer.save({}, None)
+        writer.save({"best": {}}, None)
+    writer.close()
+
+
+@pytest.mark.parametrize(("minutes", "saved_step"), [(10, None), (1e-9, 7), (None, 6)])
+def test_killed_run_resumes_from_the_last_state_with_the_same_bits(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float | None, saved_step: int | None
+) -> None:
+    """Killed in step 8 of 10, in the fourth of five epochs; the best epochs' weights are saved without a state too."""
+    monitor = {"data": ["validation"], "metrics": ["mAP@10"], "keep": 1}
+    stage = tiny.stage(epochs=5, steps_per_epoch=2, save_minutes=minutes, monitor=monitor)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
+    assert main(["train", str(path), "--out", str(tmp_path / "whole")]) == 0
+    train_step = StageTraining._train_step
+
+    def until_killed(self: StageTraining, *arguments: Any) -> dict[str, float] | None:
+        if self.step == 7:
+            raise SystemExit
+        return train_step(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StageTraining, "_train_step", until_killed)
+        with pytest.raises(SystemExit):
+            main(["train", str(path), "--out", str(tmp_path / "run")])
+    last = tmp_path / "run/only/last.pt"
+    assert (torch.load(last, weights_only=True)["step"] if last.exists() else None) == saved_step
+    assert len(list((tmp_path / "run/only").glob("e*.safetensors"))) == 1
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+    done = json.loads((tmp_path / "run/only/done.json").read_text())["sha256"]
+    assert done == {one.name: sha256_of(one) for one in (tmp_path / "run/only").glob("*.[sp][at]*")}
+
+
+def test_best_weights_between_states_keep_those_that_a_resumed_run_needs(tmp_path: Path) -> None:
+    """The state has epoch 1; 2 and 3 are better. If the process is killed, epoch 1 is the best of the state again."""
+    files = lambda: sorted(path.name for path in tmp_path.glob("e*"))  # noqa: E731
+    writer = checkpoints.CheckpointWriter(tmp_path)
+    weights = {"w": torch.zeros(3)}
+    writer.save({"model": weights, "best": {"loss": [[3.0, 1]]}, "epoch": 1}, weights)
+    for epoch, loss in ((2, 2.0), (3, 1.0)):
+        writer.save_best(epoch, {"loss": [[loss, epoch]]}, weights)
+        writer.wait()
+        assert files() == ["e0001.safetensors", f"e000{epoch}.safetensors"]
+    resumed = checkpoints.CheckpointWriter(tmp_path)
+    resumed.resume(dict.fromkeys(("last.pt", "e0001.safetensors"), ""))
+    resumed.save_best(2, {"loss": [[2.0, 2]]}, weights)
+    resumed.save({"model": weights, "best": {"loss": [[2.0, 2]]}, "epoch": 2}, None)
+    resumed.close()
+    assert files() == ["e0002.safetensors"]
+    assert resumed.sha256.keys() == {"last.pt", "e0002.safetensors"}
     writer.close()
