@@ -18,6 +18,7 @@ from system.batches.mixing import mixed
 from system.batches.sampler import Item, Sampler, batches_ahead
 from system.batches.shares import chunks_of
 from system.batches.teachers import Teachers
+from system.compute.device import on_device
 from system.compute.distributed import process_count, process_index
 from system.features.build import Features
 from system.losses.relevance.relax import Relevance
@@ -171,7 +172,7 @@ class Resident:
             part = np.concatenate([bank.read(key) for key in keys[start : start + 256]])
             at = int(first[start])
             frames[at : at + len(part)] = torch.from_numpy(part).to(device)
-        return frames, first.to(device), lengths.to(device)
+        return frames, first, lengths
 
     def audio(self, keys: Sequence[str], crops: Crops | None = None, among: Sequence[str] = ()) -> dict[str, Series]:
         """Return a dict from expert to padded frames of clips, gathered on the device. keys: Content keys of the clips.
@@ -190,19 +191,19 @@ class Resident:
         among: Sequence[str],
     ) -> Series:
         """Return one expert's frames of the clips `keys`, padded to the longest clip of `keys` and `among`."""
-        clips = torch.tensor([self.index_of[key] for key in keys], device=frames.device)
+        clips = torch.tensor([self.index_of[key] for key in keys])
         begin, clip_lengths = first[clips], lengths[clips]
         if crops is not None:
             spare = (clip_lengths - crops.longest).clamp(min=0)
-            offsets = torch.from_numpy(crops.offsets[:, 0].copy()).to(frames.device)
+            offsets = torch.from_numpy(crops.offsets[:, 0].copy())
             skipped = (offsets * (spare + 1)).long().minimum(spare)
             begin, clip_lengths = begin + skipped, clip_lengths.clamp(max=crops.longest)
-        all_lengths = lengths[torch.tensor([self.index_of[key] for key in (*keys, *among)], device=frames.device)]
+        all_lengths = lengths[torch.tensor([self.index_of[key] for key in (*keys, *among)])]
         width = int(all_lengths.max()) if len(all_lengths) else 0
         width = width if crops is None else min(width, crops.longest)
         positions = torch.arange(width, device=frames.device)
-        mask = positions < clip_lengths[:, None]
-        index = (begin[:, None] + positions).clamp(max=len(frames) - 1)
+        mask = positions < on_device(clip_lengths[:, None], frames.device)
+        index = (on_device(begin[:, None], frames.device) + positions).clamp(max=len(frames) - 1)
         return Series(frames[index].masked_fill(~mask[..., None], 0), clip_lengths)
 
 

@@ -52,6 +52,13 @@ def moved(model: Network, device: torch.device) -> Network:
         ) from error
 
 
+def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a tensor of this machine's memory to a device, without waiting for a GPU. `tensor` must not change later."""
+    if device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 @contextmanager
 def tf32_products(device: torch.device, allowed: bool) -> Iterator[None]:
     """Context manager that lets float32 products on a CUDA GPU use TF32 (10 bits after the point) if `allowed`.

@@ -8,11 +8,16 @@ from typing import NamedTuple
 
 import torch
 
+from system.compute.device import on_device
+
 # B clips, T frames, D values in a frame, N captions
 
 
 class Series(NamedTuple):
-    """Padded series: values (B, T, D), lengths without padding (B,)."""
+    """Padded series: values (B, T, D), lengths without padding (B,).
+
+    Lengths stay in this machine's memory, where they can be read without waiting for a GPU.
+    """
 
     values: torch.Tensor
     lengths: torch.Tensor
@@ -20,7 +25,7 @@ class Series(NamedTuple):
     def rows(self, index: torch.Tensor) -> "Series":
         """Select the series with the indexes `index`, padded to the longest of them."""
         lengths = self.lengths[index]
-        return Series(self.values[index, : int(lengths.max())], lengths)
+        return Series(self.values[on_device(index, self.values.device), : int(lengths.max())], lengths)
 
 
 @dataclass(frozen=True)
@@ -61,21 +66,14 @@ class Batch:
 
     def pinned(self) -> "Batch":
         """Copy the audio to page-locked memory, so that a GPU copies it without waiting."""
-        audio = {name: Series(s.values.pin_memory(), s.lengths.pin_memory()) for name, s in self.audio.items()}
+        audio = {name: Series(s.values.pin_memory(), s.lengths) for name, s in self.audio.items()}
         return replace(self, audio=audio)
 
     def to(self, device: torch.device) -> "Batch":
-        """Move the batch to a device."""
-        audio = {name: Series(_moved(s.values, device), _moved(s.lengths, device)) for name, s in self.audio.items()}
-        factors = None if self.margin_factors is None else _moved(self.margin_factors, device)
-        teachers = {name: _moved(cosines, device) for name, cosines in self.teachers.items()}
-        labels = None if self.labels is None else _moved(self.labels, device)
-        row_of = _moved(self.row_of, device)
+        """Move the batch to a device, but for the lengths of its series."""
+        audio = {name: Series(on_device(s.values, device), s.lengths) for name, s in self.audio.items()}
+        factors = None if self.margin_factors is None else on_device(self.margin_factors, device)
+        teachers = {name: on_device(cosines, device) for name, cosines in self.teachers.items()}
+        labels = None if self.labels is None else on_device(self.labels, device)
+        row_of = on_device(self.row_of, device)
         return replace(self, audio=audio, row_of=row_of, margin_factors=factors, teachers=teachers, labels=labels)
-
-
-def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Move a tensor to a device, without waiting for a GPU."""
-    if device.type != "cuda":
-        return tensor.to(device)
-    return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from system.compute.device import on_device
 from system.losses.base import BatchScores, FrameScores
 from system.models.batch import Batch
 from system.models.dot_product import DotProduct, FrameDotProducts
@@ -128,7 +129,7 @@ class RetrievalModel(nn.Module):
         clips, captions = clips.float(), captions.float()
         frames = None if batch.labels is None else self._frame_scores(clips, captions, batch.labels)
         numbers = {key: n for n, key in enumerate(dict.fromkeys(batch.clip_keys))}
-        number_of = torch.tensor([numbers[key] for key in batch.clip_keys], device=batch.row_of.device)
+        number_of = on_device(torch.tensor([numbers[key] for key in batch.clip_keys]), batch.row_of.device)
         with torch.set_grad_enabled(torch.is_grad_enabled() and frames is None):
             scores_by_caption = self.score(clips, captions)
         return BatchScores(

@@ -5,6 +5,8 @@ Random changes of clips in training: parts of long clips, and masked stripes.
 
 import torch
 
+from system.compute.device import on_device
+
 # B clips, N samples
 
 
@@ -16,7 +18,7 @@ def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -
     """
     if waves.shape[1] <= max_samples:
         return waves, lengths
-    spare = (lengths - max_samples).clamp(min=0)
+    spare = on_device((lengths - max_samples).clamp(min=0), waves.device)
     first = (torch.rand(len(waves), device=waves.device, dtype=torch.float64) * (spare + 1)).long()
     samples = first[:, None] + torch.arange(max_samples, device=waves.device)
     return waves.gather(1, samples), lengths.clamp(max=max_samples)

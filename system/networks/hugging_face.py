@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from data_tools.classify.model_files import AUDIO_SETTINGS
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import KitError, first_line
+from system.compute.device import on_device
 from system.networks.hugging_face_types import ROWS, SHORTEST, Type, type_problem
 from system.networks.layers import pooled_over_time
 from system.networks.segment import SegmentNetwork, begun, of_one_length
@@ -93,7 +94,7 @@ class HubAudio(SegmentNetwork):
             inputs = self.extractor(filled, sampling_rate=self.row.rate, return_tensors="pt", **padding)
         if "is_longer" in inputs:
             inputs["is_longer"] = torch.zeros_like(inputs["is_longer"])
-        inputs = {name: value.to(waves.device) for name, value in inputs.items()}
+        inputs = {name: on_device(value, waves.device) for name, value in inputs.items()}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")  # of the library's WavLM
             return inputs, self.model(**inputs)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from system.compute.device import on_device
 from system.networks.augment import stripes
 from system.networks.passt_published import BANDS, HOP, RATE
 
@@ -81,7 +82,7 @@ class KaldiLogMel(nn.Module):
             return self.basis
         with unset_fake_temporarily():  # the numbers must be real also while a step is only counted
             lowest, cut = (int(torch.randint(size, ())) for size in (LOWEST_MOVES, HIGHEST_MOVES))
-            return mel_triangles(lowest, RATE // 2 - cut).to(self.basis.device)
+            return on_device(mel_triangles(lowest, RATE // 2 - cut), self.basis.device)
 
 
 def mel_triangles(lowest: float, highest: float) -> torch.Tensor:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from system.compute.device import on_device
 from system.networks.kaldi_log_mel import KaldiLogMel
 from system.networks.passt_published import DIM, FFN_DIM, HEADS, PATCH, VARIANTS, Name
 from system.networks.segment import SegmentNetwork, begun
@@ -119,7 +120,7 @@ def kept_positions(size: int, left_out: int, device: torch.device) -> torch.Tens
     """
     if not left_out:
         return torch.arange(size, device=device)
-    return torch.randperm(size)[: max(1, size - left_out)].sort().values.to(device)
+    return on_device(torch.randperm(size)[: max(1, size - left_out)].sort().values, device)
 
 
 def take_published(network: Passt, path: Path) -> None:

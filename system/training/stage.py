@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.utils import clip_grad_norm_
 
 from data_tools.cli import Progress, counted, progress
 from data_tools.documents.json_text import sha256_of, write_json
@@ -49,7 +50,7 @@ from system.training.moment_validation import validation_of
 from system.training.parts import FrozenStart, parameter_groups
 from system.training.same_everywhere import require_same_state, require_same_work, warn_of_shares
 from system.training.schedule import describe_stop, is_over, rates
-from system.training.step import gradients
+from system.training.step import gradients, read_together
 from system.training.teachers import open_teachers
 from system.training.tracking import Tracking
 from system.training.validation import collapsed
@@ -81,7 +82,8 @@ class StageTraining:
         self.seed = (recipe.seed, list(recipe.stages).index(name))
         self.sampler = data.sampler(name, stage, self.seed)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
-        _warn_of_shared_clips(name, stage, data)
+        if shared := data.shared(stage.train.data, stage.monitor.data):
+            log.warning("stage %s: its training and validation data share %s", name, counted(shared, "recording"))
         relevance = relevance if terms.need_relevance(stage.losses) else None
         teachers = None
         if taught_by := list(dict.fromkeys(teacher for term in stage.losses for teacher in term.taught_by)):
@@ -236,15 +238,19 @@ class StageTraining:
         self.frozen_start.begin_step(self.step)
         self.optimizer.zero_grad()
         with in_step():
-            diagnostics = gradients(self.model, batch, self.stage, self.precision, self.scaler)
-        if not math.isfinite(diagnostics["loss"]):
+            found = gradients(self.model, batch, self.stage, self.precision, self.scaler)
+            self.scaler.unscale_(self.optimizer)
+            found["norm"] = clip_grad_norm_(self.model.parameters(), self.stage.max_grad_norm or math.inf)
+            found["scale"] = self.scaler.scale(torch.ones((), device=self.device))
+            diagnostics = read_together(found)
+            failed = any_process(not math.isfinite(diagnostics["loss"]))
+        norm, scale = diagnostics.pop("norm"), diagnostics.pop("scale")
+        if failed:
             self._skip_or_raise(diagnostics["loss"])
             return None
         self.skipped_in_a_row = 0
         if self.adapters:
             self.adapters.require_used()
-        self.scaler.unscale_(self.optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.max_grad_norm or math.inf)
         # In fp16 an overflow is no error: the scaler skips the update, and uses a smaller scale from then on.
         if not self.scaler.is_enabled() and not math.isfinite(norm):
             raise KitError(
@@ -254,7 +260,7 @@ class StageTraining:
         self.scaler.update()
         if self.average:
             self.average.update(self.step)
-        if self.scaler.is_enabled() and self.scaler.get_scale() < LEAST_SCALE:
+        if self.scaler.is_enabled() and scale < LEAST_SCALE:
             raise KitError(
                 f"{self._stage_and_step()}: fp16 gradients overflow at every loss scale; {self._hint_to_lower_rate()}"
             )
@@ -268,6 +274,7 @@ class StageTraining:
         where = self._stage_and_step()
         if self.precision != "fp16":
             raise KitError(f"{where}: the loss is {loss}; {self._hint_to_lower_rate()}")
+        self.scaler.update()
         self.skipped_in_a_row += 1
         self.skipped += 1
         log.warning("%s: the loss is %s in fp16; the update is skipped", where, loss)
@@ -390,9 +397,3 @@ def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
     network._compiled_call_impl = None  # remove that of the previous stage
     if stage.compile and model.device.type == "cuda":
         network.compile()  # in place, so that tensors keep their names
-
-
-def _warn_of_shared_clips(name: str, stage: schema.Stage, data: Data) -> None:
-    """Warn if training and validation share recordings."""
-    if shared := data.shared(stage.train.data, stage.monitor.data):
-        log.warning("stage %s: its training and validation data share %s", name, counted(shared, "recording"))

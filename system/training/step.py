@@ -4,7 +4,7 @@ Compute the gradients of one update, for the whole batch in one pass or for a fe
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
@@ -14,8 +14,8 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from system.batches.shares import chunks_of
-from system.compute.device import in_precision
-from system.compute.distributed import any_process, is_first, process_count, process_index, sum_gradients
+from system.compute.device import in_precision, on_device
+from system.compute.distributed import is_first, process_count, process_index, sum_gradients
 from system.losses import terms
 from system.losses.base import BatchScores
 from system.models.batch import Batch, Share
@@ -29,7 +29,7 @@ from system.recipe import schema
 
 def gradients(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
-) -> dict[str, float]:
+) -> dict[str, torch.Tensor]:
     """Compute the gradients of a batch's loss, and add them to the model's parameters.
 
     The gradients are scaled by `scaler`.
@@ -37,14 +37,19 @@ def gradients(
     of all processes are summed, so that every process has those of the whole batch. Random draws follow from torch's
     seed (`torch.manual_seed`).
 
-    Returns: "loss" and the values of `terms.diagnose`. If the loss is not finite, no gradient is added.
+    Returns: "loss" and the values of `terms.diagnose`, on the device; reading a value would wait for a GPU.
     """
     if stage.grad_cache_chunk is None and process_count() == 1:
         return _backward(embedded_scores(model, batch, precision), stage, scaler)
     values = _by_chunks(model, batch, stage, precision, scaler)
-    if math.isfinite(values["loss"]):
-        sum_gradients([parameter for parameter in model.parameters() if parameter.requires_grad])
+    sum_gradients([parameter for parameter in model.parameters() if parameter.requires_grad])
     return values
+
+
+def read_together(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """Read several values of a step, with one wait for the GPU. values: Each with one element, on one device."""
+    stacked = torch.stack([value.float() for value in values.values()])
+    return dict(zip(values, stacked.tolist(), strict=True))
 
 
 def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> BatchScores:
@@ -58,21 +63,17 @@ def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> Batc
     return model.batch_scores(batch, clips, captions)
 
 
-def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> dict[str, float]:
+def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> dict[str, torch.Tensor]:
     """Compute the loss and its gradients. Returns: The loss and diagnostics."""
     loss = terms.total(scores, stage.losses)
     diagnostics = {"loss": loss.detach(), **terms.diagnose(scores, stage.losses)}
-    stacked = torch.stack(list(diagnostics.values()))
-    values = dict(zip(diagnostics, stacked.tolist(), strict=True))  # one wait for the GPU, not five
-    if any_process(not math.isfinite(values["loss"])):
-        return values | {"loss": math.nan if math.isfinite(values["loss"]) else values["loss"]}
     scaler.scale(loss).backward()
-    return values
+    return diagnostics
 
 
 def _by_chunks(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
-) -> dict[str, float]:
+) -> dict[str, torch.Tensor]:
     """Compute the gradients of a batch that is divided into chunks.
 
     First the gradients of the loss at the embeddings are computed, then those of the encoders, one chunk at a time.
@@ -97,19 +98,18 @@ def _by_chunks(
         leaves = gather_embeddings(list(local.values()), side.sizes, device)
         for leaf in leaves:
             leaf.values.requires_grad_()
-        found = joined(leaves).rows(side.order.to(device))
+        found = joined(leaves).rows(on_device(side.order, device))
         gathered.append(found)
         kept = local if size is None else {}
         sides.append([_Embedding(first + n, side.chunks[n], kept.get(n), leaves[n]) for n in local])
         first += len(side.chunks)
     torch.manual_seed(seed)
     values = _backward(model.batch_scores(batch, *gathered), stage, scaler)
-    if math.isfinite(values["loss"]):
-        if not is_first():  # parameters outside the encoders have the full gradient in every process; count it once
-            for parameter in model.parameters():
-                parameter.grad = None
-        for one in (*sides[0], *sides[1]):
-            one.backward(seed, lambda: in_precision(device, precision))
+    if not is_first():  # parameters outside the encoders have the full gradient in every process; count it once
+        for parameter in model.parameters():
+            parameter.grad = None
+    for one in (*sides[0], *sides[1]):
+        one.backward(seed, lambda: in_precision(device, precision))
     return values
 
 
@@ -171,7 +171,7 @@ def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunk
         """Embed the clips of these rows."""
         audio = batch.audio
         if size is not None:
-            positions = torch.tensor([position.get(row, row) for row in rows], device=lengths.device)
+            positions = torch.tensor([position.get(row, row) for row in rows])
             audio = {name: series.rows(positions) for name, series in audio.items()}
         found: Embedded = model.audio(audio)  # a process's only chunk keeps its width: see `pad_to_batch` of collate
         return found

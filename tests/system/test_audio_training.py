@@ -100,7 +100,7 @@ def test_narrow_panns_overfits_real_recordings(shared: Path, tmp_path: Path, mon
         optimizer.param_groups[0]["lr"] = 3e-3 * (1 - step / 100)
         model.train()
         optimizer.zero_grad()
-        seen.append(gradients(model, batch, recipe.stages["only"], "float32", scaler())["loss"])
+        seen.append(float(gradients(model, batch, recipe.stages["only"], "float32", scaler())["loss"]))
         optimizer.step()
     assert np.mean(seen[-10:]) < 0.15 * seen[0]
     assert before < 0.6
@@ -172,7 +172,7 @@ def test_full_size_panns_bert_training_step_runs(tmp_path: Path, bert: Path) -> 
     for _ in range(2):
         torch.manual_seed(1)
         optimizer.zero_grad()
-        seen.append(gradients(model, batch, recipe.stages["only"], "float32", scaler())["loss"])
+        seen.append(float(gradients(model, batch, recipe.stages["only"], "float32", scaler())["loss"]))
         grads = {name: p.grad for name, p in model.named_parameters()}
         assert all(grad is not None and grad.isfinite().all() for grad in grads.values())
         optimizer.step()

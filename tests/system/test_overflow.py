@@ -99,7 +99,7 @@ def test_overflowed_gradients_end_the_stage_before_the_update(
 def test_overflow_in_the_first_step_is_reported_with_nothing_saved(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "gradients", lambda *_: {"loss": float("nan")})
+    monkeypatch.setattr(stage, "gradients", lambda *_: {"loss": torch.tensor(torch.nan)})
     output = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
     assert "step 0: the loss is nan" in output
     assert "nothing was saved yet" in output
@@ -142,7 +142,7 @@ def test_training_state_with_nan_weights_is_refused(unbroken: Path, tmp_path: Pa
 def test_fp16_overflow_at_every_scale_ends_the_stage(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A scaler halves its scale at every overflow; one overflow is no fault, 27 in a row are."""
+    """A scaler halves its scale at every overflow; one is no fault. After 27 in a row, the next step ends the stage."""
 
     class Scaler:
         scale_now = 2.0**16
@@ -152,18 +152,15 @@ def test_fp16_overflow_at_every_scale_ends_the_stage(
             return True
 
         def scale(self, loss: torch.Tensor) -> torch.Tensor:
-            return loss * torch.inf
+            return loss * self.scale_now
 
         def step(self, optimizer: Any) -> None: ...
         def update(self) -> None:
             self.scale_now /= 2
 
-        def get_scale(self) -> float:
-            return self.scale_now
-
     monkeypatch.setattr("system.training.stage.GradScaler", lambda *_, **__: Scaler())
     output = refused(capsys, "train", write(world, tmp_path, steps_per_epoch=40), "--out", tmp_path / "run")
-    assert "step 26: fp16 gradients overflow at every loss scale" in output
+    assert "step 27: fp16 gradients overflow at every loss scale" in output
 
 
 def test_metrics_jsonl_is_strict_json(unbroken: Path) -> None:

@@ -486,9 +486,9 @@ def test_fp16_updates_with_infinite_loss_are_skipped(
 
     true, steps = module.gradients, iter(range(100))
 
-    def gradients(*arguments: Any) -> dict[str, float]:
+    def gradients(*arguments: Any) -> dict[str, torch.Tensor]:
         values = true(*arguments)
-        return values | {"loss": math.inf} if next(steps) in (1, 4) else values
+        return values | {"loss": torch.tensor(math.inf)} if next(steps) in (1, 4) else values
 
     monkeypatch.setattr(module, "gradients", gradients)
     assert train_as_fp16(world, tmp_path, monkeypatch) == 0
@@ -503,7 +503,7 @@ def test_many_infinite_losses_in_a_row_end_fp16_training(
 ) -> None:
     from system.training import stage as module
 
-    monkeypatch.setattr(module, "gradients", lambda *arguments: {"loss": math.nan})
+    monkeypatch.setattr(module, "gradients", lambda *arguments: {"loss": torch.tensor(math.nan)})
     monkeypatch.setattr(module, "SKIPPED_LIMIT", 2)
     assert train_as_fp16(world, tmp_path, monkeypatch) == 1
     assert (

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from system.compute.device import on_device
 from system.experts.logmel import SILENCE
 from system.models.audio.encoder import AudioEncoder
 from system.models.batch import Series
@@ -129,8 +130,8 @@ def convolutions(dropout: float) -> nn.Sequential:
 def filled(values: torch.Tensor, lengths: torch.Tensor) -> Series:
     """Pad clips under 4 frames with silence to 4 frames."""
     values = F.pad(values, (0, 0, 0, max(0, MIN_FRAMES - values.shape[1])))
-    positions = torch.arange(values.shape[1], device=values.device)
-    lacking = (positions < MIN_FRAMES) & (positions >= lengths[:, None])
+    positions = torch.arange(values.shape[1])
+    lacking = on_device((positions < MIN_FRAMES) & (positions >= lengths[:, None]), values.device)
     return Series(values.masked_fill(lacking[..., None], SILENCE), lengths.clamp(min=MIN_FRAMES))
 
 
@@ -144,9 +145,10 @@ def masked_norm(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) ->
         whole: torch.Tensor = norm(x)
         return whole
     by_time = x.transpose(1, 2)
-    kept = norm(by_time[mask][..., None])  # (places, C, F, 1)
+    unpadded = tuple(on_device(index, x.device) for index in mask.nonzero(as_tuple=True))
+    kept = norm(by_time[unpadded][..., None])  # (places, C, F, 1)
     zeros = torch.zeros_like(by_time, dtype=kept.dtype)
-    return zeros.masked_scatter(mask[..., None, None], kept[..., 0]).transpose(1, 2)
+    return zeros.index_put(unpadded, kept[..., 0]).transpose(1, 2)
 
 
 def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -155,7 +157,7 @@ def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.T
     values (B, T, D) with lengths (B,) -> (B, longest, 2 x hidden).
     Each direction starts at an end of the series without its padding.
     """
-    packed = pack_padded_sequence(values, lengths.cpu(), batch_first=True, enforce_sorted=False)
+    packed = pack_padded_sequence(values, lengths, batch_first=True, enforce_sorted=False)
     series, _ = pad_packed_sequence(gru(packed)[0], batch_first=True)
     return series
 
@@ -166,16 +168,18 @@ def stretched(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor)
     values (B, T, D) with lengths (B,) -> (B, longest wanted length, D).
     Interpolation is linear, as in torch's interpolate with align_corners False.
     """
-    positions = torch.arange(int(wanted.max()), device=values.device) + 0.5
+    positions = torch.arange(int(wanted.max())) + 0.5
     at = (positions * (lengths / wanted)[:, None] - 0.5).clamp(min=0)
     before = at.long().clamp(max=values.shape[1] - 1)  # for padding, the index could be beyond the end
     after = torch.minimum(before + 1, lengths[:, None] - 1)
-    rows = torch.arange(len(values), device=values.device)[:, None]
-    return torch.lerp(values[rows, before], values[rows, after], (at - before)[..., None].to(values.dtype))
+    rows, weights = torch.arange(len(values), device=values.device)[:, None], (at - before)[..., None]
+    before, after, weights = (on_device(one, values.device) for one in (before, after, weights.to(values.dtype)))
+    return torch.lerp(values[rows, before], values[rows, after], weights)
 
 
 def _embedded(series: torch.Tensor, lengths: torch.Tensor, embedding: Embedding) -> Embedded:
     """Return the embeddings, of length 1: of every frame of a series, or, if `embedding` is "mean", of their mean."""
+    lengths = on_device(lengths, series.device)
     if embedding == "mean":
         return Embedded(F.normalize(pooled_over_time(series, lengths, "mean"), dim=-1))
     return Embedded(F.normalize(series.float(), dim=-1), lengths)

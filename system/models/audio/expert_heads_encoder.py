@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from system.compute.device import suited_to
+from system.compute.device import on_device, suited_to
 from system.models.audio.encoder import AudioEncoder
 from system.models.batch import Series
 from system.models.embeddings import Embedded
@@ -46,20 +46,22 @@ class ExpertHead(nn.Module):
 
     def forward(self, series: Series) -> torch.Tensor:
         """Embed clips by one expert's frames. Clips of similar length are computed together, to reduce padding."""
-        order = series.lengths.argsort(stable=True)
-        parts = [self._pooled(series.rows(rows)) for rows in order.split(suited_to(order.device, CLIPS_AT_ONCE))]
-        result: torch.Tensor = self.out(torch.cat(parts)[order.argsort()])
+        order, device = series.lengths.argsort(stable=True), series.values.device
+        parts = [self._pooled(series.rows(rows)) for rows in order.split(suited_to(device, CLIPS_AT_ONCE))]
+        result: torch.Tensor = self.out(torch.cat(parts)[on_device(order.argsort(), device)])
         return result
 
     def _pooled(self, series: Series) -> torch.Tensor:
         """Return the mean over all frames of each clip, (B, width)."""
-        pooled = torch.zeros(len(series.lengths), self.out.in_features, device=series.values.device)
+        device = series.values.device
+        pooled = torch.zeros(len(series.lengths), self.out.in_features, device=device)
         for start in range(0, int(series.lengths.max()), self.window):
             rows = (series.lengths > start).nonzero()[:, 0]
             lengths = (series.lengths[rows] - start).clamp(max=self.window)
-            values = series.values[rows, start : start + int(lengths.max())]
-            mask = length_mask(lengths, values.shape[1])
-            share = (lengths / series.lengths[rows])[:, None]
+            share = on_device((lengths / series.lengths[rows])[:, None], device)
+            rows, longest = on_device(rows, device), int(lengths.max())
+            values = series.values[rows, start : start + longest]
+            mask = on_device(length_mask(lengths, longest), device)
             means = masked_mean(self.encoder(self.project(values.float()), mask), mask)
             pooled = pooled.index_add(0, rows, (means * share).to(pooled.dtype))
         return pooled

@@ -6,6 +6,7 @@ A transformer over the frames of one frozen expert; see frame_transformer.py.
 import torch
 from torch import nn
 
+from system.compute.device import on_device
 from system.models.audio.encoder import AudioEncoder
 from system.models.batch import Series
 from system.models.embeddings import Embedded
@@ -31,15 +32,16 @@ class FrameTransformerEncoder(AudioEncoder):
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         """Embed the clips of a batch."""
-        values, lengths = audio[self.expert]
+        (values, lengths), device = audio[self.expert], audio[self.expert].values.device
         windows = []
         for start in range(0, values.shape[1], self.window):
             part = values[:, start : start + self.window].float()
             here = (lengths - start).clamp(min=0, max=part.shape[1])
-            mask = length_mask(here.clamp(min=1), part.shape[1])  # attention needs one frame, even of padding
+            mask = on_device(length_mask(here.clamp(min=1), part.shape[1]), device)  # attention needs one frame
             x = self.transformer["out"](self.transformer["encoder"](self.transformer["project"](part), mask))
-            windows.append(x.masked_fill(~length_mask(here, part.shape[1])[..., None], 0.0))
-        return Embedded(torch.cat(windows, 1), lengths)
+            padding = on_device(~length_mask(here, part.shape[1]), device)
+            windows.append(x.masked_fill(padding[..., None], 0.0))
+        return Embedded(torch.cat(windows, 1), on_device(lengths, device))
 
     def parts(self) -> dict[str, nn.Module]:
         """Return a dict from the name of each part of the encoder to the part (a module)."""

@@ -36,7 +36,7 @@ class HubFramesEncoder(NetworkEncoder):
             frames, counts = self.network.frames(wave[None, : int(length)].float() / FULL_SCALE, length[None])
             found[clip].append(frames[0, : int(counts[0])])
         series = [torch.cat(parts) for parts in found]
-        lengths = torch.tensor([len(one) for one in series], device=waves.lengths.device)
+        lengths = torch.tensor([len(one) for one in series], device=waves.values.device)
         return Embedded(pad_sequence(series, batch_first=True), lengths)
 
     def parts(self) -> dict[str, nn.Module]:

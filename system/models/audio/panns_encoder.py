@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from system.compute.device import suited_to
+from system.compute.device import on_device, suited_to
 from system.experts.network import in_pieces
 from system.experts.waveform import FULL_SCALE
 from system.models.audio.encoder import AudioEncoder
@@ -108,7 +108,8 @@ class PannsEncoder(AudioEncoder):
         """
         maps = self._maps(waves.float() / FULL_SCALE).float()  # a sum over frames needs more than 16 bits
         frames = maps.mean(3) if self.frequency_pooling == "mean" else maps.amax(3) + maps.mean(3)
-        return pooled_over_time(frames.transpose(1, 2), (1 + lengths // HOP) // STRIDE, self.time_pooling)
+        counts = on_device((1 + lengths // HOP) // STRIDE, frames.device)
+        return pooled_over_time(frames.transpose(1, 2), counts, self.time_pooling)
 
     def _maps(self, waves: torch.Tensor) -> torch.Tensor:
         """Compute the last convolutional maps of waves: (B, N) float32 -> (B, 2048, T, 2)."""

@@ -33,6 +33,7 @@ class PooledMlp(AudioSettings):
         """Build the encoder with new weights. out: Size of embeddings."""
         from torch import nn
 
+        from system.compute.device import on_device
         from system.models.audio.encoder import AudioEncoder
         from system.models.batch import Series
         from system.models.embeddings import Embedded
@@ -49,7 +50,9 @@ class PooledMlp(AudioSettings):
 
             def forward(self, audio: dict[str, Series]) -> Embedded:
                 """Embed the clips of a batch."""
-                return Embedded(self.mlp(self.dropout(pooled_over_time(*audio[name], pooling))))
+                values, lengths = audio[name]
+                pooled = pooled_over_time(values, on_device(lengths, values.device), pooling)
+                return Embedded(self.mlp(self.dropout(pooled)))
 
             def parts(self) -> dict[str, nn.Module]:
                 """Return a dict from the name of each part of the encoder to the part (a module)."""

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from system.compute.device import on_device
 from system.models.batch import Series
 from system.networks.augment import random_parts
 
@@ -34,13 +35,14 @@ def segmented(waves: Series, size: int, hop: int) -> Segments:
     A segment begins every `hop` samples, as long as it has samples that no earlier segment has. The last segment is
     padded with silence. A clip of at most `size` samples has one segment.
     """
+    values, device = waves.values[..., 0], waves.values.device
     counts = 1 + ((waves.lengths - size).clamp(min=0) + hop - 1) // hop
-    clips = torch.arange(len(counts), device=counts.device).repeat_interleave(counts, output_size=int(counts.sum()))
-    number = torch.arange(len(clips), device=counts.device) - (counts.cumsum(0) - counts)[clips]
-    samples = (number * hop)[:, None] + torch.arange(size, device=counts.device)
-    values = waves.values[..., 0]
+    clips = torch.arange(len(counts)).repeat_interleave(counts)
+    number = torch.arange(len(clips)) - (counts.cumsum(0) - counts)[clips]
+    ends = on_device(waves.lengths[clips][:, None], device)
+    samples = on_device((number * hop)[:, None], device) + torch.arange(size, device=device)
     values = F.pad(values, (0, max(0, (int(counts.max()) - 1) * hop + size - values.shape[1])))
-    silent = samples >= waves.lengths[clips][:, None]
+    silent, clips = samples >= ends, on_device(clips, device)
     return Segments(values[clips[:, None], samples].masked_fill(silent, 0), (~silent).sum(1), clips)
 
 

@@ -12,6 +12,7 @@ import torch
 from data_tools.cli import counted
 from data_tools.embeddings import all_files, read_vectors
 from data_tools.errors import KitError
+from system.compute.device import on_device
 from system.experts.base import file_sha256
 from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder
@@ -32,7 +33,7 @@ class TextEmbeddingsEncoder(TextEncoder):
         """Return the embeddings of some texts. Raises KitError for a text without one."""
         self.prepare(texts)
         values = np.concatenate([self._vectors.read(text) for text in texts])
-        return Embedded(torch.from_numpy(values).to(self.device))
+        return Embedded(on_device(torch.from_numpy(values), self.device))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Return zeros: nothing is padded."""

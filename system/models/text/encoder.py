@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from data_tools.words import words_of
-from system.compute.device import suited_to
+from system.compute.device import on_device, suited_to
 from system.models.embeddings import Embedded, joined
 
 # N captions, D embedding
@@ -48,7 +48,7 @@ class TextEncoder(nn.Module, ABC):
         order = torch.tensor(self.lengths(texts)).argsort(stable=True)
         size = suited_to(self.device, TEXTS_AT_ONCE) if self.caches_texts else QUERIES_AT_ONCE
         parts = [self.embed_alike([texts[i] for i in rows.tolist()]) for rows in order.split(size)]
-        return joined(parts).rows(order.argsort().to(self.device))
+        return joined(parts).rows(on_device(order.argsort(), self.device))
 
     @abstractmethod
     def embed_alike(self, texts: Sequence[str]) -> Embedded:

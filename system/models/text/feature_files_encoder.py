@@ -11,6 +11,7 @@ from data_tools.audio.frames import read_frames
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import KitError
 from data_tools.files import read_text
+from system.compute.device import on_device
 from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder
 from system.networks.layers import head
@@ -77,7 +78,7 @@ class TextFeatureFilesEncoder(TextEncoder):
     def embed_alike(self, texts: Sequence[str]) -> Embedded:
         """Embed some queries."""
         vectors = torch.from_numpy(np.stack([self._vector(text) for text in texts]))
-        return Embedded(self.mlp(vectors.to(self.device)))
+        return Embedded(self.mlp(on_device(vectors, self.device)))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Return zeros: pooled features are not padded."""

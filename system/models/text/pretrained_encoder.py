@@ -16,6 +16,7 @@ from torch import nn
 from data_tools.classify.embed import model_fingerprint, position_count
 from data_tools.classify.model_files import fetch
 from data_tools.errors import KitError, first_line
+from system.compute.device import on_device
 from system.features.bank import open_bank
 from system.features.texts import store_vectors
 from system.models.embeddings import Embedded
@@ -94,7 +95,9 @@ class PreTrainedEncoder(TextEncoder):
         texts, (after,) = self._cleaned(texts), self._after
         if self.trained is not None:
             return Embedded(after(self._vectors(texts)))
-        return Embedded(after(self._kept(texts).to(self.device) if self.caches_texts else self._frozen_vectors(texts)))
+        if self.caches_texts:
+            return Embedded(after(on_device(self._kept(texts), self.device)))
+        return Embedded(after(self._frozen_vectors(texts)))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens or words of each text, for grouping by length."""
@@ -159,7 +162,7 @@ class TransformerEncoder(PreTrainedEncoder):
         """Return the model's inputs for cleaned texts: padded tokens, which begin with the prompt, and the mask."""
         tokens = self._tokens([self.prompt + text for text in texts])
         inputs = self.tokenizer.pad({"input_ids": tokens}, return_tensors="pt")
-        return {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask")}
+        return {name: on_device(inputs[name], self.device) for name in ("input_ids", "attention_mask")}
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens or words of each text, for grouping by length."""

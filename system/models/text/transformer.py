@@ -35,6 +35,7 @@ class Transformer(TextSettings):
         import torch
         from torch import nn
 
+        from system.compute.device import on_device
         from system.models.embeddings import Embedded
         from system.models.text.encoder import TextEncoder
         from system.networks.layers import SeriesEncoder, length_mask, masked_mean
@@ -67,8 +68,9 @@ class Transformer(TextSettings):
             def embed_alike(self, texts: Sequence[str]) -> Embedded:
                 """Embed some texts of similar length, padded to the longest."""
                 numbers = [torch.tensor(self.numbers(text) or [0]) for text in texts]
-                filled = nn.utils.rnn.pad_sequence(numbers, batch_first=True).to(self.device)
-                mask = length_mask(torch.tensor([len(n) for n in numbers]), filled.shape[1]).to(self.device)
+                filled = on_device(nn.utils.rnn.pad_sequence(numbers, batch_first=True), self.device)
+                mask = length_mask(torch.tensor([len(n) for n in numbers]), filled.shape[1])
+                mask = on_device(mask, self.device)
                 return Embedded(self.out(masked_mean(self.encoder(self.words(filled), mask), mask)))
 
             def unreadable(self, texts: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from data_tools.words import words_of
+from system.compute.device import on_device
 from system.experts.base import file_sha256
 from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder
@@ -58,12 +59,13 @@ class WordVectorsEncoder(TextEncoder):
         values = np.zeros((len(texts), longest, self.dim), np.float32)
         for row, caption in zip(values, words, strict=True):
             row[: len(caption)] = [self.vector(word) for word in caption]
-        series = torch.from_numpy(values).to(self.device)
+        series = on_device(torch.from_numpy(values), self.device)
         if self.embedding == "mean":  # padding only changes the length of a mean, which is scaled to 1
             return Embedded(F.normalize(series.sum(1), dim=-1))
         series = F.normalize(series, dim=-1)
         counted = self.counts_padding and self.training
-        return Embedded(series, (torch.full_like(lengths, longest) if counted else lengths).to(self.device))
+        lengths = torch.full_like(lengths, longest) if counted else lengths
+        return Embedded(series, on_device(lengths, self.device))
 
     def vector(self, word: str) -> np.ndarray:
         """Return a word's vector (D,) of the file, or a random one of length 1 for an unknown word."""

@@ -1,0 +1,34 @@
+"""A stand-in for a GPU: tensors without values on torch's device meta, checked as if they were on a GPU.
+
+On meta, reading a value raises an error. `AsOnGpu` also refuses mixed devices, and copies with a wait.
+"""
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+GPU = torch.device("meta")
+COPIES = ("aten._to_copy.default", "aten.copy_.default")
+
+
+class AsOnGpu(TorchDispatchMode):
+    """Raises RuntimeError for an operation between both devices, and for a copy that waits for the GPU.
+
+    A tensor without dimensions may be in either place. Indexes in this machine's memory are copied with a wait.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        places = {one.device.type for one in tensors if one.dim() > 0}
+        if str(func) in COPIES:
+            target = kwargs.get("device") or args[0].device
+            waits = kwargs.get("non_blocking") or (len(args) > 2 and args[2])
+            source = tensors[-1].device.type
+            if {source, torch.device(target).type} == {"cpu", "meta"} and not waits:
+                raise RuntimeError(f"{func} waits for the GPU")
+        elif len(places) > 1:
+            raise RuntimeError(f"{func} mixes tensors of both devices")
+        return func(*args, **kwargs)

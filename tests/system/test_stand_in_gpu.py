@@ -1,0 +1,119 @@
+"""The gradients of a step on a stand-in for a GPU: nothing is read, mixed between devices, or copied with a wait.
+
+Not of recurrent encoders, whose series torch packs with a wait, nor of ATST-Frame: torchaudio's resampling waits.
+"""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import tiny_moments
+import torch
+from stand_in import GPU, AsOnGpu
+
+from data_tools.manifest import read_manifest
+from system.batches.collate import Resident, collate
+from system.batches.crops import Crops
+from system.batches.sampler import Item
+from system.features.build import build_features
+from system.models.batch import Batch
+from system.models.retrieval import RetrievalModel
+from system.recipe import schema
+from system.recipe.data import load_data
+from system.recipe.load import load_recipe
+from system.runs.open import build_model
+from system.training.step import gradients
+
+SCALER = torch.amp.GradScaler("cpu", enabled=False)
+BANDS = {"sample_rate": 16000, "bands": 64, "window_seconds": 0.04, "hop_seconds": 0.02}
+FRAMES = {"experts": {"logmel": {"kind": "logmel", "stack": 1, **BANDS}}}
+STRIPES = {"time_stripes": 2, "time_width": 4, "band_stripes": 1, "band_width": 4}
+SEGMENTS = {"weights": None, "trainable": True, "segment_seconds": 2, "hop_seconds": 2, "max_seconds": 4} | {
+    "segment_pooling": "seconds", "hidden": None
+}  # fmt: skip
+AUDIO: dict[str, dict[str, Any]] = {
+    "expert_heads": {},
+    "pooled_mlp": {"kind": "pooled_mlp", "pooling": "mean", "hidden": 9, "dropout": 0.1, **FRAMES},
+    "panns": tiny.panns(),
+    "passt": {"kind": "passt", "network": "s16", "patchout_time": 2, "patchout_bands": 1, "edge_jitter": True}
+    | {"spec_augment": STRIPES, **SEGMENTS},
+    "efficientat": {"kind": "efficientat", "network": "mn04", "edge_jitter": True, "spec_augment": STRIPES, **SEGMENTS},
+    "beats": {"kind": "beats", "padding": "alone", "gradient_decay": 0.6, **SEGMENTS},
+    "beats_original": {"kind": "beats", "padding": "original", **SEGMENTS},
+    "m2d": {"kind": "m2d", "geometry": "80x608p16x16", "bands": "mean", **SEGMENTS},
+    "eat": {"kind": "eat", "network": "base", "columns": 1024, "vector": "cls", **SEGMENTS},
+}
+
+
+@pytest.fixture(autouse=True)
+def without_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Precision is that of float32, since torch has no autocast on meta."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+
+
+def require_no_wait(model: RetrievalModel, batch: Batch, stage: schema.Stage) -> None:
+    model.train().to(GPU)
+    with AsOnGpu():
+        found = gradients(model, batch.to(GPU), stage, "float32", SCALER)
+    assert {"loss", "positive"} <= found.keys()
+    assert all(value.device == GPU for value in found.values())
+    trained = [p for p in model.audio.parameters() if p.requires_grad]
+    assert trained
+    assert all(p.grad is not None and p.grad.device == GPU for p in trained)
+
+
+@pytest.mark.parametrize(
+    ("kind", "at_once"), [*((kind, None) for kind in sorted(AUDIO)), ("expert_heads", 3), ("passt", 3)]
+)
+def test_step_never_waits_for_a_gpu(
+    world: Path, tmp_path: Path, kind: str, at_once: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.narrowed(monkeypatch)
+    content = tiny.recipe(world, tmp_path, only=tiny.stage(grad_cache_chunk=at_once))
+    content["model"]["audio"] = AUDIO[kind] or content["model"]["audio"]
+    recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe
+    clips = list(read_manifest(world)[:8])
+    features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
+    batch = collate([Item(clip, tuple(clip.captions[:2])) for clip in clips], features)
+    require_no_wait(build_model(recipe, ["deep", "tone", "a", "low"]), batch, recipe.stages["only"])
+
+
+@pytest.mark.parametrize("score", ["moments", "boundary_moments"])
+def test_step_of_moments_never_waits_for_a_gpu(tmp_path: Path, score: str) -> None:
+    content = tiny_moments.recipe(tiny_moments.make_moments(tmp_path / "m"), tmp_path)
+    content["model"]["score"] = {"kind": score}
+    recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe
+    data = load_data(recipe)
+    batch = collate(data.sampler("only", recipe.stages["only"], (1, 0)).batch(0), data.features)
+    require_no_wait(build_model(recipe, ["tone"]), batch, recipe.stages["only"])
+
+
+def test_frames_on_a_gpu_are_gathered_without_a_wait(world: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
+    clips = list(read_manifest(world)[:8])
+    features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
+    keys = [features.keys[clip.id] for clip in clips]
+    resident = Resident(keys, features, GPU)
+    with AsOnGpu():
+        audio = resident.audio(keys[2:6], Crops(9, np.full((4, 2), 0.5)))
+    assert audio["logmel"].values.shape[:2] == (4, 9)
+    assert audio["logmel"].lengths.tolist() == [9] * 4
+
+
+def test_stand_in_refuses_what_a_gpu_would_wait_for() -> None:
+    on_gpu, here = torch.ones(3, device=GPU), torch.ones(3)
+    with AsOnGpu():
+        assert (on_gpu + here.to(GPU, non_blocking=True) * torch.tensor(2.0)).device == GPU
+        for work in (
+            lambda: on_gpu + here,
+            lambda: on_gpu[torch.tensor([0, 2])],
+            lambda: here.to(GPU),
+            lambda: on_gpu.copy_(here),
+            lambda: float(on_gpu[0]),
+            lambda: on_gpu.nonzero(),
+        ):
+            with pytest.raises((RuntimeError, NotImplementedError)):
+                work()
