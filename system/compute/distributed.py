@@ -25,7 +25,7 @@ from system.compute.meeting import ONE_PROCESS, describe_process, meet, this_sta
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed.distributed_c10d import ProcessGroup, Store
+    from torch.distributed.distributed_c10d import ProcessGroup, Store, Work
 
 # A dead process is detected immediately, by torchrun and by its closed connections. Timeouts are for one that hangs.
 PATIENCE = timedelta(days=2)  # between steps: one may make data, decode or write scores while the others wait
@@ -340,41 +340,58 @@ def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
     return found
 
 
-def sum_gradients(parameters: "Sequence[torch.nn.Parameter]") -> None:
-    """Sum every parameter's gradient over all processes.
+class GradientSums:
+    """Sums of gradients over all processes, which are exchanged in buckets while the backward pass goes on.
 
-    A parameter that has no gradient in any process stays without gradient.
+    All processes call `begin` with the same parameters in the same order, and then `finish`. Without other processes
+    nothing happens.
     """
-    if process_count() == 1:
-        return
-    import torch
 
-    having = any_process_each([parameter.grad is not None for parameter in parameters])
-    bucket: list[torch.Tensor] = []
-    for parameter, some in zip(parameters, having, strict=True):
-        if not some:
-            continue
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        bucket.append(parameter.grad)
-        if sum(one.numel() for one in bucket) >= BUCKET:
-            _sum(bucket)
-            bucket = []
-    if bucket:
-        _sum(bucket)
+    def __init__(self) -> None:
+        self._under_way: list[tuple[list[torch.Tensor], torch.Tensor, Work]] = []
 
+    def begin(self, parameters: "Sequence[torch.nn.Parameter]") -> None:
+        """Begin to sum the gradients of parameters, whose backward pass is over.
 
-def _sum(gradients: "Sequence[torch.Tensor]") -> None:
-    """Replace each gradient by its sum over all processes, with one exchange for all gradients."""
-    import torch
-    import torch.distributed as dist
+        A parameter that has no gradient in any process stays without gradient.
+        """
+        if process_count() == 1:
+            return
+        import torch
 
-    flat = torch.cat([one.flatten() for one in gradients])
-    with _exchange():
-        dist.all_reduce(flat, group=_group.now)
-    received["gradients"] += flat.nbytes
-    for one, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
-        one.copy_(part.view_as(one))
+        having = any_process_each([parameter.grad is not None for parameter in parameters])
+        bucket: list[torch.Tensor] = []
+        for parameter, some in zip(parameters, having, strict=True):
+            if not some:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            bucket.append(parameter.grad)
+            if sum(one.numel() for one in bucket) >= BUCKET:
+                self._send(bucket)
+                bucket = []
+        if bucket:
+            self._send(bucket)
+
+    def _send(self, gradients: "list[torch.Tensor]") -> None:
+        """Begin the exchange of a copy of gradients, as one tensor."""
+        import torch
+        import torch.distributed as dist
+
+        flat = torch.cat([one.flatten() for one in gradients])
+        with _exchange():
+            work = dist.all_reduce(flat, group=_group.now, async_op=True)
+        self._under_way.append((gradients, flat, work))
+
+    def finish(self) -> None:
+        """Wait for all exchanges, and replace each gradient by its sum over all processes."""
+        for gradients, flat, work in self._under_way:
+            with _exchange():
+                work.wait()
+            received["gradients"] += flat.nbytes
+            for one, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+                one.copy_(part.view_as(one))
+        self._under_way = []
 
 
 def broadcast_from_first(model: "torch.nn.Module") -> None:

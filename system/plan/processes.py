@@ -76,12 +76,12 @@ def process_lines(
 
     The row has the memory of a process, the time of its part of a step, and the exchanged bytes.
     Memory: that of a step with the largest share in place of the batch (every process has all weights, gradients and
-    AdamW's moments), and twice the gathered embeddings, for their gradients. Time: that share's operations. The time of
-    the exchange is additional, and depends on the machine's network.
+    AdamW's moments), twice the gathered embeddings, for their gradients, and a copy of the gradients, for the sums.
+    Time: that share's operations. The time of the exchange is additional, and depends on the machine's network.
     """
     share, sent = share_of(stage, estimates, processes), exchange(stage, estimates, processes)
     memory = {
-        precision: sum(estimates.memory_parts(stage, precision, share).values()) + 2 * sent.embeddings
+        precision: sum(estimates.memory_parts(stage, precision, share).values()) + 2 * sent.embeddings + sent.gradients
         for precision in ("float32", stage.precision)
     }
     on_gpu = f", {memory[stage.precision] / GIB:.1f} GiB in {stage.precision}" if stage.precision != "float32" else ""

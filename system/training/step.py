@@ -15,7 +15,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from system.batches.shares import chunks_of
 from system.compute.device import in_precision, on_device
-from system.compute.distributed import is_first, process_count, process_index, sum_gradients
+from system.compute.distributed import GradientSums, is_first, process_count, process_index
 from system.losses import terms
 from system.losses.base import BatchScores
 from system.models.batch import Batch, Share
@@ -34,16 +34,14 @@ def gradients(
 
     The gradients are scaled by `scaler`.
     With several processes, each embeds its share of the batch and computes the loss of the whole batch. The gradients
-    of all processes are summed, so that every process has those of the whole batch. Random draws follow from torch's
-    seed (`torch.manual_seed`).
+    of all processes are summed, so that every process has those of the whole batch. Those of the audio encoder are
+    exchanged while the text encoder's backward pass goes on. Random draws follow from torch's seed.
 
     Returns: "loss" and the values of `terms.diagnose`, on the device; reading a value would wait for a GPU.
     """
     if stage.grad_cache_chunk is None and process_count() == 1:
         return _backward(embedded_scores(model, batch, precision), stage, scaler)
-    values = _by_chunks(model, batch, stage, precision, scaler)
-    sum_gradients([parameter for parameter in model.parameters() if parameter.requires_grad])
-    return values
+    return _by_chunks(model, batch, stage, precision, scaler)
 
 
 def read_together(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
@@ -108,8 +106,14 @@ def _by_chunks(
     if not is_first():  # parameters outside the encoders have the full gradient in every process; count it once
         for parameter in model.parameters():
             parameter.grad = None
-    for one in (*sides[0], *sides[1]):
-        one.backward(seed, lambda: in_precision(device, precision))
+    sums, trained = GradientSums(), [parameter for parameter in model.parameters() if parameter.requires_grad]
+    of_text = {id(parameter) for parameter in model.text.parameters()}
+    of_audio = {id(parameter) for parameter in model.audio.parameters()} - of_text
+    for embeddings, is_audio in zip(sides, (True, False), strict=True):
+        for one in embeddings:
+            one.backward(seed, lambda: in_precision(device, precision))
+        sums.begin([parameter for parameter in trained if (id(parameter) in of_audio) == is_audio])
+    sums.finish()
     return values
 
 

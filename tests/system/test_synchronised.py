@@ -9,11 +9,17 @@ import torch
 import torch.multiprocessing
 from torch import nn
 
-from system.compute.distributed import process_index, processes, sum_gradients
+from system.compute.distributed import GradientSums, process_index, processes
 from system.networks.synchronised import synchronise
 
 SIZES = [3, 1, 2]  # of the parts
 Parts = list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]
+
+
+def sum_gradients(model: nn.Module) -> None:
+    sums = GradientSums()
+    sums.begin(list(model.parameters()))
+    sums.finish()
 
 
 def network() -> nn.Module:
@@ -33,7 +39,7 @@ def outcome(part: slice) -> dict[str, torch.Tensor]:
         given = batch[part].requires_grad_()
         output = model(given)
         (output.tanh() * weights[part]).sum().backward()
-    sum_gradients(list(model.parameters()))
+    sum_gradients(model)
     found = {f"gradient of {name}": value.grad for name, value in model.named_parameters() if value.grad is not None}
     assert given.grad is not None
     return found | dict(model.state_dict()) | {"output": output.detach(), "given": given.grad}
@@ -51,7 +57,7 @@ def trained(part: slice) -> dict[str, torch.Tensor]:
         optimizer.zero_grad()
         loss = (model(batch[part]) - targets[part]).square().sum()
         loss.backward()
-        sum_gradients(list(model.parameters()))
+        sum_gradients(model)
         optimizer.step()
         losses.append(loss.detach())
     return dict(model.state_dict()) | {"losses": torch.stack(losses)}
