@@ -86,7 +86,7 @@ class Member(NamedTuple):
 
 
 def member_of(path: Path | str) -> Member | None:
-    """Return the member that a path stands for; None for the path of a file."""
+    """Parse the path of a tar, zip or parquet member; None for other paths."""
     text = str(path)
     found = _PATH.fullmatch(text) if "+" in text else None
     if not found:

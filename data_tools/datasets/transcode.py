@@ -66,7 +66,7 @@ def encoding_of(rate: int, format: Format, kbits: int | None) -> Encoding:
         low, high = KBITS[rate >= 32_000]
         kbits = min(high, 64) if kbits is None else kbits
         if not low < kbits <= high:
-            raise DataError(f"--bitrate {kbits}: MP3 at {rate} Hz has more than {low}, and at most {high} kbit/s")
+            raise DataError(f"--bitrate {kbits}: must be above {low} and at most {high} for MP3 at {rate} Hz")
     elif kbits is not None:
         raise DataError(f"--bitrate {kbits}: {format} has no bit rate to set; leave it out, or use --format mp3")
     encoding = Encoding(rate, format, kbits)

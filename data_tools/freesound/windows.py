@@ -118,7 +118,7 @@ def split(window: Window) -> tuple[Window, ...]:
 
 
 def _unread(window: Window, answer: PageListing) -> tuple[Window, ...]:
-    """Return the part of a time window that the answer did not reach."""
+    """Return the part of a time window that the page did not reach."""
     if answer.reached in (None, window.first):
         return (Window(window.first, window.last, window.page + 1, attempt=window.attempt, compared=window.compared),)
     assert answer.reached is not None

@@ -177,7 +177,7 @@ def clip_of(sample: Sample, columns: Columns, source: str, split: Split) -> Clip
 def _audio(sample: Sample) -> Member:
     """Return the audio of a sample. Raises DataError for a sample without audio."""
     if sample.audio is None:
-        raise DataError(f"{sample.where}: has no audio")
+        raise DataError(f"{sample.where}: has no audio; add it, or leave the sample out")
     return sample.audio
 
 

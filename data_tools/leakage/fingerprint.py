@@ -90,7 +90,7 @@ class Fingerprint:
 
     @property
     def sure(self) -> bool:
-        """Whether a copy of the recording with added noise would be recognised, and not only just.
+        """Whether a copy of the recording with added noise would be clearly recognised.
 
         For that, the recording must be neither too short nor too steady.
         """

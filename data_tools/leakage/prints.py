@@ -28,6 +28,7 @@ class StoredPrints:
         return len(self._begins)
 
     def __contains__(self, clip_id: str) -> bool:
+        """Whether the clip's fingerprint is stored."""
         return clip_id in self._begins
 
     def store(self, clip_id: str, one: Fingerprint) -> None:

@@ -58,7 +58,7 @@ def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Record
     rows = read_table(path, ["fold", "category"])
     column = "filename" if "filename" in rows[0][1] else "file_name"
     if column not in rows[0][1]:
-        raise DataError(f"{path}: no column filename; the first line has {', '.join(rows[0][1])}")
+        raise DataError(f"{path}: no column filename, only {', '.join(rows[0][1])}; add it")
     wanted_folds = set(folds)
     if empty := wanted_folds - {row["fold"] for _, row in rows}:
         raise DataError(f"{path}: no recordings in fold {', '.join(sorted(empty))}; correct --folds")

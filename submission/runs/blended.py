@@ -112,7 +112,7 @@ def _blend_blind(
 
 
 def blend_runs_of_moments(out: Path, parts: Sequence[Part[FinishedMoments]], how: MomentsHow) -> RunResult:
-    """Write a blend of runs that find moments as a folder, with their blind list if all of them have answered it.
+    """Blend runs that find moments into a new folder, with the blind list if all runs answered it.
 
     Returns: Its result. Raises SubmissionError as blend_moments does.
     """

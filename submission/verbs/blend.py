@@ -46,8 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.validation and len(arguments.validation) != len(arguments.scores):
         raise SubmissionError(f"--validation needs {len(arguments.scores)} parts, one per model, in the same order")
     for names in (arguments.scores, arguments.validation or []):
-        if len({files[name].resolve() for name in names}) < len(names):
-            raise SubmissionError("the same part is given twice; give it once, with a larger weight")
+        paths = [files[name].resolve() for name in names]
+        if twice := next((name for name, path in zip(names, paths, strict=True) if paths.count(path) > 1), None):
+            raise SubmissionError(f"{twice}: the same part is given twice; give it once")
     if arguments.out.suffix not in (".npy", ".jsonl") and not any(is_moments(name) for name in arguments.scores):
         return blend_into_folder(arguments)
     if is_moments(arguments.out) or any(map(is_moments, named)):

@@ -33,8 +33,8 @@ class _Partner(NamedTuple):
 class Augmentation:
     """Items of a step -> the same items, changed; see augment_settings.py.
 
-    clips: All clips for training, with captions or without. notes: One line per file, with the number of fitting lines.
-    Raises DataError for files that cannot be read or do not fit, KitError if there are no two clips to mix.
+    clips: All clips for training, with captions or without. notes: One per file: how many of its lines fit no training
+    item. Raises DataError for files that cannot be read or do not fit, KitError if there are no two clips to mix.
     """
 
     def __init__(self, settings: Augment, clips: Sequence[Clip]) -> None:

@@ -1,6 +1,6 @@
 """Frames of pieces of recordings.
 
-Frames of pieces of recordings, which are cut by a sliding window.
+A sliding window cuts the frames of a recording into pieces.
 """
 
 from collections.abc import Sequence

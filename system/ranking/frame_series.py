@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 class FrameSeries:
     """Scores of the frames of recordings for Q queries. Each query is searched for in one recording.
 
-    values: (T,) or (K, T) per query, of the frames of its recording, on the CPU: the input of MomentScore.weights.
+    values: Per query, one cosine (T,) or K cosines (K, T) of each frame, on the CPU: the input of MomentScore.weights.
     edges: (T + 1,) seconds per query, as Grid returns them. grids: Times of the frames, one per query.
     """
 

@@ -96,7 +96,7 @@ def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages if a mean combines later rank entries, or entries of several data sources."""
+    """Yield keys and error messages if a mean names entries not ranked before it, or of several sources."""
     ranked = {
         name: [entry.get(key) for key in ("data", "audio", "queries")]
         for name, entry in earlier.items()

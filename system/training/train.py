@@ -49,7 +49,7 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
 
 
 def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> RetrievalModel:
-    """Build the model, and write vocabulary, trained clips and provenance."""
+    """Build the model; write its vocabulary, the table of training clips, and provenance."""
     recipe = loaded.recipe
     if any(stage.unit == "moment" for stage in recipe.stages.values()):
         require_windows(recipe, data)

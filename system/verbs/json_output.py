@@ -76,8 +76,8 @@ class Percentile(Report):
 
 
 class RelevanceReport(Report):
-    """pairs: Number of caption pairs. zeros: Number of pairs with score 0. documents, tokenizer, choice: The options
-    --documents, --tokenizer and --pairs."""
+    """JSON of `relevance`. pairs: Number of caption pairs. zeros: Number of pairs with score 0. documents, tokenizer,
+    choice: The options --documents, --tokenizer and --pairs."""
 
     clips: int
     captions: int
@@ -91,8 +91,8 @@ class RelevanceReport(Report):
 
 
 class PlanReport(Report):
-    """plan: The rows by section, without problems. missing, mistakes, warnings: Problems, as `PLACE: message`. ok:
-    Nothing is missing and no mistake.
+    """JSON of `check`. plan: The rows by section, without problems. missing, mistakes, warnings: Problems, as `PLACE:
+    message`. ok: Nothing is missing and no mistake.
 
     For a recipe that cannot be read, mistakes are `FILE:LINE: key: message`, and plan is empty."""
 

@@ -138,7 +138,7 @@ def test_every_hostile_answer_ends_with_an_error(tmp_path: Path, name: str, is_f
     assert not is_file or not into.exists() or into.stat().st_size <= LIMIT  # type: ignore[union-attr]
 
 
-def test_answers_within_the_limits_are_read(tmp_path: Path) -> None:
+def test_responses_at_the_size_limits_are_read(tmp_path: Path) -> None:
     body = bytes(LIMIT)
     packed = gzip.compress(body)
     for data in (

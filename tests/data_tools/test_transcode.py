@@ -134,7 +134,7 @@ def test_transcode_names_broken_audio_and_leaves_it_out(tmp_path: Path, capsys: 
     [
         (["--rate", "30000"], "--rate 30000: MP3 has 8000, 11025"),
         (["--rate", "10", "--format", "flac"], "--rate 10: give 1,000 to 192,000 Hz"),
-        (["--bitrate", "400"], "--bitrate 400: MP3 at 32000 Hz has more than 32, and at most 320 kbit/s"),
+        (["--bitrate", "400"], "--bitrate 400: must be above 32 and at most 320 for MP3 at 32000 Hz"),
         (["--bitrate", "64", "--format", "flac"], "--bitrate 64: flac has no bit rate to set"),
         (["--rate", "44100", "--bitrate", "40"], "--bitrate 40: MP3 at 44100 Hz has no room for its exact length"),
         (["--workers", "0"], "--workers 0: give at least 1"),

@@ -70,7 +70,7 @@ def test_damaged_word_vector_files_are_refused(tmp_path: Path, name: str, conten
 @pytest.mark.parametrize(
     ("line", "words"), [("dog 1 2 x 4", "has values that are no numbers"), ("dog 1 2 3", "has 3 values, expected 4")]
 )
-def test_bad_line_of_a_text_file_is_refused_when_read(tmp_path: Path, line: str, words: str) -> None:
+def test_bad_line_of_a_word_vector_file_is_refused_when_read(tmp_path: Path, line: str, words: str) -> None:
     (tmp_path / "v.txt").write_text(f"bark 1 2 3 4\n{line}\n")
     words_of = encoder(tmp_path / "v.txt")
     with pytest.raises(KitError, match=f"the vector at byte 17 {words}"):  # before any training

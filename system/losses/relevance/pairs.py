@@ -67,6 +67,7 @@ class CiderAmong:
         self._postings = kernel.postings(members, f.start, f.feature, f.reference, f.size, np.empty(0, dtype))
 
     def __len__(self) -> int:
+        """Number of captions, M."""
         return len(self._members)
 
     def scores(self, first: int, last: int) -> np.ndarray:

@@ -109,6 +109,7 @@ class NgramFeatures:
     size: int
 
     def __len__(self) -> int:
+        """Number of captions."""
         return len(self.lengths)
 
     def followed_by(self, more: "NgramFeatures") -> "NgramFeatures":

@@ -1,6 +1,6 @@
 """Transformer over frames: network.
 
-A transformer over the frames of one frozen expert; see frame_transformer.py.
+Its input are the frames of one frozen expert; see frame_transformer.py.
 """
 
 import torch
