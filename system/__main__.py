@@ -4,7 +4,7 @@ import logging
 import sys
 
 from data_tools.cli import Verb, ranks, run_cli
-from system.compute.distributed import exit_process
+from system.compute.meeting import exit_process
 
 # Description of each verb, and the arguments of an example.
 _VERBS = {

@@ -7,11 +7,9 @@ by nccl between GPUs and by gloo between CPUs. The first process (rank 0) writes
 end, and one of them reports the reason. Torch is only imported for computations.
 """
 
-import atexit
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -154,21 +152,6 @@ def _should_report(reason: str) -> bool:
     except RuntimeError:  # the store was lost with the first machine
         return True
     return found == here or (reason != "" and found.partition(" ")[2] != reason)
-
-
-def exit_process(status: int) -> NoReturn:
-    """End this process of the command line with an exit status.
-
-    With torchrun, Python's own shutdown is skipped. If a thread of gloo frees a tensor during the shutdown, the process
-    aborts, as sometimes happens with torch 2.11.
-    """
-    if "WORLD_SIZE" not in os.environ:
-        sys.exit(status)
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
-            stream.flush()
-    os._exit(status)
 
 
 @contextmanager

@@ -1,15 +1,19 @@
 """Wait for all processes of a command.
 
-Wait for all processes of one command to start, with a time limit, and until Ctrl-C or SIGTERM.
+Wait for all processes of one command to start, with a time limit, and until Ctrl-C or SIGTERM. Also the end of a
+process.
 """
 
+import atexit
 import logging
 import os
+import sys
 import threading
 import time
 import uuid
+from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from data_tools.cli import about
 from data_tools.errors import KitError
@@ -109,3 +113,18 @@ def this_start(store: "Store", rank: int, n: int) -> "Store":
             meeting.check()
             time.sleep(POLL)
     return PrefixStore(mine, store)
+
+
+def exit_process(status: int) -> NoReturn:
+    """End this process of the command line with an exit status.
+
+    With torchrun, Python's own shutdown is skipped. If a thread of gloo frees a tensor during the shutdown, the process
+    aborts, as sometimes happens with torch 2.11.
+    """
+    if "WORLD_SIZE" not in os.environ:
+        sys.exit(status)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(status)

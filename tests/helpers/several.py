@@ -49,7 +49,8 @@ if __name__ == "__main__":
     import torch
 
     from system.__main__ import main
-    from system.compute.distributed import exit_process, is_first, processes, received
+    from system.compute.distributed import is_first, processes, received
+    from system.compute.meeting import exit_process
     from system.training import stage
 
     steps: list[dict[str, float]] = []
