@@ -1,7 +1,6 @@
 """Validate moments.
 
-Validation of moments after an epoch: the loss, and the challenge's metrics for the windows. Also the choice of a
-stage's kind of validation.
+Validation of moments after an epoch: the loss, and the challenge's metrics for the windows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +15,10 @@ from submission.metrics.moment_metrics import score_moments
 from submission.metrics.moments_summary import metric_values
 from system.batches.collate import without_audio
 from system.batches.sampler import items_of_moments, require_known
-from system.batches.teachers import Teachers
 from system.compute.device import in_precision
 from system.compute.distributed import on_first
 from system.features.build import Features
 from system.losses import terms
-from system.losses.relevance.relax import Relevance
 from system.models.embeddings import Embedded, Embeddings
 from system.models.retrieval import RetrievalModel
 from system.moments.windows import Decoding
@@ -29,7 +26,7 @@ from system.ranking.embedding import embed_clips, embed_texts_together
 from system.ranking.frame_series import frame_series, require_short, score_of, windows_of
 from system.recipe import schema
 from system.recipe.data import Data
-from system.training.validation import Validation, Watching, watch
+from system.training.validation import watch
 
 
 def require_windows(recipe: schema.Recipe, data: Data) -> None:
@@ -47,18 +44,6 @@ def require_windows(recipe: schema.Recipe, data: Data) -> None:
         if schema.OF_WINDOWS & set(stage.monitor.metrics):
             for source in stage.monitor.data:
                 require_short(data.moments[source], data.features)
-
-
-def validation_of(
-    stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers | None, precision: str
-) -> Watching:
-    """Build the validation of a stage. precision: That of the computation of embeddings."""
-    sources = stage.monitor.data
-    if stage.unit == "moment":
-        annotated = {name: (data.readable_clips(name), data.moments[name]) for name in sources}
-        return MomentValidation(annotated, stage, data.features, precision)
-    clips = [clip for name in sources for clip in data.readable_clips(name)]
-    return Validation(clips, stage, data.features, relevance, teachers, precision)
 
 
 class MomentValidation:

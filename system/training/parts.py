@@ -1,13 +1,16 @@
 """Learning rates by part, frozen starts.
 
-Parts of a model with learning rates of their own, and parts that are frozen at the start of a stage.
+Parts of a model with learning rates of their own, and parts that are frozen at the start of a stage. Also a model's
+preparation for a stage.
 """
 
 from typing import Any
 
 from torch import nn
 
+from system.compute.distributed import process_count
 from system.models.retrieval import RetrievalModel
+from system.networks.synchronised import synchronise
 from system.recipe import schema
 
 
@@ -55,3 +58,13 @@ class FrozenStart:
         for _, parameters, _ in self.parts:
             for parameter in parameters:
                 parameter.requires_grad_()
+
+
+def make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
+    """Prepare a model for a stage, by the stage's settings: synchronise batch norms, and compile the audio network."""
+    if process_count() > 1:
+        synchronise(model, stage.batch_norm == "synchronised")
+    network: Any = model.audio.parts().get("network", model.audio)
+    network._compiled_call_impl = None  # remove that of the previous stage
+    if stage.compile and model.device.type == "cuda":
+        network.compile()  # in place, so that tensors keep their names

@@ -23,6 +23,7 @@ from data_tools.errors import KitError
 from submission.editions import format_metric
 from submission.runs.record import EpochLine
 from system.batches.collate import Feed
+from system.batches.teachers import Teachers
 from system.compute.device import tf32_products
 from system.compute.distributed import (
     any_process,
@@ -32,12 +33,10 @@ from system.compute.distributed import (
     is_first,
     is_orphan,
     on_first,
-    process_count,
 )
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel
-from system.networks.synchronised import synchronise
 from system.recipe import schema
 from system.recipe.data import Data
 from system.runs import checkpoints
@@ -46,14 +45,14 @@ from system.runs.open import start_from
 from system.training.average import WeightAverage
 from system.training.interrupt import Interrupted, interruptible
 from system.training.lora import Adapters
-from system.training.moment_validation import validation_of
-from system.training.parts import FrozenStart, parameter_groups
+from system.training.moment_validation import MomentValidation
+from system.training.parts import FrozenStart, make_ready, parameter_groups
 from system.training.same_everywhere import require_same_state, require_same_work, warn_of_shares
 from system.training.schedule import describe_stop, is_over, rates
 from system.training.step import gradients, read_together
 from system.training.teachers import open_teachers
 from system.training.tracking import Tracking
-from system.training.validation import collapsed
+from system.training.validation import Validation, Watching, collapsed
 
 ADAPTERS = 2**31  # in place of a step, for the start values of adapters
 SKIPPED_LIMIT = 20  # updates in a row whose fp16 loss is not finite
@@ -90,7 +89,7 @@ class StageTraining:
             with first_before_others():
                 teachers = open_teachers(taught_by, recipe, name, run, data, model.device)
         self.precision = stage.precision if self.device.type == "cuda" else "float32"
-        self.validation = validation_of(stage, data, relevance, teachers, self.precision)
+        self.validation = _validation_of(stage, data, relevance, teachers, self.precision)
         pad_to_batch, longest = not recipe.model.embeds_in_chunks, recipe.model.audio.training_frames
         made_of = self.sampler, data.features, relevance, self.device, teachers
         self.feed = partial(Feed, *made_of, longest, stage.grad_cache_chunk, pad_to_batch, stage.frames_on)
@@ -103,7 +102,7 @@ class StageTraining:
         self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=decay, fused=is_fused or None)
         self.frozen_start = FrozenStart(model, stage.optimizer)
         warn_of_shares(name, recipe)
-        _make_ready(model, stage)
+        make_ready(model, stage)
         self.scaler = GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.average = WeightAverage(model, stage.average.decay) if stage.average else None
         self.best: checkpoints.BestEpochs = {}
@@ -389,11 +388,13 @@ class StageTraining:
         self.writer.save(state, ranked if is_best else None)
 
 
-def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
-    """Prepare a model for a stage, by the stage's settings: synchronise batch norms, and compile the audio network."""
-    if process_count() > 1:
-        synchronise(model, stage.batch_norm == "synchronised")
-    network: Any = model.audio.parts().get("network", model.audio)
-    network._compiled_call_impl = None  # remove that of the previous stage
-    if stage.compile and model.device.type == "cuda":
-        network.compile()  # in place, so that tensors keep their names
+def _validation_of(
+    stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers | None, precision: str
+) -> Watching:
+    """Build the validation of a stage. precision: That of the computation of embeddings."""
+    sources = stage.monitor.data
+    if stage.unit == "moment":
+        annotated = {name: (data.readable_clips(name), data.moments[name]) for name in sources}
+        return MomentValidation(annotated, stage, data.features, precision)
+    clips = [clip for name in sources for clip in data.readable_clips(name)]
+    return Validation(clips, stage, data.features, relevance, teachers, precision)

@@ -1,11 +1,14 @@
 """Activations of real encoders with random weights, counted by the tensors that they save, against the plan."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import RobertaConfig, RobertaModel
 
 from system.models.batch import Series
+from system.models.costs import TOKENS
 from system.plan.data import find_data
 from system.plan.estimates import Estimates
 from system.recipe.load import load_recipe
@@ -15,7 +18,7 @@ pytestmark = pytest.mark.benchmark
 CLIPS, SECONDS = 2, 20
 
 
-def saved_bytes(encoder: torch.nn.Module, audio: dict[str, Series], half: bool) -> float:
+def saved_bytes(encoder: torch.nn.Module, given: Any, half: bool) -> float:
     """Bytes of all different tensors that a forward pass keeps for the backward pass, without weights."""
     weights = {tuple(sorted(p.shape)) for p in encoder.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}
@@ -29,11 +32,13 @@ def saved_bytes(encoder: torch.nn.Module, audio: dict[str, Series], half: bool) 
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=half),
     ):
-        encoder(audio)
+        encoder(given)
     return float(sum(storage.nbytes() for storage in kept.values()))
 
 
-@pytest.mark.parametrize("name", ["dcase2025_baseline/clotho", "metric_learning/clotho", "salsa2024/mobilenet"])
+@pytest.mark.parametrize(
+    "name", ["dcase2025_baseline/clotho", "metric_learning/clotho", "salsa2024/mobilenet", "aistat2025/beats"]
+)
 def test_activations_are_those_of_the_plan(root: Path, name: str) -> None:
     recipe = load_recipe(root / f"recipes/{name}.yaml").recipe
     audio, stage = recipe.model.audio, next(iter(recipe.stages.values()))
@@ -49,3 +54,15 @@ def test_activations_are_those_of_the_plan(root: Path, name: str) -> None:
     print(f"\n{name}: saved {found / 2**20:.0f} MiB, planned {planned / 2**20:.0f} MiB")
     assert planned == pytest.approx(found, rel=0.15)
     assert sum(parts.values()) > parts["activations"] > 0
+
+
+def test_activations_of_the_text_encoder_are_those_of_the_plan(root: Path) -> None:
+    """RoBERTa-large, with its published sizes."""
+    recipe = load_recipe(root / "recipes/dcase2025_baseline/clotho.yaml").recipe
+    sizes = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+    config = RobertaConfig(vocab_size=50_265, max_position_embeddings=514, type_vocab_size=1, **sizes)
+    encoder = RobertaModel(config, add_pooling_layer=False).train()
+    found = saved_bytes(encoder, torch.randint(3, 50_265, (CLIPS, TOKENS)), half=True)
+    planned = CLIPS * Estimates(recipe, find_data(recipe)).text_cost(half=True).kept
+    print(f"\nRoBERTa-large: saved {found / 2**20:.0f} MiB, planned {planned / 2**20:.0f} MiB")
+    assert planned == pytest.approx(found, rel=0.15)
