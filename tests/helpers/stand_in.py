@@ -14,10 +14,14 @@ COPIES = ("aten._to_copy.default", "aten.copy_.default")
 
 
 class AsOnGpu(TorchDispatchMode):
-    """Raises RuntimeError for an operation between both devices, and for a copy that waits for the GPU.
+    """Raises RuntimeError for an operation between both devices, and, unless `may_wait`, for a copy that waits.
 
     A tensor without dimensions may be in either place. Indexes in this machine's memory are copied with a wait.
     """
+
+    def __init__(self, may_wait: bool = False) -> None:
+        super().__init__()
+        self.may_wait = may_wait
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -25,9 +29,9 @@ class AsOnGpu(TorchDispatchMode):
         places = {one.device.type for one in tensors if one.dim() > 0}
         if str(func) in COPIES:
             target = kwargs.get("device") or args[0].device
-            waits = kwargs.get("non_blocking") or (len(args) > 2 and args[2])
+            is_free = self.may_wait or kwargs.get("non_blocking") or (len(args) > 2 and args[2])
             source = tensors[-1].device.type
-            if {source, torch.device(target).type} == {"cpu", "meta"} and not waits:
+            if {source, torch.device(target).type} == {"cpu", "meta"} and not is_free:
                 raise RuntimeError(f"{func} waits for the GPU")
         elif len(places) > 1:
             raise RuntimeError(f"{func} mixes tensors of both devices")
