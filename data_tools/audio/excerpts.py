@@ -24,6 +24,9 @@ MP3_LEAD = 32 * 1152  # samples
 # frame, on average or in parts. They are decoded from the start, at 2,000 times their speed, if they are short.
 FEW_BYTES, FEW_BYTES_VARIABLE = 170, 400  # constant: 37 kbit/s at 32 kHz; variable: 87 kbit/s
 SHORT = 600  # seconds
+# The state of an Opus decoder fades. Of 200 excerpts at 6 and 8 kbit/s, 9 still differed (by up to 3e-3) if decoding
+# began 2 s before them, and none if it began 4 s before them.
+OPUS_LEAD = 6 * 48_000  # samples; libsndfile decodes Opus at 48 kHz
 
 
 class Sound(NamedTuple):
@@ -51,6 +54,7 @@ def sound_of(path: Path | str) -> Sound:
     """
     with opened(path, "quick") as file:
         lead = _mp3_lead(file.path, file.frames, file.samplerate) if file.format == "MP3" else 0
+        lead = OPUS_LEAD if file.subtype == "OPUS" else lead
         return Sound(file.frames, file.samplerate, file.name == str(file.path), lead)
 
 

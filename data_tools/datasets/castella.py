@@ -11,7 +11,7 @@ https://github.com/line/CASTELLA. Annotations: CC BY 4.0; the audio is from YouT
 import argparse
 import logging
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -71,6 +71,8 @@ def read_castella(
         folders = [(audio or root) / split, audio or root]
         files = [(name, path) for folder in reversed(folders) for name, path in _files(folder, suffixes).items()]
         present = {Path(name).stem: (name, path) for name, path in files}
+        if suffixes == FEATURES:
+            _require_one_each(name for name, _ in files)
         clips = {}
         for vid, seconds in annotations.seconds.items():
             name, file = present.get(vid, (f"{vid}{suffixes[0]}", None))
@@ -93,6 +95,14 @@ def read_castella(
         hint = "give the folder by --audio or --features, or list all recordings by --keep-missing"
         raise DataError(f"{audio or root}: no file {expected} of any recording, here or in <split>/; {hint}")
     return published
+
+
+def _require_one_each(names: Iterable[str]) -> None:
+    """Raise DataError if a recording has features in two files of one folder."""
+    suffix_of: dict[str, str] = {}
+    for path in map(Path, names):
+        if (other := suffix_of.setdefault(path.stem, path.suffix)) != path.suffix:
+            raise DataError(f"{path.stem}{other} and {path.name} are features of one recording; remove one of them")
 
 
 def _by_split(root: Path, list_split: Split) -> dict[Split, tuple[Path, Annotations]]:

@@ -53,10 +53,10 @@ def moved(model: Network, device: torch.device) -> Network:
 
 
 def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a tensor of this machine's memory to a device, without waiting for a GPU. `tensor` must not change later."""
+    """Copy a tensor of this machine's memory to a device; on CUDA without waiting. `tensor` must not change later."""
     if device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
         tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
+    return tensor.to(device, non_blocking=device.type != "mps")  # there the memory could be reused before the copy
 
 
 @contextmanager

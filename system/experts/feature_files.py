@@ -91,16 +91,18 @@ class FeatureFiles(ExpertSettings):
         return difference > SPARE * clip.seconds, f"{clip.path}: {wrong} {clip.seconds:.2f} s; {cure}"
 
     def setting_fault(self, clips: Sequence[Clip]) -> str | None:
-        """Return that the hop is wrong, if all of several recordings are longer than their frames, or all are shorter.
+        """Return that the hop is wrong, if the lengths of several recordings and their frames give one other hop.
 
-        The difference must be more than one frame, and more than SAME_HOP of the hop.
+        The hops of all recordings must be equal within SAME_HOP, and differ from the setting by more. Every recording
+        must differ by more than one frame. Where each recording gives another hop, single files are wrong.
         """
         known = [(count, clip.seconds) for clip in clips if clip.seconds and (count := self._frame_count(clip))]
-        differences = [seconds - count * self.hop_seconds for count, seconds in known]
-        if len(known) < 2 or min(map(abs, differences)) <= self.hop_seconds or min(differences) < 0 < max(differences):
+        hops = [seconds / count for count, seconds in known]
+        if len(known) < 2 or max(hops) > (1 + SAME_HOP) * min(hops):
             return None
-        hop = statistics.median(seconds / count for count, seconds in known)
-        if abs(hop / self.hop_seconds - 1) <= SAME_HOP:
+        hop = statistics.median(hops)
+        off_by_frames = all(abs(seconds / self.hop_seconds - count) > 1 for count, seconds in known)
+        if not off_by_frames or abs(hop / self.hop_seconds - 1) <= SAME_HOP:
             return None
         fits = f"the frames of all checked files and the lengths of their recordings suggest {hop:.3g}"
         return f"`hop_seconds` {self.hop_seconds:g} does not fit: {fits}; correct the setting or the manifest"

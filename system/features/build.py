@@ -227,9 +227,9 @@ def _note_broken(features: Features, clip: Clip, error: AudioError, strict: bool
 
 
 def _warn_of_broken(features: Features) -> None:
-    """Log the number of clips with broken audio."""
+    """Log the number of clips that were left out."""
     if features.broken:
-        log.warning("skipped %s with broken audio", counted(len(features.broken), "clip"))
+        log.warning("skipped %s that cannot be used", counted(len(features.broken), "clip"))
 
 
 @dataclass

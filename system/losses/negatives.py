@@ -67,7 +67,9 @@ def _drawn(allowed: Tensor) -> Tensor:
     import torch
 
     draw = torch.rand(len(allowed), dtype=torch.float64)
-    nth = (draw.to(allowed.device, non_blocking=True) * allowed.sum(1)).long() + 1
+    counts = allowed.sum(1)
+    counts = counts.cpu() if counts.device.type == "mps" else counts  # which has no float64
+    nth = (draw.to(counts.device, non_blocking=True) * counts).long().to(allowed.device) + 1
     found = torch.searchsorted(allowed.cumsum(1), nth[:, None])[:, 0]
     return found.clamp(max=len(allowed) - 1)  # for a row without an allowed column
 

@@ -97,6 +97,8 @@ def read_moment_queries(manifest: Path, path: Path, split: str | None, finds_aga
             "or make one manifest of all splits with data_tools castella"
         )
     if finds_again:
+        if true := next((one for one in queries if one.windows is not None and not one.found_by), None):
+            raise KitError(f"{path}: moment {true.id} has true windows; find those of queries without windows only")
         unknown = {"windows": None, "found_by": None}
         queries = [moment.model_copy(update=unknown) if moment.found_by else moment for moment in queries]
     if len({moment.windows is None for moment in queries}) > 1:

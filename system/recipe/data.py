@@ -4,7 +4,7 @@ Load the data of a recipe: read manifests, build features, and list items.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -122,7 +122,9 @@ def load_data(
     any existing file, and for augmentation files that do not fit.
     """
     clips: dict[str, Sequence[Clip]] = {name: list(part) for name, part in read_clips(recipe).items()}  # parsed once
-    moments = {name: _moments_of(name, source, clips[name]) for name, source in recipe.data.items() if source.moments}
+    annotated = {name: source for name, source in recipe.data.items() if source.moments}
+    known = {path: {clip.id for clip in read_manifest(path)} for path in {one.manifest for one in annotated.values()}}
+    moments = {name: _moments_of(name, one, clips[name], known[one.manifest]) for name, one in annotated.items()}
     is_read = recipe.model.audio.reads_clips
     for name, source in recipe.data.items():
         if count_and_cure := few_clips(source, len(clips[name])):
@@ -156,13 +158,12 @@ def load_data(
     return Data(clips, features, augmentations, moments)
 
 
-def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip]) -> list[Moment]:
-    """Read the moments of a source's clips.
+def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip], known: Container[str]) -> list[Moment]:
+    """Read the moments of a source's clips. known: Ids of all clips of its manifest.
 
     Raises KitError if there is no moment, or if a moment's recording is not in the manifest, in any split.
     """
     ids, moments = {clip.id for clip in clips}, read_moments(source.moments or "")
-    known = {clip.id for clip in read_manifest(source.manifest)}
     require_recordings(moments, known, source.moments or "", source.manifest)
     found = [moment for moment in moments if moment.clip in ids]
     if not found:

@@ -112,7 +112,7 @@ class StageTraining:
         self.sums: dict[str, float] = {}  # sums of loss and diagnostics over the epoch so far
         self.seconds = 0.0  # duration of the epoch so far, including earlier processes
         self.skipped = self.skipped_in_a_row = 0  # updates of the epoch so far, and of the last steps
-        self.saved_at = time.monotonic()  # when this process began, or last saved a state
+        self.saved_at, self.saved_step = time.monotonic(), 0  # when this process began, or last saved a state
 
     @property
     def history(self) -> list[dict[str, float]]:
@@ -131,12 +131,9 @@ class StageTraining:
         require_same_state(self.name, self.step, self.model, self.run)
         on_first(lambda: self.run.write_metrics([*earlier, *self.lines]))
         self.tracking.update()
-        if self.precision != self.stage.precision:
-            log.warning(
-                "stage %s: precision %s needs a CUDA GPU, so this machine computes in float32",
-                self.name,
-                self.stage.precision,
-            )
+        if self.precision != (wanted := self.stage.precision):
+            said = "stage %s: precision %s needs a CUDA GPU, so this machine computes in float32"
+            log.warning(said, self.name, wanted)
         total = self.stage.epochs * self.steps
         log.info(
             "stage %s: training %s of %s each, from step %d on",
@@ -215,14 +212,15 @@ class StageTraining:
                 return
             with in_step():
                 requested = any_process(stop["asked"] or is_orphan())
-            if requested or self._is_state_due():
-                self._require_finite()
-                self._save(is_best=False)
             self._stop_if_requested(requested)
+            if self._is_state_due():
+                self._save(is_best=False)
 
     def _stop_if_requested(self, requested: bool) -> None:
-        """Raise Interrupted if Ctrl-C or SIGTERM has requested the end of the training."""
+        """Save the state and raise Interrupted, if Ctrl-C or SIGTERM has requested the end of the training."""
         if requested:
+            if self.saved_step != self.step:
+                self._save(is_best=False)
             said = f"stopped at step {self.step} of stage {self.name}; run the same command again to resume"
             raise Interrupted(said if is_first() else "")
 
@@ -245,7 +243,7 @@ class StageTraining:
             failed = any_process(not math.isfinite(diagnostics["loss"]))
         norm, scale = diagnostics.pop("norm"), diagnostics.pop("scale")
         if failed:
-            self._skip_or_raise(diagnostics["loss"])
+            self._skip_or_raise(math.nan if math.isfinite(diagnostics["loss"]) else diagnostics["loss"])
             return None
         self.skipped_in_a_row = 0
         if self.adapters:
@@ -273,7 +271,7 @@ class StageTraining:
         where = self._stage_and_step()
         if self.precision != "fp16":
             raise KitError(f"{where}: the loss is {loss}; {self._hint_to_lower_rate()}")
-        self.scaler.update()
+        self.scaler.update(self.scaler.get_scale())  # the loss does not depend on the scale
         self.skipped_in_a_row += 1
         self.skipped += 1
         log.warning("%s: the loss is %s in fp16; the update is skipped", where, loss)
@@ -317,7 +315,7 @@ class StageTraining:
             with self.run.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line.document()) + "\n")
         is_best = epoch in checkpoints.kept_epochs(self.best)
-        if self.stage.save_minutes is None or self._is_over() or self._is_state_due():
+        if self.stage.save_minutes is None or epoch == 1 or self._is_over() or self._is_state_due():
             self._save(is_best)
         elif is_best:
             self._save_best(epoch)
@@ -363,7 +361,8 @@ class StageTraining:
 
     def _save(self, is_best: bool) -> None:
         """Save the state, and, if `is_best`, the epoch's weights, which are those that are ranked."""
-        self.saved_at = time.monotonic()
+        self._require_finite()
+        self.saved_at, self.saved_step = time.monotonic(), self.step
         if not is_first():
             return
         weights = self.model.state_dict()

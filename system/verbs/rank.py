@@ -109,7 +109,14 @@ def _seconds(text: str) -> float:
 
 def _seconds_or_none(text: str) -> float:
     """Parse 0, or a number of seconds above 0 and below 3600, as a type of argparse."""
-    return 0.0 if text.strip() == "0" else _seconds(text)
+    return 0.0 if _is_zero(text) else _parse_below(3600, text, "0, or a number of seconds")
+
+
+def _is_zero(text: str) -> bool:
+    """Return whether a text is the number 0."""
+    with contextlib.suppress(ValueError):
+        return float(text) == 0
+    return False
 
 
 def _probability(text: str) -> float:
@@ -119,7 +126,7 @@ def _probability(text: str) -> float:
 
 def _probability_or_none(text: str) -> float:
     """Parse 0, or a probability above 0 and below 1, as a type of argparse."""
-    return 0.0 if text.strip() == "0" else _probability(text)
+    return 0.0 if _is_zero(text) else _parse_below(1, text, "0, or a probability")
 
 
 def _parse_below(limit: float, text: str, title: str) -> float:

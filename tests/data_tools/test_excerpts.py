@@ -25,6 +25,7 @@ FORMATS = {
     "no_table.mp3": ["-c:a", "libmp3lame", "-q:a", "4", "-write_xing", "0"],
     "vorbis.ogg": ["-c:a", "libvorbis", "-q:a", "2"],
     "opus.opus": ["-c:a", "libopus", "-b:a", "64k"],
+    "speech.opus": ["-c:a", "libopus", "-b:a", "8k", "-ac", "1", "-application", "voip"],
     "aac.m4a": ["-c:a", "aac", "-b:a", "64k"],
 }
 
@@ -54,7 +55,13 @@ def largest_difference(path: Path, resampling: str = "soxr_hq", seconds: float =
 
 
 ALL = [(name, rate) for name in FORMATS for rate in (22_050, 32_000, 44_100, 48_000)]
-FEW = {("few_bits.mp3", 48_000), ("vbr.mp3", 44_100), ("no_table.mp3", 22_050), ("vorbis.ogg", 44_100)}
+FEW = {
+    ("speech.opus", 48_000),
+    ("few_bits.mp3", 48_000),
+    ("vbr.mp3", 44_100),
+    ("no_table.mp3", 22_050),
+    ("vorbis.ogg", 44_100),
+}
 
 
 @needs_ffmpeg

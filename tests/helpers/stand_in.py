@@ -16,7 +16,8 @@ COPIES = ("aten._to_copy.default", "aten.copy_.default")
 class AsOnGpu(TorchDispatchMode):
     """Raises RuntimeError for an operation between both devices, and, unless `may_wait`, for a copy that waits.
 
-    A tensor without dimensions may be in either place. Indexes in this machine's memory are copied with a wait.
+    A tensor without dimensions may be in either place. Indexes in this machine's memory are copied with a wait. Not
+    found are a list as an index, `torch.tensor` with a device, and copies from memory that is not page-locked.
     """
 
     def __init__(self, may_wait: bool = False) -> None:

@@ -86,7 +86,6 @@ def stage(**changes: Any) -> dict[str, Any]:
         "schedule": {"kind": "cosine", "warmup_steps": 1},
         "max_grad_norm": 1.0,
         "precision": "float32",
-        "save_minutes": None,  # a state after every epoch
         "monitor": {"data": ["validation"], "metrics": ["loss", "m1", "m2", "mAP@10"], "keep": 3},
     } | changes
 

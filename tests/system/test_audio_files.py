@@ -177,7 +177,7 @@ def test_damaged_audio_file_is_named_when_it_ends_a_run_and_skipped_by_the_next(
     assert re.search(rf"error: {re.escape(str(damaged))}: .*; a new run leaves the file out", capsys.readouterr().err)
     caplog.clear()
     assert main(["train", str(path), "--out", str(tmp_path / "next")]) == 0
-    assert "skipped 1 clip with broken audio" in caplog.text
+    assert "skipped 1 clip that cannot be used" in caplog.text
 
 
 def test_verify_reads_all_bytes_and_warns_of_a_change_with_equal_size_and_time(
@@ -340,4 +340,4 @@ def test_damaged_files_are_skipped_when_a_folder_is_ranked(
     ranked = ["rank", tmp_path / "run", "--audio", paths[0].parent, "--queries", queries, "--out", tmp_path / "s.npy"]
     assert main([*map(str, ranked), "--cache", str(tmp_path / "cache")]) == 0
     assert np.load(tmp_path / "s.npy").shape == (1, 11)
-    assert "skipped 1 clip with broken audio" in caplog.text
+    assert "skipped 1 clip that cannot be used" in caplog.text

@@ -171,6 +171,32 @@ def test_network_without_a_number_of_parameters_is_a_warning(
         assert ("expert msclap: model_parameters is 0" in capsys.readouterr().out) == is_warned
 
 
+def test_hop_is_only_refused_if_all_recordings_suggest_the_same_one(published: Path) -> None:
+    clips = [clip for clip in read_manifest(made(published)) if clip.split == "test"][:3]
+
+    def fault(rows: tuple[int, ...], seconds: tuple[float, ...], hop: float = 1.0) -> str | None:
+        for clip, count in zip(clips, rows, strict=True):
+            np.savez(clip.path, features=np.zeros((count, VALUES)))
+        known = [one.model_copy(update={"seconds": length}) for one, length in zip(clips, seconds, strict=True)]
+        return EXPERT.model_copy(update={"hop_seconds": hop}).setting_fault(known)
+
+    assert fault((60, 90, 120), (30.0, 45.0, 60.0)) is not None
+    assert fault((60, 90, 120), (30.0, 45.0, 60.0), 0.5) is None
+    assert fault((58, 88, 118), (60.0, 90.0, 120.0)) is None, "two frames at the edges"
+    assert fault((60, 60, 60), (31.0, 45.0, 52.0)) is None, "padded to one length"
+    assert fault((30, 100, 120), (300.0, 102.0, 120.0)) is None, "one file is cut"
+    assert fault((150, 200, 250), (3.0, 4.0, 5.0), 0.02) is None
+
+
+def test_features_of_a_recording_in_two_files_are_refused(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(published / "features" / "-test_02.npy", np.zeros((30, VALUES)))
+    named = ["--features", str(published / "features"), "--out", str(tmp_path / "m.jsonl")]
+    assert data_tools(["castella", str(published), *named, "--moments", str(tmp_path / "moments.jsonl")]) == 1
+    assert "-test_02.npy and -test_02.npz are features of one recording; remove one" in capsys.readouterr().err
+
+
 def test_recording_without_features_is_counted_and_left_out(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,7 +290,7 @@ def test_frames_of_another_length_than_the_recording_are_reported(
     assert [re.sub(r": .*/", ": ", line) for line in said] == [
         "skipped a clip: -test_00.npz: 10 s of frames, but 30 s in the manifest; replace it, or correct the manifest",
         "skipped a clip: -test_02.npz: 34 s of frames, but 30 s in the manifest; replace it, or correct the manifest",
-        "skipped 2 clips with broken audio",
+        "skipped 2 clips that cannot be used",
     ]
     with pytest.raises(KitError, match=r"-test_00.npz: 10 s of frames, but 30 s in the manifest"):
         build_features(clips, {"msclap": EXPERT}, tmp_path / "banks", strict=True)

@@ -51,7 +51,7 @@ def test_broken_audio_is_counted_and_left_out(tmp_path: Path, caplog: pytest.Log
     assert sorted(features.keys) == [clips[0].id, clips[5].id]
     for n in (1, 2, 3, 4):
         assert f"development {n:03d}.wav" in features.broken[clips[n].id]
-    assert "skipped 4 clips with broken audio" in caplog.text
+    assert "skipped 4 clips that cannot be used" in caplog.text
     with pytest.raises(KitError, match=r"development 00\d\.wav"):
         build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", strict=True)
 

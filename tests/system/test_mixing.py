@@ -348,7 +348,7 @@ def test_clip_with_broken_audio_is_not_mixed(
     content = tiny.recipe(world, tmp_path, only=stage) | {"rank": {}}
     content["model"]["audio"] = tiny.panns(max_seconds=1)
     assert main(["train", str(tiny.write_recipe(tmp_path / "r.yaml", content)), "--out", str(tmp_path / "run")]) == 0
-    assert "skipped 1 clip with broken audio" in caplog.text
+    assert "skipped 1 clip that cannot be used" in caplog.text
 
 
 @pytest.mark.slow

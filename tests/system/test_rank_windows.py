@@ -336,7 +336,7 @@ def test_decoding_of_a_run_is_that_of_rank_and_of_its_export(moments_manifest: P
         ranking = ["rank", tmp_path / model, "--windows", *asked, "--out", tmp_path / "w.jsonl"]
         assert main(list(map(str, ranking))) == 0
         assert (tmp_path / "w.jsonl").read_bytes() == files["overlap"]
-        assert main([*map(str, ranking), "--heard", "0", "--no-mean-edges", "--round-to", "0"]) == 0
+        assert main([*map(str, ranking), "--heard", "0", "--no-mean-edges", "--round-to", "0.0"]) == 0
         assert (tmp_path / "w.jsonl").read_bytes() == files["plain"]
 
 
@@ -397,6 +397,7 @@ def test_found_windows_become_moments_that_may_only_be_trained_on(
     [
         (("--split", "evaluation"), "--as-training: .* is of the test split evaluation, which must not be trained on"),
         ((), "is of the test split evaluation"),
+        (("--split", "development", "--moments", "moments.jsonl"), "moment .* has true windows; find those of queries"),
         (("--split", "test"), "no recording of the split has a caption; name queries with --moments"),
         (("--split", "development", "--fit", "validation"), "--fit needs moments with known windows"),
     ],
@@ -410,6 +411,7 @@ def test_invalid_moments_to_train_on_are_refused(
     said: str,
 ) -> None:
     at = ["--audio", manifest, "--windows", "--as-training", 0.5, "--out", tmp_path / "found.jsonl"]
+    options = tuple(str(manifest.parent / one) if one.endswith(".jsonl") else one for one in options)
     assert main(list(map(str, ["rank", runs / "own", *at, *options]))) == 1
     assert re.search(said, capsys.readouterr().err)
 

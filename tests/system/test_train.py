@@ -33,6 +33,7 @@ from system.runs import checkpoints
 from system.runs.folder import Run
 from system.runs.log_file import LogFile
 from system.training.stage import StageTraining
+from system.training.validation import Validation
 
 
 def test_run_folder_contains_the_documented_files(unbroken: Path, recipe: Path) -> None:
@@ -580,11 +581,11 @@ def test_error_of_a_checkpoint_is_raised_by_the_next_call(tmp_path: Path, monkey
     writer.close()
 
 
-@pytest.mark.parametrize(("minutes", "saved_step"), [(10, None), (1e-9, 7), (None, 6)])
+@pytest.mark.parametrize(("minutes", "saved_step"), [(10, 2), (1e-9, 7), (None, 6)])
 def test_killed_run_resumes_from_the_last_state_with_the_same_bits(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float | None, saved_step: int | None
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float | None, saved_step: int
 ) -> None:
-    """Killed in step 8 of 10, in the fourth of five epochs; the best epochs' weights are saved without a state too."""
+    """Killed in step 8 of 10, in the fourth of five epochs; a stage's first epoch always saves a state."""
     monitor = {"data": ["validation"], "metrics": ["mAP@10"], "keep": 1}
     stage = tiny.stage(epochs=5, steps_per_epoch=2, save_minutes=minutes, monitor=monitor)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
@@ -601,8 +602,8 @@ def test_killed_run_resumes_from_the_last_state_with_the_same_bits(
         with pytest.raises(SystemExit):
             main(["train", str(path), "--out", str(tmp_path / "run")])
     last = tmp_path / "run/only/last.pt"
-    assert (torch.load(last, weights_only=True)["step"] if last.exists() else None) == saved_step
-    assert len(list((tmp_path / "run/only").glob("e*.safetensors"))) == 1
+    assert torch.load(last, weights_only=True)["step"] == saved_step
+    assert len(list((tmp_path / "run/only").glob("e*.safetensors"))) in (1, 2)
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
     assert lines(tmp_path / "run") == lines(tmp_path / "whole")
@@ -628,3 +629,44 @@ def test_best_weights_between_states_keep_those_that_a_resumed_run_needs(tmp_pat
     assert files() == ["e0002.safetensors"]
     assert resumed.sha256.keys() == {"last.pt", "e0002.safetensors"}
     writer.close()
+
+
+@pytest.mark.parametrize("epoch", [1, 4])
+def test_interrupt_during_a_validation_saves_the_state(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    """States are rarer than epochs; what was trained until Ctrl-C is kept all the same."""
+    stage = tiny.stage(epochs=5, steps_per_epoch=2)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
+    validate, calls = Validation.__call__, []
+
+    def interrupted(self: Validation, model: Any) -> Any:
+        calls.append(1)
+        if len(calls) == epoch:
+            signal.raise_signal(signal.SIGINT)
+        return validate(self, model)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Validation, "__call__", interrupted)
+        assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 130
+    assert torch.load(tmp_path / "run/only/last.pt", weights_only=True)["step"] == 2 * epoch
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["train", str(path), "--out", str(tmp_path / "whole")]) == 0
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+def test_run_that_fails_between_two_states_is_kept(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(epochs=5)))
+    validate, calls = Validation.__call__, []
+
+    def failing(self: Validation, model: Any) -> Any:
+        calls.append(1)
+        values, seen = validate(self, model)
+        return {**values, "m1": math.nan} if len(calls) == 3 else values, seen
+
+    monkeypatch.setattr(Validation, "__call__", failing)
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 1
+    assert (tmp_path / "run/only/last.pt").exists()
+    assert len(lines(tmp_path / "run")) == 2
