@@ -635,7 +635,7 @@ def test_best_weights_between_states_keep_those_that_a_resumed_run_needs(tmp_pat
 def test_interrupt_during_a_validation_saves_the_state(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
 ) -> None:
-    """States are rarer than epochs; what was trained until Ctrl-C is kept all the same."""
+    """States are rarer than epochs, but Ctrl-C saves one."""
     stage = tiny.stage(epochs=5, steps_per_epoch=2)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
     validate, calls = Validation.__call__, []
