@@ -267,11 +267,14 @@ def estimates(manifest: Path, folder: Path, hours: float = 0.0, **stages: Any) -
 
 
 def test_run_disk_estimate_counts_checkpoints_of_all_stages(tmp_path: Path) -> None:
-    one = estimates(tmp_path / "m", tmp_path, a=tiny.stage())
-    two = estimates(tmp_path / "m", tmp_path, a=tiny.stage(), b=tiny.stage())
-    assert two.run_bytes == 2 * one.run_bytes
-    trainable = sum(one.parameters_by_part.values())
-    assert one.run_bytes == BYTES * ((1 + 3 * 4) * trainable + 2 * trainable)
+    """Three of each of four metrics, and as many of the last state, if that is older; not more than epochs."""
+    for epochs, minutes, count in ((50, None, 12), (50, 10, 24), (5, 10, 5)):
+        stage = tiny.stage(epochs=epochs, save_minutes=minutes)
+        one = estimates(tmp_path / "m", tmp_path, a=stage)
+        two = estimates(tmp_path / "m", tmp_path, a=stage, b=stage)
+        assert two.run_bytes == 2 * one.run_bytes
+        trainable = sum(one.parameters_by_part.values())
+        assert one.run_bytes == BYTES * ((1 + count) * trainable + 2 * trainable)
 
 
 def test_expected_hours_of_a_manifest_that_two_sources_name_count_once(tmp_path: Path) -> None:

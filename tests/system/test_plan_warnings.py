@@ -64,31 +64,31 @@ def frames(tmp_path: Path) -> Path:
     [
         ({}, None),
         ({"values": 5}, "0.npz: its frames have 4 values, but the expert's setting `values` is 5"),
-        ({"hop_seconds": 0.5}, "0.npz: 15.00 s of frames by `hop_seconds` 0.5, but its recording has 30.00 s; correct"),
+        ({"hop_seconds": 0.5}, "`hop_seconds` 0.5 does not fit: "),
         ({"array": "other"}, "0.npz: has no array 'other'; set `array` of its expert"),
     ],
 )
-def test_files_of_frames_that_do_not_fit_are_named_once_per_source(
+def test_files_of_frames_that_do_not_fit_are_one_mistake(
     frames: Path, tmp_path: Path, changes: dict[str, Any], expected: str | None
 ) -> None:
     content = tiny_moments.recipe(frames, tmp_path)
-    expert = {"kind": "feature_files", "values": 4, "hop_seconds": 1.0, "model": "MS-CLAP"} | changes
-    content["model"]["audio"]["experts"] = {"clap": expert}
+    expert = {"kind": "feature_files", "values": 4, "hop_seconds": 1.0, "model": "MS-CLAP", "model_parameters": 9}
+    content["model"]["audio"]["experts"] = {"clap": expert | changes}
     text = plan(loaded(tmp_path, content))
-    assert text.count("expert clap, data ") == (0 if expected is None else 3)
+    assert text.count("MISTAKE  expert clap: ") == (expected is not None)
     assert "WARNING  expert clap" not in text, "if no file fits, a setting is wrong"
     assert expected is None or expected in text
 
 
-def test_files_of_another_length_are_a_warning_if_others_fit(frames: Path, tmp_path: Path) -> None:
+def test_file_of_another_length_is_a_mistake_if_others_fit(frames: Path, tmp_path: Path) -> None:
     content = tiny_moments.recipe(frames, tmp_path)
-    expert = {"kind": "feature_files", "values": 4, "hop_seconds": 1.0, "model": "MS-CLAP"}
+    expert = {"kind": "feature_files", "values": 4, "hop_seconds": 1.0, "model": "MS-CLAP", "model_parameters": 9}
     content["model"]["audio"]["experts"] = {"clap": expert}
-    np.savez(tmp_path / "3.npz", features=np.ones((15, 4), np.float32))
-    text = plan(loaded(tmp_path, content))
-    assert text.count("expert clap, data ") == 1
-    assert "WARNING  expert clap" in text
-    assert "3.npz: 15.00 s of frames by `hop_seconds` 1, but its recording has 30.00 s; correct" in text
+    for rows, is_used in ((27, True), (26, False), (15, False)):
+        np.savez(tmp_path / "3.npz", features=np.ones((rows, 4), np.float32))
+        text = plan(loaded(tmp_path, content))
+        assert text.count("MISTAKE  expert clap, data ") == (not is_used)
+        assert is_used or f"3.npz: {rows:.2f} s of frames by `hop_seconds` 1, but its recording has 30.00 s" in text
 
 
 @pytest.mark.parametrize("dim", [384, 512])

@@ -27,7 +27,8 @@ Told = dict[str, list[tuple[int, float]]]  # by name, the steps and values in or
 
 @pytest.fixture
 def recipe(world: Path, tmp_path: Path) -> Path:
-    return tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, **tiny.two_stages()))
+    stages = {name: stage | {"save_minutes": None} for name, stage in tiny.two_stages().items()}
+    return tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, **stages))
 
 
 def of_metrics(run: Path) -> Told:
