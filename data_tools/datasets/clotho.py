@@ -21,6 +21,7 @@ from data_tools.names import audio_names, is_freesound_id, match_names
 from data_tools.tables import read_table
 
 CLOTHO_SPLITS: tuple[Split, ...] = ("development", "validation", "evaluation")
+AAC_FOLDER = "CLOTHO_v2.1"  # of aac-datasets (0.7.0), in its root
 METADATA_COLUMNS = ("file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license")
 
 
@@ -29,14 +30,16 @@ def read_clotho(
 ) -> tuple[list[Clip], list[str]]:
     """Return the clips of the requested splits in the captions files' order, and a line of counts per split.
 
-    root: The folder with clotho_captions_<split>.csv (or clotho_csv_files/ with it), clotho_metadata_<split>.csv
-    (optional: without it, Freesound fields are None) and the audio in <split>/ or clotho_audio_files/<split>/.
+    root: The folder with clotho_captions_<split>.csv (or clotho_csv_files/ with it, or a folder of aac-datasets with
+    CLOTHO_v2.1/), clotho_metadata_<split>.csv (optional: without it, Freesound fields are None) and the audio in
+    <split>/ or clotho_audio_files/<split>/.
     keep_missing: Include clips without any audio.
     Names and captions are kept verbatim; a file whose name on disk differs in outer blanks or ':' keeps its own name.
     The length of a clip with missing or unreadable audio is unknown.
     Raises DataError for a missing captions file, bad rows, bad captions, and (unless keep_missing) no audio at all.
     """
     require_folder(root)
+    root = root / AAC_FOLDER if (root / AAC_FOLDER).is_dir() else root
     clips: list[Clip] = []
     counts = []
     similar = []

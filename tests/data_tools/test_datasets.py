@@ -467,6 +467,17 @@ def test_layouts_of_aac_datasets_need_no_options(tmp_path: Path) -> None:
     assert [clip.id for clip in read_manifest(out)] == ["sb_final/train/7.flac"]
 
 
+def test_root_folder_of_aac_datasets_is_read_as_clotho(tmp_path: Path) -> None:
+    inner = small_clotho(tmp_path / "CLOTHO_v2.1", ["a.wav", "b.wav"], ["a.wav", "b.wav"])
+    found = []
+    for number, root in enumerate((inner, tmp_path)):
+        out = tmp_path / f"{number}.jsonl"
+        assert main(["clotho", str(root), "--splits", "development", "--out", str(out)]) == 0
+        found.append(read_manifest(out))
+    assert list(found[0]) == list(found[1])
+    assert len(found[0]) == 2
+
+
 def test_wavcaps_without_a_known_folder_asks_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "sb_final.json").write_text('{"data": []}')
     text = failure(capsys, "wavcaps", tmp_path / "sb_final.json", "--out", tmp_path / "m.jsonl")

@@ -78,7 +78,7 @@ def require_no_wait(model: RetrievalModel, batch: Batch, stage: schema.Stage) ->
     [
         *(pytest.param(kind, None, marks=pytest.mark.slow) for kind in sorted(AUDIO.keys() - {"passt"})),
         ("passt", None),
-        ("passt", 3),
+        pytest.param("passt", 3, marks=pytest.mark.slow),
         ("expert_heads", 3),
     ],
 )

@@ -581,7 +581,10 @@ def test_error_of_a_checkpoint_is_raised_by_the_next_call(tmp_path: Path, monkey
     writer.close()
 
 
-@pytest.mark.parametrize(("minutes", "saved_step"), [(10, 2), (1e-9, 7), (None, 6)])
+@pytest.mark.parametrize(
+    ("minutes", "saved_step"),
+    [(10, 2), pytest.param(1e-9, 7, marks=pytest.mark.slow), pytest.param(None, 6, marks=pytest.mark.slow)],
+)
 def test_killed_run_resumes_from_the_last_state_with_the_same_bits(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float | None, saved_step: int
 ) -> None:
@@ -631,7 +634,7 @@ def test_best_weights_between_states_keep_those_that_a_resumed_run_needs(tmp_pat
     writer.close()
 
 
-@pytest.mark.parametrize("epoch", [1, 4])
+@pytest.mark.parametrize("epoch", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_interrupt_during_a_validation_saves_the_state(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
 ) -> None:
