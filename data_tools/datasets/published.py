@@ -113,11 +113,11 @@ SETS = {
         "WavCaps: for academic use only; each sound has the licence of its source",
         (),
         steps=(
-            "captions: copy fsd_final.json, bbc_final.json, sb_final.json and as_final.json from the folders of json_files/ "
-            "in the data set cvssp/WavCaps on the Hugging Face hub into {folder}",
+            "captions: copy fsd_final.json, bbc_final.json, sb_final.json and as_final.json from the folders of "
+            "json_files/ in the data set cvssp/WavCaps on the Hugging Face hub into {folder}",
             "audio, 157 GB as MP3 at 32 kHz: fetch WavCaps_mp3.7z.001 to .015, whose addresses are in "
-            "download_datasets.py of github.com/CPJKU/dcase2025_task6_baseline, then: 7z x WavCaps_mp3.7z.001; name the "
-            "folders of the four parts {folder}/freesound, bbc, soundbible and audioset",
+            "download_datasets.py of github.com/CPJKU/dcase2025_task6_baseline, then: 7z x WavCaps_mp3.7z.001; name "
+            "the folders of the four parts {folder}/freesound, bbc, soundbible and audioset",
             "or 941 GB as FLAC, without unpacking: copy Zip_files/ of cvssp/WavCaps into {folder}, then: python -m "
             "data_tools hub {folder} --preset cvssp/WavCaps --out {manifest}",
             "python -m data_tools wavcaps {folder}/fsd_final.json --audio {folder}/freesound --exclude "
