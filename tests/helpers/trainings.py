@@ -23,10 +23,10 @@ Content = dict[str, Any]
 
 
 def content(manifest: Path, folder: Path, audio: Mapping[str, Any] | None = None, **stage: Any) -> Content:
-    """A recipe of 20 steps without dropout. audio: changes of the encoder."""
+    """A recipe of 20 steps without dropout, with a state after each epoch. audio: changes of the encoder."""
     watched = {"data": ["validation"], "metrics": ["loss", "mAP@10"], "keep": 1}
-    settings = {"epochs": STEPS // 4, "steps_per_epoch": 4, "batch_size": 7, "monitor": watched} | stage
-    made = tiny.recipe(manifest, folder, only=tiny.stage(**settings))
+    settings = {"epochs": STEPS // 4, "steps_per_epoch": 4, "batch_size": 7, "monitor": watched, "save_minutes": None}
+    made = tiny.recipe(manifest, folder, only=tiny.stage(**(settings | stage)))
     made["model"]["audio"] |= {"dropout": 0.0, **(audio or {})}
     made["model"]["text"]["dropout"] = 0.0
     made["rank"] = {}

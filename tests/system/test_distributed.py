@@ -222,8 +222,7 @@ def test_processes_ignore_store_entries_of_earlier_starts() -> None:
 
 @pytest.mark.slow
 def test_torchrun_restart_resumes_from_last_checkpoint(manifest: Path, tmp_path: Path) -> None:
-    stages = {"epochs": 20, "steps_per_epoch": 2, "save_minutes": None}
-    recipe = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, **stages))
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, epochs=20, steps_per_epoch=2))
     run = tmp_path / "run"
     late = "import os, time\nif os.environ.get('RANK') == '1': time.sleep(3)\n"  # the first looks for the other first
     (tmp_path / "sitecustomize.py").write_text(late)
