@@ -239,7 +239,7 @@ class Stage(Strict):
     tf32: bool = True  # on CUDA, products of float32 in TF32 in training and validation, but not in rankings
     frames_on: Literal["auto", "gpu", "host"] = "auto"  # of the clips in training; auto: GPU if there is room for twice
     batch_norm: Literal["synchronised", "process"] = "synchronised"  # statistics over all processes, or over each one
-    compile: bool = False  # torch.compile for the audio network, on CUDA only; ignored elsewhere
+    compile: bool = False  # torch.compile for the trained networks of both encoders, on CUDA only; ignored elsewhere
     save_minutes: Annotated[float, Field(gt=0)] | None = 10  # between states to resume from; null: one per epoch
     monitor: Monitor  # validation, and the checkpoints that are kept
 

@@ -61,10 +61,14 @@ class FrozenStart:
 
 
 def make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
-    """Prepare a model for a stage, by the stage's settings: synchronise batch norms, and compile the audio network."""
+    """Prepare a model for a stage, by the stage's settings: synchronise batch norms, and compile its networks.
+
+    The networks are the audio encoder's, and that of a text encoder if it is trained.
+    """
     if process_count() > 1:
         synchronise(model, stage.batch_norm == "synchronised")
-    network: Any = model.audio.parts().get("network", model.audio)
-    network._compiled_call_impl = None  # remove that of the previous stage
-    if stage.compile and model.device.type == "cuda":
-        network.compile()  # in place, so that tensors keep their names
+    networks: list[Any] = [model.audio.parts().get("network", model.audio), getattr(model.text, "trained", None)]
+    for network in filter(None, networks):
+        network._compiled_call_impl = None  # remove that of the previous stage
+        if stage.compile and model.device.type == "cuda":
+            network.compile()  # in place, so that tensors keep their names

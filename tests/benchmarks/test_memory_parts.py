@@ -37,16 +37,27 @@ def saved_bytes(encoder: torch.nn.Module, given: Any, half: bool) -> float:
 
 
 @pytest.mark.parametrize(
-    "name", ["dcase2025_baseline/clotho", "metric_learning/clotho", "salsa2024/mobilenet", "aistat2025/beats"]
+    "name",
+    [
+        "take_it_easy/take_it_easy",
+        "metric_learning/clotho",
+        "salsa2024/mobilenet",
+        "salsa2024/atst",
+        "dcase2025_baseline/clotho",
+        "aistat2025/beats",
+        "aistat2025/eat",
+    ],
 )
 def test_activations_are_those_of_the_plan(root: Path, name: str) -> None:
     recipe = load_recipe(root / f"recipes/{name}.yaml").recipe
     audio, stage = recipe.model.audio, next(iter(recipe.stages.values()))
     torch.manual_seed(0)
     encoder = audio.build_without_files(recipe.model.text.dim).train()
-    samples = SECONDS * next(iter(audio.experts.values())).rate
-    waves = torch.randint(-3000, 3000, (CLIPS, samples, 1), dtype=torch.int16)
-    batch = {expert: Series(waves, torch.full((CLIPS,), samples)) for expert in audio.experts}
+    batch = {}
+    for name_of_expert, expert in audio.experts.items():
+        count = int(SECONDS * expert.frames_per_second)
+        frames = torch.randint(-3000, 3000, (CLIPS, count, expert.dim), dtype=torch.int16)
+        batch[name_of_expert] = Series(frames if expert.dim == 1 else frames / 3000, torch.full((CLIPS,), count))
     half = stage.precision != "float32"
     found = saved_bytes(encoder, batch, half)
     planned = CLIPS * audio.cost(encoder, SECONDS, SECONDS, half).kept

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from system.recipe.load import load_recipe
 from system.runs import checkpoints
 from system.runs.folder import Run
 from system.runs.log_file import LogFile
+from system.training.parts import make_ready
 from system.training.stage import StageTraining
 from system.training.validation import Validation
 
@@ -417,7 +419,7 @@ def test_unsupported_precision_is_warned_about_even_with_quiet(
     assert loud == ["stage pretrain: precision bf16 needs a CUDA GPU, so this machine computes in float32"]
 
 
-def test_audio_networks_are_compiled_only_on_a_gpu(
+def test_trained_networks_are_compiled_only_on_a_gpu(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Elsewhere a stage that asks for it trains as one that does not."""
@@ -427,6 +429,14 @@ def test_audio_networks_are_compiled_only_on_a_gpu(
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
     assert not called
+    audio, text = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    for trained, compiled in ((text, [audio, text]), (None, [audio])):
+        called.clear()
+        encoders = SimpleNamespace(parts=lambda: {"network": audio}), SimpleNamespace(trained=trained)
+        model: Any = SimpleNamespace(audio=encoders[0], text=encoders[1], device=torch.device("cuda"))
+        stage: Any = SimpleNamespace(compile=True, batch_norm="process")
+        make_ready(model, stage)
+        assert called == compiled
 
 
 def test_checkpoints_json_is_written_after_a_resume(
