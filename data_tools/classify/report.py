@@ -32,7 +32,7 @@ def count_above(scores: np.ndarray, threshold: float) -> int:
 
 
 def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> list[dict[str, float]]:
-    """Return for each tenth of [0, 1] with scores: weighted mean of the scores, share of captions, number of scores."""
+    """Compute, per tenth of [0, 1] with scores: weighted mean score, weighted share of captions, number of texts."""
     bins = np.minimum((scores * _BINS).astype(int), _BINS - 1)
     total, of_scores, of_captions = (
         np.bincount(bins, weights * values, _BINS) for values in (np.ones(len(scores)), scores, labels)

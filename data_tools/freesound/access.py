@@ -61,7 +61,7 @@ class Token:
 
 
 class Access(NamedTuple):
-    """Connection settings.
+    """Settings of the connection to the Freesound API.
 
     site: Address of the API, without a trailing slash. token: For originals. contact: For the User-Agent.
     """

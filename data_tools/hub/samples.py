@@ -171,8 +171,8 @@ def _audio_column(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | 
             return str(field.name)
     names = [field.name for field in known or columns]
     if known:
-        problem = f"the column {names[0]} has no embedded audio (binary, or binary with a path) but {known[0].type}"
-        raise DataError(f"{path}: {problem}; choose another by --audio, or use the files that it names")
+        problem = f"the column {names[0]} has no embedded audio (binary, or binary with a path), only {known[0].type}"
+        raise DataError(f"{path}: {problem}; choose another column by --audio, or use the files that this one names")
     raise DataError(f"{path}: no column of audio; choose one of {shortened(names)} by --audio")
 
 

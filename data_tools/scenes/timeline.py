@@ -28,10 +28,10 @@ class Shape(NamedTuple):
         gap_seconds: Mean of the exponential gaps before the events.
         event_seconds: Range of the uniform length of events; a short recorded one is repeated with short pauses.
         whole: Recorded events are complete recordings, with their own length.
-        again: A class may repeat within a recording, and is one query.
-        asked: Share of the classes with a query.
-        decimals: Of windows, in seconds.
-        level: Measure that is 1 before gains, an event's peak or the RMS of its loudest quarter.
+        again: Whether a class may repeat within a recording; its query has all its windows.
+        asked: Probability that a class of a recording gets a query.
+        decimals: Decimal places of window times in seconds.
+        level: Measure of an event that is scaled to 1 before its gain: its peak, or the RMS of its loudest quarter.
         event_db: Gains of events. background_db: RMS of the background.
         peak_db: The recording's peak relative to full scale.
     """

@@ -64,7 +64,7 @@ def is_scored(answers: Sequence[Moments]) -> bool:
 
 
 def best_windows(answer: Moments, edition: MomentsEdition) -> list[Window]:
-    """Return the windows for a query that the edition counts: the best by score or, without scores, the first ones."""
+    """Return at most `edition.max_windows` windows of an answer: the best by score or, without scores, the first."""
     windows = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
     return windows[: edition.max_windows]
 

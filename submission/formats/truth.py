@@ -175,7 +175,7 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
     for row in rows:
         text, listed = row.cells
         if text not in pool.queries:
-            similar = suggestion(pool.similar_queries, text)
+            similar = suggestion(pool.similar_queries, text) or "; correct it, or remove the row"
             raise SubmissionError(f"{path}: line {row.line}: unknown query {text!r}{similar}")
         _refuse_repeated(path, row.line, "query", text, line_of_query)
         names = _parse_names(f"{path}: line {row.line}", listed, pool)
@@ -227,7 +227,8 @@ def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
         )
     for name in names:
         if name not in pool.file_names:
-            raise SubmissionError(f"{where}: unknown file name {name!r}{suggestion(pool.similar_file_names, name)}")
+            similar = suggestion(pool.similar_file_names, name) or "; correct it, or remove it from the list"
+            raise SubmissionError(f"{where}: unknown file name {name!r}{similar}")
     if repeated := first_repeat(names):
         raise SubmissionError(f"{where}: the file {names[repeated[0]]!r} is listed twice; list it once")
     return frozenset(names)

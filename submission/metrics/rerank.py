@@ -68,7 +68,7 @@ def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Itera
 
 
 def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, names: Ints) -> Scores:
-    """Return a query's scores (C,) that order the judged clips by the mixture.
+    """Return a query's scores (C,), exchanged among the judged clips so that the mixture of both orders them.
 
     columns: Of the judged clips, best first. names: (C,) positions of the clips in the order of file names.
     """

@@ -33,7 +33,7 @@ class Drawing(NamedTuple):
 
 
 class Player(NamedTuple):
-    """A clip of a query.
+    """A clip of a query, to listen to in the report.
 
     rank: For that query. audio: Number of its audio on the page, or None with the reason in `why`.
     """

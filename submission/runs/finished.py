@@ -170,7 +170,7 @@ class FinishedMoments(Finished):
 
     @cached_property
     def blind(self) -> "FinishedMoments | None":
-        """The blind list whose windows the run found with this entry's settings; None if there is not exactly one."""
+        """The run's blind-list entry with the same settings as this entry; None unless there is exactly one."""
         mine = self._settings_without_data(self.entry)
         same = [
             name

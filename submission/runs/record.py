@@ -46,7 +46,7 @@ class Parameters(Record):
 
 
 class ExpertFacts(Record):
-    """Facts of an expert.
+    """Facts of an expert, which is a frozen audio model.
 
     Attributes:
         rate: In Hz; 0 if no audio is read. dim: Dimension of a frame.

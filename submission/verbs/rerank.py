@@ -81,5 +81,5 @@ def _chosen(arguments: argparse.Namespace, matrix: ScoreMatrix) -> tuple[float, 
     metric, value = edition.metric, float(after.mean())
     interval = format_interval(difference.interval, metric, "+")
     gain = f"{format_metric(metric, difference.mean, '+')}, 95 % {interval}"
-    print(f"chosen on validation: weight {weight:g}; {metric} {format_metric(metric, value)} there ({gain})")
+    print(f"chosen on validation: weight {weight:g}; {metric} {format_metric(metric, value)}, gain {gain}")
     return weight, {"validation": {metric: value, "without": float(before.mean())}}

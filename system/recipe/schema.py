@@ -152,7 +152,8 @@ class Schedule(Strict):
 
 class EpochSchedule(Strict):
     """The learning rate rises linearly from `start_lr` over `warmup_epochs`, then falls to `floor_lr`, which it reaches
-    after `until_epoch` epochs and keeps. It changes at every step. Rates of parts start and end at the same two values.
+    after `until_epoch` epochs and keeps. It changes at every step.
+    Parts with their own rate also start at `start_lr` and end at `floor_lr`.
 
     Source: the DCASE 2025 baseline (start and floor 1e-7, until 16) and SALSA (2024; start 0, floor 1e-7, until 15).
     """

@@ -84,7 +84,7 @@ class MomentValidation:
 
     @torch.inference_mode()
     def _values(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
-        """Compute the validation metrics of the stage from the embeddings of clips and captions of moments."""
+        """Compute the stage's validation metrics. Embeddings: clips, one per recording; captions, one per moment."""
         total = 0.0
         for start, batch in self.batches:
             rows = list(range(start, start + len(batch.clip_keys)))

@@ -104,7 +104,7 @@ def edit_json(path: Path, edit: Callable[[dict], object]) -> None:
         ),
     ],
 )
-def test_damaged_score_matrix_files_are_refused_by_name(
+def test_damaged_score_matrix_files_are_refused_with_the_reason(
     tmp_path: Path, damage: Callable[[Path], object], words: str
 ) -> None:
     write_scores(tmp_path / "s.npy", small_matrix())
