@@ -269,6 +269,7 @@ def test_escape_codes_of_a_server_are_not_printed(
     assert "\x1b" not in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["web page", "cut", "changed"])
 def test_check_reports_invalid_weight_files(
     damage: str, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

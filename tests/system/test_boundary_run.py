@@ -23,7 +23,7 @@ from system.runs.open import open_trained
 from system.runs.rankers import clips_to_rank, open_ranker
 from system.serve.search import Search, SearchQuery
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 
 def boundary_recipe(manifest: Path, folder: Path) -> Path:
@@ -97,7 +97,6 @@ def test_page_finds_the_windows_of_the_run(run: Path, moments_manifest: Path, tm
         assert np.abs(np.array(hit.located.windows) - windows).max() < 2e-4
 
 
-@pytest.mark.slow
 def test_boundary_training_with_two_processes_matches_one_process(
     run: Path, moments_manifest: Path, tmp_path: Path
 ) -> None:

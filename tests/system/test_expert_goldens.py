@@ -284,6 +284,7 @@ def test_vggish_convolutions_match_original_statistics(golden: Golden) -> None:
     assert statistics(maps) == pytest.approx(content["A_conv_stats"], rel=2e-5)
 
 
+@pytest.mark.slow
 def test_vggish_with_mel_basis_linear_in_hertz_exceeds_the_test_tolerance(
     changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:

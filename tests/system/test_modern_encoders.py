@@ -102,6 +102,7 @@ PER_SECOND = {"beats": 6, "eat": 7, "m2d": 7, "m2d_clap": 7}
 IN_HALF = {"beats": 3, "eat": 4, "m2d": 4, "m2d_clap": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", first_quick(KINDS, 2))
 def test_modern_experts_give_frames_of_consecutive_segments(kind: str, tmp_path: Path) -> None:
     made, random = expert(kind, tmp_path), np.random.default_rng(0)

@@ -217,6 +217,7 @@ def test_only_added_files_of_a_folder_are_embedded(
     assert {(clip["windows"] is None) for clip in report["queries"][0]["clips"]} == {kind == "clap"}
 
 
+@pytest.mark.slow
 def test_recipe_without_stages_searches_a_folder(sounds: Path, tmp_path: Path, root: Path) -> None:
     changes = ["--set", f"model.model={hub_folder('pe_audio_video')}", "--cache", str(tmp_path)]
     recipe = root / "recipes/zero_shot/pe_av.yaml"

@@ -124,7 +124,8 @@ def test_clips_are_embedded_on_a_gpu_without_mixed_devices(
     assert found.lengths is None or found.lengths.device == GPU
 
 
-@pytest.mark.parametrize("score", [pytest.param("moments", marks=pytest.mark.slow), "boundary_moments"])
+@pytest.mark.slow
+@pytest.mark.parametrize("score", ["moments", "boundary_moments"])
 def test_step_of_moments_never_waits_for_a_gpu(tmp_path: Path, score: str) -> None:
     content = tiny_moments.recipe(tiny_moments.make_moments(tmp_path / "m"), tmp_path)
     content["model"]["score"] = {"kind": score}
