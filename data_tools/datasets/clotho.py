@@ -31,7 +31,7 @@ def read_clotho(
     """Return the clips of the requested splits in the captions files' order, and a line of counts per split.
 
     root: The folder with clotho_captions_<split>.csv (or clotho_csv_files/ with it, or a folder of aac-datasets with
-    CLOTHO_v2.1/), clotho_metadata_<split>.csv (optional: without it, Freesound fields are None) and the audio in
+    CLOTHO_v2.1/), clotho_metadata_<split>.csv (optional: without it, clips have no Freesound fields) and the audio in
     <split>/ or clotho_audio_files/<split>/.
     keep_missing: Include clips without any audio.
     Names and captions are kept verbatim; a file whose name on disk differs in outer blanks or ':' keeps its own name.

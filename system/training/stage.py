@@ -361,7 +361,8 @@ class StageTraining:
 
     def _save(self, is_best: bool) -> None:
         """Save the state, and, if `is_best`, the epoch's weights, which are those that are ranked."""
-        self._require_finite()
+        if self.step % self.steps:  # after an epoch, the weights have been checked before the validation
+            self._require_finite()
         self.saved_at, self.saved_step = time.monotonic(), self.step
         if not is_first():
             return

@@ -109,14 +109,7 @@ def _seconds(text: str) -> float:
 
 def _seconds_or_none(text: str) -> float:
     """Parse 0, or a number of seconds above 0 and below 3600, as a type of argparse."""
-    return 0.0 if _is_zero(text) else _parse_below(3600, text, "0, or a number of seconds")
-
-
-def _is_zero(text: str) -> bool:
-    """Return whether a text is the number 0."""
-    with contextlib.suppress(ValueError):
-        return float(text) == 0
-    return False
+    return _parse_below(3600, text, "0, or a number of seconds", allows_zero=True)
 
 
 def _probability(text: str) -> float:
@@ -126,13 +119,13 @@ def _probability(text: str) -> float:
 
 def _probability_or_none(text: str) -> float:
     """Parse 0, or a probability above 0 and below 1, as a type of argparse."""
-    return 0.0 if _is_zero(text) else _parse_below(1, text, "0, or a probability")
+    return _parse_below(1, text, "0, or a probability", allows_zero=True)
 
 
-def _parse_below(limit: float, text: str, title: str) -> float:
-    """Parse a number above 0 and below `limit`. title: Name of such a number, for the message."""
+def _parse_below(limit: float, text: str, title: str, allows_zero: bool = False) -> float:
+    """Parse a number above 0, or also 0, and below `limit`. title: Name of such a number, for the message."""
     with contextlib.suppress(ValueError):
-        if 0 < float(text) < limit:
+        if 0 < float(text) < limit or (allows_zero and float(text) == 0):
             return float(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not {title} above 0 and below {limit:g}")
 

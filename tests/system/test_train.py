@@ -481,7 +481,7 @@ def train_as_fp16(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     finish = module.StageTraining.run_to_end
 
     def run_to_end(self: Any, earlier: Any) -> Any:
-        self.precision = "fp16"
+        self.precision, self.scaler = "fp16", torch.amp.GradScaler("cpu")
         return finish(self, earlier)
 
     monkeypatch.setattr(module.StageTraining, "run_to_end", run_to_end)
@@ -499,7 +499,10 @@ def test_fp16_updates_with_infinite_loss_are_skipped(
 
     def gradients(*arguments: Any) -> dict[str, torch.Tensor]:
         values = true(*arguments)
-        return values | {"loss": torch.tensor(math.inf)} if next(steps) in (1, 4) else values
+        if next(steps) not in (1, 4):
+            return values
+        next(one.grad for one in arguments[0].parameters() if one.grad is not None).fill_(math.inf)
+        return values | {"loss": torch.tensor(math.inf)}
 
     monkeypatch.setattr(module, "gradients", gradients)
     assert train_as_fp16(world, tmp_path, monkeypatch) == 0
@@ -507,6 +510,8 @@ def test_fp16_updates_with_infinite_loss_are_skipped(
     assert [line["skipped"] for line in epochs] == [1, 1]
     assert all(math.isfinite(line["loss"]) for line in epochs)
     assert caplog.text.count("the loss is inf in fp16; the update is skipped") == 2
+    scaler = torch.load(tmp_path / "run/only/last.pt", weights_only=True)["scaler"]
+    assert scaler["scale"] == 65_536, "a loss that is not finite says nothing about the scale"
 
 
 def test_many_infinite_losses_in_a_row_end_fp16_training(
@@ -514,7 +519,7 @@ def test_many_infinite_losses_in_a_row_end_fp16_training(
 ) -> None:
     from system.training import stage as module
 
-    monkeypatch.setattr(module, "gradients", lambda *arguments: {"loss": torch.tensor(math.nan)})
+    monkeypatch.setattr(module, "gradients", lambda *arguments: {"loss": arguments[-1].scale(torch.tensor(math.nan))})
     monkeypatch.setattr(module, "SKIPPED_LIMIT", 2)
     assert train_as_fp16(world, tmp_path, monkeypatch) == 1
     assert (
