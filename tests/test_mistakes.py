@@ -232,7 +232,10 @@ SYSTEM = [
         "--set stages.only.batchsize: unknown key; did you mean batch_",
     ),
     ("run recipe.yaml --set stages.only.batch_size=many", "--set stages.only.batch_size: must be a whole number, not"),
-    ("run recipe.yaml --set stages.only.batch_size", "--set stages.only.batch_size: write it as key.key=value"),
+    (
+        "run recipe.yaml --set stages.only.batch_size",
+        "--set stages.only.batch_size: is not a setting; write it as key.key=value",
+    ),
     ("run recipe.yaml --set stages.no.batch_size=8", "--set stages.no.batch_size: the recipe has no such key"),
     # before and while a run begins
     (
@@ -406,7 +409,7 @@ def test_verbs_use_the_singular_for_one_query_and_one_clip(
     shown = capsys.readouterr().out + caplog.text
     for words in (
         "1 query x 1 clip\n",
-        "using 1 clip; skipped 1 that",
+        "using 1 clip; skipped 1 file that",
         "wrote",
         "1 query x 1 name\n",
         "ok: 1 query x 1 name\n",

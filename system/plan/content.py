@@ -1,6 +1,6 @@
 """Contents of data sources.
 
-The clips of a data source's manifest for a plan, or the sizes that the recipe expects.
+Clips of each data source, from its manifest. If the manifest is missing, a plan uses the sizes that the recipe expects.
 """
 
 import math
@@ -20,10 +20,10 @@ ASSUMED_SECONDS = 20.0  # length of a clip, if it is not known
 
 @dataclass(frozen=True)
 class Content:
-    """The clips of a source's manifest, or, if it is missing, the recipe's expectations.
+    """Clips of a data source's manifest, or only the sizes that the recipe expects if the manifest is missing.
 
-    moments: The moments of these clips; None if the source has no file of moments, or the file is missing. fault: Why
-    its files cannot be used together; "" if they can.
+    moments: Moments of these clips; None if the source has no moments file, or the file is missing. fault: Reason why
+    the source's split or moments do not fit its manifest; "" if they fit.
     """
 
     clips: Sequence[Clip]
@@ -33,9 +33,9 @@ class Content:
 
     @cached_property
     def _facts(self) -> tuple["array[float]", "array[int]"]:
-        """Length in seconds, and number of captions, of every clip.
+        """Two arrays with a value per clip: its length in seconds, and its number of captions.
 
-        Seconds are NaN if they are not known.
+        A length is NaN if it is not known.
         """
         facts = [(math.nan if clip.seconds is None else clip.seconds, len(clip.captions)) for clip in self.clips]
         return array("d", (seconds for seconds, _ in facts)), array("l", (captions for _, captions in facts))
@@ -47,8 +47,8 @@ class Content:
         return np.sort(seconds[seconds > 0])
 
     @property
-    def silent(self) -> int:
-        """Number of clips that have no audio file."""
+    def without_length(self) -> int:
+        """Number of clips whose length is not known, for example because their audio file is missing."""
         return sum(map(math.isnan, self._facts[0]))
 
     @property
@@ -58,25 +58,25 @@ class Content:
 
     @property
     def hours(self) -> float:
-        """Hours of audio, found or expected."""
+        """Hours of audio of the data source; if its manifest is missing, as the recipe expects."""
         if not self.clips:
             return self.expected.hours if self.expected else 0.0
         return math.fsum(self._lengths) / 3600
 
     @property
     def count(self) -> int:
-        """Number of clips with captions, found or expected."""
+        """Number of clips with captions; if the manifest is missing, as the recipe expects."""
         return self.items("clip") if self.clips or not self.expected else self.expected.clips
 
     @property
     def mean_seconds(self) -> float:
-        """Mean length of a clip in seconds: known, expected, or assumed."""
+        """Mean length of a clip in seconds: from the manifest, else from the recipe, else ASSUMED_SECONDS."""
         known = self._lengths
         return math.fsum(known) / len(known) if len(known) else 3600 * self.hours / self.count or ASSUMED_SECONDS
 
     @property
     def longest_seconds(self) -> float:
-        """Length of a long clip: the 99th percentile, or twice the expected mean, in seconds."""
+        """Length of a long clip in seconds: the 99th percentile, or twice the mean if no length is known."""
         known = self._lengths
         return float(known[int(0.99 * (len(known) - 1))]) if len(known) else 2 * self.mean_seconds
 
@@ -87,16 +87,16 @@ class Content:
         return captions / self.count
 
     def expected_items(self, unit: str) -> int:
-        """Return the number of training items of the source, found or expected.
+        """Return the number of training items of the data source; if its manifest is missing, as the recipe expects.
 
-        Returns 0 if neither number is known.
+        Returns 0 if the recipe expects no number. unit: Kind of training item: pair, clip or moment.
         """
         if self.clips or not self.expected or unit == "moment":
             return self.items(unit)
         return self.expected.captions if unit == "pair" else self.expected.clips
 
     def items(self, unit: str) -> int:
-        """Return the number of training items of the source; 0 if its manifest is missing."""
+        """Return the number of training items of the data source; 0 if its manifest is missing."""
         if unit == "moment":
             return len(self.moments or ())
         return self.captions if unit == "pair" else sum(map(bool, self._facts[1]))

@@ -1,6 +1,6 @@
 """Data and features of a plan.
 
-The data of a plan: clips, captions and moments of each source, and the files that are missing.
+Rows of a plan on its data sources and experts, and a problem for each missing or wrong file.
 """
 
 import math
@@ -44,7 +44,7 @@ def find_data(recipe: schema.Recipe) -> dict[str, Content]:
 
 
 def _fault_of(source: schema.Source, clips: Sequence[Clip], moments: Sequence[Moment]) -> str:
-    """Return why the split, or the moments, do not fit all clips of the manifest; "" if they fit."""
+    """Return the reason why a data source's split or moments do not fit its manifest; "" if they fit."""
     try:
         of_split(clips, source.split, source.manifest)
         if moments:
@@ -84,31 +84,35 @@ def _sizes(source: schema.Source, content: Content) -> str:
 
 
 def _problems_of_clips(name: str, source: schema.Source, content: Content, is_read: bool) -> Iterator[Problem]:
-    """Yield the problems of a data source: missing clips, audio or moments. is_read: Whether audio is read."""
+    """Yield the problems of a data source: missing clips, audio or moments.
+
+    is_read: Whether the recipe's model reads audio files.
+    """
     where = f"data {name}"
     if few := few_clips(source, len(content.clips)):
         yield Problem(MISSING, where, f"only {few}")
     absent = _absent_audio(content.clips) if is_read else ""
-    unknown = content.silent if is_read else 0
+    unknown = content.without_length if is_read else 0
     if unknown and absent:
-        cure = "python -m data_tools check names them"
+        cure = "list them with python -m data_tools check"
         yield Problem(MISSING, where, f"audio of {counted(unknown, 'clip', ',')}; {cure}")
     elif unknown:
-        fault = f"{counted(unknown, 'clip', ',')} without a length: hours and disk are more than planned"
+        fault = f"{counted(unknown, 'clip', ',')} without a length: the plan's hours and disk space are too low"
         yield Problem(WARNING, where, f"{fault}; add seconds to the manifest, or make it again")
     if absent:
         yield Problem(MISSING, where, absent)
     if source.moments is not None and content.moments is None:
         cure = "make them with python -m data_tools castella or scenes --moments"
-        yield Problem(MISSING, where, f"moments {source.moments}; {cure}")
+        yield Problem(MISSING, where, f"moments file {source.moments}; {cure}")
     elif content.fault:
         yield Problem(MISTAKE, where, content.fault)
     elif content.moments == []:
-        yield Problem(MISTAKE, where, f"{source.moments} has no moments of these clips")
+        cure = f"name the moments file that was made with {source.manifest}"
+        yield Problem(MISTAKE, where, f"{source.moments} has no moment of the source's clips; {cure}")
 
 
 def _problems_of_windows(recipe: schema.Recipe, name: str, moments: Sequence[Moment]) -> Iterator[Problem]:
-    """Yield a problem if the windows of a source's moments do not suit its uses in stages and rank entries."""
+    """Yield a problem if a stage or rank entry cannot use the windows of a data source's moments."""
     stages = [stage for stage in recipe.stages.values() if stage.unit == "moment"]
     validated = any(name in stage.monitor.data for stage in stages)
     try:
@@ -123,7 +127,7 @@ def _problems_of_windows(recipe: schema.Recipe, name: str, moments: Sequence[Mom
 def _absent_audio(clips: Sequence[Clip]) -> str:
     """Describe missing audio files; "" if none is missing.
 
-    Of many clips, about CHECKED_FILES evenly spread ones are checked.
+    If the data source has many clips, about CHECKED_FILES of them, evenly spread, are checked.
     """
     some = clips[:: max(1, math.ceil(len(clips) / CHECKED_FILES))]
     absent = [clip.path for clip in some if not container_of(clip.path).exists()]
@@ -131,18 +135,18 @@ def _absent_audio(clips: Sequence[Clip]) -> str:
         return ""
     checked = "" if len(some) == len(clips) else f" of {len(some):,} checked"
     files = f"{counted(len(absent), 'audio file', ',')}{checked}, first {absent[0]}"
-    return f"{files}; put them there, or make the manifest again with their new paths"
+    return f"{files}; put the files at these paths, or make the manifest again with their new paths"
 
 
 def _absent_manifest(name: str, file: str, source: schema.Source) -> Iterator[Row | Problem]:
-    """Yield the plan's row on a data source whose manifest is missing, and its problems."""
+    """Yield the plan's row and the problems of a data source whose manifest is missing."""
     problems = list(_missing_inputs(source))
     if source.make and not problems:
         yield Row("data", name, f"{file}  not made yet; `run` makes it with: {source.make}")
         return
     yield Row("data", name, f"{file}  missing")
     yield from problems
-    cure = f"make it with: {source.make}" if source.make else "put the manifest there"
+    cure = f"make it with: {source.make}" if source.make else "put the manifest at this path"
     yield Problem(MISSING, source.manifest, cure)
 
 
@@ -158,12 +162,16 @@ def _missing_inputs(source: schema.Source) -> Iterator[Problem]:
     except KitError as error:
         yield Problem(MISTAKE, f"make of {source.manifest}", str(error))
         return
-    address = source.published or "a place that the recipe does not name"
-    yield from (Problem(MISSING, path, f"published at {address}") for path in missing)
+    unnamed = "put it at this path; the recipe does not name an address where it is published"
+    cure = f"published at {source.published}" if source.published else unnamed
+    yield from (Problem(MISSING, path, cure) for path in missing)
 
 
 def file_problems(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator[Problem]:
-    """Yield problems of files that do not fit the settings of an expert; some files of each source are read."""
+    """Yield problems of captions and audio files that do not fit the model's settings.
+
+    Only some audio files of each data source are read.
+    """
     for source, content in contents.items():
         if unknown := recipe.model.text.texts_fault([text for clip in content.clips for text in clip.captions]):
             yield Problem(MISTAKE, f"text, data {source}", unknown)
@@ -191,16 +199,16 @@ def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row |
             continue
         size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {about(seconds * expert.cost)} on two CPU cores"
         licence = f", licence of the weights: {expert.licence}" if expert.licence else ""
-        known = size if seconds else "disk unknown until the data is present"
+        known = size if seconds else "disk space unknown until the data is on this machine"
         yield Row("features", name, f"{expert.rates}, {known}{licence}" if expert.reads_clips else expert.rates)
         if expert.pretrained and not expert.parameters:
-            problem = "model_parameters is 0, so a package will not count its network; set the number of its parameters"
+            problem = "model_parameters is 0, so a submission will not count this expert's parameters; set their number"
             yield Problem(WARNING, f"expert {name}", problem)
         for path in expert.weight_files().values():
             if cure := cure_of(path, expert.weight_source()):
                 yield Problem(MISSING, str(path), cure)
         for setting in expert.unpublished():
-            cure = "it differs from the published file (checksum); delete it and run python -m system download RECIPE"
+            cure = "its checksum is not the published one; delete the file and run python -m system download RECIPE"
             yield Problem(WARNING, str(expert.weight_files()[setting]), cure)
     if seconds and not estimates.from_files:
         duration = about(seconds * sum(expert.cost for expert in experts.values()))

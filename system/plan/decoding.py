@@ -33,7 +33,7 @@ def decoding_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Iter
     samples = min(longest, estimates.recipe.model.audio.training_frames or longest)
     ahead = batches_ahead(any(term.needs_relevance for term in stage.losses))
     size = (ahead + 1) * stage.batch_size * samples * np.dtype(expert.dtype).itemsize / GIB
-    yield Row("stages", f"{name} frames", f"decoded for each batch, {ahead} ahead: {size:.1f} GiB of memory")
+    yield Row("stages", f"{name} frames", f"decoded for each batch, {ahead} batches ahead: {size:.1f} GiB of memory")
     contents = [estimates.found[source].clips for source in stage.train.data]
     some = [clip for clips in contents for clip in clips[:: max(1, len(clips) // TRIED_FILES)]]
     threads = estimates.recipe.decode_threads or decode_threads()
@@ -50,23 +50,23 @@ def _speed_text(stage: schema.Stage, estimates: Estimates, speed: float | None, 
     crops = {name: stage.batch_size * per_second / flops for name, per_second in needed.items()}
     asked = "crops per second needed by " + ", ".join(f"{name} {count:.3g}" for name, count in crops.items())
     if speed is None:
-        return f"not measured, no audio here; {asked}"
+        return f"not measured, since no audio file is readable; {asked}"
     waiting = [name for name, count in crops.items() if count > speed]
     cores = {name: -(-crops[name] * threads // speed) for name in waiting}
-    cure = ", ".join(f"{name} ({count:.0f} threads would do)" for name, count in cores.items())
+    cure = ", ".join(f"{name} (needs {count:.0f} threads)" for name, count in cores.items())
     ends = f"waiting for audio: {cure}" if waiting else "no waiting for audio"
     return f"{speed:.3g} crops per second decoded here by {threads} threads (measured); {asked}; {ends}"
 
 
 def crops_per_second(paths: Sequence[str], expert: Waveform, samples: int, threads: int) -> float | None:
-    """Measure, for about a second, how many crops of audio files are decoded per second; None without readable files.
+    """Measure how many crops of audio files are decoded per second; None if no file is readable.
 
-    samples: Length of a crop at the expert's rate.
+    The measurement lasts about a second. samples: Length of a crop in samples, at the expert's sample rate.
     """
     sounds = {path: sound for path in paths if (sound := _sound_of(path))}
 
     def decode(numbered: tuple[int, str]) -> bool:
-        """Decode one crop. Returns: Whether that succeeds."""
+        """Decode a crop of a numbered file. Returns: Whether the file can be read."""
         number, path = numbered
         length = sounds[path].samples_at(expert.rate, expert.resampling)
         first = number * 7919 % (max(0, length - samples) + 1)
@@ -86,7 +86,7 @@ def crops_per_second(paths: Sequence[str], expert: Waveform, samples: int, threa
 
 
 def _sound_of(path: str) -> Sound | None:
-    """Return the facts about an audio file; None for a missing or broken one."""
+    """Read the rate and the length of an audio file; None if the file is missing or broken."""
     try:
         return sound_of(path)
     except (AudioError, OSError):

@@ -39,12 +39,15 @@ CORE_FLOPS = 62e9
 
 
 class Gpu(NamedTuple):
-    """A GPU. memory: Bytes that its driver reports. flops: Operations per second in 16 bits. tf32: The same for float32
-    products with 10 bits after the point, half of `flops`.
+    """Memory and assumed speed of a GPU.
 
-    The speed of the A40 is fitted to the published runs of the 2025 baseline, with their validation and reading of
-    data: Clotho 2.27 h (planned 2.3), with AudioCaps 7.27 h (5.0), with WavCaps 34.7 h (60, since most of its clips are
-    shorter than their mean). The others are a third or a quarter of their peaks; assumed, not measured.
+    memory: Bytes that its driver reports. flops: Operations per second in 16 bits. tf32: Operations per second for
+    float32 products with 10 bits after the point; half of `flops`.
+
+    The speed of the A40 is fitted to the published runs of the 2025 baseline, which include validation and reading.
+    Published hours, and the hours that a plan states: Clotho 2.27 and 2.3; with AudioCaps 7.27 and 5.0; with WavCaps
+    34.7 and 60, since most clips of WavCaps are shorter than their mean. The speeds of the other GPUs are a third or a
+    quarter of their peak speeds. They are assumed, not measured.
     """
 
     flops: float
@@ -52,11 +55,11 @@ class Gpu(NamedTuple):
 
     @property
     def tf32(self) -> float:
-        """Operations per second of float32 products in TF32."""
+        """Operations per second for products of float32 matrices, computed in TF32."""
         return self.flops / 2
 
     def speed(self, precision: str) -> float:
-        """Return the operations per second of a stage's precision."""
+        """Return the GPU's operations per second in a precision, such as bf16."""
         return self.tf32 if precision == "float32" else self.flops
 
 
@@ -95,6 +98,7 @@ class Estimates:
     """Estimated costs of a recipe, with the existing data, and with the expected sizes of missing data."""
 
     def __init__(self, recipe: schema.Recipe, found: dict[str, Content]) -> None:
+        """found: Dict from data source to its contents, as find_data returns it."""
         self.recipe, self.found = recipe, found
 
     @cached_property
@@ -142,7 +146,7 @@ class Estimates:
     def parameters_by_part(self) -> dict[str, int]:
         """Dict from part of the model to its number of trainable parameters.
 
-        The parts are the parts of the audio encoder, the text encoder, and the layers of a score.
+        These are the parts of the audio encoder, the whole text encoder, and the layers of the score.
         """
         parts = {name: count_parameters(part, trainable=True) for name, part in self._audio.parts().items()}
         with weights_left_out():
@@ -165,7 +169,7 @@ class Estimates:
     def load(self, stage: schema.Stage) -> Load:
         """Return the size of a stage's batch: clips, their lengths, and captions.
 
-        Sources are mixed as in the stage.
+        The lengths and captions are averages over the data sources, mixed as in the stage.
         """
         sources = [self.found[name] for name in stage.train.data]
         known = [source for source in sources if source.count]
@@ -182,16 +186,20 @@ class Estimates:
         return Load(stage.batch_size, float(seconds), longest, float(captions))
 
     def memory(self, stage: schema.Stage, precision: str) -> float:
-        """Estimate the bytes of memory of a stage's training step, the sum of its parts."""
+        """Estimate the bytes of memory that a stage's training step needs in total."""
         return sum(self.memory_parts(stage, precision).values())
 
     def memory_parts(self, stage: schema.Stage, precision: str, share: Load | None = None) -> dict[str, float]:
-        """Estimate the bytes of memory of a stage's training step, by part.
+        """Estimate the bytes of memory of a stage's training step, as a dict from use to bytes.
 
-        weights: In float32, with those of the moving average. AdamW: Two moments of each trained weight. 16-bit copies:
-        Of all weights, in 16 bits. batch: Frames of its clips. activations: Values of the layers and their gradients,
-        at the moment when they are most; with grad_cache_chunk, of one chunk. gradients: Of the trained weights; that
-        activations are freed while gradients are made is not counted, for gaps of the allocator.
+        weights: Weights in float32, and their moving average if the stage has one.
+        AdamW: Two moments of each trained weight.
+        gradients: Gradients of the trained weights. Activations are freed while these are computed; this is not
+        counted, because the allocator leaves gaps.
+        16-bit copies: Copies of all weights in 16 bits.
+        activations: Largest size of the layers' values and gradients; with grad_cache_chunk, only for one chunk.
+        batch: Frames of the batch's clips.
+
         share: Load of one of several processes; None: the whole batch.
         """
         load, half = share or self.load(stage), precision != "float32"
@@ -215,7 +223,7 @@ class Estimates:
     def _padded_bytes(self, seconds: float) -> float:
         """Return the bytes of a clip's frames in a training batch, for all experts.
 
-        The clip is padded to `seconds` or to the maximum.
+        The clip is padded to `seconds`, but at most to the `training_frames` of the recipe.
         """
         audio = self.recipe.model.audio
         limit = math.inf if audio.training_frames is None else audio.training_frames
@@ -235,7 +243,7 @@ class Estimates:
 
     @cached_property
     def from_files(self) -> bool:
-        """Whether waveforms are decoded from the audio files for each batch, and none is stored."""
+        """Whether waveforms are decoded from the audio files for each batch, instead of stored in banks."""
         experts = self.recipe.model.audio.experts
         has_waveforms = any(isinstance(expert, Waveform) for expert in experts.values())
         if not has_waveforms or self.recipe.waveforms != "auto":
@@ -245,7 +253,7 @@ class Estimates:
 
     @cached_property
     def _seconds_not_stored(self) -> dict[str, float]:
-        """Dict from expert to the seconds of audio without stored frames, including those of missing manifests."""
+        """Dict from expert to the seconds of audio without stored frames, including audio of missing manifests."""
         missing = seconds_missing(self.clips(), self.recipe.model.audio.experts, Path(self.recipe.banks))
         return {name: self.absent_seconds() + seconds for name, seconds in missing.items()}
 
@@ -258,8 +266,8 @@ class Estimates:
     def run_bytes(self) -> float:
         """Bytes of the checkpoints of all stages.
 
-        Each metric is assumed to be best at another checkpoint. The last checkpoint has AdamW's two moments. With
-        `save_minutes`, the best of the last state are kept in addition to the present best.
+        Each metric is assumed to be best at another epoch. The last checkpoint of a stage includes AdamW's two moments.
+        With `save_minutes`, the best weights at the time of the last checkpoint are counted in addition to the newest.
         """
         weights = sum(self.parameters_by_part.values()) + count_parameters(self._audio, trainable=False)
         stages = self.recipe.stages.values()
@@ -270,7 +278,8 @@ class Estimates:
     def state_bytes(self, stage: schema.Stage) -> float:
         """Return the bytes of a stage's last checkpoint: the ranked weights and AdamW's moments.
 
-        With adapters or an average, the weights that are trained are stored too; with both, also their average.
+        A stage with adapters or a moving average also stores the weights that are trained. A stage with adapters and a
+        moving average stores the average of the trained weights as a third copy.
         """
         weights = sum(self.parameters_by_part.values()) + count_parameters(self._audio, trainable=False)
         adapters = self.tuned(stage.lora).adapters if stage.lora else 0
@@ -283,7 +292,7 @@ class Estimates:
         return sum(self.parameters_by_part.values()) - tuned.frozen + tuned.adapters
 
     def tuned(self, settings: Lora) -> "Tuned":
-        """Count the parameters of adapters, those of the networks that they freeze, and the adapted layers."""
+        """Count the adapters' parameters, the frozen parameters of the adapted networks, and the adapted layers."""
         from system.models.low_rank import adapted_layers, adapter_parameters
 
         networks = {"audio": self._audio.parts().get("network"), "text": next(iter(self._text[0].children()), None)}
@@ -297,19 +306,22 @@ class Estimates:
     def step_flops(self, stage: schema.Stage) -> float:
         """Estimate the floating-point operations of a training step of a stage.
 
-        Cached gradients add one forward pass.
+        With `grad_cache_chunk`, one more forward pass is counted.
         """
         return self.flops_of(self.load(stage), stage.grad_cache_chunk)
 
     def flops_of(self, load: Load, chunk: int | None) -> float:
-        """Estimate the floating-point operations of a training step with this load."""
+        """Estimate the floating-point operations of a training step with a batch of the size `load`.
+
+        chunk: The stage's `grad_cache_chunk`.
+        """
         total = load.clips * self.audio_cost(load).flops + load.captions * self.text_cost().flops
         return total * (4 / 3 if chunk else 1)
 
     def grad_cache_that_fits(self, stage: schema.Stage, limit: float) -> int | None:
         """Return the largest `grad_cache_chunk` whose step fits into `limit` bytes, or None.
 
-        It is a power of two below the batch size.
+        The result is a power of two below the batch size.
         """
         size = 1 << (stage.batch_size - 1).bit_length() - 1
         while size and self.memory(stage.model_copy(update={"grad_cache_chunk": size}), stage.precision) > limit:

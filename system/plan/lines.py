@@ -1,6 +1,6 @@
 """Rows and problems of a plan.
 
-The lines of a plan: rows in sections, and problems, each with its cure.
+Text lines of a plan: its rows, grouped in sections, and its problems, each with a cure.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class Plan:
 
 
 def section_lines(rows: list[Row]) -> Iterator[str]:
-    """Yield the lines of every section: title and rows, with facts in one column."""
+    """Yield the text lines of every section of a plan: its title, and its rows in aligned columns."""
     for section in dict.fromkeys(row.section for row in rows):
         here = [row for row in rows if row.section == section]
         width = max(len(row.name) for row in here)
@@ -50,9 +50,9 @@ def section_lines(rows: list[Row]) -> Iterator[str]:
 
 
 def problem_lines(problems: list[Problem]) -> list[tuple[str, str]]:
-    """Return pairs of a problem's kind and a text of one line, ordered by kind.
+    """Return a pair for each problem: its kind, and its message on one line. Pairs are ordered by kind.
 
-    Problems with the same message share a text.
+    Problems of the same kind with the same message become one pair.
     """
     where_by_message: dict[tuple[str, str], list[str]] = {}
     for kind, where, message in problems:
@@ -64,7 +64,7 @@ def problem_lines(problems: list[Problem]) -> list[tuple[str, str]]:
 
 
 def ending(problems: list[Problem]) -> Iterator[str]:
-    """Yield the last lines of a plan: the problems, and how many there are."""
+    """Yield the last lines of a plan: all problems, and the number of problems of each kind."""
     lines = problem_lines(problems)
     if lines:
         yield "to fix"

@@ -36,15 +36,15 @@ def gpu_memory() -> float | None:
 
 
 def _names_gpu(named: str, uuid: str) -> bool:
-    """Return whether `named`, a GPU's name or its beginning in CUDA_VISIBLE_DEVICES, means the GPU `uuid`."""
+    """Return whether `named`, an entry of CUDA_VISIBLE_DEVICES, is the name of the GPU `uuid` or its beginning."""
     return named.startswith("GPU-") and uuid.startswith(named)
 
 
 def machine_memory() -> float | None:
     """Return the usable memory of this machine in bytes; None if it is not known.
 
-    It is limited by the container or the job.
-    The limit is the smallest one of this process's control group and all groups above it.
+    A container or job may limit it. The smallest limit of this process's control group, and of all groups above it, is
+    used.
     """
     try:
         memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -57,7 +57,7 @@ def machine_memory() -> float | None:
 
 
 def _limit_files() -> Iterator[Path]:
-    """Yield the files that may hold a limit of this process's memory.
+    """Yield the files that may contain a limit of this process's memory.
 
     The files belong to the process's control groups (versions 1 and 2), and to all groups above these.
     In a container the groups may have the names of the host. The container's own group is then the uppermost one.
@@ -75,7 +75,7 @@ def _limit_files() -> Iterator[Path]:
 
 
 def full_disks(needs: Mapping[Path, float]) -> Iterator[tuple[str, str]]:
-    """Yield the folders of every disk with too little free space, and an error message.
+    """Yield, for every disk with too little free space, the folders on it and an error message.
 
     needs: Dict from folder to the bytes that it needs.
     """
@@ -86,4 +86,5 @@ def full_disks(needs: Mapping[Path, float]) -> Iterator[tuple[str, str]]:
         needed, free = sum(needs[folder] for folder in folders), free_bytes(folders[0])
         if needed > free:
             named = " and ".join(f"{folder}/" for folder in folders)
-            yield named, f"about {needed / GIB:.1f} GiB will be written there; their disk has {free / GIB:.1f} GiB free"
+            fault = f"about {needed / GIB:.1f} GiB will be written, but the disk has {free / GIB:.1f} GiB free"
+            yield named, f"{fault}; free disk space, or use another disk"

@@ -33,12 +33,12 @@ def plan(
 
     Args:
         gpu_bytes: Memory of the GPU for the stages; None for no GPU.
-        memory_bytes: Memory of the machine, for stages without a GPU; None: not known.
+        memory_bytes: Memory of the machine, for stages without a GPU; None if it is not known.
         runs: Folder of the run; None: do not check the disk.
-        copies: Number of such runs that are not finished.
+        copies: Number of runs of this recipe that are not finished.
         made_before: Folders of the runs of a study that finish before this one.
         processes: Number of processes of torchrun.
-        gpu: Name of the GPU of each process; None: all known ones.
+        gpu: Name of the GPU of each process; None: estimate times for all known GPUs.
     """
     contents = find_data(recipe)
     estimates = Estimates(recipe, contents)
@@ -61,21 +61,25 @@ def plan(
 
 
 def _model_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | Problem]:
-    """Yield the plan's rows and problems of the model."""
+    """Yield the plan's rows on the model, and the model's problems."""
     audio, text = recipe.model.audio, recipe.model.text
     yield from _encoder_lines("audio", audio)
     yield from _encoder_lines("text", text)
     if estimates.unknown:
-        yield Row("model", "parameters", f"unknown, as memory and time of a step: {estimates.unknown}")
+        yield Row("model", "parameters", f"unknown, like the memory and time of a step: {estimates.unknown}")
         return
     parts = estimates.parameters_by_part
     named = [f"{name if name == 'text' else audio.part_name(name)} {count:,}" for name, count in parts.items()]
-    assumed = f" ({ASSUMED_VOCABULARY:,} words assumed: no captions yet)" if estimates.assumes_vocabulary else ""
+    assumed = (
+        f" ({ASSUMED_VOCABULARY:,} words assumed, since the captions are missing)"
+        if estimates.assumes_vocabulary
+        else ""
+    )
     yield Row("model", "parameters", f"{', '.join(named)}; {sum(parts.values()):,} trainable in total{assumed}")
 
 
 def _encoder_lines(side: str, encoder: EncoderKind) -> Iterator[Row | Problem]:
-    """Yield the plan's row of an encoder, and its missing files."""
+    """Yield the plan's row on an encoder, and a problem for each of its missing files."""
     fact, missing = encoder.plan_facts()
     yield Row("model", side, fact)
     yield from (Problem(MISSING, *one) for one in missing)
@@ -84,10 +88,10 @@ def _encoder_lines(side: str, encoder: EncoderKind) -> Iterator[Row | Problem]:
 
 
 def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iterator[Row | Problem]:
-    """Yield the plan's rows of teachers, and missing ones as problems."""
+    """Yield the plan's row on each teacher, and a problem for each missing teacher."""
     for name, teacher in recipe.teachers.items():
         if isinstance(teacher, schema.ModelTeacher):
-            before = " (an earlier run of this study)" if Path(teacher.folder) in made_before else ""
+            before = " (trained by an earlier run of this study)" if Path(teacher.folder) in made_before else ""
             yield Row("teachers", name, f"{teacher.folder}{before}")
             yield from trained_model(f"teacher {name}", Path(teacher.folder), made_before)
         elif isinstance(teacher, schema.EmbeddingsTeacher):
@@ -99,11 +103,15 @@ def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iter
 
 
 def _rank_lines(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator[Row | Problem]:
-    """Yield the plan's rows of rank entries, and entries whose CSV would be too short as problems."""
+    """Yield the plan's row on each rank entry, and a problem for each entry with too few clips for its CSV."""
     for name, entry in recipe.rank.items():
         ranked = recipe.ranked(name)
         if isinstance(ranked, RankBlind):
-            later = f"; {' and '.join(ranked.absent)} missing: `run` ranks it later" if ranked.absent else ""
+            later = (
+                f"; {' and '.join(ranked.absent)} missing: `run` skips this entry until they exist"
+                if ranked.absent
+                else ""
+            )
             yield Row("ranking", name, f"{ranked.audio} {entry.how}, edition {entry.edition}{later}")
             continue
         yield Row("ranking", name, f"{ranked.data} {entry.how}, edition {entry.edition}")
@@ -112,5 +120,5 @@ def _rank_lines(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator
         clips = len(contents[ranked.data].clips)
         edition = get_edition(entry.edition).for_pool(clips)
         if entry.csv and edition.output == "ranked" and 0 < clips < edition.ranking_length:
-            fault = f"a ranked CSV lists {edition.ranking_length} clips, {ranked.data} has {clips}; set csv: false"
+            fault = f"a ranked CSV needs {edition.ranking_length} clips, but {ranked.data} has {clips}; set csv: false"
             yield Problem(MISTAKE, f"rank {name}", fault)

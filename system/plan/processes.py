@@ -26,11 +26,11 @@ class Exchange(NamedTuple):
 
 
 def rows_of_share(rows: float, chunk: int | None, processes: int) -> int:
-    """Return how many rows of a batch the process with the largest share has.
+    """Return the number of a batch's rows that the first process computes, which has the largest share.
 
-    That is the first process.
-    The result is ceil(rows / n). With parts of `chunk` rows that are dealt out, it is ceil(parts / n) x chunk, minus
-    the missing rows of the last part if the share includes it.
+    Without `chunk`, the result is ceil(rows / n) for n processes. With `chunk`, the rows are divided into parts of
+    `chunk` rows, which the processes share. The result is then ceil(parts / n) x chunk. If the last part is smaller and
+    the first process computes it, the missing rows are subtracted.
     """
     whole = math.ceil(rows)
     if chunk is None:
@@ -43,10 +43,12 @@ def rows_of_share(rows: float, chunk: int | None, processes: int) -> int:
 def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Exchange:
     """Estimate the bytes that processes exchange in one training step.
 
-    Embeddings: 4 n D (b L + c W) + 48 n, for n processes, embeddings of D values, and b clips and c captions in the
-    largest share. Every process receives the embeddings of all processes, with each share padded to the largest. L = W
-    = 1 for vectors. For series, L is the frames of the longest clip, W = 20 words, and 8 n (b + c) is added for the
-    lengths. Gradients: 4 P, for P parameters.
+    Every process receives the embeddings of all n processes, with each share padded to the largest share.
+
+    Embeddings: 4 n D (b L + c W) + 48 n bytes. An embedding has D values. The largest share has b clips and c captions.
+    For vectors, L = W = 1. For series, L is the number of frames of the longest clip, and W is 20 words; 8 n (b + c)
+    bytes are added for the lengths of the series.
+    Gradients: 4 P bytes, for P parameters.
     """
     load, model = estimates.load(stage), estimates.recipe.model
     chunk = stage.grad_cache_chunk
@@ -63,7 +65,7 @@ def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Excha
 
 
 def share_of(stage: schema.Stage, estimates: Estimates, processes: int) -> Load:
-    """Return the size of the largest share of a batch: clips, their lengths, and captions."""
+    """Return the size of a process's largest share of a batch: clips, their lengths, and captions."""
     load = estimates.load(stage)
     rows = rows_of_share(load.clips, stage.grad_cache_chunk, processes)
     return load._replace(clips=rows, captions=load.captions * rows / load.clips)
@@ -72,12 +74,13 @@ def share_of(stage: schema.Stage, estimates: Estimates, processes: int) -> Load:
 def process_lines(
     name: str, stage: schema.Stage, estimates: Estimates, processes: int, gpu: str | None
 ) -> Iterator[Row | Problem]:
-    """Yield a plan's row on a stage with several processes, and problems of memory.
+    """Yield a plan's row on a stage with several processes, and problems of processes without work.
 
-    The row has the memory of a process, the time of its part of a step, and the exchanged bytes.
-    Memory: that of a step with the largest share in place of the batch (every process has all weights, gradients and
-    AdamW's moments), twice the gathered embeddings, for their gradients, and a copy of the gradients, for the sums.
-    Time: that share's operations. The time of the exchange is additional, and depends on the machine's network.
+    The row has the memory of a process, the time of its share of a step, and the exchanged bytes.
+
+    Memory: All weights, gradients and AdamW's moments, and the activations of the largest share of a batch. Also twice
+    the gathered embeddings, for their gradients, and a copy of the gradients, for their sum.
+    Time: Operations of the largest share. The time of the exchange is not included; it depends on the network.
     """
     share, sent = share_of(stage, estimates, processes), exchange(stage, estimates, processes)
     memory = {
@@ -88,19 +91,21 @@ def process_lines(
     flops = estimates.flops_of(share, stage.grad_cache_chunk)
     times = [f"{card} {1000 * flops / GPUS[card].flops:.1f} ms" for card in ([gpu] if gpu else GPUS)]
     fact = (
-        f"each {memory['float32'] / GIB:.1f} GiB in float32{on_gpu}; a step "
+        f"per process {memory['float32'] / GIB:.1f} GiB in float32{on_gpu}; a step "
         f"{flops / 1e12:.2f} TFLOP{', ' + ', '.join(times) if stage.precision != 'float32' else ''}; receives "
         f"{_size(sent.embeddings)} of embeddings and {_size(sent.gradients)} of gradients (estimates)"
     )
     yield Row("stages", f"{name} on {processes} processes", fact)
     if stage.batch_size < processes:
-        fault = f"batch_size {stage.batch_size} is less than the {processes} processes; start fewer"
+        fault = f"batch_size {stage.batch_size} is less than the {processes} processes; start fewer processes"
         yield Problem(MISTAKE, f"stage {name}", fault)
         return
     parts = math.ceil(stage.batch_size / stage.grad_cache_chunk) if stage.grad_cache_chunk else processes
     if parts < processes:
         fitting = stage.batch_size // processes
-        idle = f"grad_cache_chunk {stage.grad_cache_chunk} leaves {processes - parts} processes idle; set {fitting}"
+        idle = (
+            f"grad_cache_chunk {stage.grad_cache_chunk} leaves {processes - parts} processes idle; set it to {fitting}"
+        )
         yield Problem(WARNING, f"stage {name}", idle)
 
 

@@ -30,7 +30,7 @@ _TRAIN_FIRST = "train it first, or name the folder of a run or of an exported mo
 def updates_of(stage: schema.Stage, contents: dict[str, Content]) -> int | None:
     """Return the number of training steps of a stage; None if its data is not known.
 
-    It uses existing or expected data.
+    For a missing manifest, the size that the recipe expects is used.
     """
     if stage.steps_per_epoch != "all":
         return stage.epochs * stage.steps_per_epoch
@@ -41,7 +41,7 @@ def updates_of(stage: schema.Stage, contents: dict[str, Content]) -> int | None:
 def trained_model(where: str, folder: Path, made_before: Collection[Path]) -> Iterator[Problem]:
     """Yield a problem if a trained model of the recipe is missing.
 
-    A model that an earlier run of a study makes is not missing.
+    made_before: Folders of models that earlier runs of a study will train; these are not reported as missing.
     """
     if folder in made_before:
         return
@@ -63,22 +63,22 @@ def stage_lines(
     yield Row("stages", f"{name} data", _data_text(stage, contents))
     items = sum(contents[source].items(stage.unit) for source in stage.train.data)
     if all(contents[source].items(stage.unit) for source in stage.train.data) and items < stage.batch_size:
-        fault = f"batch_size {stage.batch_size} is more than the {counted(items, 'item')} of its data; lower it"
+        fault = f"batch_size {stage.batch_size} is more than the {counted(items, 'item')} of its data; lower batch_size"
         yield Problem(MISTAKE, f"stage {name}", fault)
     monitored = sum(contents[source].items("clip") for source in stage.monitor.data)
     if stage.unit != "moment" and all(contents[source].clips for source in stage.monitor.data) and monitored < 2:
-        fault = f"its validation data have {counted(monitored, 'clip')} with captions; at least two are needed"
+        fault = f"validation needs two clips with captions, but has {monitored}; name other sources in monitor.data"
         yield Problem(MISTAKE, f"stage {name}", fault)
     for term in stage.losses:
         if idle := term.idle_setting:
             yield Problem(WARNING, f"stage {name}, loss {term.kind}", f"has no effect: {idle}")
     if (annotations := stage.monitor.annotations) and not Path(annotations).is_file():
-        yield Problem(MISSING, f"stage {name} annotations", f"{annotations}; correct the path")
+        yield Problem(MISSING, f"stage {name} annotations", f"{annotations} does not exist; correct the path")
     if warning := _warm_up_warning(stage, updates_of(stage, contents)):
         yield Problem(WARNING, f"stage {name}", warning)
     if isinstance(stage.start_from, schema.FromModel):
         folder = Path(stage.start_from.folder)
-        before = " (an earlier run of this study)" if folder in made_before else ""
+        before = " (trained by an earlier run of this study)" if folder in made_before else ""
         yield Row("stages", f"{name} start", f"weights of {folder}{before}")
         yield from trained_model(f"stage {name} starts from", folder, made_before)
     if stage.augment is not None:
@@ -86,16 +86,16 @@ def stage_lines(
 
 
 def idle_sections(recipe: schema.Recipe) -> Iterator[Problem]:
-    """Yield settings that change nothing because no loss uses them, as warnings.
+    """Yield a warning for each setting without effect, such as a teacher that no loss uses.
 
-    A recipe may have a section `relevance` that only some runs of a study use.
+    An unused section `relevance` gets no warning, since other runs of a study may use it.
     """
     terms = [term for stage in recipe.stages.values() for term in stage.losses]
     factors = [point.factor for point in recipe.relevance.relax] if recipe.relevance else []
     if any(term.needs_relevance for term in terms) and set(factors) == {1}:
         yield Problem(WARNING, "relevance.relax", "has no effect: all factors are 1; lower some")
     if recipe.model.learned_temperature is not None and not any(term.learned_temperature for term in terms):
-        cure = "set the loss's temperature to learned, or remove it"
+        cure = "set `temperature: learned` in a loss, or remove learned_temperature"
         yield Problem(WARNING, "model.learned_temperature", f"has no effect: no loss uses it; {cure}")
     used = {name for term in terms for name in term.taught_by}
     used |= {name for entry in recipe.rank.values() for name in entry.teacher_names}
@@ -117,14 +117,14 @@ def _warm_up_warning(stage: schema.Stage, updates: int | None) -> str | None:
     """Return a warning if the learning rate of a stage never reaches its full value; None if it does."""
     schedule = stage.schedule
     if isinstance(schedule, schema.Schedule) and updates is not None and schedule.warmup_steps > updates:
-        share = f"{100 * updates / schedule.warmup_steps:.0f} % of the learning rate"
+        share = f"{100 * updates / schedule.warmup_steps:.0f} % of its full value"
         long = f"{schedule.warmup_steps:,} steps of warm-up, but only {counted(updates, 'update', ',')}"
     elif isinstance(schedule, schema.EpochSchedule) and schedule.warmup_epochs > stage.epochs:
-        share = f"{100 * stage.epochs / schedule.warmup_epochs:.0f} % of the learning rate"
+        share = f"{100 * stage.epochs / schedule.warmup_epochs:.0f} % of its full value"
         long = f"{schedule.warmup_epochs:g} epochs of warm-up, but only {counted(stage.epochs, 'epoch')}"
     else:
         return None
-    return f"{long}: it ends at {share}; shorten the warm-up"
+    return f"{long}: the learning rate only reaches {share}; shorten the warm-up"
 
 
 def _data_text(stage: schema.Stage, contents: dict[str, Content]) -> str:
@@ -132,19 +132,21 @@ def _data_text(stage: schema.Stage, contents: dict[str, Content]) -> str:
     items = [(source, contents[source].items(stage.unit)) for source in stage.train.data]
     sizes = " + ".join(f"{source} {count:,}" if count else f"{source} (missing)" for source, count in items)
     power = stage.train.short_moments
-    return f"{sizes}, mixed by {stage.train.mix}" + (f", drawn by seconds^-{power:g}" if power else "")
+    return f"{sizes}, mixed by {stage.train.mix}" + (
+        f", moments drawn in proportion to seconds^-{power:g}" if power else ""
+    )
 
 
 def _augment_lines(
     name: str, stage: schema.Stage, settings: Augment, contents: dict[str, Content]
 ) -> Iterator[Row | Problem]:
-    """Yield a plan's row on random changes of training data, and its problems.
+    """Yield a plan's row on the augmentation of training data, and problems of the augmentation files.
 
-    If the clips are known, the row also states how well the files fit the clips.
+    If the clips are known, the row also states how well these files fit the clips.
     """
     notes = ""
     if missing := [file for file in settings.files() if not Path(file).exists()]:
-        yield Problem(MISSING, f"stage {name} augment", f"{', '.join(missing)}; correct the path")
+        yield Problem(MISSING, f"stage {name} augment", f"{', '.join(missing)} not found; correct the path")
     elif all(contents[source].clips for source in stage.train.data):
         try:
             clips = [clip for source in stage.train.data for clip in contents[source].clips]
@@ -165,7 +167,7 @@ def rate_lines(name: str, settings: schema.AdamW, parts: dict[str, int], updates
         rates = [f"{part} {rate:g} ({counts[part]:,} parameters)" for part, rate in settings.lr_by_part.items()]
         yield Row("stages", f"{name} rates", f"{', '.join(rates)}, the rest {settings.lr:g} ({rest:,} parameters)")
     for part, steps in settings.frozen_start.items():
-        every = ", which are all of its updates" if updates is not None and steps >= updates else ""
+        every = ", which are all steps of the stage" if updates is not None and steps >= updates else ""
         frozen = f"{part} ({counts[part]:,} parameters) for the first {steps:,} steps{every}"
         yield Row("stages", f"{name} frozen", frozen)
 
@@ -175,7 +177,7 @@ def cost_lines(
 ) -> Iterator[Row | Problem]:
     """Yield a plan's rows on memory and time of a training step.
 
-    Times on GPUs are only given for 16-bit training, because only these speeds of GPUs are known.
+    A problem is added if the step needs more memory than the GPU or, without a GPU, the machine has.
     """
     cpu, gpu = (estimates.memory(stage, precision) for precision in ("float32", stage.precision))
     on_gpu = f", {gpu / GIB:.1f} GiB on a GPU in {stage.precision}" if stage.precision != "float32" else ""
@@ -184,7 +186,7 @@ def cost_lines(
     )
     parts = estimates.memory_parts(stage, stage.precision).items()
     counted_parts = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts if size >= GIB / 20)
-    yield Row("stages", f"{name} parts", f"{counted_parts or 'each below 0.05'} GiB in {stage.precision}")
+    yield Row("stages", f"{name} parts", f"{counted_parts or 'each part below 0.05'} GiB in {stage.precision}")
     yield from _tuning_lines(name, stage, estimates)
     if estimates.from_files:
         yield from decoding_lines(name, stage, estimates)
@@ -202,7 +204,10 @@ def cost_lines(
 
 
 def _frames_text(stage: schema.Stage, estimates: Estimates, step: float, gpu_bytes: float | None) -> str:
-    """Describe where the frames of a stage are during training. step: Bytes of a training step on a GPU."""
+    """Describe where the frames of a stage are stored during training.
+
+    step: Bytes of memory that a training step needs on a GPU.
+    """
     if stage.augment and stage.augment.mix:
         return "read from the banks at every step, since clips are mixed"
     size = estimates.frame_bytes(stage)
@@ -210,7 +215,9 @@ def _frames_text(stage: schema.Stage, estimates: Estimates, step: float, gpu_byt
         where = "on the GPU" if stage.frames_on == "gpu" else "read ahead from the banks"
         return f"{size / GIB:.1f} GiB, {where}, as `frames_on` says"
     if gpu_bytes is None:
-        return f"{size / GIB:.1f} GiB, on a GPU to which a step leaves twice as much, else read ahead"
+        return (
+            f"{size / GIB:.1f} GiB, on the GPU if a step leaves twice this memory free, else read ahead from the banks"
+        )
     fits = 2 * size < GPU_SHARE * gpu_bytes - step
     return f"{size / GIB:.1f} GiB, {'on the GPU' if fits else 'read ahead from the banks'}"
 
@@ -224,14 +231,14 @@ def _step_text(stage: schema.Stage, estimates: Estimates) -> str:
 
 
 def _tuning_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Iterator[Row]:
-    """Yield a plan's rows on low-rank adapters, on the average of the weights, and on the last checkpoint with them."""
+    """Yield a plan's rows on low-rank adapters, the moving average of weights, and the last checkpoint's size."""
     if stage.lora is not None:
         tuned = estimates.tuned(stage.lora)
         size = f"{tuned.adapters:,} parameters in {counted(tuned.layers, 'layer')}; {tuned.frozen:,} are frozen"
         yield Row("stages", f"{name} lora", f"rank {stage.lora.rank}: {size}")
     if stage.average is not None:
         count = f"{estimates.trainable(stage):,}"
-        yield Row("stages", f"{name} average", f"of {count} parameters, decay {stage.average.decay:g}")
+        yield Row("stages", f"{name} average", f"moving average of {count} parameters, decay {stage.average.decay:g}")
     if stage.lora is not None or stage.average is not None:
         yield Row("stages", f"{name} last.pt", f"{format_size(estimates.state_bytes(stage))} (estimate)")
 
@@ -239,9 +246,10 @@ def _tuning_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Itera
 def _will_not_fit(
     name: str, stage: schema.Stage, estimates: Estimates, machine: str, size: float, share: float
 ) -> Problem:
-    """Return the problem that a stage's batch does not fit into memory, with a cure that changes least.
+    """Return a warning that a stage's batch does not fit into memory, with the smallest change that helps.
 
-    share: Share of the memory that an estimate may use.
+    machine: Name of the GPU or the machine, for the message. size: Bytes of its memory. share: Share of this memory
+    that a training step may use.
     """
     in_chunks = estimates.recipe.model.embeds_in_chunks
     smaller = estimates.grad_cache_that_fits(stage, share * size) if in_chunks else None
@@ -252,5 +260,5 @@ def _will_not_fit(
         cure = f"set grad_cache_chunk to {smaller}, which gives the same gradients in a third more time"
     else:
         cure = "lower batch_size"
-    fault = f"batch_size {stage.batch_size} will not fit {machine}'s {size / GIB:.1f} GiB"
+    fault = f"batch_size {stage.batch_size} does not fit into {machine}'s {size / GIB:.1f} GiB of memory"
     return Problem(WARNING, f"stage {name}", f"{fault}: {cure}")

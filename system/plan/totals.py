@@ -57,12 +57,12 @@ def hour_lines(
 def _row_of_processes(frames: float, flops: float, processes: int, gpu: str | None) -> Row:
     """Return the plan's row on the time of frames and training with several processes.
 
-    frames: Seconds that one process on two cores needs for frames. flops: Operations of all updates in the process with
-    the largest share.
+    frames: Seconds that one process on two cores needs to compute the missing frames. flops: Operations of all updates
+    in the process with the largest share of each batch.
     """
     speeds = ", ".join(f"{name}s {about(flops / GPUS[name].flops)}" for name in ([gpu] if gpu else GPUS))
-    each = f"{about(frames / processes)} for missing frames, on two cores each; updates on {speeds}"
-    return Row("time", f"{processes} processes", f"{each}, and the exchange of gradients (estimates)")
+    each = f"{about(frames / processes)} for missing frames, with two cores per process; updates on {speeds}"
+    return Row("time", f"{processes} processes", f"{each}; the exchange of gradients takes additional time (estimates)")
 
 
 def _time_on_gpus(recipe: schema.Recipe, flops: float) -> str:
@@ -72,7 +72,7 @@ def _time_on_gpus(recipe: schema.Recipe, flops: float) -> str:
         return ""
     slowest = "float32" if "float32" in precisions else precisions.pop()
     speeds = ", ".join(f"{name} {about(flops / gpu.speed(slowest))}" for name, gpu in GPUS.items())
-    return f"; {speeds} (speeds of GPUs are assumed, that of the A40 from published runs; none was measured)"
+    return f"; {speeds} (assumed speeds, for the A40 from published runs; none was measured)"
 
 
 def disk_lines(

@@ -1,9 +1,9 @@
 """Interface of all rankers.
 
-The interface of all rankers: queries and clips become scores. Never imports torch.
+A ranker computes scores of clips for queries. This file never imports torch.
 
-A kind of rank entry is one file in this folder: its settings in a recipe, the words of its plan line, and its ranker.
-The list of kinds is `__init__.py`.
+Each kind of rank entry has one file in this folder. It contains the kind's settings in a recipe, its text in a plan,
+and its ranker. `__init__.py` lists the kinds.
 """
 
 from abc import ABC, abstractmethod
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Hit(NamedTuple):
     """A clip found for a query.
 
-    row: Its row in the pool. score: Higher is better. located: Times at which the query is heard in the recording;
-    None for rankers of whole clips.
+    row: Index of the clip in the pool. score: Score of the clip; higher is better. located: Times at which the query is
+    heard in the recording; None for rankers of whole clips.
     """
 
     row: int
@@ -44,11 +44,11 @@ class Hit(NamedTuple):
 
 @dataclass(kw_only=True)
 class Pool:
-    """Clips that a ranker has opened. A subclass may hold more data about them.
+    """Clips that a ranker has opened. A subclass may store more data about the clips.
 
-    clips: The C clips that can be ranked. skipped: The reason for every other file, by path.
-    norms: (C,) norms of every expert's embedding, by the expert's name, if a model averages several experts. A larger
-    norm weighs more.
+    clips: The C clips that can be ranked. skipped: Dict from the path of every other file to the reason for skipping.
+    norms: Dict from expert to the norms (C,) of its embeddings of the clips; empty unless the model averages several
+    experts. An embedding with a larger norm has more weight in the average.
     """
 
     clips: Sequence[Clip]
@@ -57,14 +57,15 @@ class Pool:
 
     @cached_property
     def order(self) -> ClipOrder:
-        """Positions of the clips in the order of file names, which decides between clips with equal scores."""
+        """Order of the clips by file name. Clips with equal scores are ranked in this order."""
         return ClipOrder([clip.file_name for clip in self.clips])
 
 
 class Ranker(ABC):
-    """Scores clips for queries.
+    """Computes scores of clips for queries.
 
-    facts: Recorded with the scores. origin: Names the source of the scores, such as "last checkpoint of train".
+    facts: Facts about the model, such as its checkpoint, stored with the scores. origin: Text that names the source of
+    the scores, such as "last checkpoint of train".
     """
 
     facts: Mapping[str, Any]
@@ -85,10 +86,10 @@ class Ranker(ABC):
 
     @abstractmethod
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
-        """Yield blocks of rows of the score matrix of queries against clips.
+        """Yield the score matrix, with a row per query and a column per clip, in blocks of rows.
 
-        A block is (n, C) float32, in the order of the queries; higher is better.
-        pool: The pool that `open` returned. With several processes, each one gets all rows.
+        A block is (n, C) float32. Rows are in the order of the queries. A higher score is better.
+        pool: The pool that `open` returned. With several processes, each process gets all rows.
         """
 
     def best(self, queries: Sequence[Query], pool: Pool, count: int) -> Iterator[list[Hit]]:
@@ -102,9 +103,9 @@ class Ranker(ABC):
                 yield [Hit(int(row), float(scores[row])) for row in best]
 
     def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
-        """Score all clips for all queries: the score matrix (Q, C).
+        """Score all clips for all queries. Returns: The score matrix (Q, C).
 
-        With several processes, the first process gets it, and the others get None.
+        With several processes, the first process gets the matrix, and all other processes get None.
         Raises KitError if there is no query or no clip.
         """
         require_some(queries, pool)
@@ -116,7 +117,7 @@ class Ranker(ABC):
         return None
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts without any word that the ranker knows.
+        """Return the texts of `texts` without any word that the ranker knows.
 
         For such a text, all clips would have the same score.
         """
@@ -132,7 +133,8 @@ class Ranker(ABC):
     def located(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located | None] | None":
         """Find the times of the sound that `text` describes, in the recordings at the indexes `rows` of the pool.
 
-        Returns: None for rankers that find no times, and in the list for recordings that are too long.
+        Returns: The times in each recording; None in this list for a recording that is too long. For a ranker that
+        finds no times, None instead of the list.
         """
         return None
 
@@ -148,17 +150,17 @@ class Ranker(ABC):
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
         """Embed the pool's clips. Returns: (C, D) float32.
 
-        `normalize` and errors are as in text_vectors.
+        normalize: See text_vectors. Raises KitError for a ranker without a single vector per clip.
         """
         raise KitError(f"{self.origin} has no single embedding per clip; use python -m system rank instead")
 
     def require_readable(self, queries: Sequence[Query]) -> None:
-        """Raise KitError for queries without any word that the ranker knows."""
+        """Raise KitError if the ranker knows no word of some query."""
         require_known(queries, self.unreadable([query.text for query in queries]))
 
 
 class Models(Protocol):
-    """The models of a run, for its rank entries."""
+    """Access of rank entries to the models and data of a run."""
 
     chosen: dict[str, dict[str, float]]  # validation of corrections that were compared, by all that they depend on
 
@@ -169,7 +171,7 @@ class Models(Protocol):
 
     @property
     def contents(self) -> Mapping[str, str]:
-        """Checksums of the ranked clips' audio, by clip id."""
+        """Dict from the id of each ranked clip to the checksum of its audio."""
 
     def model(self, stage: str | None, checkpoint: str | None) -> Ranker:
         """Return the ranker of the run's model at a stage's checkpoint.
@@ -178,15 +180,15 @@ class Models(Protocol):
         """
 
     def entry(self, name: str) -> Ranker:
-        """Return the ranker that gives the scores of the rank entry `name`."""
+        """Return the ranker of the rank entry `name`, or of the scores that this entry has already stored."""
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
-        """Return the embeddings that a teacher gives to clips and their captions."""
+        """Return a teacher's embeddings of clips and of their captions."""
 
     def live(self, name: str, source: str | None = None) -> Ranker:
-        """Return the ranker of the rank entry `name`, for any queries.
+        """Return the ranker of the rank entry `name`, which computes the scores of any queries.
 
-        source: Data source whose clips are ranked; None: those of the entry that is ranked now.
+        source: Data source whose clips are ranked; None: the source of the entry that is ranked now.
         """
 
     def queries(self, source: str) -> Sequence[Query]:
@@ -196,14 +198,11 @@ class Models(Protocol):
         """Return the readable clips of a data source."""
 
     def earlier_facts(self, entry: "RankEntry") -> Mapping[str, Any]:
-        """Return the facts of the scores that a finished run has of an entry; empty while a run is ranked."""
+        """Return the facts that a finished run stored with a rank entry's scores; empty while a run is ranked."""
 
 
 class RankEntry(Strict):
-    """Base of the kinds of rank entries. A kind that ranks a data source has the keys data, edition and csv.
-
-    combined_entries: Names of the earlier entries that this entry combines.
-    """
+    """Base class of the kinds of rank entries. A kind that ranks a data source has the keys data, edition and csv."""
 
     if TYPE_CHECKING:  # keys of most kinds
         data: str
@@ -215,12 +214,12 @@ class RankEntry(Strict):
 
     @property
     def combined_entries(self) -> list[str]:
-        """Names of the rank entries that this entry combines."""
+        """Names of the earlier rank entries whose scores this entry combines."""
         return []
 
     @property
     def other_sources(self) -> list[str]:
-        """Names of the data sources that the scores depend on, besides the ranked one."""
+        """Names of the data sources that the scores depend on, besides the ranked data source."""
         return []
 
     @property
@@ -231,10 +230,7 @@ class RankEntry(Strict):
     @property
     @abstractmethod
     def how(self) -> str:
-        """Description of the source of the scores, such as "by the last checkpoint of train".
-
-        The plan prints it.
-        """
+        """Text for the plan: how the scores are computed, such as "by the last checkpoint of train"."""
 
     @abstractmethod
     def ranker(self, models: Models) -> Ranker:
@@ -243,16 +239,13 @@ class RankEntry(Strict):
 
 
 def require_known(queries: Sequence[Query], unknown: Collection[str]) -> None:
-    """Raise KitError if any query has no known word.
-
-    unknown: Texts without any known word.
-    """
+    """Raise KitError if the text of any query is in `unknown`, the texts without any known word."""
     unknown = set(unknown)
     if named := [query for query in queries if query.text in unknown]:
         raise KitError(
             f"the model knows no word of {counted(len(named), 'query')}, first {named[0].id} "
             f"({named[0].text[:60]!r}); reword them, use a pre-trained text encoder, rank with --allow-unknown, or, "
-            "for embeddings of another model, add those of all queries to its file"
+            "if another model's embeddings are used, add the embeddings of all queries to the embeddings file"
         )
 
 
@@ -266,7 +259,7 @@ def require_some(queries: Sequence[Query], pool: Pool) -> None:
 
 
 def labels_of(clips: Sequence[Clip], queries: Sequence[Query], facts: Mapping[str, Any]) -> Labels:
-    """Return the labels of a score matrix: its queries, clips and facts."""
+    """Return the labels of a score matrix: its queries (rows), clips (columns), and facts about the model."""
     return Labels(
         query_ids=[query.id for query in queries],
         query_texts=[query.text for query in queries],

@@ -1,9 +1,9 @@
 """Cache of clip embeddings.
 
-A cache of clip embeddings, shared by rank, search, serve and embeddings.
+A cache of clip embeddings, shared by the verbs rank, search, serve and embeddings. Its files:
 
-<cache>/contents.sqlite         the content key of every file, by its path, size and modification time
-        embeddings-<model>/     a bank: embeddings by that model, one per content key
+<cache>/contents.sqlite         content key (checksum of the audio) of every file, by path, size and time of change
+        embeddings-<model>/     a bank of the clips' embeddings by that model, one per content key
         banks/                  frames of exported models, if the current folder has no `banks`
 """
 
@@ -70,18 +70,18 @@ def cache_folder(folder: Path | None = None) -> Path:
 
 
 def frame_banks(cache: Path) -> Path:
-    """Return the folder in which frames of an exported model are stored.
+    """Return the folder that stores the frames of an exported model's experts.
 
-    It is `banks` of the current folder if it exists, else the cache.
+    If the current folder contains `banks`, it is used; else `banks` in the cache.
     """
     return Path("banks") if Path("banks").is_dir() else cache / "banks"
 
 
 class Filled(NamedTuple):
-    """Clips after their embeddings were stored in the bank.
+    """Result of storing the embeddings of clips in a bank.
 
-    keys: Content keys of the readable clips, by id. broken: Reasons why the others cannot be read, by id.
-    left: Embeddings that the bank did not take, by content key.
+    keys: Dict from the id of each readable clip to its content key. broken: Dict from the id of each unreadable clip to
+    the reason. left: Dict from content key to each embedding that could not be stored, since the disk is full.
     """
 
     bank: Bank
@@ -91,20 +91,18 @@ class Filled(NamedTuple):
 
 
 class CachedEmbeddings(ClipSource):
-    """Embeddings cached by content key: a cached one is never computed again.
-
-    settings: Those of the model. banks: Folder of its experts' frames. folder: The folder that cache_folder returns.
-    """
+    """Embeddings of clips, cached by content key (a checksum of the audio), and so never computed again."""
 
     def __init__(self, settings: Model, banks: Path, folder: Path) -> None:
+        """settings: The model's settings. banks: Folder of the experts' frames. folder: Result of cache_folder."""
         self.settings, self.banks, self.folder = settings, banks, folder
         self._experts = dict(settings.audio.experts)
         self.grids = {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in self._experts.items()}
 
     def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
-        """Embed the readable clips, or read their cached embeddings.
+        """Return a pool of the readable clips, with cached or newly computed embeddings.
 
-        If the cache is full, log a warning.
+        If the cache's disk is full, log a warning and continue without caching.
         """
         filled = self.fill(model, listed.clips, strict, goes_on_when_full=True)
         clips = [clip for clip in listed.clips if clip.id not in filled.broken]
@@ -117,12 +115,13 @@ class CachedEmbeddings(ClipSource):
         series = [filled.left[key] if key in filled.left else filled.bank.read(key) for key in keys]
         skipped = {clip.path: filled.broken[clip.id] for clip in listed.clips if clip.id in filled.broken}
         skipped |= dict(listed.others)
-        log.info("using %s; skipped %d that cannot be read or are not audio", counted(len(clips), "clip"), len(skipped))
+        used, left_out = counted(len(clips), "clip"), counted(len(skipped), "file")
+        log.info("using %s; skipped %s that cannot be read or are not audio", used, left_out)
         embedded = self._joined(series, model.device)
         return ModelPool(clips=clips, skipped=skipped, embedded=embedded, unit_length=model.unit_length)
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
-        """Compute or read the frames of clips."""
+        """Return the experts' frames of clips: stored frames are read, and missing frames are computed."""
         with closing(ContentKeys(self.folder, "st_ctime_ns")) as content:
             found = build_features(clips, self._experts, self.banks, device=model.device, content=content)
         for name, expert in self._experts.items():
@@ -175,9 +174,9 @@ class CachedEmbeddings(ClipSource):
         return Filled(bank, keys | features.keys, features.broken, not_stored)
 
     def _bank(self, model: RetrievalModel) -> Bank:
-        """Open the bank of a model's embeddings.
+        """Open the bank that stores a model's embeddings in the cache.
 
-        Its name is a checksum of everything that changes an embedding.
+        The bank's name is a checksum of everything that changes an embedding.
         """
         audio = self.settings.audio
         identity = {
@@ -191,7 +190,7 @@ class CachedEmbeddings(ClipSource):
         return open_bank(self.folder / f"embeddings-{name}", self.settings.text.dim, "float32", identity)
 
     def _joined(self, series: Sequence[np.ndarray], device: torch.device) -> Embeddings:
-        """Join the embeddings of clips: vectors, or ragged series."""
+        """Join the embeddings of clips in one object: vectors, or ragged series of frames."""
         values = torch.from_numpy(np.concatenate(series)).to(device)
         if not self.settings.score.of_series:
             return Embedded(values)
@@ -199,24 +198,25 @@ class CachedEmbeddings(ClipSource):
 
 
 class FileEmbeddings(CachedEmbeddings):
-    """Embeddings that another program computed. They are read from its files, and no audio is read."""
+    """Embeddings that another program computed, read from that program's files without reading audio."""
 
     def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
-        """Return the embeddings of the clips that have one. Raises KitError if no clip has one."""
+        """Return a pool of the clips whose embedding is in the files. Raises KitError if there is no such clip."""
         features = self.features(model, listed.clips)
         if not features.keys:
             first_error = features.broken[listed.clips[0].id]
-            raise KitError(f"none of {counted(len(listed.clips), 'clip')} has an embedding, first {first_error}")
+            fault = f"none of {counted(len(listed.clips), 'clip')} has an embedding, first {first_error}"
+            raise KitError(f"{fault}; name files with the embeddings of these clips")
         skipped = {clip.path: features.broken[clip.id] for clip in listed.clips if clip.id in features.broken}
         return KnownFeatures(features).open(model, listed._replace(others={**skipped, **listed.others}))
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
-        """Return the embeddings of clips."""
+        """Read the embeddings of clips from the files, in place of frames."""
         return build_features(clips, self._experts, self.banks)
 
 
 def _series_of(embedded: Embeddings) -> list[np.ndarray]:
-    """Return each clip's embedding as float32: (L, D), or (1, D) for one vector per clip."""
+    """Return a float32 array per clip: its series of frame embeddings (L, D), or its single embedding (1, D)."""
     values = embedded.values.float().cpu().numpy()
     if isinstance(embedded, Ragged):
         return np.split(values, embedded.lengths.cumsum(0)[:-1].cpu().numpy())

@@ -18,7 +18,7 @@ Checkpoint = Literal["last"] | Metric  # the last, or the best by a monitored me
 
 
 class ByOneModel(RankEntry):
-    """Base of kinds that rank by one model: a checkpoint of a stage, or, if both keys are null, published weights."""
+    """Base of rank kinds that use one model: a stage's checkpoint or, if both keys are null, published weights."""
 
     stage: str | None  # stage of the checkpoint; null: the published weights
     checkpoint: Checkpoint | None  # last, or best by this metric of the stage; null if stage is null
@@ -33,23 +33,23 @@ class ByOneModel(RankEntry):
 
     @property
     def how(self) -> str:
-        """Description of the source of the scores, for the plan."""
+        """Text for the plan: how the scores are computed, such as "by the last checkpoint of train"."""
         if self.stage is None:
             return "by the model without training"
         which = "last" if self.checkpoint == "last" else f"best {self.checkpoint}"
         return f"by the {which} checkpoint of {self.stage}"
 
     def ranker(self, models: Models) -> Ranker:
-        """Return the ranker of the checkpoint."""
+        """Return a ranker that uses the model at this checkpoint."""
         return models.model(self.stage, self.checkpoint)
 
 
 class RankByCheckpoint(ByOneModel):
-    """A score matrix of one source's captions against its clips by one checkpoint, its figures, and the challenge's
-    file of it. A zero-shot system says `stage: null`: no stage is needed at all.
+    """Rank the clips of a data source for its captions by one checkpoint. Writes a score matrix, its metrics, and the
+    challenge's submission file. A zero-shot system sets `stage: null` and needs no stage.
 
-    csv: write the edition's CSV. It knows a query by its text: a split whose clips share captions (AudioCaps) has
-    figures, but no such file."""
+    csv: write the edition's CSV. The CSV identifies a query by its text, so it cannot be written for a split whose
+    clips share captions (AudioCaps)."""
 
     kind: Literal["checkpoint"]
     data: str  # source whose captions are the queries for its clips
@@ -58,9 +58,11 @@ class RankByCheckpoint(ByOneModel):
 
 
 class RankBlind(ByOneModel):
-    """A blind set's score matrix by one checkpoint, and the edition's file of it. It has no figures.
+    """Rank a blind set, whose relevant clips are secret, by one checkpoint. Writes a score matrix and the edition's
+    submission file, but no metrics.
 
-    While files are missing, the entry is skipped; the same command ranks it later, and trains nothing again."""
+    While files of the blind set are missing, the entry is skipped. Once they exist, the same command ranks the entry,
+    without training again."""
 
     kind: Literal["blind"]
     audio: str  # folder of the clips, or a manifest (.jsonl)

@@ -32,8 +32,8 @@ SECONDS_PER_BATCH = 64 * 30  # of audio, with every clip padded to the longest o
 class EmbeddedPool(NamedTuple):
     """Embeddings of clips.
 
-    clips: (C, D), or ragged series of their frames. norms: (C,) norms of every expert's embedding by the expert's
-    name, if the model averages several. A larger norm weighs more in the mean.
+    clips: Vectors (C, D), or ragged series of frame embeddings. norms: Dict from expert to the norms (C,) of its
+    embeddings; empty unless the model averages several experts. A larger norm has more weight in the average.
     """
 
     clips: Embeddings
@@ -42,9 +42,9 @@ class EmbeddedPool(NamedTuple):
 
 @contextmanager
 def _evaluating(model: RetrievalModel) -> Iterator[None]:
-    """Context manager in which a model computes without dropout and gradients.
+    """Context manager that turns off a model's dropout and gradients for its block.
 
-    Afterwards the model is in its earlier mode again.
+    At the end of the block, the model returns to its earlier mode.
     """
     was_training = model.training
     model.eval()
@@ -56,10 +56,10 @@ def _evaluating(model: RetrievalModel) -> Iterator[None]:
 
 
 def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> EmbeddedPool:
-    """Embed clips in evaluation mode, in their order.
+    """Embed clips in evaluation mode. Returns: The embeddings, in the order of the clips.
 
     All clips are embedded in one pass, so that the result is always the same.
-    With several processes, each embeds its share, and each gets all embeddings.
+    With several processes, each process embeds its share of the clips, and gets the embeddings of all clips.
     """
     with progress("embedding clips", math.ceil(len(clips) / process_count()), "clip", keep=False) as bar:
         return _embed_pool(model, clips, features, bar, process_index(), process_count())
@@ -73,9 +73,9 @@ def _embed_pool(
     process: int = 0,
     processes: int = 1,
 ) -> EmbeddedPool:
-    """Embed a process's share of the clips.
+    """Embed this process's share of the clips, and return the embeddings of all processes.
 
-    process: Index of this process among the `processes` that share the work.
+    process: Index of this process among the `processes` that share the work. bar: Progress bar to advance.
     """
     with _evaluating(model):
         groups, order = _batches(clips, features, model.device)
@@ -100,10 +100,10 @@ def _embed_pool(
 
 
 def _read_ahead(groups: Sequence[Sequence[Clip]], features: Features) -> Iterator[Batch]:
-    """Yield the batch of each group of clips. A thread reads the next batch meanwhile."""
+    """Yield one batch per group of clips, while a thread reads the batch of the next group."""
 
     def read(group: Sequence[Clip]) -> Batch:
-        """Make the batch of these clips."""
+        """Read the frames of a group of clips as one batch."""
         return collate([Item(clip, ()) for clip in group], features)
 
     with ThreadPoolExecutor(1, "batches") as reader:
@@ -117,16 +117,16 @@ def _read_ahead(groups: Sequence[Sequence[Clip]], features: Features) -> Iterato
 
 
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
-    """Embed clips as embed_pool does, in evaluation mode, and return only the embeddings."""
+    """Embed clips in evaluation mode, as embed_pool does. Returns: Only the embeddings, in the order of the clips."""
     return embed_pool(model, clips, features).clips
 
 
 def embed_in_blocks(
     model: RetrievalModel, clips: Sequence[Clip], features: Features, size: int
 ) -> Iterator[tuple[list[Clip], Embeddings]]:
-    """Embed clips in blocks of at most `size`, from the shortest to the longest clip.
+    """Embed clips in blocks of at most `size` clips, from the shortest to the longest clip.
 
-    Yields the clips of a block and their embeddings.
+    Yields the clips of each block and their embeddings.
     """
     bank = next(iter(features.banks.values()))
     by_length = sorted(clips, key=lambda clip: bank.rows_of(features.keys[clip.id]))
@@ -137,10 +137,10 @@ def embed_in_blocks(
 
 
 def _in_order(batches: list[Embedded], order: torch.Tensor) -> Embeddings:
-    """Join the embeddings of several batches in the order of the clips.
+    """Join the embeddings of several batches, and sort them in the order of the clips.
 
-    batches: The embeddings of each batch; this list is emptied to save memory, since series of frames are large. order:
-    For every row of the batches, the index of its clip.
+    batches: Embeddings of each batch. This list is emptied to save memory, since series of frames are large.
+    order: Index of the clip of every row of the batches.
     """
     if batches[0].lengths is None:
         return joined(batches).rows(order.argsort())
@@ -159,8 +159,8 @@ def _in_order(batches: list[Embedded], order: torch.Tensor) -> Embeddings:
 def _batches(clips: Sequence[Clip], features: Features, device: torch.device) -> tuple[list[list[int]], torch.Tensor]:
     """Divide clips into batches of clips of similar length.
 
-    Returns: The clips of every batch; and, for every row of all batches, the index of its clip.
     Similar lengths reduce padding. Padding changes no embedding.
+    Returns: The indexes of the clips of every batch, as lists, and the same indexes as one tensor.
     """
     bank = next(iter(features.banks.values()))
     lengths = [bank.rows_of(features.keys[clip.id]) for clip in clips]
@@ -170,9 +170,9 @@ def _batches(clips: Sequence[Clip], features: Features, device: torch.device) ->
 
 
 def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
-    """Embed texts as embed_texts does, with the work shared by several processes.
+    """Embed texts as embed_texts does, but share the work among several processes.
 
-    Each process embeds its share, and each gets all embeddings.
+    Each process embeds its share of the texts, and gets the embeddings of all texts.
     """
     if process_count() == 1:
         return embed_texts(model, texts)
@@ -183,9 +183,10 @@ def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedde
 
 
 def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
-    """Score captions against clips, with the work shared by processes; yields blocks of rows of the score matrix.
+    """Yield the score matrix of captions (rows) against clips (columns), in blocks of rows.
 
-    With several processes, each scores its share of a block, and each gets all scores, MAX_SCORES at a time.
+    With several processes, each process computes its share of the scores, and gets the scores of all processes. They
+    are exchanged in parts of at most MAX_SCORES scores.
     """
     if process_count() == 1:
         yield from model.score_blocks(captions, clips)
@@ -201,12 +202,12 @@ def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings)
 
 
 def _groups(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:
-    """Yield the clips of every batch, as a slice of the list `lengths`.
+    """Divide clips into batches. Yields a slice of the list of clips for each batch.
 
-    A batch has one clip, or it obeys three limits:
-    at most CLIPS_PER_BATCH clips, at most SECONDS_PER_BATCH after padding to the longest, and at most half padding.
+    A batch has a single clip, or it obeys three limits. It has at most CLIPS_PER_BATCH clips. It has at most
+    SECONDS_PER_BATCH of audio after padding to its longest clip. At most half of its frames are padding.
 
-    lengths: Frames of every clip, ascending. seconds: Duration of every clip, 0 if it is not known.
+    lengths: Number of frames of every clip, ascending. seconds: Duration of every clip; 0 if it is not known.
     """
     begin = total = 0
     for end, length in enumerate(lengths):
@@ -222,18 +223,18 @@ def _groups(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]
 
 
 def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
-    """Embed texts in evaluation mode, in their order: (N, D)."""
+    """Embed texts in evaluation mode. Returns: The embeddings, in the order of the texts."""
     with _evaluating(model):
         found: Embedded = model.text(texts)
         return found
 
 
 def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
-    """Convert embeddings to an array (N, D) float32.
+    """Convert embeddings to a NumPy array (N, D) float32.
 
     Args:
-        normalize: Scale the vectors to unit length, so that dot products are the model's scores; vectors of zeros stay
-            zeros. If False, return the encoder's output.
+        normalize: Scale the vectors to unit length, so that dot products are the model's scores; vectors of zeros are
+            not changed. If False, return the encoder's output.
     Raises: KitError for a model without a single vector per clip or text.
     """
     if embedded.lengths is not None:

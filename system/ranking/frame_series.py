@@ -44,7 +44,7 @@ from system.moments.windows import (
 
 FITTED_TOGETHER = 64  # queries per part of a step
 FIT_STEPS = 50
-REPAIR_RECORDINGS = "repair or fetch them; a blind list needs all, other moments may be made again without them"
+REPAIR_RECORDINGS = "repair or fetch them; or, unless it is a blind list, make the moments file again without them"
 AT_ONCE = 1 << 20  # most frames of queries that are decoded together: 16 MiB per array of two states in float64
 
 log = logging.getLogger(__name__)
@@ -52,10 +52,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FrameSeries:
-    """Scores of the frames of recordings for Q queries. Each query is searched for in one recording.
+    """Scores of a recording's frames for each of Q queries. Each query is searched for in one recording.
 
-    values: Per query, one cosine (T,) or K cosines (K, T) of each frame, on the CPU: the input of MomentScore.weights.
-    edges: (T + 1,) seconds per query, as Grid returns them. grids: Times of the frames, one per query.
+    values: Cosines of a recording's T frames with the query, (T,) or (K, T), on the CPU: the input of
+    MomentScore.weights. edges: Start of each frame and end of the last frame, (T + 1,) seconds. grids: Times of the
+    frames. Each of the three lists has one value per query.
     """
 
     values: list[torch.Tensor]
@@ -64,14 +65,15 @@ class FrameSeries:
 
     @property
     def sizes(self) -> tuple[list[int], list[str]]:
-        """Two lists with a value per query: the number of frames of its recording, and a text for this recording."""
+        """Two lists with a value per query: the number of its recording's frames, and a name for the recording."""
         return [one.shape[-1] for one in self.values], [f"a recording of {edges[-1]:,.0f} s" for edges in self.edges]
 
 
 class Located(NamedTuple):
-    """Windows of one query.
+    """Windows of one query in its recording.
 
-    windows: Best first. edges: (T + 1,) seconds of the frames. frames: (T,) probability that a frame is in a moment.
+    windows: Found windows, best first. edges: Start of each frame and end of the last frame, (T + 1,) seconds.
+    frames: (T,) probability that a frame is in a moment.
     """
 
     windows: list[Found]
@@ -89,9 +91,9 @@ def frame_series(
 ) -> FrameSeries:
     """Score the frames of recordings for queries, by a model with a score of moments.
 
-    clips: Embeddings of the recordings, one per frame of the model's expert. clip_of: The index of the recording of
-    every query. captions: Embeddings of the Q queries. grids: Times of the expert's frames, by its name. Raises
-    KitError for recordings that are embedded as a whole.
+    clips: Embeddings of the recordings' frames. clip_of: Index of each query's recording. captions: Embeddings of the Q
+    queries. grids: Dict from expert to the times of its frames.
+    Raises KitError if the model returns one embedding per recording instead of one per frame.
     """
     if clips.lengths is None:
         raise KitError(
@@ -105,11 +107,11 @@ def frame_series(
 
 
 def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decoding) -> list[Located]:
-    """Find the windows of Q queries from the scores of frames of one model.
+    """Find the windows of Q queries from one model's scores of frames.
 
-    by: How windows are found. `overlap`: see windows_of_several. `posterior`: by the probability that a window is one
-    whole moment. `thresholds`: by thresholds on the frames, see threshold_windows.
-    The frames of the result are posterior probabilities; with `thresholds`, each frame is scored independently.
+    by: Method. `overlap`: see windows_of_several. `posterior`: by the probability that a window is exactly one moment.
+    `thresholds`: by thresholds on the frames' probabilities, see threshold_windows.
+    In the result, the probability of each frame depends on all frames; with `thresholds`, only on that frame.
     """
     located: dict[int, Located] = {}
     if by == "thresholds":
@@ -136,14 +138,15 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
 
 
 def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
-    """Find the windows of Q queries from the scores of frames of several models.
+    """Find the windows of Q queries from several models' scores of frames.
 
-    The windows are those that most probably overlap with a moment, by the mean of the models.
-    The models' frames may have different lengths. A window's score is the mean of the models' overlap_probability: the
-    probability of a moment whose IoU with the window is 0.7 or more. R1@0.7 counts such moments. best_windows takes
-    the probability of exactly one window, which is divided among many almost equal windows. Candidates are the
-    overlap_candidates of all models. The returned frames have the times of the model with most frames. Their values
-    are the mean of all models' posteriors.
+    The models' frames may have different lengths. Candidates are the overlap_candidates of all models. The score of a
+    window is the mean of the models' overlap_probability: the probability that some moment has an IoU of 0.7 or more
+    with the window. R1@0.7 counts such moments. best_windows uses the probability of exactly one window instead, which
+    is divided among many almost equal windows.
+
+    The returned frames have the times of the model with most frames. Their values are the mean of all models'
+    posterior probabilities.
     Source: ours; a decision of least expected loss (minimum Bayes risk).
     """
     for _, series in members:
@@ -175,22 +178,22 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
 
 
 def _unrounded(decoding: Decoding) -> Decoding:
-    """Return the settings for choosing windows: with mean edges, rounding comes afterwards."""
+    """Return the settings without rounding if edges are averaged later, since rounding must come last."""
     return decoding.model_copy(update={"round_to": None}) if decoding.mean_edges else decoding
 
 
 def _as_array(windows: Sequence[Found]) -> np.ndarray:
-    """Return the edges of windows, (W, 2) seconds."""
+    """Return the starts and ends of windows as an array, (W, 2) seconds."""
     return np.array([[window.start, window.end] for window in windows])
 
 
 def _posteriors(
     score: MomentScore, series: FrameSeries, heard: float | None
 ) -> Iterator[tuple[int, WindowScores, np.ndarray]]:
-    """Yield three values for each query, in any order: its index, and probabilities of its windows and of its frames.
+    """Yield, for each query in any order, its index and the posterior probabilities of its windows and frames.
 
-    Of windows: log probabilities that a window is one whole moment. Of frames: (T,) probabilities that a frame is in a
-    moment. heard: See Decoding.
+    The second value has the log probabilities that a window is exactly one moment. The third value has the
+    probabilities (T,) that a frame is in a moment. heard: See Decoding.
     """
     for queries, (scores, enter, leave), lengths in _batches(_exact(score), series):
         if heard is not None:
@@ -201,9 +204,11 @@ def _posteriors(
 
 
 def _resampled(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
-    """Average the values of frames over shorter frames. Returns: (F,).
+    """Convert the values of frames to values of shorter frames at other times. Returns: (F,) values.
 
-    frames: (C,) values. edges: (C + 1,) edges of these frames in seconds. fine: (F + 1,) edges of the shorter frames.
+    Each new value is the mean of the old values during the shorter frame.
+    frames: (C,) values of the frames. edges: (C + 1,) edges of the frames in seconds. fine: (F + 1,) edges of the
+    shorter frames.
     """
     ends, starts = np.minimum(fine[1:, None], edges[1:]), np.maximum(fine[:-1, None], edges[:-1])
     found: np.ndarray = (ends - starts).clip(min=0.0) @ frames / np.diff(fine).clip(min=1e-9)
@@ -211,9 +216,9 @@ def _resampled(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.nd
 
 
 def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
-    """Raise KitError for recordings with too many frames to compare all windows.
+    """Raise KitError if a recording has more than MAX_FRAMES frames, too many to compare all windows.
 
-    lengths: Numbers of frames. names: Names of the recordings, in the same order.
+    lengths: Number of frames of each recording. names: Names of the recordings, in the same order.
     """
     if lengths and (size := max(lengths)) > MAX_FRAMES:
         longest = names[lengths.index(size)]
@@ -222,9 +227,9 @@ def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
 
 
 def require_short(moments: Sequence[Moment], features: Features) -> None:
-    """Raise KitError for recordings of moments that are too long to compare all windows.
+    """Raise KitError if the recording of a moment has too many frames to compare all windows.
 
-    Only recordings with frames are checked.
+    Only recordings with computed frames are checked.
     """
     clips = sorted({moment.clip for moment in moments} & features.keys.keys())
     for bank in features.banks.values():
@@ -233,10 +238,10 @@ def require_short(moments: Sequence[Moment], features: Features) -> None:
 
 @torch.no_grad()
 def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int], FrameWeights, torch.Tensor]]:
-    """Yield groups of queries with recordings of similar length, small enough for memory.
+    """Group queries whose recordings have similar lengths, so that each group fits into memory.
 
-    A group has three values: the indexes of its queries, the weights of their frames in float64, and the lengths (B,)
-    in frames. score: In float64, on the CPU.
+    Yields, for each group, the indexes of its B queries, the weights of the recordings' frames in float64, and the
+    numbers of frames (B,). score: Score of moments in float64, on the CPU.
     """
     lengths, _ = series.sizes
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
@@ -250,7 +255,7 @@ def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int
 
 
 def _padded(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Pad values (..., T) of several queries with zeros to the longest: (Q, ..., T)."""
+    """Pad the values (..., T) of Q queries with zeros to the largest T. Returns: (Q, ..., T)."""
     longest = max(one.shape[-1] for one in values)
     return torch.stack([F.pad(one, (0, longest - one.shape[-1])) for one in values])
 
@@ -261,12 +266,14 @@ def _exact(score: MomentScore) -> MomentScore:
 
 
 def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str) -> MomentScore:
-    """Fit a score's scale, offset and transitions to known moments, by their likelihood per frame.
+    """Fit a score's scale, offset and transitions to known moments, by the likelihood per frame.
 
-    This is for a model that has never been trained on windows. Trained layers do not change. The optimizer is LBFGS
-    with a line search and at most FIT_STEPS steps, in float64. It starts from the values of `score`, which does not
-    change. moments: The moment of each query of `series`. name: Name of the model, for the log. Raises KitError for
-    moments without windows.
+    The fit lets a model find windows that has never been trained on windows. Trained layers do not change. The
+    optimizer is LBFGS in float64, with a line search and at most FIT_STEPS steps. It starts from the values of `score`.
+    Returns: The fitted copy of `score`.
+
+    moments: The known moment of each query of `series`. name: Name of the model, for the log.
+    Raises KitError for moments without windows.
     """
     if blind := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(f"moment {blind} has no windows, but a fit needs known windows; name a split that has them")
@@ -279,6 +286,7 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
     optimizer = torch.optim.LBFGS(numbers, max_iter=FIT_STEPS, line_search_fn="strong_wolfe")
 
     def mean_loss() -> float:
+        """Compute the mean loss of all moments, and its gradients."""
         optimizer.zero_grad()
         total = 0.0
         for part in torch.arange(len(moments)).split(FITTED_TOGETHER):
@@ -304,7 +312,7 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
 
 
 def unreadable_recordings(broken: Mapping[str, str], recordings: Collection[str]) -> str:
-    """Format the number of recordings that cannot be read, and the first of them with its reason.
+    """Format the number of unreadable recordings, and the id of the first with the reason.
 
     broken: Dict from the id of a recording to the reason. recordings: Ids of all recordings.
     """

@@ -26,8 +26,9 @@ KINDS: tuple[Kind, ...] = ("none", "inverted_softmax", "qb_norm", "csls")
 
 
 class RankHubCorrected(RankEntry):
-    """The scores of an earlier entry, corrected for hubs: clips that are near to many queries. The captions of training
-    sources show them. The correction, `none` included, is the one with the highest mAP@10 on a validation source.
+    """Correct the scores of an earlier entry for hubs: clips that have high scores for many queries. The captions of
+    training sources show which clips are hubs. The correction with the highest mAP@10 on a validation source is used,
+    which may be `none`.
 
     Sources and equations: system/ranking/hubs.py.
     """
@@ -46,22 +47,22 @@ class RankHubCorrected(RankEntry):
 
     @property
     def combined_entries(self) -> list[str]:
-        """Names of the rank entries that this entry combines: the one whose scores are corrected."""
+        """List with one name: the rank entry whose scores are corrected."""
         return [self.of]
 
     @property
     def other_sources(self) -> list[str]:
-        """Names of the data sources that the scores depend on, besides the ranked one."""
+        """Names of the data sources that the scores depend on, besides the ranked data source."""
         return [*self.bank, self.validation]
 
     @property
     def how(self) -> str:
-        """Description of the source of the scores, for the plan."""
+        """Text for the plan: how the scores are computed."""
         bank = ", ".join(self.bank)
         return f"by {self.of}, corrected for hubs by captions of {bank}, chosen on {self.validation}"
 
     def candidates(self) -> list[Correction]:
-        """Return the corrections to choose from; `none` first, so that it wins if nothing is better."""
+        """Return the corrections to choose from. `none` is first, so that it is chosen if no correction is better."""
         strengths: dict[Kind, Sequence[float]] = {
             "none": [0.0],
             "inverted_softmax": self.betas,
@@ -71,7 +72,7 @@ class RankHubCorrected(RankEntry):
         return [Correction(kind, float(one)) for kind in KINDS if kind in self.kinds for one in strengths[kind]]
 
     def ranker(self, models: Models) -> Ranker:
-        """Return the ranker that corrects the scores of the entry."""
+        """Return the ranker that corrects the earlier entry's scores, with the best correction on validation data."""
         bank = list(dict.fromkeys(query.text for source in self.bank for query in models.queries(source)))
         queries = [Query(id=str(number), text=text, relevant=None) for number, text in enumerate(bank)]
         candidates = {str(one): one for one in self.candidates()}
@@ -86,7 +87,7 @@ class RankHubCorrected(RankEntry):
         return HubCorrectedRanker(models.live(self.of), queries, candidates[chosen], facts)
 
     def _values(self, models: Models, bank: Sequence[Query]) -> dict[str, float]:
-        """Return mAP@10 on the validation source with each correction, by its description."""
+        """Return a dict from each correction, such as "csls 10", to its mAP@10 on the validation source."""
         queries, inner = models.queries(self.validation), models.live(self.of, self.validation)
         pool = inner.open(Listed(models.ranked_clips(self.validation)))
         require_some(queries, pool)
@@ -108,9 +109,10 @@ class RankHubCorrected(RankEntry):
 
 
 class HubCorrectedRanker(Ranker):
-    """Corrects the scores of another ranker. bank: The queries that show which clips are hubs."""
+    """Corrects the scores of another ranker for hubs."""
 
     def __init__(self, inner: Ranker, bank: Sequence[Query], correction: Correction, facts: Mapping[str, Any]) -> None:
+        """inner: The ranker whose scores are corrected. bank: Queries that show which clips are hubs."""
         self.inner, self.bank, self.correction = inner, bank, correction
         self.facts = {**inner.facts, FACTS: dict(facts)}
         self.origin = f"{inner.origin}, hub correction {correction}"
@@ -118,18 +120,18 @@ class HubCorrectedRanker(Ranker):
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Explanations of the numbers on the search page."""
+        """Dict from each kind of number on the search page, such as `score`, to its explanation."""
         score = f"{self.inner.meanings['score']}, corrected for clips that are near to many captions"
         return {**self.inner.meanings, "score": score}
 
     def open(self, listed: Listed, strict: bool = False) -> Pool:
-        """Prepare clips for ranking, and compare them with the bank."""
+        """Prepare clips for ranking, and compute which clips are hubs."""
         pool = self.inner.open(listed, strict)
         self._hubs_of(pool)
         return pool
 
     def _hubs_of(self, pool: Pool) -> Hubs | None:
-        """Return how near the clips of a pool are to the bank, computed once per pool; None without a correction."""
+        """Return which clips of a pool are hubs; computed once per pool. None without a correction."""
         if self.correction.kind == "none":
             return None
         if self._hubs is None or self._hubs[0] is not pool:
@@ -137,11 +139,11 @@ class HubCorrectedRanker(Ranker):
         return self._hubs[1]
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
-        """Yield blocks of corrected scores."""
+        """Yield the corrected score matrix of all queries and clips, in blocks of rows."""
         return corrected(self.inner.scores(queries, pool), self.correction, self._hubs_of(pool))
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts without any word that the ranker knows."""
+        """Return the texts of `texts` without any word that the ranker knows."""
         return self.inner.unreadable(texts)
 
     def unknown_words(self, text: str) -> list[str]:

@@ -1,8 +1,9 @@
 """Correct scores for hubs.
 
-Corrections of scores for hubs: clips that are near to many queries, and so are found too often.
+A hub is a clip that has high scores for many queries, and so is found too often. A bank of other queries shows which
+clips are hubs.
 
-A bank of other queries shows which clips are hubs. B queries of the bank, Q queries, C clips; scores s(q, c).
+Letters in this file: B queries of the bank, Q queries, C clips, and the score s(q, c) of query q and clip c.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ Kind = Literal["none", "inverted_softmax", "qb_norm", "csls"]
 
 
 class Correction(NamedTuple):
-    """A correction. strength: beta of inverted_softmax and qb_norm, the number of neighbours of csls, 0 for none."""
+    """A correction for hubs. strength: beta of inverted_softmax and qb_norm, neighbours of csls, 0 for none."""
 
     kind: Kind = "none"
     strength: float = 0.0
@@ -27,10 +28,10 @@ class Correction(NamedTuple):
 
 
 class Hubs(NamedTuple):
-    """Facts about the clips of a pool for one correction.
+    """Measures of how much each clip of a pool is a hub, for one correction.
 
-    closeness: (C,) float64, of each clip to the bank; see `corrected`. is_activated: (C,) whether a clip is the
-    best of a query of the bank; None for csls.
+    closeness: (C,) float64, closeness of each clip to the queries of the bank; see `corrected`.
+    is_activated: (C,) whether a clip is the best clip for any query of the bank; None for csls.
     """
 
     closeness: np.ndarray
@@ -38,9 +39,9 @@ class Hubs(NamedTuple):
 
 
 def hubs_of(bank: Iterable[Scores], correction: Correction) -> Hubs:
-    """Find how near the clips are to the bank.
+    """Measure how much each clip is a hub, from its scores with a bank of queries.
 
-    bank: Scores of the bank's queries against the clips, in blocks (n, C); at least one row.
+    bank: Scores of the bank's queries against the clips, in blocks (n, C), with at least one row.
     Raises ValueError for an empty bank.
     """
     if correction.kind == "csls":
@@ -58,7 +59,7 @@ def hubs_of(bank: Iterable[Scores], correction: Correction) -> Hubs:
 
 
 def _mean_of_nearest(bank: Iterable[Scores], count: int) -> np.ndarray:
-    """Return the mean score (C,) of each clip with its nearest queries of the bank, or with all if they are fewer."""
+    """Return the mean score (C,) of each clip with its `count` nearest queries of the bank, or with all queries."""
     nearest: np.ndarray | None = None
     for block in bank:
         rows = block if nearest is None else np.concatenate([nearest, block])
@@ -70,11 +71,11 @@ def _mean_of_nearest(bank: Iterable[Scores], count: int) -> np.ndarray:
 
 
 def corrected(scores: Iterable[Scores], correction: Correction, hubs: Hubs | None) -> Iterator[Scores]:
-    """Yield corrected scores, in the blocks (n, C) float32 of the given ones.
+    """Yield corrected scores (n, C) float32, in the same blocks of rows as `scores`.
 
-    inverted_softmax: s(q, c) - ln(sum_b e^{beta s(b, c)}) / beta. It is ln(p) / beta of the published
-    p = e^{beta s(q, c)} / sum_b e^{beta s(b, c)}, and orders the clips of a query as p does.
-    qb_norm: The same for queries whose best clip is activated; others keep their scores.
+    inverted_softmax: s(q, c) - ln(sum_b e^{beta s(b, c)}) / beta. This equals ln(p) / beta for the published
+    p = e^{beta s(q, c)} / sum_b e^{beta s(b, c)}. It orders the clips of a query as p does.
+    qb_norm: As inverted_softmax for queries whose best clip is activated; the scores of other queries do not change.
 
     csls: 2 s(q, c) - r(q) - r(c). Here r(c) is the mean score of c with its nearest queries of the bank. r(q) is the
     mean score of q with its nearest clips.

@@ -1,9 +1,9 @@
 """Index of large pools.
 
-It finds candidates for the best clips of a query without scoring all clips.
+The index finds candidates for the best clips of a query by approximate scores. Only candidates are scored exactly.
 
 The index stores every value of a vector in 8 bits, a quarter of the memory of float32. It compares a query with every
-vector, so that the candidates do not depend on the distribution of the vectors. Candidates are then scored exactly.
+vector, so that the candidates do not depend on the distribution of the vectors.
 """
 
 import logging
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class VectorIndex:
-    """Vectors of a pool, with 8 bits per value. It is built for every pool, in about a second for a million clips."""
+    """Index of a pool's vectors, with 8 bits per value. Building takes about a second for a million clips."""
 
     def __init__(self, units: torch.Tensor) -> None:
-        """units: (C, D) float32 of length 1 or 0, on the CPU. Raises ImportError if faiss is not installed."""
+        """units: Vectors (C, D) float32 of length 1 or 0, on the CPU. Raises ImportError if faiss is not installed."""
         import faiss
 
         values = units.numpy()
@@ -43,7 +43,7 @@ class VectorIndex:
     def candidates(self, queries: torch.Tensor, count: int) -> np.ndarray:
         """Find, for each query, the clips whose cosines with it are approximately the highest.
 
-        queries: (Q, D) of length 1 or 0. Returns: (Q, at most `count`) indexes of clips.
+        queries: Vectors (Q, D) of length 1 or 0. Returns: Indexes of at most `count` clips per query.
         """
         count = min(count, self._index.ntotal)
         rows: np.ndarray = self._index.search(np.ascontiguousarray(queries.numpy(), np.float32), count)[1]
@@ -51,11 +51,11 @@ class VectorIndex:
 
 
 def index_of(pool: Embeddings) -> VectorIndex | None:
-    """Build the index of a pool; None if the pool is scored without an index.
+    """Build the index of a pool's embeddings; None if the pool is scored without an index.
 
-    pool: Embeddings, as embeddings.prepared returns them.
-    No index is built for up to 50,000 clips, on a GPU, for frames against words, and without faiss. The last two cases
-    are logged.
+    pool: Embeddings of the clips, as embeddings.prepared returns them.
+    No index is built for fewer than MIN_CLIPS clips and on a GPU. None is built for a model that compares frames with
+    words, or without the package faiss; these two cases are logged.
     """
     if pool.size < MIN_CLIPS or pool.values.device.type != "cpu":
         return None

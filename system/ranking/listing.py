@@ -24,7 +24,7 @@ def list_clips(path: Path, split: str | None) -> Listed:
     """List the clips of a manifest (.jsonl), or every audio file of a folder.
 
     split: Split of the manifest; None for all splits.
-    Raises KitError if there is no clip, and DataError as read_manifest does.
+    Raises KitError if there is no clip, and DataError if the manifest cannot be read.
     """
     if not path.is_dir():
         return Listed(of_split(read_manifest(path), split, path))

@@ -1,9 +1,9 @@
 """Find moments by any models.
 
-Find the times at which queries are heard in their recordings, by one trained model or the mean of several.
+Find the times at which queries are heard in their recordings, by one trained model or the mean of several models.
 
-A model of moments scores frames. A model that compares frames with words scores each frame as a clip. For a model of
-whole clips, a window slides over the recording.
+A model of moments scores frames. A model that compares frames with words scores each frame like a clip. A model of
+whole clips scores pieces of the recording, which a sliding window cuts out.
 """
 
 from collections.abc import Container, Sequence
@@ -57,7 +57,7 @@ WAYS: tuple[By, ...] = get_args(By)  # ways to find windows; the first is the de
 
 @dataclass(frozen=True)
 class MomentQueries:
-    """The queries of one split with their moments, and their recordings by id."""
+    """Queries with their moments, and a dict from id to each recording that is searched."""
 
     moments: list[Moment]
     recordings: dict[str, Clip]
@@ -68,7 +68,7 @@ class MomentQueries:
         return [row[moment.clip] for moment in self.moments]
 
     def only(self, ids: Container[str]) -> "MomentQueries":
-        """Return only the moments of recordings whose id is in `ids`."""
+        """Return a copy with only the moments of recordings whose id is in `ids`."""
         recordings = {clip: recording for clip, recording in self.recordings.items() if clip in ids}
         return MomentQueries([moment for moment in self.moments if moment.clip in recordings], recordings)
 
@@ -83,8 +83,8 @@ class Sliding(NamedTuple):
 def read_moment_queries(manifest: Path, path: Path, split: str | None, finds_again: bool = False) -> MomentQueries:
     """Read the moments of the file `path` whose recordings have the split `split` in the manifest.
 
-    split: None for all splits. finds_again: Whether windows that models found are discarded, to be found again.
-    Raises KitError if no moment has the split, if a recording is not in the manifest, and if only some moments have
+    split: None for all splits. finds_again: Whether to discard windows that models found, so that they are found again.
+    Raises KitError if no moment is of the split, if a recording is not in the manifest, or if only some moments have
     known windows.
     """
     clips, moments = {clip.id: clip for clip in read_manifest(manifest)}, read_moments(path)
@@ -98,7 +98,7 @@ def read_moment_queries(manifest: Path, path: Path, split: str | None, finds_aga
         )
     if finds_again:
         if true := next((one for one in queries if one.windows is not None and not one.found_by), None):
-            raise KitError(f"{path}: moment {true.id} has true windows; find those of queries without windows only")
+            raise KitError(f"{path}: moment {true.id} already has true windows; choose moments without true windows")
         unknown = {"windows": None, "found_by": None}
         queries = [moment.model_copy(update=unknown) if moment.found_by else moment for moment in queries]
     if len({moment.windows is None for moment in queries}) > 1:
@@ -122,15 +122,15 @@ def queries_of_captions(manifest: Path, split: str | None) -> MomentQueries:
         for number, text in enumerate(clip.captions, 1)
     ]
     if not moments:
-        raise KitError(f"{manifest}: no recording of the split has a caption; name queries with --moments")
+        raise KitError(f"{manifest}: no recording of the split has a caption; name a file of queries with --moments")
     return MomentQueries(moments, clips)
 
 
 def require_untested(queries: MomentQueries) -> None:
-    """Raise KitError for recordings of a test split, whose windows must not be trained on."""
+    """Raise KitError if a recording is in a test split, since no model may be trained on it."""
     if tested := next((clip for clip in queries.recordings.values() if clip.split in TEST_SPLITS), None):
         raise KitError(
-            f"--as-training: {tested.id} is of the test split {tested.split}, which must not be trained on; "
+            f"--as-training: {tested.id} is in the test split {tested.split}, which must not be trained on; "
             "choose other recordings with --split"
         )
 
@@ -138,10 +138,10 @@ def require_untested(queries: MomentQueries) -> None:
 def training_moments(
     queries: MomentQueries, located: Sequence[Located], least: float, found_by: str
 ) -> tuple[list[Moment], int]:
-    """Return moments to train on, and the number of queries without one.
+    """Return the found windows as moments to train on, and the number of queries without such a window.
 
-    A query has its windows with a score of at least `least`, without those that overlap a better one. found_by: Names
-    of the models, which mark the moments.
+    Each moment has the windows with a score of at least `least`. A window that overlaps a better window is left out.
+    found_by: Names of the models that found the windows, stored in the moments.
     """
     moments = []
     for moment, one in zip(queries.moments, located, strict=True):
@@ -155,15 +155,15 @@ def training_moments(
 
 
 def read_for_fit(manifest: Path, path: Path, split: str, queries: MomentQueries) -> MomentQueries:
-    """Read the known moments to which models are fitted.
+    """Read the moments with known windows to which models are fitted.
 
-    Raises KitError for one of the challenge's test splits, for a split of the ranked recordings, for a blind list, and
-    for all that read_moment_queries refuses.
+    Raises KitError for a test split of the challenge and for a split whose recordings are ranked. Also raises the
+    errors of read_moment_queries.
     """
     if split in TEST_SPLITS:
-        raise KitError(f"--fit {split}: is a test split, to which models must not be fitted; name another split")
+        raise KitError(f"--fit {split} names a test split, to which models must not be fitted; name another split")
     if any(clip.split == split for clip in queries.recordings.values()):
-        raise KitError(f"--fit {split}: is also ranked, which makes the metrics meaningless; rank another with --split")
+        raise KitError(f"--fit {split} is also ranked, so metrics would mean nothing; rank another with --split")
     return read_moment_queries(manifest, path, split)
 
 
@@ -181,20 +181,20 @@ def locate(
 ) -> list[Located]:
     """Find the windows of every query in its recording, best first.
 
-    Several models are combined by the mean of their probabilities.
-    The number of windows per query is the maximum of the edition.
+    The results of several models are combined by the mean of their probabilities.
+    Each query gets as many windows as the edition allows.
 
     Args:
-        fit: Known moments, to which scale, offset and transitions of every model are fitted. None: use the trained
-            values.
-        sliding: The window that slides over recordings for models of whole clips.
-        by: See windows_of; None: `thresholds` for published scores of frames that are not fitted, else `overlap`.
+        fit: Moments with known windows, to which scale, offset and transitions of every model are fitted. None: use
+            the trained values.
+        sliding: Window that slides over recordings, for models of whole clips.
+        by: See windows_of. None: `thresholds` for a model with published scores of frames that is not fitted, else
+            `overlap`.
         allow_unknown: Accept queries without any known word, for which all frames have the same score.
-        threshold: See Decoding; None: that of a model with published scores of frames.
-        heard, mean_edges, round_to: See Decoding; None: as in the first run's first rank entry of moments. 0: Off.
-    Raises: KitError for rankers that are no model, for models that need `fit` and do not get it, for thresholds with
-        several models, and for recordings that cannot be read. Unreadable recordings of `fit` are left out with a
-        warning.
+        threshold: See Decoding. None: the published threshold of a model with published scores of frames.
+        heard, mean_edges, round_to: See Decoding. None: as in the first run's first rank entry of moments. 0: off.
+    Raises: KitError for rankers without a trained model, models that need `fit` but do not get it, options that do not
+        fit together, and recordings that cannot be read. Unreadable recordings of `fit` are left out.
     """
     if threshold is not None and by not in (None, "thresholds"):
         raise KitError(f"--threshold only works with --by thresholds, not with --by {by}; leave one of them out")
@@ -244,10 +244,10 @@ def locate(
 def series_of(
     ranker: ModelRanker, queries: MomentQueries, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
-    """Score the frames of recordings for queries by any model.
+    """Score the frames of recordings for queries, by any kind of model.
 
-    Returns: The moments whose recordings can be read, and the scores of the frames for them.
-    strict: Raise KitError for recordings that cannot be read; if False, leave them out.
+    Returns: The moments whose recordings can be read, and the scores of these recordings' frames.
+    strict: Raise KitError for recordings that cannot be read; if False, leave these recordings out.
     """
     model, recordings = ranker.model, list(queries.recordings.values())
     try:
@@ -284,11 +284,11 @@ def series_of_moments(
 def _score_frames_by_words(
     model: RetrievalModel, recordings: Sequence[Clip], queries: MomentQueries, features: Features
 ) -> FrameSeries:
-    """Score frames by a model that compares frames with words.
+    """Score the frames of recordings by a model that compares frames with words.
 
-    Every frame is scored like a clip of one frame.
-    If the encoder returns one frame per frame of its only expert, the times are those of the expert's frames. Otherwise
-    the frames divide the recording into equal parts.
+    Every frame is scored like a clip that consists of one frame.
+    If the audio encoder has one expert, and returns as many frames as the expert, the expert's times are used.
+    Otherwise the recording is divided into equal parts, one per frame.
     """
     embedded = embed_clips(model, recordings, features)
     if not isinstance(embedded, Ragged):
@@ -313,9 +313,9 @@ def _score_frames_by_words(
 def _score_pieces(
     model: RetrievalModel, recordings: Sequence[Clip], queries: MomentQueries, features: Features, sliding: Sliding
 ) -> FrameSeries:
-    """Score frames by a model of whole clips, on pieces of the recordings.
+    """Score the frames of recordings by a model of whole clips, which scores pieces of the recordings.
 
-    The score of every hop is the score of the piece around it.
+    A frame is one hop long. Its score is the score of the piece around it.
     """
     pieces, of_pieces = pieces_of(recordings, features, sliding.seconds, sliding.hop)
     embedded = embed_clips(model, [piece for each in pieces for piece in each], of_pieces)
@@ -331,9 +331,9 @@ def _scored(
     grids: Sequence[Grid],
     queries: MomentQueries,
 ) -> FrameSeries:
-    """Score the frames of recordings for their queries, from embeddings of the frames.
+    """Score the frames of recordings for their queries, from the embeddings of the frames.
 
-    clips: Embeddings of each recording, whose frames are embedded like separate clips.
+    clips: For each recording, the embeddings of its frames, each embedded like a separate clip.
     """
     captions = embed_texts(model, [moment.text for moment in queries.moments])
     values, edges, of_query = [], [], []
@@ -346,16 +346,16 @@ def _scored(
 
 
 def truth_file(path: Path) -> Path:
-    """Return the path of the truth (queries with true windows) that is stored next to a file of found windows."""
+    """Return the path of the file with the queries' true windows, which is next to the file of found windows."""
     return path.with_suffix(".truth.jsonl")
 
 
 def write_windows(
     path: Path, queries: MomentQueries, located: Sequence[Located], edition: MomentsEdition
 ) -> MomentSummary | None:
-    """Write the windows with their scores (.jsonl), and the queries in their published format (.truth.jsonl).
+    """Write the found windows with scores (.jsonl), and the queries in the published format (.truth.jsonl).
 
-    Returns: The metrics; None for a blind list.
+    Returns: The metrics of the found windows; None for a blind list, whose true windows are secret.
     """
     truth_path = truth_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from system.ranking.base import Models, Pool, RankEntry, Ranker, labels_of
 
 
 class RankByMean(RankEntry):
-    """The mean of the score matrices of earlier entries, which rank the same source, or the same blind set."""
+    """Rank by the mean of the score matrices of earlier entries, which rank the same data source or blind set."""
 
     kind: Literal["mean"]
     of: Annotated[list[str], Field(min_length=2)]  # names of earlier entries
@@ -30,28 +30,29 @@ class RankByMean(RankEntry):
 
     @property
     def combined_entries(self) -> list[str]:
-        """Names of the rank entries that this entry combines."""
+        """Names of the earlier rank entries whose scores are averaged."""
         return self.of
 
     @property
     def how(self) -> str:
-        """Description of the source of the scores, for the plan."""
+        """Text for the plan: how the scores are computed."""
         return f"by the mean of {', '.join(self.of)}"
 
     def ranker(self, models: Models) -> Ranker:
-        """Return the ranker that averages the scores of the entries."""
+        """Return the ranker that averages the scores of the earlier entries."""
         return MeanRanker({name: models.entry(name) for name in self.of})
 
 
 class MeanRanker(Ranker):
-    """The mean of several rankers' scores, with equal weights."""
+    """Ranks by the mean of several rankers' scores, with equal weights."""
 
     def __init__(self, members: Mapping[str, Ranker]) -> None:
+        """members: Dict from the name of each rank entry to its ranker."""
         self.members, self.origin = members, f"mean of {', '.join(members)}"
         self.facts = {"mean of": {name: dict(member.facts) for name, member in members.items()}}
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
-        """Yield the mean of the members' scores, block by block."""
+        """Yield the mean of the rankers' score matrices, in blocks of rows."""
         blocks = {
             name: matrix_from_blocks(labels_of(pool.clips, queries, member.facts), member.scores(queries, pool))
             for name, member in self.members.items()
@@ -59,20 +60,21 @@ class MeanRanker(Ranker):
         yield from blended(blocks)[1]
 
     def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
-        """Return the mean of the members' score matrices; None in processes other than the first."""
+        """Return the mean of the rankers' score matrices; None in processes other than the first."""
         found = {name: member.matrix(queries, pool) for name, member in self.members.items()}
         matrices = {name: matrix for name, matrix in found.items() if matrix is not None}
         return from_first(lambda: blend(matrices))
 
 
 class StoredScores(Ranker):
-    """The scores that an earlier entry wrote for the same queries and clips."""
+    """Returns the scores that an earlier entry has stored for the same queries and clips."""
 
     def __init__(self, path: Path) -> None:
+        """path: File of the stored score matrix."""
         self.path, self.origin, self.facts = path, path.stem, {}
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
-        """Yield the stored scores, block by block."""
+        """Yield the stored score matrix, in blocks of rows."""
         values = read_scores(self.path).values
         yield from (values[rows] for rows in row_blocks(values))
 
@@ -82,7 +84,7 @@ class StoredScores(Ranker):
 
 
 def from_first(make: Callable[[], ScoreMatrix]) -> ScoreMatrix | None:
-    """Call `make` in the first process, and return its result; None in the others."""
+    """Call `make` in the first process only, and return its result; return None in all other processes."""
     made: list[ScoreMatrix] = []
     on_first(lambda: made.append(make()))
     return made[0] if made else None

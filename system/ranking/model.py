@@ -40,19 +40,19 @@ MAX_INDEXED = 1000  # clips of an answer; for more of them, every clip is scored
 
 @dataclass(kw_only=True)
 class ModelPool(Pool):
-    """Clips with their embeddings.
+    """Pool of clips with their embeddings by one model.
 
-    embedded: (C, D), or ragged series of their frames, on the model's device. unit_length: Whether the model compares
-    only the directions of embeddings.
+    embedded: Vectors (C, D), or ragged series of frame embeddings, on the model's device. unit_length: Whether the
+    model's score only depends on the directions of embeddings.
     """
 
     embedded: Embeddings
     unit_length: bool = True
 
     def prepare(self) -> Embeddings:
-        """Prepare the clips' embeddings for scoring, once for all queries.
+        """Scale the clips' embeddings to unit length if the score needs it, once for all queries.
 
-        The prepared embeddings replace the raw ones.
+        The scaled embeddings replace the original embeddings, and are returned.
         """
         with torch.inference_mode():
             self.embedded = prepared(self.embedded) if self.unit_length else self.embedded
@@ -65,27 +65,28 @@ class ModelPool(Pool):
 
 
 class ClipSource(ABC):
-    """Source of the frames of clips. grids: Times of the frames of every expert, by the expert's name."""
+    """Reads or computes the frames of clips. grids: Dict from expert to the times of its frames."""
 
     grids: Mapping[str, Grid]
 
     @abstractmethod
     def open(self, model: RetrievalModel, listed: Listed, strict: bool) -> ModelPool:
-        """Embed the clips that can be read. Raises the errors of Ranker.open."""
+        """Embed the readable clips by the model. Returns: A pool of these clips. Raises the errors of Ranker.open."""
 
     @abstractmethod
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
-        """Return the frames of clips, read or computed."""
+        """Return the experts' frames of clips: stored frames are read, and missing frames are computed."""
 
 
 class KnownFeatures(ClipSource):
-    """Frames that were computed before, such as those of a run's data sources and blind sets."""
+    """Source of frames that were computed before, such as those of a run's data sources and blind sets."""
 
     def __init__(self, features: Features) -> None:
+        """features: Frames of all clips that can be ranked."""
         self._features, self.grids = features, features.grids
 
     def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
-        """Embed the clips that have frames. Raises KitError if no clip has frames."""
+        """Embed the clips that have computed frames. Raises KitError if no clip has frames."""
         clips = [clip for clip in listed.clips if clip.id in self._features.keys]
         if not clips:
             size = counted(len(listed.clips), "clip")
@@ -96,14 +97,14 @@ class KnownFeatures(ClipSource):
         )
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
-        """Return the frames that are already known, whatever `clips` is; they cover `clips`."""
+        """Return all computed frames, which include the frames of `clips`."""
         return self._features
 
 
 class Windows(NamedTuple):
     """Settings for finding windows by a model of moments.
 
-    score: Scale, offset and transitions. by, decoding: See windows_of.
+    score: Score of moments, with its scale, offset and transitions. by, decoding: See windows_of.
     """
 
     score: MomentScore
@@ -111,24 +112,24 @@ class Windows(NamedTuple):
     decoding: Decoding = Decoding()
 
     def above(self, threshold: float) -> "Windows":
-        """Return settings for windows of frames whose probabilities reach one threshold."""
+        """Return a copy of the settings for windows that consist of frames with a probability above `threshold`."""
         return self._replace(by="thresholds", decoding=self.decoding.model_copy(update={"threshold": threshold}))
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Explanations of the numbers of frames and windows on the search page, by the names `frames` and `windows`."""
+        """Dict with explanations of two kinds of numbers on the search page: `frames` and `windows`."""
         windows = {
-            "overlap": "the probability that a moment has an IoU of 0.7 or more with it",
-            "posterior": "the probability that it is exactly one moment",
-            "thresholds": "the mean of its frames minus that of all others",
+            "overlap": "the probability that a moment has an IoU of 0.7 or more with the window",
+            "posterior": "the probability that the window is exactly one moment",
+            "thresholds": "the mean of the window's frames minus the mean of all other frames",
         }
         return {"frames": "the probability that a frame is in a moment", "windows": windows[self.by]}
 
 
 class ModelRanker(Ranker):
-    """Ranks by a model's score of a clip and a query.
+    """Ranks clips by one model, which scores pairs of a clip and a query.
 
-    score: Settings of the score. windows: Settings for finding windows in recordings; None if they are not needed.
+    score: Settings of the score. windows: Settings for finding windows in recordings; None if no windows are needed.
     name: Name of the model's folder.
     """
 
@@ -148,32 +149,32 @@ class ModelRanker(Ranker):
 
     @property
     def meanings(self) -> dict[str, str]:
-        """Explanations of the numbers on the search page: of `score` and, for moments, of `frames` and `windows`."""
+        """Dict with explanations of numbers on the search page: `score` and, for moments, `frames` and `windows`."""
         return {"score": self.score.meaning, **(self.windows.meanings if self.windows else {})}
 
     def open(self, listed: Listed, strict: bool = False) -> ModelPool:
-        """Embed the clips that can be ranked."""
+        """Embed the readable clips. Warns about recordings that are too long to find windows in."""
         pool = self.source.open(self.model, listed, strict)
         if too_long := [clip.path for row, clip in enumerate(pool.clips) if not self._finds_times(pool, row)]:
             some = f"{counted(len(too_long), 'recording')} with more than {MAX_FRAMES:,} frames, first {too_long[0]}"
-            log.warning("no times are found in %s; cut them into pieces for these", some)
+            log.warning("no times are found in %s; cut such recordings into pieces", some)
         return pool
 
     def _finds_times(self, pool: ModelPool, row: int) -> bool:
-        """Return whether a recording is short enough to compare all its windows, or no windows are asked for."""
+        """Return False if windows are needed, but the recording has too many frames to compare all windows."""
         if self.windows is None or self.windows.by == "thresholds" or pool.embedded.lengths is None:
             return True
         return int(pool.embedded.lengths[row]) <= MAX_FRAMES
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
-        """Yield blocks of the model's scores of all queries and clips."""
+        """Yield the model's score matrix of all queries and clips, in blocks of rows."""
         captions = embed_texts_together(self.model, [query.text for query in queries])
         return score_together(self.model, captions, _of_model(pool).prepare())
 
     def best(self, queries: Sequence[Query], pool: Pool, count: int) -> Iterator[list[Hit]]:
-        """Yield the best `count` clips of each query, best first; in a large pool, found by an index.
+        """Yield the best `count` clips of each query, best first. In a large pool, an index finds them.
 
-        A clip that the index does not find is missing; all others have their exact scores.
+        The index may miss a clip. All found clips have exact scores.
         """
         pool = _of_model(pool)
         if count > MAX_INDEXED or pool.index is None:
@@ -190,7 +191,7 @@ class ModelRanker(Ranker):
     def located(self, text: str, pool: Pool, rows: Sequence[int]) -> list[Located | None] | None:
         """Find a query's windows in the recordings at the indexes `rows` of the pool; None without window settings.
 
-        In the list, None stands for a recording that is too long.
+        In the list, a recording that is too long has None instead of windows.
         """
         if self.windows is None:
             return None
@@ -207,7 +208,7 @@ class ModelRanker(Ranker):
         return windows_of(windows.score, series, windows.by, windows.decoding)
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts without any word that the model knows."""
+        """Return the texts of `texts` without any word that the model knows."""
         return self.model.text.unreadable(texts)
 
     def unknown_words(self, text: str) -> list[str]:
@@ -215,15 +216,15 @@ class ModelRanker(Ranker):
         return self.model.text.unknown_words(text)
 
     def forget_queries(self) -> None:
-        """Stop caching queries from now on."""
+        """Stop caching the embeddings of queries from now on."""
         self.model.text.caches_texts = False
 
     def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
-        """Embed texts."""
+        """Embed texts. Returns: (N, D) float32."""
         return vectors(embed_texts(self.model, texts), normalize)
 
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
-        """Return the embeddings of the pool's clips."""
+        """Return the embeddings of the pool's clips: (C, D) float32."""
         return vectors(_of_model(pool).embedded, normalize)
 
 

@@ -12,8 +12,8 @@ from system.ranking.checkpoint import ByOneModel
 
 
 class RankMoments(ByOneModel):
-    """Windows of the queries of a source's moments, found by one checkpoint: the edition's file, with and without
-    scores, and its figures."""
+    """Find windows for the texts of a data source's moments, by one checkpoint. Writes the edition's file, with and
+    without scores, and its metrics."""
 
     kind: Literal["moments"]
     data: str  # source whose moments are searched

@@ -14,7 +14,7 @@ from system.ranking.base import Models, Pool, RankEntry, Ranker
 
 
 class RankByTeachers(RankEntry):
-    """The mean of the cosines of teachers: the target of a stage that is distilled from them."""
+    """Rank by the mean of several teachers' cosines. This is the target of a stage that is distilled from them."""
 
     kind: Literal["teachers"]
     data: str  # source whose captions are the queries for its clips
@@ -26,12 +26,12 @@ class RankByTeachers(RankEntry):
 
     @property
     def teacher_names(self) -> list[str]:
-        """Names of the teachers."""
+        """Names of the teachers whose cosines are averaged."""
         return self.of
 
     @property
     def how(self) -> str:
-        """Description of the source of the scores, for the plan."""
+        """Text for the plan: how the scores are computed."""
         return f"by the mean of the cosines of {', '.join(self.of)}"
 
     def ranker(self, models: Models) -> Ranker:
@@ -40,9 +40,10 @@ class RankByTeachers(RankEntry):
 
 
 class TeachersRanker(Ranker):
-    """Ranker by teachers. It only knows the captions of the ranked clips, and no other query."""
+    """Ranks by the mean of teachers' cosines. Its queries must be captions of the ranked clips."""
 
     def __init__(self, names: Sequence[str], models: Models) -> None:
+        """names: Names of the teachers in the recipe. models: Models and data of the run."""
         self.names, self.models = names, models
         self.origin = f"mean of the cosines of {', '.join(names)}"
         self.facts = {"recipe": models.recipe_name, "teachers": list(names)}

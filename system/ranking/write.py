@@ -65,7 +65,7 @@ def write_ranking(
 
 
 def _pairs(pool: Pool, queries: Sequence[Query], best: np.ndarray, scores: np.ndarray) -> Iterator[Pair]:
-    """Yield the pairs of all queries and their best clips. best: (Q, K) rows in the pool. scores: (Q, K)."""
+    """Yield the pairs of every query and each of its best clips. best: (Q, K) rows in the pool. scores: (Q, K)."""
     for query, rows, values in zip(queries, best.tolist(), scores.tolist(), strict=True):
         for rank, (row, value) in enumerate(zip(rows, values, strict=True), 1):
             clip = pool.clips[row]

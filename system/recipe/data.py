@@ -1,6 +1,6 @@
 """Load the data of a recipe.
 
-Load the data of a recipe: read manifests, build features, and list items.
+Read the manifests of a recipe, compute missing frames, and list the training items.
 """
 
 import logging
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 class Data:
     """The data of a recipe.
 
-    clips: All clips of each source's split, by source, including unreadable ones. features: Frames of the readable
-    clips. augmentations: Those of each stage, for stages that have one. moments: Those of each source, for sources
-    that have a moments file.
+    clips: Dict from data source to all clips of its split, including unreadable clips. features: Frames of the readable
+    clips. augmentations: Dict from stage to its augmentation, for stages with augmentation. moments: Dict from data
+    source to its moments, for sources with a moments file.
     """
 
     clips: dict[str, Sequence[Clip]]
@@ -39,22 +39,25 @@ class Data:
     moments: dict[str, list[Moment]] = field(default_factory=dict)
 
     def texts(self, sources: Iterable[str]) -> set[str]:
-        """Return all captions of sources, and all queries of their moments."""
+        """Return all captions of data sources, and all texts of their moments."""
         captions = {text for source in sources for clip in self.clips[source] for text in clip.captions}
         return captions | {moment.text for source in sources for moment in self.moments.get(source, ())}
 
     def readable_clips(self, source: str) -> list[Clip]:
-        """Return the clips of a data source that have frames."""
+        """Return the clips of a data source whose frames could be computed."""
         return [clip for clip in self.clips[source] if clip.id in self.features.keys]
 
     def items(self, source: str, unit: str) -> list[Item]:
-        """Return the training items of a data source, from its clips that have frames."""
+        """Return the training items of a data source, made from its readable clips.
+
+        unit: Kind of item: pair, clip or moment.
+        """
         if unit == "moment":
             return items_of_moments(self.readable_clips(source), self.moments[source])
         return items_of(self.readable_clips(source), unit)
 
     def sampler(self, name: str, stage: schema.Stage, seed: tuple[int, int]) -> Sampler:
-        """Build the sampler of the batches of the stage `name`. Raises KitError if no batches can be made."""
+        """Build the sampler that draws the batches of the stage `name`. Raises KitError if no batch can be made."""
         sources, train = [self.items(source, stage.unit) for source in stage.train.data], stage.train
         try:
             augment = self.augmentations.get(name)
@@ -66,7 +69,7 @@ class Data:
             raise KitError(f"stage {name}: no batches can be made: {error}") from error
 
     def quick_sha256(self, clip: Clip) -> str:
-        """Return the quick_sha256 of a readable clip's file. It is the key of waveforms that are read from files."""
+        """Return the quick_sha256 (a checksum of parts) of a readable clip's audio file; "" if it is missing."""
         if self.features.waveforms == "files":
             return self.features.keys[clip.id]
         return quick_key(clip.path) if container_of(clip.path).is_file() else ""  # embeddings need no audio
@@ -74,8 +77,8 @@ class Data:
     def shared(self, some: list[str], others: list[str]) -> int:
         """Count the clips of the data sources `others` that are also in the data sources `some`.
 
-        Clips are the same if they have the same audio file, or the same Freesound recording, since data sets have
-        different excerpts of it.
+        Two clips are the same if they have the same audio, or are of the same Freesound recording. Data sets often
+        contain different excerpts of one recording.
         """
         known = [clip for name in some for clip in self.readable_clips(name)]
         contents = {self.features.keys[clip.id] for clip in known}
@@ -89,8 +92,8 @@ class Data:
 def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
     """Read the clips of each data source from its manifest.
 
-    Returns: Dict from data source to the clips of its split. Raises KitError for a split that a manifest does not have,
-    and for an id that two files share.
+    Returns: Dict from data source to the clips of its split. Raises KitError if a manifest does not have the split, or
+    if two files have the same id.
     """
     read = {path: read_manifest(path) for path in {source.manifest: None for source in recipe.data.values()}}
     clips: dict[str, Sequence[Clip]] = {}
@@ -116,10 +119,10 @@ def load_data(
 ) -> Data:
     """Read every data source, and compute the missing frames.
 
-    strict, verify, device, workers: See build_features. waveforms: Source of the waveforms in a run that has begun;
-    None: the recipe's setting.
-    Raises KitError for a source without readable audio. Before any computation, it raises KitError for a source without
-    any existing file, and for augmentation files that do not fit.
+    strict, verify, device, workers: See build_features. waveforms: "bank" or "files", as in a run that has begun; None:
+    the recipe's setting.
+    Raises KitError if no audio of a data source is readable. Missing audio and augmentation files that do not fit the
+    clips are reported before any computation.
     """
     clips: dict[str, Sequence[Clip]] = {name: list(part) for name, part in read_clips(recipe).items()}  # parsed once
     annotated = {name: source for name, source in recipe.data.items() if source.moments}
@@ -153,15 +156,18 @@ def load_data(
         if all(clip.id in features.broken for clip in clips[name]):
             first = features.broken[clips[name][0].id]
             if not is_read:
-                raise KitError(f"data source {name}: none of its clips has an embedding, first {first}")
+                raise KitError(
+                    f"data source {name}: none of its clips has an embedding, first {first}; correct the files"
+                )
             _refuse_source(name, source, clips[name], first)
     return Data(clips, features, augmentations, moments)
 
 
 def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip], known: Container[str]) -> list[Moment]:
-    """Read the moments of a source's clips. known: Ids of all clips of its manifest.
+    """Read the moments of a data source's clips.
 
-    Raises KitError if there is no moment, or if a moment's recording is not in the manifest, in any split.
+    known: Ids of all clips in the source's manifest. Raises KitError if the clips have no moment, or if the recording
+    of a moment is not in the manifest.
     """
     ids, moments = {clip.id for clip in clips}, read_moments(source.moments or "")
     require_recordings(moments, known, source.moments or "", source.manifest)
@@ -175,10 +181,9 @@ def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip], known: 
 
 
 def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]]) -> dict[str, Augmentation]:
-    """Read the augmentation files of each stage that changes its training data at random.
+    """Read the augmentation files of all stages. Returns: Dict from stage to its augmentation.
 
-    clips: Dict from data source to clips. Returns: Dict from stage to its augmentation. Raises KitError for files that
-    do not fit the clips.
+    clips: Dict from data source to its clips. Raises KitError for files that do not fit the clips.
     """
     return {
         name: Augmentation(stage.augment, [clip for source in stage.train.data for clip in clips[source]])
@@ -188,8 +193,8 @@ def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]
 
 
 def _refuse_source(name: str, source: schema.Source, clips: Sequence[Clip], first: str) -> NoReturn:
-    """Raise KitError for a data source without readable audio. first: The first error."""
+    """Raise KitError, since no audio of a data source can be read. first: The first clip's error message."""
     raise KitError(
         f"data source {name}: no audio of its {counted(len(clips), 'clip', ',')} can be read, first {first}; "
-        f"put the files there, or make {source.manifest} again with the right folder"
+        f"put the files at these paths, or make {source.manifest} again with the right folder"
     )

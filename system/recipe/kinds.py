@@ -1,6 +1,7 @@
 """Rules between kinds.
 
-Rules between the kinds of a recipe: losses, teachers, parts of the model, mixing, as each kind declares them.
+Rules that the kinds in a recipe must fit each other: losses, teachers, parts of the model, and mixing. Each kind
+declares what it needs.
 """
 
 from collections.abc import Iterator
@@ -16,20 +17,20 @@ OF_ALL_CLIPS = {"mAP@10", "mAP@16", "recall_sum"}  # metrics of captions against
 
 
 def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Check that the kinds of encoders, losses and so on in a recipe fit each other. Yields keys and error messages.
+    """Check that kinds of settings in a recipe, such as encoders and losses, fit. Yields keys and error messages.
 
     The recipe must have passed the schema.
     """
     for name, entry in recipe.rank.items():
         if isinstance(entry, ByOneModel) and entry.stage is None and (part := recipe.model.unpublished):
-            yield ("rank", name, "stage"), f"null, but model.{part} has layers that must be trained first"
+            yield ("rank", name, "stage"), f"is null, but model.{part} has layers that must be trained; name a stage"
     for name, ranked in recipe.rank_moments.items():
         yield from _check_has_moments(("rank", name, "data"), ranked.data, recipe)
         if ranked.fit is not None:
             yield from _check_has_moments(("rank", name, "fit"), ranked.fit, recipe)
         yield from _check_decoding(("rank", name, "decoding"), ranked.windows, ranked.decoding)
         if not recipe.model.score.finds_moments:
-            hint = "for such a model use python -m system rank RUN --windows"
+            hint = "with this model, find moments with python -m system rank RUN --windows"
             yield (
                 ("rank", name),
                 f"moments need score moments or boundary_moments, not {recipe.model.score.kind}; {hint}",
@@ -40,22 +41,31 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
     for name, stage in recipe.stages.items():
         for i, term in enumerate(stage.losses):
             if term.needs_relevance and recipe.relevance is None:
-                yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
+                yield (
+                    ("stages", name, "losses", i, "relax"),
+                    "needs CIDEr-D, but the recipe has no section `relevance`; add it",
+                )
             for number, teacher in enumerate(term.taught_by):
                 yield from _check_teacher(("stages", name, "losses", i, "teachers", number), teacher, name, recipe)
             if term.learned_temperature and recipe.model.learned_temperature is None:
-                yield ("stages", name, "losses", i, "temperature"), "learned needs model.learned_temperature as start"
+                yield (
+                    ("stages", name, "losses", i, "temperature"),
+                    "is learned, but has no start value; set model.learned_temperature",
+                )
         for key, parts in (("lr_by_part", stage.optimizer.lr_by_part), ("frozen_start", stage.optimizer.frozen_start)):
             yield from _check_model_parts(("stages", name, "optimizer", key), list(parts), recipe.model.trains)
         yield from _check_lora(("stages", name, "lora", "networks"), stage, recipe)
         yield from _check_mix(("stages", name, "augment", "mix"), stage, recipe)
         yield from _check_moments(("stages", name), stage, recipe)
         if stage.grad_cache_chunk is not None and not recipe.model.embeds_in_chunks:
-            yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding need the whole batch; set null"
+            yield (
+                ("stages", name, "grad_cache_chunk"),
+                "the model's batch norms or padding need the whole batch; set it to null",
+            )
 
 
 def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages for losses and metrics of a stage that do not fit its unit, such as `moment`."""
+    """Yield keys and error messages for settings of a stage that do not fit its `unit` (clip, pair or moment)."""
     of_moments = stage.unit == "moment"
     for i, term in enumerate(stage.losses):
         if term.of_moments and not of_moments:
@@ -65,17 +75,23 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
     allowed = schema.OF_WINDOWS | {"loss"} if of_moments else set(get_args(Metric)) - schema.OF_WINDOWS
     for i, metric in enumerate(stage.monitor.metrics):
         if metric not in allowed:
-            yield (*at, "monitor", "metrics", i), f"unit {stage.unit} has no {metric}; metrics: {', '.join(allowed)}"
+            yield (
+                (*at, "monitor", "metrics", i),
+                f"unit {stage.unit} has no metric {metric}; metrics: {', '.join(allowed)}",
+            )
     if stage.monitor.annotations and not OF_ALL_CLIPS & set(stage.monitor.metrics):
-        yield (*at, "monitor", "annotations"), f"no metric here uses it; metrics: {', '.join(sorted(OF_ALL_CLIPS))}"
+        yield (
+            (*at, "monitor", "annotations"),
+            f"is not used by monitor.metrics; leave it out, or add one of {', '.join(sorted(OF_ALL_CLIPS))}",
+        )
     if not (of_moments and schema.OF_WINDOWS & set(stage.monitor.metrics)):
-        reason = "no metric here needs windows" if of_moments else f"unit {stage.unit} finds no windows"
+        reason = "no metric in monitor.metrics needs windows" if of_moments else f"unit {stage.unit} finds no windows"
         for key in ("windows", "decoding"):
             if getattr(stage.monitor, key) is not None:
                 yield (*at, "monitor", key), f"{reason}; leave it out"
     if not of_moments:
         if stage.train.short_moments is not None:
-            yield (*at, "train", "short_moments"), f"unit {stage.unit} trains on no moments; leave it out"
+            yield (*at, "train", "short_moments"), f"only works with unit moment, not {stage.unit}; leave it out"
         return
     if stage.monitor.windows and stage.monitor.decoding:
         yield from _check_decoding((*at, "monitor", "decoding"), stage.monitor.windows, stage.monitor.decoding)
@@ -83,16 +99,16 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
         for i, name in enumerate(names):
             yield from _check_has_moments((*at, part, "data", i), name, recipe)
     if not recipe.model.score.finds_moments:
-        yield (*at, "unit"), f"moments need score moments or boundary_moments, not {recipe.model.score.kind}"
+        yield (*at, "unit"), f"moments need the score moments or boundary_moments, not {recipe.model.score.kind}"
     if stage.augment is not None:
-        yield (*at, "augment"), "changes clips and captions, but not moments; set null"
+        yield (*at, "augment"), "changes clips and captions, but not moments; set it to null"
 
 
 def _check_decoding(at: Keys, by: By, decoding: Decoding) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages of settings that windows by thresholds do not read."""
+    """Yield keys and error messages for settings of decoding that have no effect if windows are found by thresholds."""
     for key in ("heard", "mean_edges") if by == "thresholds" else ():
         if getattr(decoding, key):
-            yield (*at, key), "windows by thresholds do not read it; leave it out"
+            yield (*at, key), "has no effect on windows by thresholds; leave it out"
 
 
 def _check_has_moments(at: Keys, name: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
@@ -102,11 +118,11 @@ def _check_has_moments(at: Keys, name: str, recipe: schema.Recipe) -> Iterator[t
 
 
 def _check_lora(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Yield the key and an error message for an encoder with `lora` that trains no published network."""
+    """Yield the key and an error message for each encoder in `lora.networks` that trains no published network."""
     trained = {"audio": recipe.model.trains.get("network", False), "text": recipe.model.text.trains_published}
     for i, name in enumerate(stage.lora.networks if stage.lora else ()):
         if not trained[name]:
-            yield (*at, i), f"model.{name} trains no published network; leave it out, or choose a trainable one"
+            yield (*at, i), f"model.{name} trains no published network; leave it out, or choose an encoder that does"
 
 
 def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
@@ -129,13 +145,16 @@ def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> It
     elif isinstance(teacher, schema.StageTeacher):
         stages = list(recipe.stages)
         if teacher.stage in stages[stages.index(stage) :]:
-            yield ("teachers", name, "stage"), f"{teacher.stage!r} is not earlier than {stage!r}, which learns from it"
+            yield (
+                ("teachers", name, "stage"),
+                f"{teacher.stage!r} must come before the stage {stage!r}, which learns from it",
+            )
 
 
 def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> Iterator[tuple[Keys, str]]:
-    """Yield the key and an error message for each name that is no part of the model, or a part without training.
+    """Yield the key and an error message for each named part of the model that is missing or not trainable.
 
-    names: The parts that a setting names. trains: Dict from part to whether it has trainable parameters.
+    names: Parts of the model that a setting names. trains: Dict from part to whether it has trainable parameters.
     """
     for name in names:
         if name not in trains:
@@ -147,4 +166,4 @@ def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> I
     if "audio" in names:
         names = [name for name in trains if name != "text" or name in names]
     if at[-1] == "frozen_start" and not any(trains[name] for name in trains.keys() - {"audio", *names}):
-        yield at, "nothing is left to train in the first steps; remove one part"
+        yield at, "all parts are frozen in the first steps, so nothing is trained; remove one part"

@@ -1,6 +1,6 @@
 """Read and check a recipe.
 
-Reading a recipe: YAML text + settings from the command line -> a checked Recipe, or all mistakes together.
+Read a recipe's YAML file, apply settings of the command line, and return a checked Recipe, or report all mistakes.
 """
 
 import difflib
@@ -28,6 +28,7 @@ class RecipeError(KitError):
     """All mistakes of one recipe, one per line: file:line: key: message."""
 
     def __init__(self, problems: list[str]) -> None:
+        """problems: The lines, one per mistake."""
         super().__init__("\n".join(problems))
         self.problems = problems
 
@@ -53,23 +54,26 @@ class Loaded:
     def resolved(self) -> str:
         """Return every setting of the recipe as JSON, including defaults.
 
-        If this JSON is read as a recipe, the result is the same recipe.
+        Reading this JSON as a recipe results in the same recipe.
         """
         return text_of(self.recipe)
 
 
 def text_of(recipe: schema.Recipe) -> str:
-    """Return every setting of a recipe as JSON, without escapes where possible, since YAML has no surrogate pairs."""
+    """Return every setting of a recipe as JSON text that can be read as YAML."""
     return _as_json(recipe.model_dump(mode="json"), 1) + "\n"
 
 
 def as_change(key: str, value: object) -> str:
-    """Return a change of a recipe as the command line has it, KEY=VALUE."""
+    """Format a changed setting as KEY=VALUE, as the option --set expects it."""
     return f"{key}={_as_json(value)}"
 
 
 def _as_json(value: object, indent: int | None = None) -> str:
-    """Return a value as JSON that YAML reads back: YAML folds or forbids some characters, which are escaped."""
+    """Format a value as JSON that can be read as YAML. Characters that YAML changes or forbids are escaped.
+
+    Other characters are not escaped, since YAML has no surrogate pairs.
+    """
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -77,7 +81,7 @@ def _as_json(value: object, indent: int | None = None) -> str:
 def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     """Read a recipe, apply the changes of the command line, and check it.
 
-    A change is such as `stages.finetune.batch_size=64`. Raises RecipeError, which lists all mistakes.
+    changes: Texts such as `stages.finetune.batch_size=64`. Raises RecipeError, which lists all mistakes.
     """
     path = Path(path)
     source, document = read_document(path, "recipe")
@@ -95,7 +99,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
 
 
 def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
-    """Read a YAML file. Returns: Its bytes, and the document.
+    """Read the YAML file of a recipe or a study. Returns: The file's bytes, and the parsed document.
 
     kind: "recipe" or "study", for messages.
     Raises RecipeError if the file is missing or is not YAML, since nothing else can be checked then.
@@ -117,9 +121,9 @@ def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
 
 
 def _report(path: Path, problems: list[Mistake]) -> list[str]:
-    """Format mistakes of a recipe, one line per key, in the order of the file's lines.
+    """Format the mistakes of a recipe as text, one line per key, in the order of the file's lines.
 
-    If a value may have several types, the messages for its key share one line.
+    Several messages about one key share one line.
     """
     by_key: dict[tuple[int, str], list[str]] = {}
     for keys, line, text in problems:
@@ -133,15 +137,15 @@ def _report(path: Path, problems: list[Mistake]) -> list[str]:
 
 
 def _apply(document: Document, changes: list[str]) -> Iterator[Mistake]:
-    """Change the document by settings such as `a.b.0.c=value`. Yields the mistakes in these settings.
+    """Apply changes such as `a.b.0.c=value` to the document. Yields the mistakes in these changes.
 
-    A key that a recipe does not have is refused later, by the schema.
+    A key that does not exist in recipes is refused later, by the schema.
     """
     for change in changes:
         dotted, equals, text = change.partition("=")
         keys: Keys = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
         if not equals or not dotted:
-            yield keys, 0, "write it as key.key=value"
+            yield keys, 0, "is not a setting; write it as key.key=value"
             continue
         at = document.value
         for part in keys[:-1]:
@@ -162,7 +166,7 @@ def _apply(document: Document, changes: list[str]) -> Iterator[Mistake]:
 
 
 def _null_characters(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
-    """Yield the keys of texts that contain a null character."""
+    """Yield the keys and an error message for each text in a document that contains a null character."""
     if isinstance(value, str) and "\0" in value:
         yield keys, "contains a null character, which is not allowed in texts and file names"
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -180,7 +184,7 @@ def _leave_out_nulls(value: Any) -> None:
 
 
 def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]:
-    """Check a parsed YAML document by the schema; return the recipe or None, and the mistakes."""
+    """Check a parsed YAML document by the schema. Returns: The recipe, or None, and all mistakes."""
     try:
         return schema.Recipe.model_validate(value), []
     except ValidationError as error:
@@ -193,9 +197,9 @@ def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]
 
 
 def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
-    """Convert the location that an error of pydantic names to the keys of the document.
+    """Convert the location in a pydantic error to the keys of the document.
 
-    Where a value may have several types, pydantic adds the name of the chosen type; the document does not have it.
+    If a value may have several types, pydantic adds the name of the chosen type, which is no key of the document.
     """
     keys: list[str | int] = []
     fresh = True  # no tag seen yet at this value
@@ -217,7 +221,8 @@ def _message_of(item: Any, value: Any, suggest: bool) -> str:
             return "unknown key"
         candidates = difflib.get_close_matches(str(name), sorted(_all_keys(schema.Recipe)), 1)
         if candidates == [name]:
-            return "not a key of this kind" if len(item["loc"]) > 1 else "not a key here" + other_paths(value, (name,))
+            misplaced = "a recipe does not have this key at the top level" + other_paths(value, (name,))
+            return "settings of this kind do not have this key" if len(item["loc"]) > 1 else misplaced
         return "unknown key" + (f"; did you mean {candidates[0]}?" if candidates else "")
     if kind == "missing":
         return "missing; required in every recipe"

@@ -1,6 +1,6 @@
 """Make the manifests of a recipe.
 
-Make the manifests of a recipe with its commands: if they are missing, and again after more audio has arrived.
+Run the `make` commands of a recipe's data sources, if a manifest is missing or if more audio files have arrived.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 
 
 def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
-    """Make missing manifests with their commands, and make outdated manifests again.
+    """Make missing manifests by the recipe's `make` commands, and make outdated manifests again.
 
-    A manifest is outdated if it was made from other audio files than now exist.
-    again: False keeps every existing manifest, because a run that has begun must not change its manifests.
+    A manifest is outdated if the audio files have changed since it was made. A manifest that was edited is kept.
+    again: Whether to make outdated manifests again. It is False for a run that has begun, whose manifests must not
+    change.
 
     The file MANIFEST.made_by stores the command, the number of audio files, digests of their names and of the manifest,
-    and the folders that the command reads. A manifest that was edited later is kept. If several processes run, one of
-    them makes a manifest and the others wait.
+    and the folders that the command reads. If several processes run, one makes the manifest and all others wait.
 
     Raises KitError for a missing weight file, a missing manifest without a command, a manifest that another command
     made, and a command that fails.
@@ -59,15 +59,15 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
 
 
 def few_clips(source: schema.Source, count: int) -> str:
-    """Describe that a data source has too few of its published clips; "" if it has enough.
+    """Describe how many published clips a data source lacks, and the cure; "" if it has enough clips.
 
-    Too few is below the share FEW of the expected number. count: Number of clips that the source has.
+    Enough is the share FEW of the published number of clips. count: Number of clips that the source has.
     """
     if source.expected is None or count >= FEW * source.expected.clips:
         return ""
     by_run = _note_of(Path(source.manifest)).exists()
     cure = "`run` makes the manifest again" if by_run else f"make {source.manifest} again"
-    return f"{count:,} of {source.expected.clips:,} published clips; get the others, then {cure}"
+    return f"{count:,} of {source.expected.clips:,} published clips; get the missing clips, then {cure}"
 
 
 def input_paths(command: str) -> list[Path]:
@@ -78,7 +78,7 @@ def input_paths(command: str) -> list[Path]:
 
 
 def require_output(command: str, manifest: Path) -> None:
-    """Raise KitError if a `make` command writes another manifest than `manifest`."""
+    """Raise KitError if a `make` command writes a manifest to another path than `manifest`."""
     out = _arguments_of(command).get("out")
     if isinstance(out, Path) and out.suffix == ".jsonl" and absolute(out) != absolute(manifest):
         raise KitError(f"`make` writes {out}, but `manifest` is {manifest}; correct one of them")
@@ -99,8 +99,8 @@ def _arguments_of(command: str) -> dict[str, object]:
 def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
     """Return whether the manifest of a data source must be made, because it is missing or outdated.
 
-    A manifest is outdated if it was made from other audio files than now exist; it then must be made if `again` is
-    true. A manifest that was written or edited by hand is kept.
+    A manifest is outdated if the audio files have changed since it was made. It is then made again if `again` is True.
+    A manifest that was written or edited by hand is kept.
     """
     manifest = Path(source.manifest)
     note = _note_of(manifest)
@@ -119,7 +119,9 @@ def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
     if present_names == names or present < recorded:
         return False
     if sha256_of(manifest) != made:
-        log.warning("%s lacks new audio files, but was edited and is kept; delete it to make it again", manifest)
+        log.warning(
+            "%s does not list new audio files, but is kept, since it was edited; delete it to make it again", manifest
+        )
         return False
     log.info("%s was made from %d audio files, but now %d exist: making it again", manifest, recorded, present)
     return True
@@ -145,14 +147,14 @@ def _make(name: str, command: str, manifest: Path) -> None:
 
 
 def _note_of(manifest: Path) -> Path:
-    """Return the path of the file that records how a manifest was made."""
+    """Return the path of the file MANIFEST.made_by, which records how a manifest was made."""
     return Path(f"{manifest}.made_by")
 
 
 def _audio_files(folders: Sequence[str]) -> tuple[int, str]:
-    """Count the audio files in folders. Returns: Their number, and a digest of their names.
+    """Count the audio files in folders. Returns: The number of files, and a digest of their names.
 
-    Files of features count too.
+    Files of features, such as .npy, count as audio files.
     """
     names = [f"{folder}/{name}" for folder in folders if Path(folder).is_dir() for name in tree_files(Path(folder))]
     audio = [name for name in names if is_audio_name(Path(name).name) or name.endswith(FRAME_SUFFIXES)]

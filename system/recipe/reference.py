@@ -1,6 +1,6 @@
 """Reference of all keys.
 
-Reference of every key of a recipe: type, range, default and meaning, generated from the schema.
+List the type, range, default and meaning of every key of a recipe. The list is generated from the schema.
 """
 
 import ast
@@ -29,8 +29,9 @@ class Key(NamedTuple):
 
 
 class Section(NamedTuple):
-    """The keys of one kind of settings. path: Such as stages.NAME.losses.N, where NAME is any name and N a position.
-    kind: None if there is only one kind."""
+    """Section of the reference: the keys of one class of settings. path: Dotted path of the settings, such as
+    stages.NAME.losses.N, where NAME is any name and N a position in a list. kind: Value of the key `kind`; None for
+    settings without this key."""
 
     path: str
     kind: str | None
@@ -40,7 +41,7 @@ class Section(NamedTuple):
 
 @cache
 def sections() -> list[Section]:
-    """Return the sections of all keys of a recipe, in the order of the document."""
+    """Return the sections of the reference, which contain all keys of a recipe, in the order of a recipe."""
     schema = Recipe.model_json_schema()
     return list(dict.fromkeys(_sections(schema, schema["$defs"], "")))
 
@@ -48,9 +49,8 @@ def sections() -> list[Section]:
 def at_path(found: list[Section], dotted: str) -> list[Section]:
     """Return the sections of the reference whose path is `dotted`, such as `stages.optimizer`, or begins with it.
 
-    If `dotted` is the path of a single key, the section of this key is returned with only this key.
-    Names and positions in a recipe may be given or left out: `stages.optimizer`, `stages.finetune.optimizer`,
-    `stages.train.losses.0`.
+    If `dotted` is the path of a single key, its section is returned with only this key.
+    `dotted` may contain names and positions, as in `stages.finetune.optimizer` and `stages.train.losses.0`, or not.
     """
     given = tuple(part for part in dotted.split(".") if part)
     return _at(found, lambda _: _plain(dotted)) or _at(
@@ -59,9 +59,9 @@ def at_path(found: list[Section], dotted: str) -> list[Section]:
 
 
 def _at(found: list[Section], path_for: Callable[[Section], tuple[str, ...]]) -> list[Section]:
-    """Return the sections of `found` whose path begins with the requested path.
+    """Return the sections of `found` whose path begins with the path that a user requested.
 
-    path_for: Function that returns the requested path for a section, without names and positions.
+    path_for: Function from a section to the requested path, without names and positions.
     """
     inside = [section for section in found if _plain(section.path)[: len(path_for(section))] == path_for(section)]
     holders = [
@@ -76,8 +76,8 @@ def _at(found: list[Section], path_for: Callable[[Section], tuple[str, ...]]) ->
 def _without_names(path: str, given: tuple[str, ...], found: list[Section]) -> tuple[str, ...]:
     """Remove names and positions, such as `finetune` and `0`, from the path `given` that a user typed.
 
-    Names and positions are the parts at which `path`, the path of a section, has NAME or N.
-    A last name that is similar to a key of the section is kept: it is more likely a misspelt key.
+    A part of `given` is a name or a position if the section's path `path` has NAME or N in its place.
+    The last part of `given` is kept if it is similar to a key of the section, since it is probably a misspelt key.
     """
     remaining, plain, parts = list(given), list[str](), path.split(".")
     for i, part in enumerate(parts, start=1):
@@ -93,7 +93,7 @@ def _without_names(path: str, given: tuple[str, ...], found: list[Section]) -> t
 
 
 def paths(found: list[Section]) -> list[str]:
-    """Return the dotted path of every key in the sections `found`, without names of the user and positions in lists."""
+    """Return the dotted paths of all keys in the sections `found`, without the placeholders NAME and N."""
     plain = [(".".join(_plain(section.path)), section) for section in found]
     keys = [f"{path}.{key.name}".lstrip(".") for path, section in plain for key in section.keys]
     return list(dict.fromkeys([*(path for path, _ in plain if path), *keys]))
@@ -105,7 +105,7 @@ def _plain(path: str) -> tuple[str, ...]:
 
 
 def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
-    """Yield the section of the settings class with the schema `node`, and those of settings classes inside."""
+    """Yield the section of a settings class, given as JSON schema `node`, and sections of all classes nested in it."""
     properties = node["properties"]
     kinds = _words(properties["kind"]) if "kind" in properties else None
     meanings = _meanings(_classes()[node["title"]])
@@ -125,7 +125,7 @@ def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
 
 
 def _below(node: Node, defs: Node, path: str) -> Iterator[Section]:
-    """Yield a section for each settings class that the value at `path` may have, and for classes inside these.
+    """Yield a section for each settings class that the value at `path` may have, and for classes nested in it.
 
     node: JSON schema of the value.
     """
@@ -163,13 +163,13 @@ def _values(node: Node, defs: Node) -> str:
 
 
 def _kind(node: Node, defs: Node) -> str | None:
-    """Return the allowed value of the key `kind` in a settings class; None for a class without this key."""
+    """Return the value of the key `kind` that a settings class requires; None for a class without this key."""
     properties = defs[node["$ref"].rpartition("/")[2]]["properties"] if "$ref" in node else {}
     return _words(properties["kind"]) if "kind" in properties else None
 
 
 def _words(node: Node) -> str:
-    """Return the allowed values in a JSON schema `node`, separated by commas."""
+    """Return the values that a JSON schema `node` lists, separated by commas."""
     return ", ".join(map(str, node.get("enum", [node.get("const")])))
 
 
@@ -186,7 +186,7 @@ def _yaml(value: Any) -> str:
 
 @cache
 def _classes() -> dict[str, type[Strict]]:
-    """Return a dict of all classes of settings, from name to class."""
+    """Return a dict from the name of each settings class to the class."""
     found = [Strict]
     for kind in found:
         found += kind.__subclasses__()
@@ -216,5 +216,5 @@ def _meanings(kind: type[Strict]) -> dict[str, str]:
 
 
 def _on_one_line(text: str) -> str:
-    """Replace line breaks and repeated blanks by single blanks."""
+    """Replace line breaks and repeated spaces by single spaces."""
     return re.sub(r"\s+", " ", text).strip()

@@ -1,6 +1,6 @@
 """Rules between keys.
 
-Rules between the keys of a recipe: names must refer to existing entries, and settings must fit together.
+Check that the names in a recipe refer to existing entries, such as stages, and that settings fit each other.
 """
 
 import itertools
@@ -16,7 +16,7 @@ RUN_FOLDERS = {"scores", "submission", "figures"}  # a run has these folders, an
 
 
 def child(value: Any, key: str | int) -> Any:
-    """Return value[key] of a dict or list; None if it is missing, or if `value` is neither."""
+    """Return value[key] of a dict or list; None if the key is missing, or if `value` is no dict or list."""
     if isinstance(value, dict):
         return value.get(key)
     if isinstance(value, list) and isinstance(key, int) and key < len(value):
@@ -25,21 +25,20 @@ def child(value: Any, key: str | int) -> Any:
 
 
 def _items(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the entries of the mapping `value` that are mappings too; nothing if `value` is no mapping."""
+    """Yield the keys and values of the dict `value` whose values are dicts too; nothing if `value` is no dict."""
     if isinstance(value, dict):
         yield from ((key, item) for key, item in value.items() if isinstance(item, dict))
 
 
 def _names(value: Any) -> list[tuple[int, str]]:
-    """Return the texts in a list with their positions; an empty list if `value` is no list."""
+    """Return the position and the text of each item of `value` that is a text; an empty list if `value` is no list."""
     return [(i, name) for i, name in enumerate(value) if isinstance(name, str)] if isinstance(value, list) else []
 
 
 def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
-    """Check that names in a recipe exist and that its settings fit. Yields keys and error messages.
+    """Check that the names in a recipe exist, and that its settings fit each other. Yields keys and error messages.
 
-    value: The document before it is checked by the schema, so that these mistakes are reported together with the
-    schema's mistakes.
+    value: The recipe's document, not yet checked by the schema. All mistakes can thus be reported together.
     """
     data = dict(_items(child(value, "data")))
     for name, source in data.items():
@@ -47,7 +46,7 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
             yield ("data", name, "make"), "must begin with: python -m data_tools"
     stages = dict(_items(child(value, "stages")))
     for name in RUN_FOLDERS & stages.keys():
-        yield ("stages", name), f"{name} is already the name of another folder of a run; give the stage another name"
+        yield ("stages", name), f"{name} is the name of another folder in every run; give the stage another name"
     for position, (name, stage) in enumerate(stages.items()):
         yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
     yield from _check_relevance(child(value, "relevance"), data)
@@ -75,7 +74,7 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages for mistakes in the corpus and the percentiles of the setting `relevance`."""
+    """Yield keys and error messages for mistakes in the section `relevance`: its corpus and its percentiles."""
     yield from _check_sources(("relevance", "corpus"), child(relevance, "corpus"), data, "count another split")
     curve = child(relevance, "relax")
     points = [(child(p, "percentile"), child(p, "factor")) for p in (curve if isinstance(curve, list) else [])]
@@ -83,7 +82,7 @@ def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Key
         if all(isinstance(n, int | float) for n in (*before, *point)) and not (
             before[0] < point[0] and before[1] >= point[1]
         ):
-            yield ("relevance", "relax", i), "percentiles must rise, factors must not rise"
+            yield ("relevance", "relax", i), "each percentile must be higher, and no factor higher, than the one before"
 
 
 def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
@@ -96,7 +95,7 @@ def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages if a mean names entries not ranked before it, or of several sources."""
+    """Yield keys and error messages if a mean names missing or later entries, or entries of different sources."""
     ranked = {
         name: [entry.get(key) for key in ("data", "audio", "queries")]
         for name, entry in earlier.items()
@@ -105,32 +104,41 @@ def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator
     for i, name in _names(of):
         if name not in ranked:
             ranked_names = ", ".join(ranked) or "none"
-            yield (*at, i), f"no earlier entry {name!r} that ranks clips itself; earlier: {ranked_names}"
+            yield (*at, i), f"{name!r} is no earlier entry that a mean can use; earlier: {ranked_names}"
     yield from _check_once(at, of)
     if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
         yield at, "the entries rank different sources; a mean needs one source"
 
 
 def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages for a correction of hubs that uses tested captions, or names missing entries."""
+    """Yield keys and error messages for a hub correction that uses ranked captions, or names a missing entry."""
     inner = earlier.get(str(ranked.get("of")))
     if not isinstance(inner, dict) or inner.get("kind") not in ("checkpoint", "blind"):
         names = [name for name, one in earlier.items() if one.get("kind") in ("checkpoint", "blind")]
-        yield (*at, "of"), f"no earlier entry by one model; earlier: {', '.join(names) or 'none'}"
+        yield (
+            (*at, "of"),
+            f"must be an earlier entry of kind checkpoint or blind; earlier: {', '.join(names) or 'none'}",
+        )
         return
     yield from _check_sources((*at, "bank"), ranked.get("bank"), data, "take the captions of a training split")
     yield from _check_sources((*at, "validation"), [ranked.get("validation")], data, "choose on a validation split")
     for key, named in (("bank", _names(ranked.get("bank"))), ("validation", [(0, ranked.get("validation"))])):
         for _, name in named:
             if key == "bank" and name == ranked.get("validation"):
-                yield (*at, key), f"{name!r} is also the source of validation; take the captions of a training split"
+                yield (
+                    (*at, key),
+                    f"{name!r} also chooses the correction (validation); take the captions of a training split",
+                )
             is_choice = key == "validation" and child(data.get(name), "split") == "validation"
             if name == inner.get("data") and not is_choice:  # scores of validation are needed for a blend's weights
-                yield (*at, key), f"{name!r} is the source that is ranked; the correction must not see its captions"
+                yield (
+                    (*at, key),
+                    f"{name!r} is also ranked, so the correction must not use its captions; name another source",
+                )
 
 
 def _check_untrained(at: Keys, source: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield the key and an error message if a stage trains on the source that chooses a correction."""
+    """Yield the key and an error message if a stage trains on the data source `source`, which chooses a correction."""
     for name, stage in stages.items():
         if source in [one for _, one in _names(child(child(stage, "train"), "data"))]:
             yield at, f"stage {name} trains on {source!r}; choose on a validation split"
@@ -153,15 +161,15 @@ def _is_made_by_tools(command: str) -> bool:
 
 
 def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield the key and an error message if there is no data source called `name`."""
+    """Yield the key and an error message if the recipe has no data source called `name`."""
     if isinstance(name, str) and name not in data:
         yield at, f"no data source {name!r}; sources: {', '.join(data) or 'none'}"
 
 
 def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages if data sources that a setting names are missing, repeated or test splits.
+    """Yield keys and error messages if a setting names data sources that are missing, repeated or test splits.
 
-    hint: Cure for a test split; None if a test split is allowed.
+    hint: How to avoid the test split, for the message; None if a test split is allowed.
     """
     yield from _check_once(at, names)
     for i, name in _names(names):
@@ -178,16 +186,16 @@ def _check_stage(
     train, monitor = stage.get("train"), stage.get("monitor")
     yield from _check_sources((*at, "train", "data"), child(train, "data"), data, "train on another split")
     acknowledged = child(monitor, "test_split") == "acknowledged"
-    hint = None if acknowledged else "or set `test_split: acknowledged` next to it"
+    hint = None if acknowledged else "validate on another split, or set monitor.test_split to acknowledged"
     yield from _check_sources((*at, "monitor", "data"), child(monitor, "data"), data, hint)
     unit, captions = stage.get("unit"), stage.get("captions_per_clip")
     if unit == "clip" and captions is None:
-        yield (*at, "captions_per_clip"), "missing; unit clip needs it: set a number, or all"
+        yield (*at, "captions_per_clip"), "missing, but unit clip needs it; set a number, or all"
     if unit in ("pair", "moment") and captions is not None:
-        yield (*at, "captions_per_clip"), f"a batch of {unit}s has one caption per {unit}; remove the key"
+        yield (*at, "captions_per_clip"), f"only works with unit clip, since a {unit} has one caption; remove the key"
     at_once, batch_size = stage.get("grad_cache_chunk"), stage.get("batch_size")
     if isinstance(at_once, int) and isinstance(batch_size, int) and at_once >= batch_size:
-        yield (*at, "grad_cache_chunk"), f"must be less than batch_size, {batch_size}, or null"
+        yield (*at, "grad_cache_chunk"), f"must be less than batch_size, which is {batch_size}, or null"
     monitored = child(monitor, "metrics")
     for part in ("schedule", "stop"):
         metric = child(stage.get(part), "metric")
@@ -210,4 +218,4 @@ def _check_checkpoint(at: Keys, stage: Any, checkpoint: Any, stages: dict[str, A
         return
     metrics = child(child(stages[stage], "monitor"), "metrics")
     if isinstance(metrics, list) and isinstance(checkpoint, str) and checkpoint not in ["last", *metrics]:
-        yield (*at, "checkpoint"), f"stage {stage!r} does not monitor {checkpoint!r}"
+        yield (*at, "checkpoint"), f"stage {stage!r} does not monitor {checkpoint!r}; add it to monitor.metrics"

@@ -1,10 +1,10 @@
 """Schema of a recipe.
 
-Schema of a recipe: strict models of its YAML, which refuse unknown keys. Nothing here imports torch.
+Classes of settings for all sections of a recipe, which refuse unknown keys. This file never imports torch.
 
-Sections of the document: `data` names manifests. `model` defines how clips and captions are embedded and scored (see
-system/models). `stages` train it in order; each gives its initial weights, data, batches, rates, end and monitoring.
-`rank` writes score matrices and ranked lists with the trained model. A stage inherits nothing from another one.
+Sections of a recipe: `data` names manifests. `model` defines how clips and captions are embedded and scored (see
+system/models). `stages` train the model in order. A stage sets its own initial weights, data, batches, learning rates,
+end and monitoring; it inherits no settings. `rank` writes score matrices and ranked lists with the trained model.
 """
 
 from pathlib import Path
@@ -58,8 +58,8 @@ class FromStage(Strict):
 
 
 class FromModel(Strict):
-    """A trained model with the same layers, for example the initial weights of a student in distillation. A model that
-    was trained on clips of this recipe's rank entries is refused."""
+    """Initial weights from a trained model with the same layers. A model that was trained on clips that this recipe
+    ranks is refused."""
 
     kind: Literal["model"]
     folder: str  # of a finished run, or of an exported model
@@ -77,7 +77,7 @@ class StageTeacher(Strict):
 
 
 class ModelTeacher(Strict):
-    """A finished run or an exported model. A model that was trained on clips of this recipe's rank entries is
+    """Teacher from a finished run or an exported model. A model that was trained on clips that this recipe ranks is
     refused."""
 
     kind: Literal["model"]
@@ -88,9 +88,10 @@ class ModelTeacher(Strict):
 
 
 class EmbeddingsTeacher(Strict):
-    """Any other model, given by its embeddings of all clips and captions for training, validation and ranking. The file
-    has the format of `python -m system embeddings`: arrays `kind` (clip or caption), `id` (the clip's id; for captions
-    followed by # and the caption's number from 1) and `embedding`, one row each. Its training clips are unknown."""
+    """Teacher given by a file with its embeddings of all clips and captions for training, validation and ranking. The
+    file has the format of `python -m system embeddings`, with three arrays: `kind` (clip or caption), `id`, and
+    `embedding`. The id of a caption is the clip's id, #, and the caption's number from 1. The clips that such a teacher
+    was trained on are unknown."""
 
     kind: Literal["embeddings"]
     file: str  # .npz or .parquet
@@ -98,7 +99,7 @@ class EmbeddingsTeacher(Strict):
 
 
 def outside(teacher: StageTeacher | ModelTeacher | EmbeddingsTeacher) -> Path | None:
-    """Return the path of a teacher that is not a stage of the run; None for a stage of the run."""
+    """Return the folder or file of a teacher; None for a teacher that is a stage of the same run."""
     if isinstance(teacher, StageTeacher):
         return None
     return Path(teacher.folder if isinstance(teacher, ModelTeacher) else teacher.file)
@@ -129,10 +130,11 @@ Rate = Annotated[float, Field(gt=0, le=1)]
 
 
 class AdamW(Strict):
-    """Parts: `audio`, `text`, and the parts of the audio encoder that `check` lists, such as `network` and `mlp`.
+    """Optimizer AdamW. Parts of the model are `audio`, `text`, and the parts of the audio encoder that `check` lists,
+    such as `network` and `mlp`.
 
-    The schedule multiplies every rate; parameters in no named part have `lr`. A part that is frozen at the start is not
-    trained in these steps of the stage: no update, no weight decay, no dropout, and batch norms keep their statistics.
+    The schedule multiplies every learning rate. Parameters outside the parts of `lr_by_part` have the rate `lr`. While
+    a part is frozen, it has no update, no weight decay and no dropout, and its batch norms keep their statistics.
     """
 
     kind: Literal["adamw"]
@@ -143,17 +145,17 @@ class AdamW(Strict):
 
 
 class Schedule(Strict):
-    """Factor on the learning rate: rises linearly over `warmup_steps`, then stays at 1 (constant), or falls along half
-    a cosine to 0 (cosine)."""
+    """The learning rate is multiplied by a factor that rises linearly to 1 over `warmup_steps`. Then the factor stays
+    at 1 (constant), or falls along half a cosine to 0 (cosine)."""
 
     kind: Literal["constant", "cosine"]
     warmup_steps: int = Field(ge=0, le=1_000_000_000)  # steps while the rate rises from zero
 
 
 class EpochSchedule(Strict):
-    """The learning rate rises linearly from `start_lr` over `warmup_epochs`, then falls to `floor_lr`, which it reaches
-    after `until_epoch` epochs and keeps. It changes at every step.
-    Parts with their own rate also start at `start_lr` and end at `floor_lr`.
+    """The learning rate rises linearly from `start_lr` over `warmup_epochs`. Then it falls until `until_epoch`, and
+    stays at `floor_lr`. It changes at every step. The rates in `lr_by_part` also start at `start_lr` and end at
+    `floor_lr`.
 
     Source: the DCASE 2025 baseline (start and floor 1e-7, until 16) and SALSA (2024; start 0, floor 1e-7, until 15).
     """
@@ -168,7 +170,7 @@ class EpochSchedule(Strict):
     @field_validator("until_epoch")
     @classmethod
     def _falls(cls, until: float, info: ValidationInfo) -> float:
-        """Raise an error unless the learning rate falls after the warm-up."""
+        """Raise an error unless `until_epoch` is more than `warmup_epochs`, so that the learning rate can fall."""
         if until <= info.data.get("warmup_epochs", 0):
             raise ValueError("must be more than warmup_epochs, so that the learning rate can fall")
         return until
@@ -184,8 +186,8 @@ class StepDecay(Strict):
 
 class Plateau(Strict):
     """The learning rate is multiplied by `factor` after a monitored metric has not improved on its best value for more
-    than `patience` epochs; then the count starts again. The rate never falls below `min_lr` (rates of parts: never
-    below the same share of theirs).
+    than `patience` epochs. Then the count of epochs starts again. `lr` never falls below `min_lr`; the rates in
+    `lr_by_part` never fall below the same share of their start values.
 
     An improvement is a difference of more than `threshold`. Source: torch's ReduceLROnPlateau, threshold_mode "abs".
     """
@@ -207,8 +209,9 @@ class EarlyStopping(Strict):
 
 
 class StdPlateau(Strict):
-    """The stage ends once the standard deviation of a metric's last `epochs` values is at most `deviation`, not before
-    `at_least` epochs. Source: Ray Tune's TrialPlateauStopper, which the public code of both CRNN systems uses."""
+    """The stage ends once the standard deviation of a metric's last `epochs` values is at most `deviation`, but never
+    before `at_least` epochs. Source: Ray Tune's TrialPlateauStopper, which the public code of both CRNN systems uses.
+    """
 
     kind: Literal["std_plateau"]
     metric: Metric  # a monitored metric
@@ -262,10 +265,10 @@ class Recipe(Strict):
 
     @property
     def data_files(self) -> dict[str, Path]:
-        """Dict of the paths of the manifest and the moments file of each data source, and of files of embeddings.
+        """Dict of the paths of all data files: manifests, moments files, and files of embeddings.
 
-        The manifest of a source NAME has the key NAME, its moments file the key NAME.moments. Files of embeddings have
-        keys such as model.text.files.0.
+        The key of a manifest is the name of its data source, such as NAME. The key of its moments file is NAME.moments.
+        Keys of embedding files are such as model.text.files.0.
         """
         manifests = {name: Path(source.manifest) for name, source in self.data.items()}
         moments = {f"{name}.moments": Path(source.moments) for name, source in self.data.items() if source.moments}
@@ -278,13 +281,13 @@ class Recipe(Strict):
 
     @property
     def learned(self) -> dict[str, float]:
-        """Start values of the parameters of losses that are trained with the model; the first stage's count."""
+        """Dict from each trained parameter of a loss to its start value, which the first stage with it determines."""
         terms = [term for stage in reversed(self.stages.values()) for term in reversed(stage.losses)]
         return {name: value for term in terms for name, value in term.learned.items()}
 
     @property
     def scored(self) -> dict[str, RankEntry]:
-        """Rank entries that have metrics: entries of data sources, not of blind sets."""
+        """Dict of the rank entries that rank clips of data sources, and so have metrics, unlike blind sets."""
         return {
             name: entry
             for name, entry in self.rank.items()
@@ -293,17 +296,17 @@ class Recipe(Strict):
 
     @property
     def rank_moments(self) -> dict[str, RankMoments]:
-        """Rank entries that find windows of moments."""
+        """Dict of the rank entries of kind `moments`, which find windows in long recordings."""
         return {name: entry for name, entry in self.rank.items() if isinstance(entry, RankMoments)}
 
     def ranked(self, name: str) -> RankEntry:
-        """Return the rank entry `name`; if it is a mean, the first entry that the mean combines."""
+        """Return the rank entry `name`; for an entry that combines others, such as a mean, the first combined entry."""
         entry = self.rank[name]
         return self.ranked(entry.combined_entries[0]) if entry.combined_entries else entry
 
     def ranked_source(self, name: str) -> str:
         """Return the data source that a rank entry ranks; for a mean, the source of the entries that it combines.
 
-        The entry must be one that has metrics.
+        The entry must not rank a blind set.
         """
         return self.ranked(name).data

@@ -1,6 +1,6 @@
 """Suggestions for unknown keys.
 
-Suggestions for a key that a recipe does not have at the given place.
+Suggest existing keys if a recipe has an unknown or misplaced key.
 """
 
 import difflib
@@ -17,8 +17,8 @@ MAX_PATHS = 3  # suggestions in a message
 def unknown_path(document: Any, keys: Keys) -> str:
     """Format the error message for a key that a recipe does not have, with a suggestion.
 
-    The suggestion is the most similar path; without one, it lists the keys of the deepest section of the path that
-    exists.
+    The suggestion is the most similar path of the recipe. If no path is similar, the message lists the keys of the
+    deepest existing section of the path.
 
     >>> unknown_path({"stages": {"train": {"epochs": 3}}}, ("stages", "trian", "epochs"))
     'the recipe has no such key; did you mean stages.train.epochs?'
@@ -40,9 +40,9 @@ def unknown_path(document: Any, keys: Keys) -> str:
 
 
 def other_paths(document: Any, keys: Keys) -> str:
-    """Suggest other paths for a misplaced key, as the end of an error message.
+    """Suggest the right path of a misplaced key, as the end of an error message.
 
-    These are the paths at which the document has a key of the same name; "" if none or more than MAX_PATHS exist.
+    Suggested are all paths of the document with a key of the same name; "" if no path exists, or more than MAX_PATHS.
 
     >>> other_paths({"epochs": 5, "stages": {"train": {"epochs": 3}}}, ("epochs",))
     '; did you mean stages.train.epochs?'
@@ -52,7 +52,7 @@ def other_paths(document: Any, keys: Keys) -> str:
 
 
 def _paths(value: Any, keys: Keys = ()) -> Iterator[Keys]:
-    """Yield the keys of all values of a document."""
+    """Yield the path of every value in a document, as a tuple of keys."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         yield (*keys, key)
@@ -60,12 +60,12 @@ def _paths(value: Any, keys: Keys = ()) -> Iterator[Keys]:
 
 
 def _value_at(value: Any, key: str | int) -> Any:
-    """Return the value at a key of a mapping or a list; None if it is missing."""
+    """Return value[key] of a dict or list; None if the key is missing."""
     if isinstance(value, dict):
         return value.get(key)
     return value[key] if isinstance(value, list) and isinstance(key, int) and key < len(value) else None
 
 
 def _dotted(keys: Keys) -> str:
-    """Join keys by dots."""
+    """Join keys by dots, such as stages.train.epochs."""
     return ".".join(map(str, keys))

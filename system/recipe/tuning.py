@@ -11,9 +11,9 @@ from data_tools.documents.strict import Positive, Strict
 
 
 class Lora(Strict):
-    """Low-rank adapters: the linear layers of published networks are frozen, and for each of them two thin matrices are
-    trained, whose product times alpha / rank is added to it. Other layers of these networks are frozen, too. Needs the
-    package peft. Checkpoints have the sums, so that they are used and exported like those of other stages.
+    """Low-rank adapters. All layers of the published networks are frozen. For each adapted linear layer, two thin
+    matrices are trained, and their product times alpha / rank is added to the layer's weights. Needs the package peft.
+    Checkpoints contain the sums, so that they are used and exported like the checkpoints of other stages.
 
     Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2022), which adapts the layers of queries
     and values.

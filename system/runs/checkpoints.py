@@ -1,12 +1,12 @@
 """Checkpoints of a stage.
 
-Checkpoints of a stage: the last one, which training resumes from, and the best few by each monitored metric.
+Checkpoints of a stage: the last state, to resume training, and the best epochs by each monitored metric.
 
-last.pt            model, optimizer, position, table of the best (loads with weights_only=True); a zip archive, whose
-                   own checksums are verified at reading
+last.pt            state of training: model, optimizer, step, table of the best epochs (loads with weights_only=True).
+                   It is a zip archive, whose own checksums are verified when it is read.
 e0012.safetensors  weights after epoch 12
-checkpoints.json   the table of the best, for people
-done.json          exists once the stage is finished: the table of the best, and the checksums of the stage's files
+checkpoints.json   table of the best epochs, for people
+done.json          exists once the stage is finished: table of the best epochs, and checksums of the stage's files
 """
 
 import hashlib
@@ -43,7 +43,7 @@ BestEpochs = dict[str, list[list[float]]]
 
 
 def _value_and_epoch(pair: list[float]) -> list[float]:
-    """Raise an error unless a pair has a finite value and the number of an epoch."""
+    """Raise an error unless `pair` consists of a finite value of a metric and the number of an epoch."""
     if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[1] < 1 or pair[1] != int(pair[1]):
         raise ValueError("each best epoch must be a pair: a finite metric and an epoch number from 1")
     return pair
@@ -62,10 +62,10 @@ class Done(BaseModel):
 
 
 def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) -> BestEpochs:
-    """Return the table of the best epochs after one more epoch: for each metric, the `keep` best values and epochs.
+    """Add an epoch to the table of the best epochs. Returns: For each metric, the `keep` best values and epochs.
 
-    values: The epoch's value of each metric. If values are equal, the earlier epoch is first. Values that are not
-    finite are never added.
+    values: Dict from metric to its value in this epoch. If two values are equal, the earlier epoch is first. Values
+    that are not finite are never added.
     """
     return {
         metric: sorted(
@@ -77,19 +77,19 @@ def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) 
 
 
 def kept_epochs(table: BestEpochs) -> set[int]:
-    """Return the numbers of all epochs in the table of the best epochs, whose weights are stored."""
+    """Return the numbers of all epochs in the table of the best epochs. Their weights are kept on disk."""
     return {int(epoch) for entries in table.values() for _, epoch in entries}
 
 
 def weights_file(folder: Path, epoch: int) -> Path:
-    """Return the path of the weights after an epoch."""
+    """Return the path of the file with the weights after an epoch, such as e0012.safetensors."""
     return folder / f"e{epoch:04d}.safetensors"
 
 
 def require_finite(weights: Mapping[str, Any], model_or_file: str, hint: str) -> None:
-    """Raise KitError for weights that are not all finite numbers.
+    """Raise KitError if any weight is infinite or NaN.
 
-    model_or_file: Name of the model or file that has the weights, for the message.
+    model_or_file: Name of the model or file that has the weights, for the message. hint: Cure, for the message.
     """
     for name, value in weights.items():
         if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.isfinite().all():
@@ -124,12 +124,13 @@ def as_os_errors(folder: Path) -> Iterator[None]:
 class CheckpointWriter:
     """Writes checkpoints of a stage in a thread, from copies in the machine's memory, while training goes on.
 
-    At most one is under way. A process that is killed resumes from the last complete state.
-    sha256: Checksums of the stage's files by name, as of the last complete checkpoint. resumable: Names of the files
-    that belong to the last state.
+    At most one checkpoint is being written. A training that was killed resumes from the last complete state.
+    sha256: Dict from the name of each file of the stage to its checksum, as of the last complete checkpoint.
+    resumable: Names of the files that belong to the last state.
     """
 
     def __init__(self, folder: Path) -> None:
+        """folder: The stage's folder in the run."""
         self.folder = folder
         self.sha256: dict[str, str] = {}
         self.resumable: set[str] = set()
@@ -137,11 +138,11 @@ class CheckpointWriter:
         self._under_way: Future[dict[str, str]] | None = None
 
     def resume(self, sha256: Mapping[str, str]) -> None:
-        """Continue after a state that was read. sha256: Checksums of its files by name."""
+        """Continue from a state on disk, which training resumes from. sha256: Dict from its files to checksums."""
         self.sha256, self.resumable = dict(sha256), set(sha256)
 
     def save(self, state: dict[str, Any], epoch_weights: Mapping[str, torch.Tensor] | None) -> None:
-        """Begin to write a state of training; see save_state. Raises the errors of the earlier checkpoint."""
+        """Begin to write a state of training, as save_state does. Raises errors in writing the earlier checkpoint."""
         self.wait()
         copied: dict[int, torch.Tensor] = {}  # tensors that are in the state and in the weights are copied once
         copies = _on_host(state, copied), _on_host(epoch_weights, copied)
@@ -149,7 +150,7 @@ class CheckpointWriter:
         self._under_way = self._thread.submit(save_state, self.folder, *copies, self.sha256)
 
     def save_best(self, epoch: int, best: BestEpochs, epoch_weights: Mapping[str, torch.Tensor]) -> None:
-        """Begin to write the weights of an epoch only; see save_best. Raises the errors of the earlier checkpoint."""
+        """Begin to write an epoch's weights, as save_best does. Raises errors in writing the earlier checkpoint."""
         self.wait()
         copy = _on_host(epoch_weights, {})
         self._under_way = self._thread.submit(
@@ -157,13 +158,13 @@ class CheckpointWriter:
         )
 
     def wait(self) -> None:
-        """Wait until the checkpoint is complete. Raises the errors of writing it."""
+        """Wait until the checkpoint that is being written is complete. Raises the errors of writing."""
         if self._under_way is not None:
             under_way, self._under_way = self._under_way, None
             self.sha256 = under_way.result()
 
     def close(self) -> None:
-        """Wait, and end the thread."""
+        """Wait until the last checkpoint is complete, and end the thread."""
         try:
             self.wait()
         finally:
@@ -171,7 +172,10 @@ class CheckpointWriter:
 
 
 def _on_host(value: Any, copied: dict[int, torch.Tensor]) -> Any:
-    """Copy all tensors of nested dicts and lists to the machine's memory. copied: Copies by the id of the original."""
+    """Copy all tensors in nested dicts and lists to the machine's memory.
+
+    copied: Dict from the id() of each tensor copied before to its copy, which is used again.
+    """
     if isinstance(value, torch.Tensor):
         if id(value) not in copied:
             copied[id(value)] = value.detach().to("cpu", copy=True)
@@ -182,14 +186,14 @@ def _on_host(value: Any, copied: dict[int, torch.Tensor]) -> Any:
 
 
 class _Hashed:
-    """A file for torch.save that computes the checksum of all that is written. error: The error of a write."""
+    """File for torch.save that computes the checksum of the written bytes. error: Error raised by a write, or None."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self.checksum = file, hashlib.sha256()
         self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
-        """Write bytes."""
+        """Write bytes to the file, and add them to the checksum."""
         self.checksum.update(data)
         try:
             return self._file.write(data)
@@ -202,7 +206,7 @@ class _Hashed:
 
 
 def _write_state(state: dict[str, Any], path: Path) -> str:
-    """Write a state of training to a file atomically, without another copy of it in memory. Returns: Its sha256."""
+    """Write a state of training to a file atomically, without copying it in memory. Returns: The file's sha256."""
     with replacing(path) as temporary:
         with temporary.open("wb") as file:
             hashed: Any = _Hashed(file)
@@ -216,10 +220,11 @@ def _write_state(state: dict[str, Any], path: Path) -> str:
         return checksum
 
 
-def load_weights(model: nn.Module, path: Path, hint: str = "train or export it again") -> None:
-    """Load weights from a file into a model. All names and shapes must fit.
+def load_weights(model: nn.Module, path: Path, hint: str = "train or export the model again") -> None:
+    """Load weights from a file into a model. All names and shapes of tensors must fit.
 
-    One difference is allowed: the model may have more words after those of the file; these keep their initial vectors.
+    One difference is allowed: the model may have additional words after the words of the file. Additional words keep
+    their initial vectors. hint: Cure for a damaged file, for the message.
     """
     if not path.is_file():
         raise KitError(f"no checkpoint {path}; train the run first")
@@ -236,10 +241,10 @@ def load_weights(model: nn.Module, path: Path, hint: str = "train or export it a
 
 
 def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
-    """Load tensors, read from the file `path`, into a model.
+    """Load the tensors `weights`, which were read from the file `path`, into a model.
 
-    The learned parameters of losses that only one of the two has are left out, or keep their values.
-    Raises KitError if other names, or shapes, differ.
+    Learned parameters of losses may be missing in the file or the model. If they are only in the file, they are
+    ignored; if they are only in the model, they keep their values. Raises KitError if any other name or shape differs.
     """
     fresh = model.state_dict()
     weights = {name: value for name, value in weights.items() if name in fresh or not name.startswith(OF_LOSSES)}
@@ -248,7 +253,7 @@ def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> N
         model.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        hint = "use the recipe that it was trained with"
+        hint = "use the recipe that this checkpoint was trained with"
         raise KitError(f"{path} is a checkpoint of another model ({reason}); {hint}") from error
 
 
@@ -257,9 +262,9 @@ def save_state(
 ) -> dict[str, str]:
     """Write the state of training: the weights `epoch_weights`, if given, and then last.pt.
 
-    Afterwards, weights of epochs that are no longer in the table of the best are deleted.
-    sha256: Dict from each file of the stage so far to its checksum. Returns: The checksums of the files that remain,
-    which last.pt also holds.
+    Weights of epochs that are no longer in the table of the best epochs are deleted.
+    sha256: Dict from each existing file of the stage to its checksum. Returns: Such a dict of the files that remain. It
+    is also stored in last.pt.
     """
     written = dict(sha256)
     if epoch_weights is not None:
@@ -285,9 +290,9 @@ def save_best(
 ) -> dict[str, str]:
     """Write the weights of one of the best epochs, without a state to resume from.
 
-    Afterwards, weights of epochs that are neither in the table of the best nor belong to the last state are deleted.
-    sha256: See save_state. resumable: Names of the files of the last state. Returns: The checksums of the files that
-    remain.
+    Weights of epochs are deleted unless they are in the table of the best epochs or belong to the last state.
+    sha256: Dict from each existing file of the stage to its checksum. resumable: Names of the files of the last state.
+    Returns: A dict from each file that remains to its checksum.
     """
     path = weights_file(folder, epoch)
     written = {**sha256, path.name: save_weights(epoch_weights, path)}
@@ -304,7 +309,7 @@ def write_table_of_best(folder: Path, best: BestEpochs) -> None:
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
-    """Read the state from which training resumes; None before the first save.
+    """Read last.pt, the state that training resumes from; None if no state has been saved.
 
     Raises KitError if the file is damaged.
     """
@@ -318,15 +323,15 @@ def load_state(folder: Path) -> dict[str, Any] | None:
     except Exception as error:  # zipfile and torch.load raise many kinds for a damaged file
         raise KitError(f"{path} is damaged ({type(error).__name__}); {hint}") from error
     if damaged:
-        raise KitError(f"{path} is damaged (wrong checksum of its part {damaged}); {hint}")
+        raise KitError(f"{path} is damaged (wrong checksum of the file {damaged} in it); {hint}")
     if missing := {"model", "optimizer", "scaler", "precision", "best", "step", "sums"} - state.keys():
-        raise KitError(f"{path} is damaged (missing: {', '.join(sorted(missing))}); {hint}")
+        raise KitError(f"{path} is damaged (it lacks {', '.join(sorted(missing))}); {hint}")
     require_finite(state["model"], str(path), hint)
     return state
 
 
 def read_done(folder: Path) -> Done:
-    """Read done.json of a stage, the record of its end. Raises KitError if the stage is not finished."""
+    """Read done.json, which describes a finished stage. Raises KitError if the stage is not finished."""
     path = folder / "done.json"
     if not path.exists():
         raise KitError(f"stage {folder.name} of {folder.parent} is not finished; {finish_hint(folder.parent)}")
@@ -334,9 +339,9 @@ def read_done(folder: Path) -> Done:
 
 
 def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
-    """Load a finished stage's checkpoint: "last", or the best by a metric.
+    """Load the weights of a finished stage's checkpoint into a model.
 
-    which: "last", or the name of a metric. Returns: Description of the checkpoint, for the run's record.
+    which: "last", or the name of a metric for its best checkpoint. Returns: Text that describes the checkpoint.
     Raises: KitError for a stage that is not finished or did not monitor the metric, DataError for a damaged file.
     """
     done = read_done(folder)

@@ -1,12 +1,12 @@
 """Export a model folder.
 
-Another machine can rank with it, or start a stage from it.
+Export a trained model to a folder. Another machine can rank with this model, or start a stage from it.
 
 model.safetensors        weights
-recipe.json              the resolved recipe
-model.json               origin and checksums
+recipe.json              the recipe with all settings
+model.json               origin of the model, and checksums of the files
 vocabulary.json | text/  files of the caption encoder
-audio/                   files of an audio encoder of the hub
+audio/                   files of an audio encoder from the Hugging Face hub
 trained_on.csv           the clips that the model was trained on
 README.md                a model card
 """
@@ -27,10 +27,13 @@ from system.runs.open import Trained
 def export_model(trained: Trained, out: Path) -> None:
     """Write a model to a folder, for use on other machines. Raises KitError if the folder is not empty.
 
-    The folder appears only when it is complete.
+    The folder does not exist before all its files are complete.
     """
     if trained.recipe.model.embedding_files:
-        raise KitError(f"{trained.folder}: its model is given by embeddings; copy its recipe and their files instead")
+        raise KitError(
+            f"{trained.folder} uses embeddings of another model, which cannot be exported; copy the recipe and the "
+            "embeddings"
+        )
     out = out.resolve()
     if out.exists() and (any(out.iterdir()) or out == Path.cwd()):
         raise KitError(f"{out} is not empty, or is the current folder; name a new or empty folder")
@@ -72,7 +75,7 @@ def _card(trained: Trained, out: Path) -> str:
 
 
 def _text_card(trained: Trained) -> str:
-    """Describe the text encoder's weight files for the model card; "" if it has none."""
+    """Describe the text encoder's weight files for the model card; "" if it has no weight files."""
     files = trained.recipe.model.text.weight_files()
     what, elsewhere = " and ".join(files), " ".join(f"--set model.text.{name}=FILE" for name in files)
     return f"\nIts text {what}, not in this folder: sha256 {trained.facts.text}, {elsewhere}\n" if files else ""

@@ -1,6 +1,6 @@
 """Find the run of a recipe.
 
-Find the run of a recipe: one to resume, one to rank again, or a new folder.
+Find the run of a recipe: an unfinished run to resume, a run to rank again, or a new folder.
 """
 
 import json
@@ -28,7 +28,8 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     """Find the run that has the settings of a recipe, or make a new folder.
 
     If only the setting `rank` differs, the run is ranked again.
-    out: The folder to use. Raises KitError if it holds another recipe's run, or other files.
+    runs: Folder of all runs. out: Folder of the run, instead of searching; None: search in `runs`. Raises KitError if
+    `out` contains the run of another recipe, or other files.
     """
     resolved = loaded.resolved()
     if out is None:
@@ -62,9 +63,9 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
 
 
 def _has_training_settings(path: Path, recipe: schema.Recipe) -> bool:
-    """Return whether the run with the settings file `path` has a recipe's settings, except for `rank`.
+    """Return whether a run has the settings of a recipe, except for the setting `rank`.
 
-    Its resolved.json must be undamaged.
+    path: The run's resolved.json. If it is damaged, the result is False.
     """
     found, noted = _recipe_of(path, recipe.name, recipe.seed), _provenance(path.parent)
     if found is None or _trained_settings(found.recipe) != _trained_settings(recipe):
@@ -73,7 +74,7 @@ def _has_training_settings(path: Path, recipe: schema.Recipe) -> bool:
 
 
 def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
-    """Read a run's resolved.json; None if the file is damaged, or its recipe has not the given name and seed."""
+    """Read a run's resolved.json; None if the file is damaged, or if its recipe has another name or seed."""
     try:
         found = parse_json(path.read_bytes(), str(path))
         same = isinstance(found, dict) and (found.get("name"), found.get("seed")) == (name, seed)
@@ -83,11 +84,11 @@ def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
 
 
 def _trained_settings(recipe: schema.Recipe) -> str:
-    """Return the settings that affect training, as text.
+    """Return the settings of a recipe that affect training, as a JSON text to compare.
 
     `rank` and the data sources that only `rank` uses are left out.
-    The order of stages and experts is kept, since random draws depend on it. The sources are sorted, since their order
-    has no effect.
+    Stages and experts are in the recipe's order, since random draws depend on it. Data sources are sorted, since their
+    order has no effect.
     """
     settings = recipe.model_dump(mode="json", exclude={"rank"})
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
@@ -99,10 +100,10 @@ _PART = re.compile(r"\.(?:recipe\.yaml|resolved\.json)\.[0-9]+\.part")
 
 
 def _is_new(folder: Path, recipe: bytes) -> bool:
-    """Return whether a folder can hold a new run: it is missing, empty, or has only the start of a run of this recipe.
+    """Return whether a folder can be used for a new run: it is missing or empty, or only has a copy of the recipe.
 
-    recipe: Bytes of the recipe file. A process that was killed at the start of a run leaves these bytes, complete or
-    not.
+    recipe: Bytes of the recipe file. A process that was killed at the start of a run leaves a complete or partial copy
+    of it.
     """
     return not folder.exists() or all(
         (path.name == "recipe.yaml" and path.read_bytes() == recipe) or _PART.fullmatch(path.name)
@@ -111,7 +112,7 @@ def _is_new(folder: Path, recipe: bytes) -> bool:
 
 
 def _had_settings(folder: Path, loaded: Loaded) -> bool:
-    """Return whether a run without a resolved.json had the settings of a recipe, by the checksum that it recorded."""
+    """Return whether a run without resolved.json had a recipe's settings, by the checksum in provenance.json."""
     noted = _provenance(folder)
     return noted is not None and noted.sha256.get("resolved.json") == sha256_of_text(loaded.resolved())
 
@@ -128,16 +129,16 @@ def _provenance(folder: Path) -> Provenance | None:
 
 
 def _refuse_damaged(folder: Path, noted: Provenance | None) -> None:
-    """Raise KitError if the checksum of a run's resolved.json differs from the one that its provenance `noted` has."""
+    """Raise KitError if the checksum of a run's resolved.json is not the checksum in its provenance `noted`."""
     path = folder / "resolved.json"
     if noted and noted.sha256.get("resolved.json") not in (None, sha256_of(path)):
         raise KitError(
-            f"{path} is damaged: its checksum is not the one in provenance.json; {repair_hint(folder, path)}"
+            f"{path} is damaged: its checksum is not the checksum in provenance.json; {repair_hint(folder, path)}"
         )
 
 
 def _new_folder(loaded: Loaded, runs: Path) -> Path:
-    """Return the path of a new run folder with a name that is not taken."""
+    """Return the path of a new run folder, whose name no other run has."""
     recipe = loaded.recipe
     name = f"{datetime.now(UTC):%Y-%m-%d}_{recipe.name}_s{recipe.seed}_{commit()}"
     taken = {folder.name for folder in runs.glob(name + "*") if not _is_new(folder, loaded.source)}
@@ -146,9 +147,9 @@ def _new_folder(loaded: Loaded, runs: Path) -> Path:
 
 
 def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
-    """Return whether the run in the folder `out` differs from the recipe in the setting `rank` only.
+    """Return True if a run differs from the recipe in the setting `rank`, and False if it does not differ.
 
-    Raises KitError if its training differs.
+    out: Folder of the run. Raises KitError if a setting of the training differs.
     """
     path = out / "resolved.json"
     if path.read_bytes() == resolved.encode():

@@ -1,19 +1,19 @@
 """Files of a run folder.
 
-The folder of a run on disk: settings, provenance, checkpoints and results.
+The files in the folder of a run: settings, provenance, checkpoints and results.
 
 <runs>/<date>_<recipe>_s<seed>_<commit>/
-  recipe.yaml      the recipe's bytes
-  resolved.json    every setting; used as a recipe, it gives the same run
-  provenance.json  versions, machine, data
+  recipe.yaml      copy of the recipe file
+  resolved.json    every setting; used as a recipe, this file results in the same run
+  provenance.json  versions, machine, and checksums of the data
   log.txt          log messages
-  vocabulary.json  words, for a text encoder from scratch
-  metrics.jsonl    one line per epoch
+  vocabulary.json  known words of a text encoder from scratch
+  metrics.jsonl    one line of metrics per epoch
   trained_on.csv   clips that the model was trained on
   <stage>/         last.pt, the best checkpoints, checkpoints.json, done.json
   scores/          score matrices, and the clips and queries that they rank
   submission/      ranked lists
-  figures/         curves
+  figures/         curves of the metrics
   result.json      written last; if it exists, the run is finished
 """
 
@@ -41,18 +41,19 @@ log = logging.getLogger(__name__)
 class Run:
     """Paths and readers of the files of a run.
 
-    made: Folders that did not exist before: the run's own and its parents, innermost first. ranks_anew: The ranking
-    differs from the earlier one of this run, and the training does not.
+    made: Folders that did not exist before this run: the run's folder and its parents, innermost first. ranks_anew:
+    Whether the recipe differs from the run's earlier recipe in the setting `rank`, and in no other setting.
     """
 
     def __init__(self, folder: Path, made: tuple[Path, ...] = (), ranks_anew: bool = False) -> None:
+        """folder: The run's folder. It need not exist."""
         self.folder, self.made, self.ranks_anew = folder, made, ranks_anew
         self.result, self.provenance = folder / "result.json", folder / "provenance.json"
         self.metrics, self.vocabulary = folder / "metrics.jsonl", folder / "vocabulary.json"
         self.figures, self.trained_on = folder / "figures", folder / TRAINED_ON
 
     def scores_file(self, name: str) -> Path:
-        """Return the path of an entry's score matrix."""
+        """Return the path of a rank entry's score matrix."""
         return self.folder / "scores" / f"{name}.npy"
 
     def csv_file(self, name: str) -> Path:
@@ -72,11 +73,11 @@ class Run:
 
     @property
     def waveforms(self) -> Literal["bank", "files"] | None:
-        """Source of a begun run's waveforms: "bank" or "files"; None for a new run."""
+        """Source of the waveforms of a run that has begun: "bank" or "files"; None for a new run."""
         return read_provenance(self.folder).waveforms if self.provenance.exists() else None
 
     def read_provenance(self) -> Provenance:
-        """Read the run's provenance, and verify the files whose checksums it holds.
+        """Read the run's provenance, and verify the checksums of the files that it lists.
 
         Raises DataError if any of these files is missing or damaged.
         """
@@ -90,15 +91,15 @@ class Run:
         return read_result(self.folder)
 
     def read_metrics(self, hint: str | None = None) -> list[EpochLine]:
-        """Read the lines of the run's metrics.jsonl."""
+        """Read the run's metrics.jsonl: one line per epoch. hint: Cure for a damaged file, for the message."""
         return read_metrics(self.metrics, hint or self.repair_hint(self.metrics))
 
     def write_metrics(self, lines: Iterable[EpochLine]) -> None:
-        """Write `lines`, which are those in the checkpoints, to metrics.jsonl; other lines are removed."""
+        """Replace the content of metrics.jsonl by `lines`, the metrics that the checkpoints contain."""
         text = "".join(json.dumps(line.document()) + "\n" for line in lines).encode()
         found = self.metrics.read_bytes() if self.metrics.exists() else None
         if found is not None and not found.startswith(text):
-            log.warning("%s was damaged or incomplete, and is written again from the checkpoints", self.metrics)
+            log.warning("%s is damaged or incomplete; writing it again from the checkpoints", self.metrics)
         if found != text:
             write_text(self.metrics, text.decode())
 
@@ -106,7 +107,8 @@ class Run:
     def lock(self) -> Iterator[None]:
         """Context manager that locks the run against other processes, and copies log messages to log.txt.
 
-        Partial files of killed processes are removed. A new run that fails before any training is removed too.
+        Partial files of killed processes are removed. The folder of a new run is removed if the run fails before any
+        training.
         """
         busy = f"{self.folder}: another process is working on this run; wait for it, or stop it"
         with lock(self.folder / "lock", busy):

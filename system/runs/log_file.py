@@ -1,6 +1,6 @@
 """log.txt of a run.
 
-Write a run's messages to its log.txt, and the error that ended it, in any of several processes.
+Write a run's log messages to its log.txt. With several processes, also the error that ended one of them.
 """
 
 import logging
@@ -19,14 +19,15 @@ log = logging.getLogger(__name__)
 
 
 class LogFile(logging.FileHandler):
-    """Log handler of a run's log.txt. If its disk is full, it logs one warning, and the run continues without it."""
+    """Log handler of a run's log.txt. If its disk is full, it warns once, and the run continues without log.txt."""
 
     def __init__(self, path: Path) -> None:
+        """path: Path of log.txt."""
         super().__init__(path, encoding="utf-8")
         self.setFormatter(logging.Formatter(FORM))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Stop writing to log.txt with one warning, if its disk is full."""
+        """Handle an error in writing a log message: if the disk is full, warn once and stop writing to log.txt."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)
@@ -39,19 +40,19 @@ class LogFile(logging.FileHandler):
             )
 
     def close(self) -> None:
-        """Close the file, even if its disk is full."""
+        """Close log.txt. If its disk is full, messages that are not yet written are lost."""
         with suppress(OSError):  # closing flushes the text that did not fit once more
             super().close()
 
 
 @contextmanager
 def errors_noted(folder: Path) -> Iterator[None]:
-    """Context manager that appends any error that ends its block to the run's log.txt, and raises it again.
+    """Context manager that appends an error of its block to the run's log.txt, and raises the error again.
 
-    With several processes, the lines name the rank of the failed process. If several fail with the same error, one
-    raises it, and the others raise SaidElsewhere. A line is appended by one write, so that lines of several processes
-    do not mix. If log.txt is missing, as on a machine that does not share the run's folder, the error is only on
-    standard error.
+    With several processes, the lines name the rank of the failed process. If several processes fail with the same
+    error, one raises the error, and all others raise SaidElsewhere. Each line is written by one call, so that lines of
+    several processes do not mix. If log.txt is missing, for example on a machine that does not share the run's folder,
+    nothing is written.
     """
     try:
         yield
@@ -69,7 +70,7 @@ def errors_noted(folder: Path) -> Iterator[None]:
 
 
 def _note(log: Path, lines: list[str], kind: str) -> None:
-    """Append lines to a log file, each after the text `kind`."""
+    """Append lines to a log file, each with the prefix `kind`, such as "error: "."""
     rank = f"[rank {process_index()}] " if process_count() > 1 else ""
     with suppress(OSError):
         file = os.open(log, os.O_WRONLY | os.O_APPEND)

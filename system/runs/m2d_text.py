@@ -1,6 +1,6 @@
 """Text encoder in a checkpoint of M2D-CLAP.
 
-Writes the trained text encoder of an M2D-CLAP checkpoint as a folder that text encoders of recipes read. Imports torch.
+Convert the trained text encoder of an M2D-CLAP checkpoint to a folder that a recipe can name. Imports torch.
 """
 
 from pathlib import Path
@@ -18,11 +18,11 @@ FIRST = "embeddings.word_embeddings.weight"
 def write_text_encoder(checkpoint: Path, model: str, folder: Path) -> int:
     """Write a folder with the tokenizer of `model` and the weights of a checkpoint's text encoder.
 
-    model: Folder or hub name of the transformer that was trained, for M2D-CLAP 2025 google-bert/bert-base-uncased. Its
-    pooler is left out. Returns: The number of tensors. Raises KitError if the folder exists, or if the checkpoint has
-    no text encoder of this size.
-    Source: github.com/nttcslab/m2d at f0c4128; that the tensors begin with `text_encoder.` follows from its code, and
-    was not checked on the published file.
+    model: Folder or hub name of the transformer that was fine-tuned; for M2D-CLAP 2025 google-bert/bert-base-uncased.
+    Its pooler is left out. Returns: The number of written tensors. Raises KitError if the folder exists, or if the
+    checkpoint has no text encoder of this size.
+    Source: github.com/nttcslab/m2d at f0c4128. The prefix `text_encoder.` of tensor names was taken from this code, and
+    not checked on the published file.
     """
     if folder.exists():
         raise KitError(f"{folder} already exists; remove it, or name another folder with --out")
@@ -40,7 +40,7 @@ def write_text_encoder(checkpoint: Path, model: str, folder: Path) -> int:
 
 
 def _prefix(weights: Weights) -> str:
-    """Return the text before the keys of the text encoder. Raises KitError without a text encoder."""
+    """Return the prefix of the text encoder's tensor names. Raises KitError if the file has no text encoder."""
     found = [key for key in weights.tensors if key.startswith(TEXT) and key.endswith(FIRST)]
     if len(found) != 1:
         raise KitError(

@@ -13,9 +13,10 @@ KIT_FILES = ("model.json", "recipe.json", "resolved.json")  # of exported models
 
 
 def is_untrained(name: Path) -> bool:
-    """Return whether a name is that of a recipe or of a hub model, instead of a run or an exported model.
+    """Return whether a path or name means a recipe or a hub model, instead of a run or an exported model.
 
-    A name that does not exist counts as one of the hub if it has the form OWNER/NAME and OWNER is no folder here.
+    A path that does not exist counts as a hub model if it has the form OWNER/NAME, and OWNER is not a folder in the
+    current folder.
     """
     if name.is_dir():
         return any((name / one).exists() for one in HUB_FILES) and not any((name / one).exists() for one in KIT_FILES)
@@ -26,5 +27,5 @@ def is_untrained(name: Path) -> bool:
 
 
 def is_recipe(name: Path) -> bool:
-    """Return whether a name is that of a recipe's file."""
+    """Return whether a path has the file extension of a recipe, and is not a folder."""
     return name.suffix in SUFFIXES and not name.is_dir()

@@ -1,6 +1,6 @@
 """Build and open models.
 
-Build a model from a recipe, and open a trained one: a run's checkpoint or an exported folder.
+Build a model from a recipe, and open a trained model: the checkpoint of a run, or an exported model.
 """
 
 import json
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
-    """Build a model with new weights, drawn from torch's random state."""
+    """Build the model of a recipe with new weights, which are drawn from torch's random state."""
     with memory_errors("the model", "make its layers smaller, or use a machine with more memory"):
         return RetrievalModel(recipe.model, recipe.model.text.build(vocabulary, Path(recipe.banks)), recipe.learned)
 
@@ -43,8 +43,8 @@ def training_vocabulary(
 ) -> list[str]:
     """Return the words of all training captions for a text encoder from scratch; an empty list for other encoders.
 
-    If a stage starts from an exported model, the words of that model come first, in its order: the index of a word
-    selects its vector. more: Texts that may replace captions during training.
+    If a stage starts from another model, the words of that model come first and in the same order, since the index of a
+    word selects its vector. more: Texts that may replace captions during training.
     """
     if not recipe.model.text.reads_vocabulary:
         return []
@@ -67,7 +67,7 @@ EXPORT_AGAIN = "write the model again with python -m system export"
 def _exported_facts(folder: Path) -> ModelFacts:
     """Read model.json of an exported model, and verify the checksums of its files.
 
-    Raises KitError if the folder holds no exported model, and DataError if a file is damaged.
+    Raises KitError if the folder is not an exported model, and DataError if a file is damaged.
     """
     if not (folder / "model.safetensors").exists():
         raise KitError(f"{folder} is not an exported model; make one with python -m system export")
@@ -78,7 +78,7 @@ def _exported_facts(folder: Path) -> ModelFacts:
 
 
 def _words_of(folder: Path) -> list[str]:
-    """Read the vocabulary of an exported model or of a run."""
+    """Read the vocabulary of the exported model or run in `folder`."""
     if (folder / "resolved.json").exists():
         run = Run(folder)
         return _vocabulary(folder, run.repair_hint(run.vocabulary))
@@ -87,7 +87,7 @@ def _words_of(folder: Path) -> list[str]:
 
 
 def _vocabulary(folder: Path, hint: str) -> list[str]:
-    """Read vocabulary.json of a folder; empty if it is missing."""
+    """Read vocabulary.json of a folder; an empty list if the file is missing. hint: Cure, for the message."""
     path = folder / "vocabulary.json"
     words = read_json(path, hint) if path.exists() else []
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
@@ -97,7 +97,7 @@ def _vocabulary(folder: Path, hint: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model ready to rank. recipe: Its recipe. facts: Recorded with its scores. folder: Its own."""
+    """A model that is ready to rank. facts: Facts that are stored with its scores. folder: Folder of the model."""
 
     model: RetrievalModel
     recipe: schema.Recipe
@@ -116,11 +116,12 @@ def open_trained(
     """Open the trained model of a run or of an exported model's folder.
 
     Args:
-        stage, checkpoint: Stage and checkpoint of a run. By default those of its first `rank` entry that is no mean;
-            entries with metrics take precedence over blind ones.
-        changes: Settings that may differ on this machine, such as the path of an expert's weights.
-        device: None for this machine's default device.
-        banks: Folder of frames for an exported model. It replaces the recipe's folder, unless `changes` names another.
+        stage, checkpoint: Stage and checkpoint of a run. None: as in the run's first rank entry that uses one model;
+            entries with metrics take precedence over entries of blind sets.
+        changes: Changed settings, such as "model.audio.experts.NAME.weights=FILE". Only paths may change.
+        device: Device of the model; None for this machine's default device.
+        banks: Folder of frames for an exported model, instead of the recipe's `banks`. A change of `banks` in `changes`
+            takes precedence.
     Raises: KitError for arguments that do not fit the folder, DataError for a missing or damaged file.
     """
     if (folder / "model.safetensors").exists():
@@ -135,11 +136,11 @@ def open_trained(
 
 
 def score_of_windows(trained: Trained) -> MomentScore:
-    """Return the score of moments that a model uses to find windows; clips are always ranked by the trained score.
+    """Return the score of moments that finds windows. It may differ from the trained score, which ranks clips.
 
-    Its scale, offset and transitions are either trained or fitted. They are the fitted ones of the run's first rank
-    entry of moments if the run is finished and this is the checkpoint of that entry. The same holds for a model that
-    was exported from such a run. Otherwise they are the trained ones; if that entry is fitted, a warning is logged.
+    Its scale, offset and transitions are either trained or fitted. The fitted values of the run's first rank entry of
+    moments are used if the run is finished and the model is at that entry's checkpoint. This is also so for a model
+    exported from such a run. Otherwise the trained values are used; if that entry has `fit`, a warning is logged.
     Raises ValueError for a model without a score of moments.
     """
     score, fitted = deepcopy(trained.model.moments), trained.facts.fitted
@@ -156,16 +157,16 @@ def score_of_windows(trained: Trained) -> MomentScore:
 
 
 def with_fit(trained: Trained) -> Trained:
-    """Add the run's fitted score of windows, if it has one, to the facts about a model, for an export."""
+    """Return the model with the run's fitted score of windows added to its facts, for an export."""
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
     fitted = None if entry is None or entry.fit is None else _fitted_in_run(trained, name, entry.fit)
     return replace(trained, facts=trained.facts.model_copy(update={"fitted": fitted})) if fitted else trained
 
 
 def _fitted_in_run(trained: Trained, name: str, source: str) -> FittedScore | None:
-    """Read the fitted score of windows of a rank entry from the run's result.
+    """Read the fitted score of windows of the rank entry `name` from the run's result.
 
-    Returns: None if the run is not finished, or the checkpoint is another one.
+    Returns: None if the run is not finished, or if the entry used another checkpoint than `trained`.
     """
     is_finished = (trained.folder / "result.json").exists()
     found = read_result(trained.folder).moments.get(name) if is_finished else None
@@ -174,12 +175,12 @@ def _fitted_in_run(trained: Trained, name: str, source: str) -> FittedScore | No
 
 
 def fitted_text(checkpoint: str, source: str) -> str:
-    """Return the text about a checkpoint whose score was fitted, after training, to the data source `source`."""
+    """Describe a checkpoint whose score was fitted, after training, to the moments of the data source `source`."""
     return f"{checkpoint}, fitted to {source}"
 
 
 def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str], device: torch.device) -> Trained:
-    """Open a run's model at a stage's checkpoint."""
+    """Open the model of a run at a stage's checkpoint; see open_trained."""
     if not run.vocabulary.exists():
         raise KitError(f"{run.folder} has not been trained yet; {finish_hint(run.folder)}")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
@@ -194,7 +195,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
         raise KitError(f"{run.folder} has no stage {stage!r}; its stages: {', '.join(recipe.stages) or 'none'}")
     if stage is None and recipe.model.unpublished:
         teachers = ", ".join(str(schema.outside(teacher) or name) for name, teacher in recipe.teachers.items())
-        cure = f"name one of its teachers ({teachers})" if teachers else "name a run with stages"
+        cure = f"name one of the recipe's teachers ({teachers}) instead" if teachers else "name a run with stages"
         raise KitError(f"{run.folder} has no trained model, since its recipe has no stages; {cure}")
     checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
     model = moved(build_model(recipe, _vocabulary(run.folder, run.repair_hint(run.vocabulary))), device)
@@ -209,14 +210,14 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
 
 
 def untrained_origin(recipe: schema.Recipe) -> str:
-    """Describe the origin of a model without training."""
+    """Describe where the weights of a model without training are from: published weights or given embeddings."""
     return PUBLISHED if recipe.model.audio.reads_clips else GIVEN
 
 
 def _path_changes(run: Run, started_in: str | None) -> list[str]:
-    """Return changes that replace relative paths, for a run that is opened from another folder than `started_in`.
+    """Return changes of settings that replace relative paths which do not exist in the current folder.
 
-    If a path exists from `started_in`, but not from the current folder, its setting is changed to the absolute path.
+    If such a path exists in `started_in`, the folder where the run began, its setting is changed to the absolute path.
     """
     if started_in is None:
         return []
@@ -236,7 +237,7 @@ def _path_changes(run: Run, started_in: str | None) -> list[str]:
 
 
 def path_here(run: Run, name: str) -> Path:
-    """Return a path of a run's recipe, unchanged, or from the folder where the run began if it exists only there."""
+    """Return the path `name` in a run's recipe; if it exists only in the folder where the run began, its path there."""
     path, started_in = Path(name), run.read_provenance().started_in
     if started_in is None or path.is_absolute() or path.exists():
         return path
@@ -245,7 +246,7 @@ def path_here(run: Run, name: str) -> Path:
 
 
 def _load_with_paths(path: Path, changes: list[str]) -> schema.Recipe:
-    """Load a run's recipe with changed paths. Raises KitError for a change of any other setting."""
+    """Load a recipe with changed paths. Raises KitError if the changes affect any other setting of the model."""
     recipe = load_recipe(path, changes).recipe
     if _trained_settings(recipe) != _trained_settings(load_recipe(path).recipe):
         parts = {"audio": recipe.model.audio, "text": recipe.model.text}
@@ -259,7 +260,7 @@ def _load_with_paths(path: Path, changes: list[str]) -> schema.Recipe:
 
 
 def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
-    """Return the model's settings that determine its weights, without paths."""
+    """Return the settings of the model that determine its weights; paths are left out."""
     audio, text = recipe.model.audio, recipe.model.text
     files = {"audio": {"experts", *audio.file_settings}, "text": set(text.file_settings)}
     experts = {name: expert.model_dump(exclude=set(expert.weight_files())) for name, expert in audio.experts.items()}
@@ -267,7 +268,7 @@ def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
 
 
 def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> ModelFacts:
-    """Return the facts about a model that are recorded with its scores and its exported weights."""
+    """Return the facts about a run's model that are stored with its scores and its exported weights."""
     editions = {str(entry.edition) for entry in recipe.rank.values()}
     return ModelFacts(
         recipe=recipe.name,
@@ -289,8 +290,7 @@ def identities(recipe: schema.Recipe) -> dict[str, dict[str, Any]]:
 def as_trained(folder: Path, recorded: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of `current`, the identities of experts, with the versions that the experts had in training.
 
-    recorded: The identities of the experts at that time. A warning is logged for each expert whose version has changed
-    since.
+    recorded: Identities of the experts in training. A warning is logged for each expert whose version has changed.
     """
     taken: dict[str, Any] = json.loads(json.dumps(current))
     for name in recorded.keys() & taken.keys():
@@ -305,7 +305,7 @@ def as_trained(folder: Path, recorded: dict[str, Any], current: dict[str, Any]) 
 
 
 def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Trained:
-    """Open an exported model."""
+    """Open the exported model in `folder`; see open_trained."""
     facts = _exported_facts(folder)
     if (folder / "text").is_dir():  # the exported sentence encoder, even if the folder was moved
         changes = [as_change("model.text.model", str((folder / "text").resolve())), *changes]
@@ -316,7 +316,7 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
     for name, identity in as_trained(folder, facts.experts, current).items():
         if identity != facts.experts.get(name):
             raise KitError(
-                f"{folder} was trained with another expert {name} than the current one (see model.json); "
+                f"{folder} was trained with other weights of the expert {name} (see model.json); "
                 f"name the weight file of the training with --set model.audio.experts.{name}.weights=FILE"
             )
     model = moved(build_model(recipe, _vocabulary(folder, EXPORT_AGAIN)), device)
@@ -324,8 +324,8 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
     if files and model.text.identity() != facts.text:
         options = " ".join(f"--set model.text.{name}=FILE" for name in files)
         raise KitError(
-            f"{folder} was trained with another file of model.text.{' and '.join(files)} than the current one (its "
-            f"checksum is in model.json); name the file of the training with {options}"
+            f"{folder} was trained with another file of model.text.{' and '.join(files)} (its checksum is in "
+            f"model.json); name the file of the training with {options}"
         )
     load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
     noted = facts.model_dump(by_alias=True, exclude_unset=True, exclude={"sha256"})
@@ -333,9 +333,9 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
 
 
 def start_from(model: RetrievalModel, start: schema.FromModel, banks: Path) -> None:
-    """Load the weights of a finished run or an exported model into `model`, which has the same shape.
+    """Load the weights of a finished run or an exported model into `model`, which has the same layers.
 
-    Words that the other model does not have keep their vectors in `model`. Raises KitError if the other model's words
+    Words of `model` that the other model does not know keep their vectors. Raises KitError if the other model's words
     are not the first words of `model`.
     """
     folder = Path(start.folder)

@@ -1,6 +1,6 @@
 """Figures of a run.
 
-The figures of a run: its curves, and the distribution of CIDEr-D in its corpus with the relaxation of the loss.
+Draw the curves of a run's metrics, and the distribution of CIDEr-D in its corpus with the factor on margins.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ def relevance_figure(
     """Draw the histogram of CIDEr-D and the factor on margins to a file (.svg or .png).
 
     Both axes are logarithmic. The curve of the factor r(c), with its thresholds, is drawn over the histogram.
-    The first bar holds all scores below 2^-10, most of them 0. percents: The percentiles at the thresholds, for labels.
+    The first bar contains all scores below 2^-10, most of them 0. percents: Percentiles of the thresholds, for their
+    labels.
     """
     edges, counts = np.array(distribution.histogram.edges), np.array(distribution.histogram.counts)
     edges[0] = edges[1] / 2  # a logarithmic axis has no 0
@@ -43,10 +44,7 @@ def relevance_figure(
 
 
 def draw_run(run: Run) -> list[Path]:
-    """Draw the run's metrics over epochs to files. Returns: The paths of the files.
-
-    Epochs are counted over all stages.
-    """
+    """Draw curves of the run's metrics over the epochs of all stages. Returns: The paths of the written files."""
     lines = run.read_metrics()
     run.figures.mkdir(exist_ok=True)
     return [
@@ -57,7 +55,7 @@ def draw_run(run: Run) -> list[Path]:
 
 
 def _draw(path: Path, lines: list[EpochLine], axis: str, labels: dict[str, str]) -> Path:
-    """Draw some metrics over epochs to a file."""
+    """Draw curves of some metrics over epochs to the file `path`. labels: Dict from metric to the curve's label."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel="epoch", ylabel=axis)
     for number, (key, label) in enumerate(labels.items()):

@@ -1,6 +1,6 @@
 """Versions, machine and checksums of a run.
 
-The provenance of a run: versions, machine, and checksums of its data, experts, teachers and starts.
+Record the provenance of a run: versions, machine, and checksums of its data, experts, teachers and starting models.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 def commit() -> str:
     """Return the short hash of the code's commit, with "+" if files differ from the commit.
 
-    It is "unversioned" outside a git checkout.
+    The result is "unversioned" outside a git checkout.
     """
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
@@ -45,8 +45,8 @@ def commit() -> str:
 def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return checksums of everything that a run depends on, except its settings.
 
-    text: Identity of a pre-trained text encoder. contents: Dict from data source to the checksum of its audio. None if
-    the audio has not been read: then the checksums of audio and of augmentation files are left out.
+    text: Identity of a pre-trained text encoder. contents: Dict from data source to the checksum of its audio. If it is
+    None, since the audio has not been read, checksums of audio and of augmentation files are left out.
     """
     teachers = teachers_of(recipe)
     changed_by = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
@@ -69,7 +69,7 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
 def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
     """Return a dict from each teacher to the checksums of the files that determine its weights.
 
-    Raises KitError if a teacher's folder holds no trained model.
+    Teachers that are stages of the same run are left out. Raises KitError if a teacher's folder has no trained model.
     """
     checksums = {}
     for name, teacher in recipe.teachers.items():
@@ -84,9 +84,9 @@ def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
 
 
 def _weights_of(folder: Path, part_of_recipe: str) -> dict[str, str]:
-    """Return a dict from each file that determines a trained model's weights, in the model's folder, to its checksum.
+    """Return a dict from each file of a model's folder that determines the model's weights to its checksum.
 
-    part_of_recipe: The part of the recipe that uses the model, for error messages.
+    part_of_recipe: Entry of the recipe that uses the model, for error messages.
     """
     try:
         paths = trained_files(folder)
@@ -96,10 +96,10 @@ def _weights_of(folder: Path, part_of_recipe: str) -> dict[str, str]:
 
 
 def require_same(run: Run, current: dict[str, Any], others: Collection[str] = ()) -> None:
-    """Raise KitError if something that the run depends on has changed.
+    """Raise KitError if a file that the run depends on has changed since the run began.
 
-    current: The present checksums, which are compared with the recorded ones. Three things are not compared: keys that
-    `current` leaves out, data sources that only one of the two has, and the data sources `others`.
+    current: Present checksums, which are compared with the checksums in the run's provenance. Some checksums are not
+    compared: keys that `current` leaves out, data sources that are new or removed, and the data sources `others`.
     """
     before = run.read_provenance().document()
     known = {key: before[key] for key in current if key in before}
@@ -124,9 +124,9 @@ def record_provenance(
 ) -> None:
     """Write the provenance of a run: versions, machine, and checksums.
 
-    text, contents: See made_with. gpu: Name of the GPU. waveforms: Where waveforms are read from.
-    For a resumed run, raise KitError if something has changed, and add a new commit to the record. The checksum of
-    resolved.json is added if an earlier process was killed before writing it.
+    text, contents: See made_with. gpu: Name of the GPU. waveforms: Source of waveforms.
+    If the run is resumed, raise KitError if a checksum has changed, and add the code's commit if it is new. The
+    checksum of resolved.json is added if an earlier process was killed before writing it.
     """
     import torch
 
@@ -162,7 +162,7 @@ def record_provenance(
 
 
 def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
-    """Return the data sources whose settings have changed since the last ranking; only rank entries use them."""
+    """Return the data sources whose settings have changed since the last ranking. Training does not use them."""
     if not run.ranks_anew:
         return []
     before = load_recipe(run.folder / "resolved.json").recipe.data
@@ -171,9 +171,9 @@ def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
 
 
 def take_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
-    """Record that a run is ranked again: its recipe, its settings, and all ranked data.
+    """Store the new recipe, settings and checksums of a run that is ranked again.
 
-    The run has no result until it is ranked: if the process is killed, the same command ranks it again.
+    The run has no result.json until it is ranked. If the process is killed, the same command ranks the run again.
     """
     resolved, before = loaded.resolved(), run.read_provenance().document()
     noted = before | made_with(loaded.recipe, text, contents) | {"changes": list(loaded.changes)}
@@ -186,9 +186,9 @@ def take_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[s
 
 
 def contents_of(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:
-    """Return one checksum of the ids and audio contents of clips.
+    """Return one checksum of the ids and the audio of clips.
 
-    keys: Content keys by clip id; clips with broken audio are missing.
+    keys: Dict from clip id to content key (a checksum of the audio). Clips with broken audio are missing in it.
     """
     checksum = hashlib.sha256()
     for clip_id in sorted(clip.id for clip in clips):

@@ -2,8 +2,8 @@
 
 Convert published retrieval models to exported models: the DCASE 2025 baseline and SALSA (2024).
 
-Their files are Lightning checkpoints. The key names were derived from the code that loads them; no such file was opened
-here.
+The published files are Lightning checkpoints. Their tensor names were taken from the published code; the conversion was
+not tested on the published files.
 """
 
 import argparse
@@ -58,10 +58,10 @@ _LIGHTNING = [
 def open_published(path: Path, recipe: schema.Recipe) -> Trained:
     """Build the model of a recipe with the weights of a published checkpoint.
 
-    Other tensors of the file are ignored: classifiers, a temperature, and unused parts of SALSA.
+    Tensors without a counterpart in the model are ignored: classifiers, a temperature, and unused parts of SALSA.
 
-    Raises: DataError if the file is missing; KitError if it is not a checkpoint, if it lacks a tensor of the recipe's
-        model, and if a tensor has another shape.
+    Raises: DataError if the file is missing; KitError if it is not a checkpoint, lacks a tensor of the recipe's model,
+        or has a tensor of another shape.
     """
     known = [f"{name}: {address}" for name, address in ADDRESSES.items()]
     require_file(path, f"fetch it from its address ({'; '.join(known)})")
@@ -79,16 +79,16 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
 
 
 def _settings_read() -> AbstractContextManager[None]:
-    """Context manager for reading Lightning's classes of settings in a checkpoint as plain mappings.
+    """Context manager that lets torch read Lightning's settings classes in a checkpoint as plain dicts.
 
-    These settings are not used.
+    The settings in the checkpoint are not used.
     """
     named: list[Any] = [(OrderedDict, name) for name in _LIGHTNING]
     return torch.serialization.safe_globals([*named, argparse.Namespace, PosixPath])
 
 
 def renamed(tensors: Mapping[str, Any], model: RetrievalModel, path: Path) -> dict[str, torch.Tensor]:
-    """Rename a checkpoint's tensors to the model's names. Raises KitError if one is missing."""
+    """Rename a checkpoint's tensors to the model's names. Raises KitError if a tensor of the model is missing."""
     found = {}
     for key, value in tensors.items():
         key = key.replace(COMPILED, "")

@@ -1,6 +1,6 @@
 """Rankers of runs and exported models.
 
-Rankers of a finished run or an exported model, for clips of any folder or manifest.
+Open the ranker of a finished run or an exported model. It ranks the clips of any folder or manifest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,13 +38,12 @@ def open_ranker(
 ) -> Ranker:
     """Open the ranker of a run, an exported model, or a model that needs no training, for any clips and queries.
 
-    A run ranks by the given checkpoint, or else by its first rank entry that is no mean. Entries with metrics take
-    precedence over entries of blind sets.
+    A run ranks by the given checkpoint. Without a given checkpoint, it ranks like the entry that first_entry returns.
 
     Args:
         stage, checkpoint, changes, device: See open_trained.
-        cache: Folder of cached embeddings of clips; None: that of cache_folder.
-        with_windows: Whether to find the windows of recordings too, if the model is one of moments.
+        cache: Folder of cached embeddings of clips; None: the default of cache_folder.
+        with_windows: Whether to find windows in recordings too, if the model has a score of moments.
     Raises: The errors of open_trained, and of open_untrained for a hub model or a recipe.
     """
     cache = cache_folder(cache)
@@ -68,55 +67,56 @@ def open_ranker(
 
 
 def first_entry(recipe: schema.Recipe) -> RankEntry | None:
-    """Return the first rank entry that can rank any clips, not only those of the recipe; None if no entry can.
+    """Return the first rank entry that can rank any clips, not only the recipe's clips; None if no entry can.
 
-    Entries that correct hubs take precedence, then those with metrics over blind ones.
+    Entries that correct hubs take precedence. Entries with metrics take precedence over entries of blind sets.
     """
     found = [entry for entry in recipe.rank.values() if entry.ranks_any_clips]
     return min(found, key=lambda entry: (isinstance(entry, RankBlind), not entry.combined_entries), default=None)
 
 
 class _OpenedRun:
-    """Models of a finished run. opened: Function that opens the run's model at a stage's checkpoint."""
+    """Access of rank entries to the models and data of a finished run; see Models."""
 
     contents: Mapping[str, str] = {}
 
     def __init__(
         self, run: Run, recipe: schema.Recipe, opened: Callable[[str | None, str | None], ModelRanker]
     ) -> None:
+        """opened: Function that opens the run's model at a stage's checkpoint."""
         self.recipe_name, self.model, self._rank = recipe.name, opened, recipe.rank
         self._recipe, self._run = recipe, run
         self.chosen: dict[str, dict[str, float]] = {}
 
     def entry(self, name: str) -> Ranker:
-        """Return the ranker of a rank entry."""
+        """Return the ranker of the rank entry `name`."""
         return self._rank[name].ranker(self)
 
     def live(self, name: str, source: str | None = None) -> Ranker:
-        """Return the ranker of a rank entry, for any queries and clips."""
+        """Return the ranker of the rank entry `name`, for any queries and clips."""
         return self.entry(name)
 
     def ranked_clips(self, source: str) -> Sequence[Clip]:
-        """Return the clips of a data source of the recipe, without those that the run could not read."""
+        """Return the clips of a data source of the recipe, without clips that the run could not read."""
         data = self._recipe.data[source]
         broken = self._run.read_result().broken if self._run.result.exists() else {}
         clips = list_clips(path_here(self._run, data.manifest), data.split).clips
         return [clip for clip in clips if clip.id not in broken]
 
     def queries(self, source: str) -> Sequence[Query]:
-        """Return the captions of a data source as queries."""
+        """Return the captions of a data source's readable clips as queries."""
         return caption_queries(self.ranked_clips(source))
 
     def earlier_facts(self, entry: RankEntry) -> Mapping[str, Any]:
-        """Return the facts of the scores that the run has of an entry; empty if it has none."""
+        """Return the facts that the run has stored with a rank entry's scores; empty if the scores are missing."""
         name = next(name for name, one in self._rank.items() if one == entry)
         path = self._run.scores_file(name)
         return read_scores(path).facts if path.exists() else {}
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> Taught:
-        """Always raise KitError: teachers' embeddings exist only for the recipe's clips."""
+        """Raise KitError in any case, since teachers' embeddings exist only for the recipe's clips."""
         raise KitError(
-            f"the recipe {self.recipe_name} ranks with teachers, which only have embeddings of its own clips; "
+            f"the recipe {self.recipe_name} ranks with teachers, which can only rank the recipe's clips; "
             "name a run or an exported model that ranks with a trained model"
         )
 
@@ -124,8 +124,8 @@ class _OpenedRun:
 def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> ModelRanker:
     """Return the ranker of an opened model, for any clips and queries.
 
-    with_windows: Whether to find windows too, see open_ranker. The settings of windows are those of the recipe's first
-    rank entry of moments; without such an entry, windows are found by the posterior.
+    with_windows: See open_ranker. Windows are found as in the recipe's first rank entry of moments. Without such an
+    entry, they are found by the posterior, or by the published threshold of the model's score.
     """
     settings, windows = trained.recipe.model, None
     if with_windows and isinstance(trained.model.score, MomentScore):
@@ -144,7 +144,7 @@ def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> Mode
 
 
 def _windows_of(trained: Trained, score: MomentScore) -> Windows:
-    """Return the settings for finding windows by a model with a score of frames."""
+    """Return the settings for finding windows by a model with a score of moments."""
     if entry := next(iter(trained.recipe.rank_moments.values()), None):
         return Windows(score_of_windows(trained), entry.windows, entry.decoding)
     usual = Windows(score_of_windows(trained))
@@ -155,11 +155,11 @@ def clips_to_rank(model: Path, split: str | None) -> Listed:
     """List the clips that the first rank entry of a model's recipe ranks.
 
     model: Folder of a run or an exported model, or a recipe.
-    split: A split of the manifest, instead of the entry's split. Raises KitError if the recipe ranks no clips, and for
-    a hub model, and DataError as read_manifest does.
+    split: Split of the manifest; None: the split that the entry ranks. Raises KitError if the recipe ranks no clips and
+    for a hub model, and DataError if the manifest cannot be read.
     """
     if is_untrained(model) and not is_recipe(model):
-        raise KitError(f"the published model {model} ranks no clips by itself; name a folder of sounds with --audio")
+        raise KitError(f"the published model {model} has no clips; name a folder of sounds with --audio")
     path = model / "resolved.json"
     path = model if is_recipe(model) else path if path.exists() else model / "recipe.json"
     recipe = load_recipe(path).recipe

@@ -1,6 +1,7 @@
 """Clips that a model was trained on.
 
-Record the clips that a model, its starting model and its teachers were trained on, and refuse teachers that leak.
+Record the clips that a model, its starting model and its teachers were trained on. Refuse teachers and starting models
+that were trained on ranked clips.
 
 <run or exported model>/trained_on.csv   id, freesound_id (may be empty), quick_sha256 of the audio file
 """
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class TrainedClip(NamedTuple):
-    """One row of the table. freesound_id: Empty if unknown. quick_sha256: Of the audio file; see json_text.py."""
+    """A row of trained_on.csv. freesound_id: "" if unknown. quick_sha256: Checksum of the audio; see json_text.py."""
 
     id: str
     freesound_id: str
@@ -34,9 +35,9 @@ NOT_KNOWN = TrainedClip("(not known)", "", "")  # row for models whose training 
 
 
 def note_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
-    """Write the table of the clips that a run is trained on, unless it exists.
+    """Write trained_on.csv, the table of the clips that a run is trained on, unless it exists.
 
-    If the training clips of a starting model or a teacher are not known, the table has the row NOT_KNOWN.
+    If the training clips of a starting model or a teacher are not known, the row NOT_KNOWN is added.
     """
     if run.trained_on.exists():
         return
@@ -61,9 +62,8 @@ _OF_THIS_RUN = (schema.FromScratch, schema.FromStage, schema.StageTeacher, schem
 def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
     """Read the clips that a model was trained on; None if they are not known.
 
-    folder: Folder of a run or an exported model.
-    They are not known for models of other authors, and for models that learned from such models. Raises DataError for a
-    damaged table.
+    The clips are not known for models of other authors, and for models that learned from such models.
+    folder: Folder of a run or an exported model. Raises DataError for a damaged table.
     """
     path = folder / TRAINED_ON
     if not path.exists():
@@ -76,8 +76,8 @@ def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
 def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
     """Raise KitError if a teacher or a stage's starting model was trained on a clip that the recipe ranks.
 
-    Two clips count as the same if they have the same audio file or the same Freesound recording. Teachers with unknown
-    training clips are refused too. A model is accepted if its recipe entry has `trained_on_test: acknowledged`.
+    Two clips count as the same if they have the same audio, or are of the same Freesound recording. Teachers with
+    unknown training clips are refused too. A model is accepted if `trained_on_test: acknowledged` is set in the recipe.
     """
     for name, teacher in recipe.teachers.items():
         if not isinstance(teacher, schema.ModelTeacher) or teacher.trained_on_test == "acknowledged":
@@ -109,7 +109,7 @@ def _refuse_ranked_clips(
 ) -> None:
     """Raise KitError if the recipe ranks any of `clips`, the training clips of a model.
 
-    model: Description of the model, for the message. or_permit: End of the message: how to permit it.
+    model: Description of the model, for the message. or_permit: End of the message, how to permit this model.
     """
     found = list(_ranked_training_clips(clips, recipe, data))
     if found:

@@ -29,11 +29,11 @@ def open_untrained(
 
     Args:
         name: A recipe without stages, or a hub name or folder of a model of audio and text.
-        changes: Changed settings of the recipe.
-        device: None for this machine's default device.
-        banks: Folder of the vectors of texts; `changes` may name another one for a recipe.
-    Raises: KitError for a recipe with layers that must be trained, for a hub model without audio or text, and for one
-        that is not on this machine; nothing is downloaded.
+        changes: Changed settings of the recipe, such as "banks=FOLDER".
+        device: Device of the model; None for this machine's default device.
+        banks: Folder that caches the vectors of texts. A change of `banks` in `changes` takes precedence.
+    Raises: KitError for a recipe with layers that must be trained, for a hub model without audio or text, and for a hub
+        model that is not on this machine. Nothing is downloaded.
     """
     if is_recipe(name):
         recipe = _recipe_without_stages(name, [as_change("banks", str(banks)), *(changes or [])])
@@ -50,7 +50,7 @@ def open_untrained(
 
 
 def _recipe_without_stages(path: Path, changes: list[str]) -> schema.Recipe:
-    """Read a recipe whose model needs no training. Raises KitError for another one."""
+    """Read a recipe whose model needs no training. Raises KitError if its model must be trained."""
     recipe = load_recipe(path, changes).recipe
     if recipe.stages:
         raise KitError(
@@ -63,7 +63,7 @@ def _recipe_without_stages(path: Path, changes: list[str]) -> schema.Recipe:
 
 
 def _recipe_of_hub(name: str, banks: Path) -> schema.Recipe:
-    """Return a recipe that has only a published model. Raises KitError if the model is not on this machine."""
+    """Return a recipe that only contains a hub model. Raises KitError if the model is not on this machine."""
     model = Model.model_validate(settings_of(name))
     if local_folder(name, "model") is None:
         raise KitError(f"model {name} is not on this machine; {how_to_fetch(name)}")

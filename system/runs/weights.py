@@ -1,6 +1,6 @@
 """Files that determine a model's weights.
 
-`check` and `run` use it to decide if a model exists.
+The verbs `check` and `run` use this list to decide if a trained model exists.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ def trained_files(folder: Path) -> list[Path]:
     """Return the files that determine a trained model's weights.
 
     folder: Folder of a run with finished stages, or of an exported model.
-    Raises KitError if the folder holds no trained model.
+    Raises KitError if the folder has no trained model.
     """
     exported = folder / "model.safetensors"
     if exported.exists():

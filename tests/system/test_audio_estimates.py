@@ -154,8 +154,12 @@ def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path: Path) -> N
     parameters = "network 68,507,072, mlp 6,294,528, text 112,564,736; 187,366,336 trainable in total"
     assert fact(text, "parameters") == parameters
     assert text.endswith("\n3 MISSING, 1 WARNING")
-    assert "batch_size 32 will not fit the GPU's 8.0 GiB: lower batch_size" in text  # batch norms see the whole batch
-    assert "batch_size 32 will not fit the GPU's 10.0 GiB: set precision to bf16" in plan(recipe, gpu_bytes=10 * 2**30)
+    assert (
+        "batch_size 32 does not fit into the GPU's 8.0 GiB of memory: lower batch_size" in text
+    )  # batch norms see the whole batch
+    assert "batch_size 32 does not fit into the GPU's 10.0 GiB of memory: set precision to bf16" in plan(
+        recipe, gpu_bytes=10 * 2**30
+    )
     weights.write_bytes(b"there")
     assert f"MISSING  {weights}" not in plan(recipe)
     still = made(tmp_path, PANNS | {"weights": str(weights), "trainable": False}, BERT_BASE | {"trainable": False})
@@ -215,6 +219,6 @@ def test_plan_without_torch_lacks_only_parameters_memory_and_time(root: Path, tm
     path = tiny.write_recipe(tmp_path / "r.yaml", content_of(tmp_path, PANNS, BERT_BASE))
     code = f"import sys; sys.modules['torch'] = None; from system.__main__ import main; main(['check', {str(path)!r}])"
     done = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
-    assert "unknown, as memory and time of a step: the package torch" in done.stdout
+    assert "unknown, like the memory and time of a step: the package torch" in done.stdout
     assert "\n  only  " in done.stdout
     assert "  memory: about" not in done.stdout

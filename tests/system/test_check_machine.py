@@ -40,10 +40,13 @@ def test_too_little_memory_is_a_warning_with_a_cure(settings: schema.Recipe) -> 
     assert "WARNING" not in plan(settings, memory_bytes=needed / 0.79)
     text = plan(settings, memory_bytes=needed / 0.85)
     size = f"{needed / 0.85 / GIB:.1f} GiB"
-    assert f"WARNING  stage only: batch_size 8 will not fit this machine's {size}: set grad_cache_chunk to" in text
+    assert (
+        f"WARNING  stage only: batch_size 8 does not fit into this machine's {size} of memory: set grad_cache_chunk to"
+        in text
+    )
     assert text.endswith("\n1 WARNING\nnothing is missing")
     assert "this machine's" not in plan(settings, gpu_bytes=80 * GIB, memory_bytes=1.0), "stages compute on the GPU"
-    assert "batch_size 8 will not fit the GPU's 0.0 GiB" in plan(settings, gpu_bytes=1.0)
+    assert "batch_size 8 does not fit into the GPU's 0.0 GiB" in plan(settings, gpu_bytes=1.0)
 
 
 MIB = 1 << 20
@@ -113,7 +116,9 @@ def test_disk_warning_sums_the_needs_of_folders_on_one_disk(tmp_path: Path, monk
     assert list(full_disks({banks: 6 * GIB, runs: 4 * GIB})) == []
     ((folders, fault),) = full_disks({banks: 6 * GIB, runs: 5 * GIB})
     assert folders == f"{banks}/ and {runs}/"
-    assert fault == "about 11.0 GiB will be written there; their disk has 10.0 GiB free"
+    assert (
+        fault == "about 11.0 GiB will be written, but the disk has 10.0 GiB free; free disk space, or use another disk"
+    )
 
 
 def hours(settings: schema.Recipe) -> str:
@@ -127,13 +132,13 @@ def test_disk_estimate_excludes_existing_frames(
     estimates = Estimates(settings, find_data(settings))
     run, frames = estimates.run_bytes, sum(estimates.bank_bytes.values())
     disk_of(monkeypatch, run + 0.5 * frames)
-    assert "about 0.0 GiB will be written there" in plan(settings, runs=tmp_path / "runs")
+    assert "about 0.0 GiB will be written" in plan(settings, runs=tmp_path / "runs")
     assert "for missing frames" in (before := hours(settings))
     other = tmp_path / "banks/logmel-0123456789ab"  # of other settings: no help
     other.mkdir(parents=True)
     (other / "frames.bin").write_bytes(b"0" * round(2 * frames))
     (other / "index.jsonl").touch()
-    assert "about 0.0 GiB will be written there" in plan(settings, runs=tmp_path / "runs")
+    assert "about 0.0 GiB will be written" in plan(settings, runs=tmp_path / "runs")
     assert hours(settings) == before
     clips = [clip for content in find_data(settings).values() for clip in content.clips]
     build_features(clips[::2], dict(settings.model.audio.experts), Path(settings.banks))

@@ -188,7 +188,7 @@ def test_wrong_sizes_stages_and_exports_are_refused(folder: Path, capsys: pytest
     assert main(["run", str(recipe(folder)), "--out", str(folder / "run")]) == 0
     capsys.readouterr()
     assert main(["export", str(folder / "run"), "--out", str(folder / "exported")]) == 1
-    assert "its model is given by embeddings; copy its recipe" in capsys.readouterr().err
+    assert "uses embeddings of another model, which cannot be exported; copy the recipe" in capsys.readouterr().err
 
 
 def test_line_ends_of_windows_and_names_that_are_no_texts(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_incompatible_score_and_embedding_settings_are_refused(
         ("model.text.embedding=mean", "score frame_word needs words"),
         ('model.score={"kind": "cosine"}', "score cosine needs one embedding, not frames; set mean"),
         ("model.audio.hidden=7", "both directions give 2 x 7 values, but the text has 12"),
-        ("stages.only.grad_cache_chunk=2", "batch norms and counted padding need the whole batch"),
+        ("stages.only.grad_cache_chunk=2", "batch norms or padding need the whole batch"),
         ("stages.only.stop.metric=recall_sum", "recall_sum is not monitored"),
         ("stages.only.schedule.metric=recall_sum", "recall_sum is not monitored"),
     ):

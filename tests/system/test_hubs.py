@@ -325,13 +325,13 @@ ENTRIES = ("corrected", "evaluation")
     [
         ({"bank": ["evaluation"]}, "'evaluation' is a test split"),
         ({"validation": "evaluation"}, "'evaluation' is a test split"),
-        ({"of": "absent"}, "no earlier entry by one model; earlier: evaluation"),
+        ({"of": "absent"}, "must be an earlier entry of kind checkpoint or blind; earlier: evaluation"),
         ({"bank": ["absent"]}, "no data source 'absent'"),
         ({"kinds": []}, "kinds"),
         ({"of": ["evaluation"]}, "corrected.of"),
         ({"betas": []}, "corrected.betas"),
         ({"neighbours": []}, "corrected.neighbours"),
-        ({"bank": ["validation"]}, "'validation' is also the source of validation"),
+        ({"bank": ["validation"]}, "'validation' also chooses the correction"),
         ({"bank": ["validation"], "validation": "train"}, "stage only trains on 'train'; choose on a validation split"),
     ],
 )

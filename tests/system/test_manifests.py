@@ -91,7 +91,7 @@ def test_edited_manifest_is_kept_with_a_warning(wavcaps: Path, caplog: pytest.Lo
     arrive(wavcaps, range(3, 10))
     make_missing(recipe)
     assert len(read_manifest(wavcaps / "m.jsonl")) == 2
-    assert "m.jsonl lacks new audio files, but was edited and is kept; delete it" in caplog.text
+    assert "m.jsonl does not list new audio files, but is kept, since it was edited; delete it" in caplog.text
 
 
 def test_manifest_is_made_again_after_files_are_renamed(wavcaps: Path) -> None:
@@ -138,14 +138,14 @@ def test_missing_published_clips_are_reported(wavcaps: Path, caplog: pytest.LogC
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     text = plan(recipe)
-    assert "only 3 of 10 published clips; get the others, then `run` makes the manifest again" in text
+    assert "only 3 of 10 published clips; get the missing clips, then `run` makes the manifest again" in text
     assert "nothing is missing" not in text
     assert main(["check", str(wavcaps / "tiny.yaml")]) == 1
     with caplog.at_level(logging.WARNING):
         load_data(recipe)
     assert "m.jsonl has 3 of 10 published clips" in caplog.text
     (wavcaps / "m.jsonl.made_by").unlink()
-    assert f"get the others, then make {wavcaps}/m.jsonl again" in plan(recipe)
+    assert f"get the missing clips, then make {wavcaps}/m.jsonl again" in plan(recipe)
 
 
 def test_source_with_a_tenth_of_published_clips_missing_is_accepted(wavcaps: Path) -> None:

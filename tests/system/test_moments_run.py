@@ -254,13 +254,13 @@ def test_finished_moment_run_is_not_repeated(run: Path, capsys: pytest.CaptureFi
     ("changes", "said"),
     [
         ({"stages.only.losses.0": tiny.stage()["losses"][0]}, "ranking is no loss for moments"),
-        ({"stages.only.monitor.metrics": ["mAP@10"]}, "unit moment has no mAP@10"),
+        ({"stages.only.monitor.metrics": ["mAP@10"]}, "unit moment has no metric mAP@10"),
         ({"stages.only.unit": "pair"}, "two_state is a loss for moments; set unit: moment"),
         ({"data.train.moments": None}, "data source train has no moments"),
         ({"stages.only.train.short_moments": 3}, "must be 2 or less, not 3"),
         (
             {"stages.only.unit": "pair", "stages.only.train.short_moments": 1},
-            "stages.only.train.short_moments: unit pair trains on no moments; leave it out",
+            "stages.only.train.short_moments: only works with unit moment, not pair; leave it out",
         ),
         ({"model.score": {"kind": "cosine"}}, "score cosine needs one embedding"),
         ({"rank.posterior.edition": 2025}, "no edition 2025; editions: 2026"),
@@ -270,18 +270,18 @@ def test_finished_moment_run_is_not_repeated(run: Path, capsys: pytest.CaptureFi
         ),
         (
             {"stages.only.monitor.metrics": ["loss"], "stages.only.monitor.decoding": {"round_to": 1}},
-            "stages.only.monitor.decoding: no metric here needs windows; leave it out",
+            "stages.only.monitor.decoding: no metric in monitor.metrics needs windows; leave it out",
         ),
         ({"stages.only.monitor.windows": "threshold"}, "stages.only.monitor.windows: .*overlap.*posterior.*thresholds"),
-        ({"stages.only.captions_per_clip": 2}, "a batch of moments has one caption per moment"),
+        ({"stages.only.captions_per_clip": 2}, "only works with unit clip, since a moment has one caption"),
         (
             {"stages.only.augment": {"edits": {"probability": 0.5, "rate": 0.1, "synonyms": None}}},
-            "stages.only.augment: changes clips and captions, but not moments; set null",
+            "stages.only.augment: changes clips and captions, but not moments; set it to null",
         ),
         ({"rank.posterior.fit": "evaluation"}, "is a test split .*fit on another split"),
         (
             {"rank.posterior.stage": None, "rank.posterior.checkpoint": None},
-            "rank.posterior.stage: null, but model.audio has layers that must be trained first",
+            "rank.posterior.stage: is null, but model.audio has layers that must be trained; name a stage",
         ),
     ],
 )
@@ -302,7 +302,7 @@ def test_moments_entry_for_a_cosine_model_is_refused_and_suggests_the_verb_rank(
     made["rank"] = {"when": tiny_moments.recipe(manifest, tmp_path)["rank"]["posterior"] | {"stage": "pretrain"}}
     path = tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["check", str(path)]) == 1
-    assert "not cosine; for such a model use python -m system rank RUN" in capsys.readouterr().err
+    assert "not cosine; with this model, find moments with python -m system rank RUN" in capsys.readouterr().err
 
 
 def test_moment_ranking_errors_are_reported_before_training(

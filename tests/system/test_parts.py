@@ -145,8 +145,8 @@ def test_metrics_contain_the_base_learning_rate(world: Path, tmp_path: Path) -> 
         ({"lr_by_part": {"audio": 1e-5, "logmel": 1e-5}}, "audio includes logmel; name either audio or its parts"),
         ({"lr_by_part": {"text": 2}}, "lr_by_part.text: must be 1 or less, not 2"),
         ({"frozen_start": {"text": 0}}, "frozen_start.text: must be 1 or more, not 0"),
-        ({"frozen_start": {"text": 3, "audio": 3}}, "nothing is left to train in the first steps; remove one part"),
-        ({"frozen_start": {"text": 3, "logmel": 5}}, "nothing is left to train in the first steps"),
+        ({"frozen_start": {"text": 3, "audio": 3}}, "all parts are frozen in the first steps, so nothing"),
+        ({"frozen_start": {"text": 3, "logmel": 5}}, "all parts are frozen in the first steps"),
     ],
 )  # fmt: skip
 def test_invalid_parts_of_the_model_are_refused(
@@ -174,7 +174,7 @@ def test_check_prints_the_number_of_parameters_per_learning_rate(
     audio = model.parameters_by_part()["logmel"]
     assert f"audio 1e-05 ({audio:,} parameters), the rest 0.001 (" in fact(output, "only rates")
     frozen = f"logmel ({audio:,} parameters) for the first"
-    assert fact(output, "only frozen") == f"{frozen} 1,500 steps, which are all of its updates"
+    assert fact(output, "only frozen") == f"{frozen} 1,500 steps, which are all steps of the stage"
     path = written(world, tmp_path, adamw(frozen_start={"logmel": 5}))
     assert main(["check", str(path)]) == 0
     output = capsys.readouterr().out

@@ -29,10 +29,13 @@ def loaded(tmp_path: Path, content: dict[str, Any]) -> Recipe:
         ({"kind": "cosine", "warmup_steps": 6}, None),
         (
             {"kind": "cosine", "warmup_steps": 60},
-            "60 steps of warm-up, but only 6 updates: it ends at 10 %",
+            "60 steps of warm-up, but only 6 updates: the learning rate only reaches 10 %",
         ),
         (EPOCHS | {"warmup_epochs": 2}, None),
-        (EPOCHS | {"warmup_epochs": 8}, "8 epochs of warm-up, but only 2 epochs: it ends at 25 % of the learning rate"),
+        (
+            EPOCHS | {"warmup_epochs": 8},
+            "8 epochs of warm-up, but only 2 epochs: the learning rate only reaches 25 % of its full value",
+        ),
     ],
 )
 def test_warm_up_that_is_longer_than_its_stage_is_warned_about(
@@ -171,8 +174,8 @@ def test_missing_annotations_of_validation_are_named(world: Path, tmp_path: Path
     content = tiny.recipe(world, tmp_path)
     content["stages"]["only"]["monitor"] |= {"annotations": str(tmp_path / "gone.csv")}
     text = plan(loaded(tmp_path, content))
-    assert f"MISSING  stage only annotations: {tmp_path}/gone.csv; correct the path" in text
+    assert f"MISSING  stage only annotations: {tmp_path}/gone.csv does not exist; correct the path" in text
     content["stages"]["only"]["monitor"] |= {"metrics": ["loss"]}
     content["rank"]["evaluation"]["checkpoint"] = "loss"
-    with pytest.raises(RecipeError, match=r"monitor.annotations: no metric here uses it"):
+    with pytest.raises(RecipeError, match=r"monitor.annotations: is not used by monitor.metrics; leave it out"):
         loaded(tmp_path, content)

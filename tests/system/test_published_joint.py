@@ -245,7 +245,7 @@ def test_models_that_cannot_search_are_refused_with_the_way_out(
     assert "someone/something is neither a folder nor in the hub's cache; fetch it while online with python" in text
     (tmp_path / "runs").mkdir()
     assert "runs/mine is neither a run (resolved.json)" in refused(capsys, "search", "runs/mine", "a dog", *given)
-    assert "ranks no clips by itself; name a folder of sounds with --audio" in refused(
+    assert "has no clips; name a folder of sounds with --audio" in refused(
         capsys, "serve", hub_folder("clap"), "--port", 0
     )
     assert "published model without stages; leave out --stage" in refused(
@@ -320,7 +320,7 @@ def test_names_of_published_models_have_their_settings() -> None:
         ({"kind": "published", "model": "x/y"}, "model.model: model x/y is neither a folder nor in the hub's cache"),
         (
             {"kind": "published", "model": "facebook/pe-av-small", "score": {"kind": "cosine"}},
-            "model.score: not a key of this kind",
+            "model.score: settings of this kind do not have this key",
         ),
     ],
 )

@@ -146,8 +146,8 @@ def test_ranked_windows_of_a_blind_list_have_no_metrics(
     ("model", "arguments", "said"),
     [
         ("clips", ["--split", "evaluation"], "clips was not trained on windows; .* with --fit"),
-        ("own", ["--split", "evaluation", "--fit", "evaluation"], "--fit evaluation: is a test split"),
-        ("own", ["--fit", "validation"], "--fit validation: is also ranked"),
+        ("own", ["--split", "evaluation", "--fit", "evaluation"], "--fit evaluation names a test split"),
+        ("own", ["--fit", "validation"], "--fit validation is also ranked"),
         ("own", ["--split", "other"], "no moment of the split other .*development, evaluation, validation"),
         ("own", ["--split", "evaluation", "--top", "3"], "leave out --queries and --top"),
         ("own", ["clips", "--split", "evaluation", "--by", "thresholds"], "--by thresholds works with one model only"),
@@ -345,7 +345,7 @@ def test_decoding_that_windows_by_thresholds_do_not_read_is_refused(
 ) -> None:
     content = tiny_moments.recipe(moments_manifest, tmp_path)
     content["rank"]["thresholds"]["decoding"] = {"heard": 0.9}
-    with pytest.raises(RecipeError, match=r"rank.thresholds.decoding.heard: windows by thresholds do not read it"):
+    with pytest.raises(RecipeError, match=r"rank.thresholds.decoding.heard: has no effect on windows by thresholds"):
         load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))
     moments = moments_manifest.parent / "moments.jsonl"
     asked = ["--audio", moments_manifest, "--moments", moments, "--split", "evaluation"]
@@ -395,10 +395,13 @@ def test_found_windows_become_moments_that_may_only_be_trained_on(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--split", "evaluation"), "--as-training: .* is of the test split evaluation, which must not be trained on"),
-        ((), "is of the test split evaluation"),
-        (("--split", "development", "--moments", "moments.jsonl"), "moment .* has true windows; find those of queries"),
-        (("--split", "test"), "no recording of the split has a caption; name queries with --moments"),
+        (("--split", "evaluation"), "--as-training: .* is in the test split evaluation, which must not be trained on"),
+        ((), "is in the test split evaluation"),
+        (
+            ("--split", "development", "--moments", "moments.jsonl"),
+            "moment .* already has true windows; choose moments",
+        ),
+        (("--split", "test"), "no recording of the split has a caption; name a file of queries with --moments"),
         (("--split", "development", "--fit", "validation"), "--fit needs moments with known windows"),
     ],
 )

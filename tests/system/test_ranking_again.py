@@ -138,7 +138,7 @@ def test_blind_set_is_ranked_after_it_arrives(
     assert main(["check", "mine.yaml"]) == 0
     shown = capsys.readouterr().out
     assert "  blind       set/test by the " in shown
-    assert "set/test and set/captions.csv missing: `run` ranks it later" in shown
+    assert "set/test and set/captions.csv missing: `run` skips this entry until they exist" in shown
     unpack(world)
     assert main(["run", "mine.yaml"]) == 0
     assert "ranking the new or changed rank entries blind, without training" in caplog.text

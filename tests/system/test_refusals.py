@@ -283,7 +283,7 @@ def test_source_without_audio_files_is_refused_before_any_work(
     name = "train" if split == "development" else split
     count = 4 if split == "validation" else 12
     assert f"data source {name}: no audio of its {count} clips can be read, first {manifest.parent / split}" in output
-    assert "no such audio file; put the files there, or make" in output
+    assert "no such audio file; put the files at these paths, or make" in output
     assert not (tmp_path / "banks").exists()
     assert not (tmp_path / "run").exists()
 
@@ -340,7 +340,10 @@ def test_check_reports_missing_audio_files(count: int, tmp_path: Path, capsys: p
     output = checked(capsys, path)
     assert "nothing is missing" not in output
     files = "1 audio file" if count == 1 else "24 audio files"
-    assert f"data evaluation: {files}, first {tmp_path}/world/evaluation/evaluation 000.wav; put them there" in output
+    assert (
+        f"data evaluation: {files}, first {tmp_path}/world/evaluation/evaluation 000.wav; put the files at these paths"
+        in output
+    )
 
 
 def test_check_looks_at_a_sample_of_the_files_of_a_large_source(

@@ -95,7 +95,7 @@ def test_search_prints_clips_and_logs_skipped_files(
     assert lines[1].endswith(".wav")
     assert "skipped files that are not audio (1): notes.txt" in caplog.text
     assert "broken.wav" in caplog.text
-    assert "using 5 clips; skipped 3 that" in caplog.text
+    assert "using 5 clips; skipped 3 files that" in caplog.text
 
 
 def test_search_json_lists_skipped_files(unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,22 +133,22 @@ def test_expert_that_is_set_to_null_is_left_out_of_the_model(world: Path, tmp_pa
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("rank.mean.of=[by_loss, by_m7]", "no earlier entry 'by_m7' that ranks clips itself"),
+        ("rank.mean.of=[by_loss, by_m7]", "'by_m7' is no earlier entry that a mean can use"),
         ("rank.mean.of=[by_loss]", "2 or more entries"),
         (
             "rank.again={kind: mean, of: [mean, by_m1], edition: 2022, csv: true}",
-            "no earlier entry 'mean' that ranks clips itself",
+            "'mean' is no earlier entry that a mean can use",
         ),
         ("rank.by_m2.data=validation", "the entries rank different sources"),
         ("rank.mean.of=[by_loss, by_m1, by_loss]", "'by_loss' occurs twice; name each once"),
         ("relevance.corpus=[train, train]", "'train' occurs twice"),
         ("relevance.corpus=[evaluation]", "'evaluation' is a test split"),
-        ("stages.finetune.grad_cache_chunk=8", "must be less than batch_size, 8"),
-        ("stages.finetune.grad_cache_chunk=99999999999999999999", "must be less than batch_size, 8"),
-        ("relevance=null", "cider needs the recipe's relevance section"),
+        ("stages.finetune.grad_cache_chunk=8", "must be less than batch_size, which is 8"),
+        ("stages.finetune.grad_cache_chunk=99999999999999999999", "must be less than batch_size, which is 8"),
+        ("relevance=null", "needs CIDEr-D, but the recipe has no section `relevance`; add it"),
         ("relevance.corpus=[nowhere]", "no data source 'nowhere'"),
-        ("relevance.relax.1.percentile=60", "percentiles must rise, factors must not rise"),
-        ("relevance.relax.1.factor=0.2", "percentiles must rise, factors must not rise"),
+        ("relevance.relax.1.percentile=60", "each percentile must be higher, and no factor higher"),
+        ("relevance.relax.1.factor=0.2", "each percentile must be higher, and no factor higher"),
         ("relevance.relax.0.factor=1.5", "must be 1 or less"),
         ("stages.finetune.grad_cache_chunk=0", "must be 1 or more"),
     ],
@@ -212,14 +212,14 @@ def test_check_lists_all_missing_files_of_an_empty_machine(
 def test_check_suggests_a_grad_cache_chunk_for_a_small_gpu(root: Path) -> None:
     recipe = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml").recipe
     output = plan(recipe, gpu_bytes=4 * 2**30)
-    assert "batch_size 512 will not fit the GPU's 4.0 GiB: set grad_cache_chunk to 128" in output
+    assert "batch_size 512 does not fit into the GPU's 4.0 GiB of memory: set grad_cache_chunk to 128" in output
     cached = recipe.stages["finetune"].model_copy(update={"grad_cache_chunk": 128})
-    assert "will not fit" not in plan(
+    assert "does not fit into" not in plan(
         recipe.model_copy(update={"stages": {"pretrain": cached, "finetune": cached}}), gpu_bytes=4 * 2**30
     )
-    assert "will not fit" not in plan(recipe, gpu_bytes=80 * 2**30)
+    assert "does not fit into" not in plan(recipe, gpu_bytes=80 * 2**30)
     assert "lower batch_size" in plan(recipe, gpu_bytes=0.1 * 2**30)
-    assert "will not fit" not in plan(recipe)
+    assert "does not fit into" not in plan(recipe)
 
 
 def test_check_reports_missing_audio_and_model_folders(world: Path, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_check_reports_missing_audio_and_model_folders(world: Path, tmp_path: Pa
     ]
     write_manifest(tmp_path / "silent.jsonl", clips)
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", schedule(tmp_path / "silent.jsonl", tmp_path))).recipe
-    assert "24 clips without a length: hours and disk are more than planned" in plan(recipe)
+    assert "24 clips without a length: the plan's hours and disk space are too low" in plan(recipe)
     whole = load_recipe(tiny.write_recipe(tmp_path / "w.yaml", schedule(world, tmp_path))).recipe
     assert plan(whole).endswith("nothing is missing")
     for model, words in (

@@ -213,9 +213,12 @@ def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytes
     with pytest.raises(RecipeError) as found:
         load_recipe(write(recipe, tmp_path / "r.yaml"))
     said = str(found.value)
-    assert "teachers.self.stage: 'pretrain' is not earlier than 'pretrain', which learns from it" in said
+    assert "teachers.self.stage: 'pretrain' must come before the stage 'pretrain', which learns from it" in said
     assert "stages.pretrain.losses.1.teachers.1: no teacher 'nobody'; teachers: self" in said
-    assert "stages.pretrain.losses.0.temperature: learned needs model.learned_temperature as start" in said
+    assert (
+        "stages.pretrain.losses.0.temperature: is learned, but has no start value; set model.learned_temperature"
+        in said
+    )
     recipe["teachers"] = {"self": {"kind": "stage", "stage": "pretrain", "checkpoint": "recall_sum"}}
     with pytest.raises(RecipeError, match=r"teachers.self.checkpoint: stage 'pretrain' does not monitor 'recall_sum'"):
         load_recipe(write(recipe, tmp_path / "r.yaml"))
@@ -345,8 +348,8 @@ def test_study_cells_are_trained_with_earlier_cells_as_teachers(
     path, runs = write(study, tmp_path / "steps.study.yaml"), tmp_path / "runs"
     assert main(["check", str(path), "--runs", str(runs)]) == 0
     shown = capsys.readouterr().out
-    assert f"  first  {runs}/steps/first_s1 (an earlier run of this study)" in shown
-    assert f"weights of {runs}/steps/first_s1 (an earlier run of this study)" in shown
+    assert f"  first  {runs}/steps/first_s1 (trained by an earlier run of this study)" in shown
+    assert f"weights of {runs}/steps/first_s1 (trained by an earlier run of this study)" in shown
     assert main(["study", str(path), "--runs", str(runs)]) == 0
     table = capsys.readouterr().out
     assert [line.split("|")[1].strip() for line in table.splitlines()[2:5]] == ["first", "student", "ensemble"]
@@ -481,7 +484,9 @@ def test_run_that_ranks_with_teachers_cannot_be_opened(
     path, out = write(recipe, tmp_path / "e.yaml"), tmp_path / "ensemble"
     argv = ["run", str(path), "--out", str(out)]
     assert main(argv) == 0
-    with pytest.raises(KitError, match=rf"since its recipe has no stages; name one of its teachers .{distilled}."):
+    with pytest.raises(
+        KitError, match=rf"since its recipe has no stages; name one of the recipe's teachers .{distilled}."
+    ):
         open_trained(out)
     assert main(argv) == 0, "finished already"
     done = distilled / "finetune/done.json"

@@ -355,7 +355,7 @@ def test_damaged_metrics_are_rewritten_from_the_checkpoints(
         (run / "metrics.jsonl").write_bytes(damaged)
         assert main(["train", str(recipe), "--out", str(run)]) == 0
         assert (run / "metrics.jsonl").read_bytes() == whole
-        assert "metrics.jsonl was damaged or incomplete" in caplog.text
+        assert "metrics.jsonl is damaged or incomplete" in caplog.text
         caplog.clear()
 
 

@@ -214,9 +214,9 @@ def test_clap_texts_are_cut_and_stored(tmp_path: Path) -> None:
     [
         (
             ["model.audio.head=linear"],
-            "rank.evaluation.stage: null, but model.audio has layers that must be trained first",
+            "rank.evaluation.stage: is null, but model.audio has layers that must be trained",
         ),
-        (["model.text.projection=linear"], "stage: null, but model.text has layers that must be trained first"),
+        (["model.text.projection=linear"], "stage: is null, but model.text has layers that must be trained"),
         (["rank.evaluation.checkpoint=last"], "evaluation.stage: set both stage and checkpoint, or set both to null"),
         (["rank.evaluation.stage=train"], "no stage 'train'; stages: none"),
     ],
