@@ -1,6 +1,6 @@
 """Use a trained model from Python.
 
-Use a trained model from Python: compute embeddings and rankings of texts and sounds. Example: system/README.md.
+Compute embeddings of texts and sounds, and rank sounds for texts. Example: system/README.md.
 """
 
 import logging
@@ -40,41 +40,43 @@ class Found(NamedTuple):
 
 
 class Retriever:
-    """A ranker for texts and sounds. A single text or file counts as a list of one; an empty list raises KitError.
+    """Embeds texts and sounds, and ranks sounds for texts, by a trained model.
 
+    A single text or file is treated as a list with one item. An empty list raises KitError, as does every error.
     Embeddings have unit length, so that their dot products are the scores of a model with cosine scores. With
-    normalize=False they are not scaled. Every error is a KitError.
+    normalize=False, the embeddings are not scaled.
     """
 
     def __init__(self, ranker: Ranker) -> None:
+        """ranker: Ranker of the model; load_model opens it."""
         self.ranker = ranker
 
     @kit_errors
     def encode_text(self, texts: Texts, normalize: bool = True) -> np.ndarray:
         """Embed texts. Returns: (N, D) float32, in the order of the texts.
 
-        A warning counts the texts without any word that the model knows: they all have the same vector. normalize:
-        Scale the vectors to length 1.
-        Raises KitError for a model without a single vector per text.
+        A warning is logged for texts without any word that the model knows. All such texts have the same vector.
+        normalize: Scale the vectors to length 1. Raises KitError for a model without a single vector per text.
         """
         texts = _listed(texts)
         if unknown := self.ranker.unreadable(texts):
             log.warning(
-                "the model knows no word of %s, such as %r; these get equal embeddings",
+                "the model knows no word of %s, such as %r; such texts have equal embeddings",
                 counted(len(unknown), "text"), unknown[0],
             )  # fmt: skip
         return self.ranker.text_vectors(texts, normalize)
 
     @kit_errors
     def encode_audio(self, audio: Audio | Waves, rate: int | None = None, normalize: bool = True) -> np.ndarray:
-        """Embed audio files or waves.
+        """Embed audio files, or waves (arrays of samples).
 
         Args:
             audio: A folder with its subfolders, a manifest (.jsonl), a file, or a list of files. It may also be one
-                wave or a list of waves, each (samples,) or (samples, channels) of floats with full scale 1.
+                wave or a list of waves, each (samples,) or (samples, channels) of floats from -1 to 1.
             rate: Sample rate of the waves, in Hz.
             normalize: Scale the embeddings to length 1.
-        Returns: (C, D) float32 in the order of the list; for a folder or a manifest in the order of `clips_of`.
+        Returns: Embeddings (C, D) float32 in the order of the list. For a folder or a manifest, `clips_of` returns the
+            clips in the same order.
         Raises: KitError for a broken file, and for a model without a single vector per clip.
         """
         if (waves := waves_of(audio)) is None:
@@ -84,7 +86,7 @@ class Retriever:
 
     @kit_errors
     def encode_clips(self, clips: Sequence[Clip], normalize: bool = True) -> np.ndarray:
-        """Embed clips, with the arguments and results of encode_audio. Returns: (C, D) float32."""
+        """Embed clips, such as the result of clips_of. Returns: (C, D) float32. Raises the errors of encode_audio."""
         if not clips:
             raise KitError("the list of clips is empty; give at least one clip")
         once = {clip.id: clip for clip in clips}
@@ -96,8 +98,8 @@ class Retriever:
     def rank(self, texts: Texts, audio: Audio, top: int = 10) -> list[list[Found]]:
         """Return the best `top` clips of each text, best first; equal scores are ordered by file name.
 
-        Broken files are skipped with a warning. Raises KitError for a text without any known word, and if no file is
-        readable.
+        audio: A folder, a manifest, a file, or a list of files. Broken files are skipped with a warning. Raises
+        KitError for a text without any word that the model knows, and if no file is readable.
         """
         texts = _listed(texts)
         if not isinstance(top, Integral) or top < 1:
@@ -115,9 +117,9 @@ class Retriever:
 
     @kit_errors
     def clips_of(self, audio: Audio) -> Sequence[Clip]:
-        """List the clips of a folder, a manifest, a file or a list of files.
+        """List the clips in a folder, a manifest, a file or a list of files.
 
-        Raises DataError for a missing file.
+        Raises DataError if a file is missing.
         """
         if isinstance(audio, str | os.PathLike):
             if not is_audio_name(Path(audio).name) or Path(audio).is_dir():
@@ -145,14 +147,14 @@ class Retriever:
 
 
 def _iterated(values: Any, cure: str) -> list[Any]:
-    """Return values as a list. Raises KitError if they cannot form one. cure: End of the error message."""
+    """Convert `values` to a list. Raises KitError if they cannot be listed. cure: End of the error message."""
     if isinstance(values, bytes) or not isinstance(values, Iterable):
         raise KitError(f"{str(values)[:60]!r} has the wrong type {type(values).__name__}; {cure}")
     return list(values)
 
 
 def _listed(texts: Texts) -> list[str]:
-    """Return texts as a list. Raises KitError for an empty list, and for values that are no text."""
+    """Convert one text or several texts to a list. Raises KitError for an empty list, or if an item is no text."""
     found = [texts] if isinstance(texts, str) else _iterated(texts, TEXT_HINT)
     if not found:
         raise KitError("the list of texts is empty; give at least one text")
@@ -171,11 +173,9 @@ def load_model(
 ) -> Retriever:
     """Open a run, an exported model, or a published model of audio and text by its hub name or folder.
 
-    The other arguments are those of open_trained.
-
-    device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has it, else the CPU. Raises KitError for a device
-    that the machine does not have. cache: Folder for embeddings of clips (default: lbar-kit in the user's cache
-    directory).
+    stage, checkpoint: See open_trained. device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has a GPU, else
+    the CPU. cache: Folder for embeddings of clips; None for lbar-kit in the user's cache directory.
+    Raises KitError for a missing device, and the errors of open_ranker.
     """
     if not isinstance(folder, str | os.PathLike):
         raise KitError(f"{folder!r} is not a path; give the folder of a run or of an exported model")

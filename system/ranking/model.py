@@ -144,6 +144,7 @@ class ModelRanker(Ranker):
         windows: Windows | None = None,
         name: str = "",
     ) -> None:
+        """source: Reads or computes the frames of clips. facts, origin: See Ranker."""
         self.model, self.source, self.facts, self.origin = model, source, facts, origin
         self.score, self.windows, self.name = score, windows, name
 

@@ -1,7 +1,7 @@
 """Rules between kinds.
 
-Rules that the kinds in a recipe must fit each other: losses, teachers, parts of the model, and mixing. Each kind
-declares what it needs.
+Check that the kinds in a recipe fit each other: losses, teachers, parts of the model, and mixing. Each kind declares
+its needs.
 """
 
 from collections.abc import Iterator

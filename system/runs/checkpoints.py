@@ -189,6 +189,7 @@ class _Hashed:
     """File for torch.save that computes the checksum of the written bytes. error: Error raised by a write, or None."""
 
     def __init__(self, file: IO[bytes]) -> None:
+        """file: The file to write, opened for bytes."""
         self._file, self.checksum = file, hashlib.sha256()
         self.error: OSError | None = None
 

@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 def bound(host: str, port: int) -> socket.socket:
     """Open a socket for the server at an address of this machine. Raises KitError if that is not possible.
 
-    For example, the port may be in use, or this machine may not have the address. Early connections wait until the
-    server starts.
+    The error is raised, for example, if the port is in use or if this machine does not have the address. Connections
+    before the start of the server wait for it.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -42,14 +42,15 @@ def bound(host: str, port: int) -> socket.socket:
             raise KitError(
                 f"port {port} of {host} is in use; stop the program that uses it, or give another --port"
             ) from error
-        raise KitError(f"--host {host} --port {port}: {error.strerror}; use another address or port") from error
+        fault = f"--host {host} --port {port} cannot be used ({error.strerror})"
+        raise KitError(f"{fault}; use another address or port") from error
     return listener
 
 
 def about_of(search: Search) -> dict[str, object]:
-    """Return the facts about the model that the page shows.
+    """Return the facts about the model and the clips that the page shows.
 
-    The checkpoint is named without its validation score, because that score belongs to other clips.
+    The checkpoint is named without its validation score, because this score was measured on other clips.
     """
     facts = search.ranker.facts
     return {
@@ -64,7 +65,7 @@ def about_of(search: Search) -> dict[str, object]:
 
 
 async def serve(search: Search, about: dict[str, object], host: str, listening: socket.socket) -> None:
-    """Answer the requests of browsers until the process gets SIGINT or SIGTERM."""
+    """Answer the requests of browsers until the process gets SIGINT (Ctrl-C) or SIGTERM."""
     from aiohttp import web
 
     from system.serve.server import SearchPage, http_log
@@ -86,7 +87,7 @@ async def serve(search: Search, about: dict[str, object], host: str, listening: 
                 "%s is not a loopback address: everybody who reaches this machine can search and play the clips", host
             )
         site = f"[{host}]" if ":" in host else host
-        print(f"{counted(len(search.clips), 'clip')} on http://{site}:{port}/ (Ctrl-C ends it)", flush=True)
+        print(f"{counted(len(search.clips), 'clip')} on http://{site}:{port}/ (stop with Ctrl-C)", flush=True)
         await stop.wait()
     finally:
         await runner.cleanup()

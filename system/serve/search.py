@@ -1,6 +1,6 @@
 """Search a pool.
 
-Searches without the web page: find the best clips of a pool for queries.
+Find the best clips of a pool for queries. The web page and the verb `search` use it.
 """
 
 import os
@@ -25,18 +25,18 @@ class SearchQuery(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a query. hits: The clips found, best first; None if the model knows no word of the query.
-    unknown: Words of the query that the model does not know."""
+    """Result of a query. hits: The found clips, best first; None if the model knows no word of the query. unknown:
+    Words of the query that the model does not know."""
 
     hits: list[Hit] | None
     unknown: list[str]
 
 
 class Search:
-    """A pool of clips, and the ranker that has opened it. It is not thread-safe."""
+    """Searches a pool of clips by the ranker that has opened it. It is not thread-safe."""
 
     def __init__(self, ranker: Ranker, pool: Pool) -> None:
-        """Raises SubmissionError if a score is not finite."""
+        """Score a first query, so that the model is loaded. Raises SubmissionError if a score is not finite."""
         self.ranker, self.pool, self.clips = ranker, pool, pool.clips
         self.paths = _below_common_folder(pool.clips)
         ranker.forget_queries()  # queries are private, and would fill the memory of a page served for weeks
@@ -67,14 +67,14 @@ class Search:
         return answers
 
     def _located(self, text: str, hits: list[Hit]) -> list[Hit]:
-        """Find the times of the sound that `text` describes in the found clips `hits`; return these with the times."""
+        """Add the times of the sound that `text` describes to the found clips `hits`, if the ranker finds times."""
         located = self.ranker.located(text, self.pool, [hit.row for hit in hits]) if hits else None
         if located is None:
             return hits
         return [hit._replace(located=one) for hit, one in zip(hits, located, strict=True)]
 
     def examples(self, count: int) -> list[str]:
-        """Return up to `count` example queries: captions of clips spread over the pool."""
+        """Return up to `count` example queries: captions of clips from all parts of the pool."""
         captions = list(dict.fromkeys(clip.captions[0] for clip in self.clips if clip.captions))
         spread = [text for text in captions[:: max(1, len(captions) // (8 * count))] if len(text) <= MAX_EXAMPLE]
         unreadable = set(self.ranker.unreadable(spread))
@@ -83,14 +83,14 @@ class Search:
 
 
 def _query(text: str) -> Query:
-    """Return a query with the text `text`."""
+    """Return a Query object with the text `text`, which is also its id."""
     return Query(id=text, text=text, relevant=None)
 
 
 def _below_common_folder(clips: Sequence[Clip]) -> list[str]:
-    """Return the paths of clips relative to the folder that contains all these clips.
+    """Return the path of each clip relative to the lowest folder that contains all clips.
 
-    If file names contain folders, the paths keep these folders.
+    If the clips' file names contain folders, the relative paths contain these folders too.
     """
     paths = [str(Path(clip.path).absolute()) for clip in clips]
     depths = [len(Path(clip.file_name).parts) if clip.path.endswith(f"/{clip.file_name}") else 1 for clip in clips]

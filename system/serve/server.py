@@ -54,14 +54,17 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class SearchPage:
-    """The request handlers. about: Facts about the model and its clips, shown on the page.
+    """Handlers of the page's HTTP requests.
 
-    names: Allowed host names of requests. A website can point its own host name at this machine (DNS rebinding). Its
-    scripts could then read data that only this machine's user may read; such requests have that host name. None: all
-    host names, for a page that is served to other machines under unknown names.
+    about: Facts about the model and its clips, shown on the page. names: Allowed host names of requests; None: all.
+
+    A website can point its own host name at this machine (DNS rebinding). Its scripts could then read data that only
+    this machine's user may read. Such requests have the website's host name, and so are refused. All names are allowed
+    on a page for other machines, since these may use unknown names for this machine.
     """
 
     def __init__(self, search: Search, about: dict[str, Any], names: frozenset[str] | None) -> None:
+        """search: Search of the clips. about, names: See the class."""
         self.search, self.about, self.names = search, about, names
         self.queue = Queue(search)
         self._reading = asyncio.Semaphore(PEAKS_AT_ONCE)
@@ -75,11 +78,11 @@ class SearchPage:
         }
 
     def app(self) -> web.Application:
-        """Build the web application with its addresses."""
+        """Build the web application: a handler for each address, and checks of all requests."""
 
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-            """Check a request, then answer it."""
+            """Refuse a request that is not allowed; otherwise answer it."""
             return await self._guarded(request, handler)
 
         async def headed(request: web.Request, response: web.StreamResponse) -> None:
@@ -97,7 +100,7 @@ class SearchPage:
         return app
 
     async def _working(self, app: web.Application) -> AsyncIterator[None]:
-        """Answer waiting queries while the application runs."""
+        """Start the task that answers waiting queries, and cancel it when the application ends."""
         work = asyncio.create_task(self.queue.work())
         yield
         work.cancel()
@@ -105,13 +108,13 @@ class SearchPage:
             await work
 
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse requests that are not allowed, and answer all others."""
+        """Refuse a request that is not allowed; otherwise answer it by `handler`."""
         if self.names is not None and not _is_ours(request.headers.get("Host", ""), self.names):
-            return refusal(421, f"this page is served only as {' or '.join(sorted(self.names))}")
+            return refusal(421, f"the host name of this request is not allowed; use {' or '.join(sorted(self.names))}")
         if odd := [name for name, value in request.headers.items() if not is_utf8(value)]:
             return refusal(400, f"the header {odd[0]} of the request is not UTF-8; correct it or leave it out")
         if request.body_exists:
-            response = refusal(413, "requests must have no body; leave it out")
+            response = refusal(413, "this request has a body, which is not allowed; leave it out")
             response.force_close()
             return response
         try:
@@ -123,15 +126,15 @@ class SearchPage:
             return refusal(error.status, "no such page; the search page is at /")
 
     async def _page(self, request: web.Request) -> web.Response:
-        """Answer with the HTML page."""
+        """Answer a request with the HTML page."""
         return web.Response(text=self._html, content_type="text/html")
 
     async def _about(self, request: web.Request) -> web.Response:
-        """Answer with the facts about the model."""
+        """Answer a request with the facts about the model, as JSON."""
         return web.json_response(self.about)
 
     async def _search(self, request: web.Request) -> web.Response:
-        """Answer a query with the best clips."""
+        """Answer a search request with the best clips for its query, as JSON."""
         try:
             count = _number(request, "count", DEFAULT_RESULTS, 1, MAX_RESULTS)
             query = SearchQuery(_query(request), count, _number(request, "offset", 0, 0, 10**9 - 1))
@@ -158,9 +161,9 @@ class SearchPage:
         return result | ({"captions": clip.captions} if clip.captions else {})
 
     def _opened(self, request: web.Request) -> tuple[int, int, Member | None]:
-        """Open the file of the requested clip.
+        """Open the file of the clip that a request names.
 
-        Returns: The clip's index in the pool, a file descriptor, and the member of the file that is the clip, if any.
+        Returns: The clip's index in the pool, a file descriptor, and, if the clip is in an archive, its member there.
         Raises IndexError if the pool has no such clip, and FileNotFoundError if its file is missing or was replaced.
         """
         row = int(request.match_info["row"])
@@ -175,9 +178,9 @@ class SearchPage:
         return row, number, known.member if known else None
 
     async def _peaks(self, request: web.Request) -> web.Response:
-        """Answer with the loudness curve of a clip: PEAKS whole numbers from 0 to 100.
+        """Answer a request with the loudness curve of a clip: PEAKS whole numbers from 0 to 100.
 
-        The loudest part of the clip is 100. The list is empty for an unreadable clip: the player in the page reports
+        The loudest part of the clip is 100. The list is empty for an unreadable clip; the player in the page reports
         the reason.
         """
         try:
@@ -192,7 +195,7 @@ class SearchPage:
         return web.json_response((100 * found / max(found.max(), 1e-9)).round().astype(int).tolist())
 
     async def _audio(self, request: web.Request) -> web.StreamResponse:
-        """Answer with the audio file of a clip."""
+        """Answer a request with the audio file of a clip."""
         try:
             row, number, member = self._opened(request)
             if member:
@@ -201,7 +204,7 @@ class SearchPage:
         except (IndexError, FileNotFoundError) as error:
             return refusal(404, str(error))
         except AudioError:
-            return refusal(404, "the archive of this clip is damaged; restart the server with another one")
+            return refusal(404, "the archive of this clip is damaged; repair it, and restart the server")
         kind = TYPES.get(Path(self.search.clips[row].path).suffix.lower(), "application/octet-stream")
         try:
             response = _File(f"/dev/fd/{number}", headers={"Content-Type": kind})
@@ -212,9 +215,10 @@ class SearchPage:
 
 
 class _Opened(NamedTuple):
-    """A clip's file at the start of the page: its path after resolving all links, and its identity.
+    """A clip's file when the page was started.
 
-    member: For a clip inside of this file, a tar, zip or parquet file; None for a file of its own.
+    path: Path of the file, after resolving all links. status: Identity of the file; see _identity. member: For a clip
+    in a tar, zip or parquet file, its place in this archive; None if the file is the clip.
     """
 
     path: str
@@ -223,7 +227,7 @@ class _Opened(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> "_Opened | None":
-        """Return an object with the path and the identity of a clip's file; None if the file is missing."""
+        """Record the present path and identity of a clip's file; None if the file is missing."""
         try:
             resolved = os.path.realpath(container_of(path), strict=True)
             member = member_of(path)
@@ -233,10 +237,9 @@ class _Opened(NamedTuple):
             return None
 
     def open(self) -> int | None:
-        """Open the recorded file. Returns: A descriptor.
+        """Open the recorded file. Returns: A file descriptor; None if the file is missing or was replaced.
 
-        Returns None if the file is missing or another file has replaced it. A symbolic link in its place counts as
-        another file.
+        A symbolic link at the file's path counts as a replacement.
         """
         try:
             number = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -250,7 +253,7 @@ class _Opened(NamedTuple):
 
 
 def _copied(member: Member) -> int:
-    """Return the descriptor of a temporary copy of a member. Raises AudioError if it cannot be read."""
+    """Copy a clip in an archive to a temporary file, and return its descriptor. Raises AudioError if unreadable."""
     with tempfile.TemporaryFile() as copy:
         copy.write(member.read())
         copy.flush()
@@ -258,18 +261,18 @@ def _copied(member: Member) -> int:
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """Return the identity of a file and its content, to detect a replaced file.
+    """Return numbers that identify a file and its content, to detect a replaced file.
 
-    The inode alone is not enough, since inodes are reused.
+    The inode alone is not enough, since file systems reuse inodes.
     """
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class _File(web.FileResponse):
-    """Sends the file itself. aiohttp would prefer a file NAME.gz or NAME.br next to it, which is not the clip."""
+    """Response that sends a clip's file. aiohttp would instead send a file NAME.gz or NAME.br next to it."""
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send the audio file of the response without compression; do nothing if it has been sent already."""
+        """Send the audio file of this response without compression; do nothing if it has been sent already."""
         if self.prepared:  # the handler has sent it and closed the file; the server calls this again
             return None
         headers = request.headers.copy()
@@ -280,8 +283,8 @@ class _File(web.FileResponse):
 def _moments(located: Located) -> dict[str, Any]:
     """Convert the windows of a query in a recording to JSON values.
 
-    Returns: windows: [start, end, score], best first. edges: Edges of the frames in seconds. frames: The frames'
-    probabilities.
+    Returns: A dict with three lists. windows: [start, end, score] of each window, best first. edges: Edges of the
+    frames in seconds. frames: Probabilities of the frames.
     """
     windows = [[window.start, window.end, round(window.score, 4)] for window in located.windows]
     return {
@@ -292,12 +295,12 @@ def _moments(located: Located) -> dict[str, Any]:
 
 
 def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
-    """Return an HTTP response with an error message."""
+    """Return an HTTP response that refuses a request, with an error message as JSON."""
     return web.json_response({"error": message}, status=status, headers=headers)
 
 
 def _only(request: web.Request, name: str) -> str | None:
-    """Return the value of a request's parameter; None if it is missing. Raises ValueError if it occurs twice."""
+    """Return the only value of a request's parameter; None if missing. Raises ValueError if it occurs twice."""
     values = request.query.getall(name, [])
     if len(values) > 1:
         raise ValueError(f"the parameter {name} occurs {len(values)} times; give it once")
@@ -322,7 +325,7 @@ def _number(request: web.Request, name: str, default: int, low: int, high: int) 
     if text is None:
         return default
     if not re.fullmatch("[0-9]{1,9}", text) or not low <= int(text) <= high:
-        raise ValueError(f"the parameter {name} is not a whole number from {low} to {high}")
+        raise ValueError(f"the parameter {name} is {text[:20]!r}; it must be a whole number from {low} to {high}")
     return int(text)
 
 
@@ -338,11 +341,11 @@ def _is_ours(host: str, names: frozenset[str]) -> bool:
 def content_security_policy(html: str) -> str:
     """Return the Content-Security-Policy header of the page.
 
-    The policy allows the page's own script and style by their checksums, its own audio and answers, and nothing else.
+    The policy only allows the page's script and style, by their checksums, and audio and answers of this server.
     """
 
     def sources(tag: str) -> str:
-        """Return the checksums of all elements of a tag."""
+        """Return the checksums of all elements `tag` of the page, in the header's format."""
         texts = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
         sums = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
         return " ".join(f"'sha256-{checksum}'" for checksum in sums)
@@ -354,13 +357,13 @@ def content_security_policy(html: str) -> str:
 
 
 def http_log() -> logging.Logger:
-    """Return the server's logger, which drops errors of the HTTP parser.
+    """Return the server's logger, which does not log errors of the HTTP parser.
 
-    Invalid requests have been answered with 400, and a traceback of the parser helps nobody.
+    Such errors are caused by invalid requests, which are answered with status 400. A traceback would help nobody.
     """
 
     def is_ours(record: logging.LogRecord) -> bool:
-        """Return whether a log record is not an error of the HTTP parser."""
+        """Return False for a log record of an error of the HTTP parser, so that it is not logged."""
         return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
     log = logging.getLogger(f"{__package__}.http")

@@ -19,14 +19,15 @@ class BusyError(Exception):
 
 
 class Queue:
-    """Passes queries to a Search, batch after batch, in a separate thread, so that the event loop is not blocked."""
+    """Queue of queries that a Search answers in batches. A separate thread keeps the event loop free."""
 
     def __init__(self, search: Search, at_once: int = AT_ONCE, max_waiting: int = MAX_WAITING) -> None:
+        """search: Answers the queries. at_once: Most queries in a batch. max_waiting: Most waiting queries."""
         self._search, self._at_once, self._max_waiting = search, at_once, max_waiting
         self._waiting: asyncio.Queue[tuple[SearchQuery, asyncio.Future[Answer]]] = asyncio.Queue()
 
     async def answer(self, wanted: SearchQuery) -> Answer:
-        """Wait until the query `wanted` is answered, and return its answer. Raises BusyError if too many wait."""
+        """Wait until the query `wanted` is answered, and return its answer. Raises BusyError if the queue is full."""
         if self._waiting.qsize() >= self._max_waiting:
             raise BusyError
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -34,14 +35,14 @@ class Queue:
         return await future
 
     async def work(self) -> None:
-        """Answer waiting queries, batch after batch, until cancelled."""
+        """Answer waiting queries, batch after batch, until this task is cancelled."""
         with ThreadPoolExecutor(1, "search") as thread:
             while True:
                 batch = await self._batch()
                 await self._answer_all(thread, [wanted for wanted, _ in batch], [future for _, future in batch])
 
     async def _batch(self) -> list[tuple[SearchQuery, asyncio.Future[Answer]]]:
-        """Wait for a first query, and collect further ones until no more arrive within GATHERING_S."""
+        """Wait for a query, and collect further queries until none arrives within GATHERING_S seconds."""
         batch = [await self._waiting.get()]
         found = True
         while found and len(batch) < self._at_once:
@@ -54,7 +55,7 @@ class Queue:
     async def _answer_all(
         self, thread: ThreadPoolExecutor, wanted: Sequence[SearchQuery], futures: Sequence[asyncio.Future[Answer]]
     ) -> None:
-        """Answer the batch of queries `wanted` in a thread, and set the results of `futures`."""
+        """Answer the batch of queries `wanted` in `thread`, and set the answers as results of `futures`."""
         try:
             answers = await asyncio.get_running_loop().run_in_executor(thread, self._search.answer, wanted)
         except Exception as error:  # every query of this batch gets the error; the next batch may succeed

@@ -1,6 +1,6 @@
 """Average of the weights.
 
-Exponential moving average of a model's weights, which is validated, ranked and exported in their place.
+Compute an exponential moving average of a model's weights. It is validated, ranked and exported instead of the weights.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,9 @@ class WeightAverage:
     """Moving average of the trainable parameters and the statistics (buffers) of a model.
 
     After update n, counted from 0, the average a becomes d a + (1 - d) w, where w are the weights. The factor is
-    d = min(decay, (1 + n) / (10 + n)), so that the initial weights soon lose their share.
-    Source: torch.optim.swa_utils; the factor of first updates as in TensorFlow's tf.train.ExponentialMovingAverage.
+    d = min(decay, (1 + n) / (10 + n)), so that the initial weights soon have little influence.
+    Source: torch.optim.swa_utils. The smaller factor of the first updates is as in TensorFlow's
+    tf.train.ExponentialMovingAverage.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -28,14 +29,14 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, number: int) -> None:
-        """Add the current weights after an update. number: Of the update, from 0."""
+        """Add the model's current weights to the average. number: Number of the update, from 0."""
         decay = min(self.decay, (1 + number) / (10 + number))
         average, current = list(self._average.values()), [value.detach() for value in self._current.values()]
         get_ema_multi_avg_fn(decay)(average, current, number)
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
-        """Context manager that gives the model the average in place of its weights."""
+        """Context manager that replaces the model's weights by the average for its block."""
         self._swap()
         try:
             yield
@@ -43,11 +44,11 @@ class WeightAverage:
             self._swap()
 
     def _swap(self) -> None:
-        """Exchange the model's weights and the average, without a copy."""
+        """Exchange the model's weights and the average without copying them."""
         for name, value in self._current.items():
             value.data, self._average[name] = self._average[name], value.data
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Continue with an average. state: A model's state that has the average in place of the weights."""
+        """Continue with a stored average. state: The model's state_dict with the average instead of the weights."""
         for name, value in self._average.items():
             value.copy_(state[name])

@@ -1,6 +1,6 @@
 """Save the state on Ctrl-C and SIGTERM.
 
-Handle Ctrl-C, and SIGTERM from schedulers and torchrun, during training: the state is saved first.
+Handle Ctrl-C, and SIGTERM from schedulers and torchrun, during training: save the state before the process ends.
 """
 
 import signal
@@ -18,14 +18,14 @@ class Interrupted(KeyboardInterrupt):
 def interruptible() -> Iterator[dict[str, bool]]:
     """Context manager in which Ctrl-C or SIGTERM only sets a flag, so that the state can be saved.
 
-    It yields a dictionary; the first signal sets its value "asked" to True. A second signal stops immediately.
-    With several processes, each gets one signal from the terminal and one from torchrun, which kills processes that do
-    not end. Then the second signal has no further effect.
+    The context manager yields a dict. The first signal sets its value "asked" to True. A second signal ends the process
+    immediately, but not if several processes run. In that case each process gets two signals, one from the terminal and
+    one from torchrun, which kills processes that do not end.
     """
     state = {"asked": False}
 
     def note(*_: object) -> None:
-        """Record the first signal."""
+        """Handle a signal: set the flag, so that training saves its state and ends."""
         state["asked"] = True
         if process_count() == 1:
             for number in handlers:

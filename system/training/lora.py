@@ -22,18 +22,19 @@ ADAPTER = "kit"  # name of the adapters in peft
 
 
 def published_networks(model: RetrievalModel) -> dict[str, nn.Module]:
-    """Return the trained published networks of a model's encoders, by the names that `lora.networks` uses."""
+    """Return a dict with the trained published network of each encoder, "audio" and "text", as in `lora.networks`."""
     found = {"audio": model.audio.parts().get("network"), "text": getattr(model.text, "trained", None)}
     return {name: network for name, network in found.items() if isinstance(network, nn.Module)}
 
 
 class Adapters:
-    """The adapters of a model during a stage; `remove` takes them off again."""
+    """Low-rank adapters that are added to a model for a stage. `remove` deletes them after the stage."""
 
     def __init__(self, model: RetrievalModel, settings: Lora, seed: int) -> None:
-        """seed: Determines the start values of the adapters.
+        """Add adapters to the model's networks, and freeze the networks. seed: Seed of the adapters' start values.
 
-        Raises KitError without peft, for an encoder without a trained published network, and for unknown layers.
+        Raises KitError if the package peft is missing, if an encoder trains no published network, and for unknown
+        layers.
         """
         try:
             from peft import LoraConfig, inject_adapter_in_model
@@ -63,9 +64,9 @@ class Adapters:
                 yield name, layer
 
     def merged(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return a state of the adapted model as one without adapters: their products are added to the weights.
+        """Convert a state_dict of the adapted model to a state_dict without adapters: their products are added.
 
-        state: The result of `model.state_dict()`, with the adapters that the model has now.
+        state: The result of `model.state_dict()`. Its adapters must have the model's current values.
         """
         with torch.no_grad():
             sums = {f"{name}.weight": layer.get_delta_weight(ADAPTER) for name, layer in self._layers()}
@@ -73,10 +74,10 @@ class Adapters:
             return {name: one + sums[name].to(one) if name in sums else one for name, one in plain.items()}
 
     def require_used(self) -> None:
-        """Check once, after a backward pass, that all kinds of adapted layers took part in it.
+        """Check once, after a backward pass, that the network has called all kinds of adapted layers.
 
-        Some networks read the weights of a layer without calling it. Then its adapters would have no effect. Raises
-        KitError for such layers that the recipe names, and logs a warning for others.
+        Some networks read the weights of a layer without calling the layer. The adapters of such a layer have no
+        effect. Raises KitError if the recipe names such layers; otherwise logs a warning.
         """
         if not self._unchecked:
             return
@@ -91,11 +92,11 @@ class Adapters:
             others = ", ".join(sorted(end for (_, end), is_used in used.items() if is_used)) or "none"
             problem = f"the network never calls its layers {', '.join(unused)}, so their adapters have no effect"
             if self._chosen:
-                raise KitError(f"lora.layers: {problem}; name others (called: {others})")
-            log.warning("lora: %s (called: %s)", problem, others)
+                raise KitError(f"lora.layers: {problem}; name other layers (called: {others})")
+            log.warning("lora: %s (called layers: %s)", problem, others)
 
     def remove(self) -> None:
-        """Take the adapters off, and make all layers trainable again, for the next stage."""
+        """Remove the adapters from the model, and make all layers trainable again, for the next stage."""
         for name, layer in list(self._layers()):
             parent, _, child = name.rpartition(".")
             setattr(self.model.get_submodule(parent), child, layer.get_base_layer())
@@ -104,10 +105,10 @@ class Adapters:
 
 
 def _kind_of(layer: str) -> tuple[str, str]:
-    """Return the encoder of a layer, and the last part of the layer's name."""
+    """Return the kind of a layer: the encoder that contains it, and the last part of its name, such as query."""
     return layer.partition(".")[0], layer.rpartition(".")[2]
 
 
 def _exactly(names: list[str]) -> str:
-    """Return a regular expression for whole names of layers. (peft compares the ends of listed names.)"""
+    """Return a regular expression that matches exactly these names of layers, unlike peft, which compares ends."""
     return "|".join(f"(?:{re.escape(name)})" for name in names)

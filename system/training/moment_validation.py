@@ -1,6 +1,6 @@
 """Validate moments.
 
-Validation of moments after an epoch: the loss, and the challenge's metrics for the windows.
+Validate a model on moments after an epoch: compute the loss, and the challenge's metrics of the found windows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from system.training.validation import watch
 def require_windows(recipe: schema.Recipe, data: Data) -> None:
     """Raise KitError if a stage trains or validates on moments whose windows are not known.
 
-    It is also raised if validation needs windows in recordings that have too many frames.
+    The error is also raised if validation must find windows in recordings with too many frames.
     """
     for stage in recipe.stages.values():
         if stage.unit != "moment":
@@ -49,8 +49,9 @@ def require_windows(recipe: schema.Recipe, data: Data) -> None:
 class MomentValidation:
     """Validation by the loss, and by R1@0.5, R1@0.7 and mAP of the latest edition.
 
-    The loss is the mean over batches of the training size, weighted by their items. Batches are in the file's order and
-    include a smaller last one. Windows are found by the settings of the monitor.
+    The loss is the mean over batches, weighted by their number of items. Batches have the size of training batches,
+    except for a smaller last batch. They are in the order of the moments file. Windows are found as the stage's
+    `monitor` sets.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class MomentValidation:
         features: Features,
         precision: str = "float32",
     ) -> None:
-        """precision: That of the computation of embeddings, as in training; scores are in float32."""
+        """watched: Clips and moments by data source. precision: Precision of embeddings; scores are in float32."""
         self.stage, self.features, self.precision = stage, features, precision
         self.items = [item for clips, moments in watched.values() for item in items_of_moments(clips, moments)]
         if not self.items:
@@ -77,6 +78,7 @@ class MomentValidation:
         self.batches = [(i, without_audio(self.items[i : i + size], features, None)) for i in starts]
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
+        """Validate a model. Returns: The monitored metrics, and the diagnostics of `watch`."""
         with in_precision(model.device, self.precision):
             clips = embed_clips(model, self.clips, self.features).float()
             captions = embed_texts_together(model, self.texts).float()
@@ -84,7 +86,7 @@ class MomentValidation:
 
     @torch.inference_mode()
     def _values(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
-        """Compute the stage's validation metrics. Embeddings: clips, one per recording; captions, one per moment."""
+        """Compute the monitored metrics. clips: Embeddings of recordings. captions: Embeddings of moments' texts."""
         total = 0.0
         for start, batch in self.batches:
             rows = list(range(start, start + len(batch.clip_keys)))

@@ -1,7 +1,7 @@
 """Learning rates by part, frozen starts.
 
-Parts of a model with learning rates of their own, and parts that are frozen at the start of a stage. Also a model's
-preparation for a stage.
+Prepare a model for a stage: separate learning rates of its parts, parts that are frozen at the start, synchronised
+batch norms, and compiled networks.
 """
 
 from typing import Any
@@ -17,9 +17,8 @@ from system.recipe import schema
 def parameter_groups(model: RetrievalModel, settings: schema.AdamW) -> tuple[list[dict[str, Any]], list[float]]:
     """Group the trainable parameters by learning rate, for an optimizer.
 
-    Returns: The groups, and the base learning rate of each.
-    The first group has the rate `lr`. It holds all parameters outside the parts that have a separate rate, and may be
-    empty.
+    Returns: The groups of parameters, and the base learning rate of each group.
+    The first group has the rate `lr`. It contains all parameters outside the parts in `lr_by_part`, and may be empty.
     """
     parts, parameters = model.parts(), [p for p in model.parameters() if p.requires_grad]
     named = {id(p): part for part in settings.lr_by_part for p in parts[part].parameters()}
@@ -28,14 +27,15 @@ def parameter_groups(model: RetrievalModel, settings: schema.AdamW) -> tuple[lis
 
 
 class FrozenStart:
-    """Parts that are frozen for the first steps of a stage.
+    """Freezes parts of a model for the first steps of a stage.
 
-    A frozen part has no gradients. Thus it has no update, no weight decay, and no moments in the optimizer. It computes
-    in evaluation mode: the statistics of its batch norms do not change, and it has no dropout. Whether a part is frozen
-    only depends on the step.
+    A frozen part has no gradients, and thus no update, no weight decay, and no moments in the optimizer. It computes in
+    evaluation mode: the statistics of its batch norms do not change, and it has no dropout. Only the number of the step
+    determines which parts are frozen.
     """
 
     def __init__(self, model: RetrievalModel, settings: schema.AdamW) -> None:
+        """settings: Settings of the optimizer; `frozen_start` names the parts and their numbers of steps."""
         self.model, parts = model, model.parts()
         self.parts: list[tuple[nn.Module, list[nn.Parameter], int]] = [
             (parts[name], [p for p in parts[name].parameters() if p.requires_grad], steps)
@@ -43,7 +43,7 @@ class FrozenStart:
         ]
 
     def begin_step(self, step: int) -> None:
-        """Freeze or unfreeze every part of the model for a training step, counted from 0."""
+        """Freeze or unfreeze each part in `frozen_start` for a training step, counted from 0."""
         if not any(step <= steps for *_, steps in self.parts):
             return
         self.model.train()
@@ -61,9 +61,9 @@ class FrozenStart:
 
 
 def make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
-    """Prepare a model for a stage, by the stage's settings: synchronise batch norms, and compile its networks.
+    """Prepare a model as a stage sets: synchronise batch norms of several processes, and compile trained networks.
 
-    The networks are the audio encoder's, and that of a text encoder if it is trained.
+    Compiled are the network of the audio encoder, and the network of the text encoder if it is trained.
     """
     if process_count() > 1:
         synchronise(model, stage.batch_norm == "synchronised")

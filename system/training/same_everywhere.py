@@ -1,6 +1,7 @@
 """Check that all processes agree.
 
-Checks that several processes have the same settings, code, data and state, before they wait for each other.
+Check that several processes have the same settings, code, data and state. Otherwise they would wait for each other
+forever or compute wrong results.
 """
 
 import json
@@ -25,14 +26,13 @@ log = logging.getLogger(__name__)
 
 
 def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
-    """Raise KitError if processes have different settings, verbs or versions, before any work.
+    """Raise KitError if processes have different settings, verbs or versions. It is called before any other work.
 
     Args:
         verb: Verb of the command.
-        recipes: The recipes that the verb runs, by name; all resolved settings are compared, including changes by
-        --set.
-    Raises: KitError in the first process if another one has a different verb, setting, commit, or version of the kit
-        or of torch. Its message names the rank and both values. The other processes raise SaidElsewhere.
+        recipes: Dict from name to each recipe that the verb runs. All settings are compared, also changes by --set.
+    Raises: KitError in the first process if another process has a different verb, setting, commit, or version of the
+        kit or of torch. Its message names the rank and both values. All other processes raise SaidElsewhere.
     """
     if process_count() == 1:
         return
@@ -60,7 +60,7 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
 
 
 def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
-    """Raise KitError if processes read different clips, or if a process would get no item of a batch.
+    """Raise KitError if processes read different clips, or if there are more processes than items in a batch.
 
     name: Name of the stage.
     """
@@ -72,7 +72,7 @@ def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
             raise KitError(f"{problem}; start at most {stage.batch_size} processes, or use a larger batch")
         raise SaidElsewhere(problem)
     contents = {source: contents_of(clips, data.features.keys) for source, clips in data.clips.items()}
-    require_equal(contents, "its manifests or audio are different", "all processes need the same")
+    require_equal(contents, "its manifests or audio are different", "all processes must read the same files")
 
 
 def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) -> None:
@@ -86,7 +86,7 @@ def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) ->
 
 
 def warn_of_shares(name: str, recipe: schema.Recipe) -> None:
-    """Warn if results depend on how several processes divide a batch."""
+    """Log a warning if the trained model depends on how several processes divide a batch among them."""
     if process_count() > 1 and recipe.model.batch_properties:
         properties = " and ".join(recipe.model.batch_properties)
         log.warning(

@@ -1,9 +1,9 @@
 """Learning rates and early stopping.
 
-Learning rates and early stopping, as functions of the validation values of finished epochs.
+Compute learning rates, and decide whether a stage ends early, from the validation values of its finished epochs.
 
-history: The validation values of every finished epoch of the stage, oldest first. There is no other state, so that a
-resumed stage gives the same results as an uninterrupted one.
+history: Validation values of every finished epoch of the stage, oldest first. No other state is used, so that a resumed
+stage has the same results as an uninterrupted stage.
 """
 
 import math
@@ -19,9 +19,9 @@ History = Sequence[dict[str, float]]
 def rates(
     stage: schema.Stage, bases: Sequence[float], step: int, steps_per_epoch: int, history: History
 ) -> list[float]:
-    """Return the learning rates in a training step (from 0), one per part of the model.
+    """Return the learning rates in a training step, one per group of parameters.
 
-    bases: The stage's base rates of these parts.
+    step: Number of the training step, from 0. bases: Base learning rate of each group; see parameter_groups.
     """
     if isinstance(stage.schedule, schema.EpochSchedule):
         return [_at_epoch(stage.schedule, base, step / steps_per_epoch) for base in bases]
@@ -30,9 +30,9 @@ def rates(
 
 
 def _at_epoch(schedule: schema.EpochSchedule, base: float, epoch: float) -> float:
-    """Return the learning rate that an epoch schedule has after `epoch` epochs of the stage (a number such as 1.5).
+    """Return the learning rate of an epoch schedule after `epoch` epochs of the stage, a number such as 1.5.
 
-    base: The stage's base rate, which the schedule reaches after the warm-up.
+    base: Learning rate at the end of the warm-up.
     """
     if epoch < schedule.warmup_epochs:
         return schedule.start_lr + (base - schedule.start_lr) * epoch / schedule.warmup_epochs
@@ -48,11 +48,11 @@ def _factor(
     steps_per_epoch: int,
     history: History,
 ) -> float:
-    """Return the factor of a schedule: all learning rates of a training step are multiplied by it.
+    """Return the factor of a schedule in a training step. All learning rates are multiplied by this factor.
 
-    The kinds constant and cosine: (step + 1) / warm-up, then 1, or a half cosine from 1 to 0. The kind step: factor ^
-    (finished epochs // every_epochs). The kind plateau: factor ^ (number of plateaus of the metric), at least min_lr /
-    lr.
+    Kinds constant and cosine: (step + 1) / warmup_steps, then 1 or a half cosine from 1 to 0.
+    Kind step: factor ^ (finished epochs // every_epochs).
+    Kind plateau: factor ^ (number of plateaus of the metric), but at least min_lr / lr.
     """
     if isinstance(schedule, schema.StepDecay):
         return schedule.factor ** (step // steps_per_epoch // schedule.every_epochs)
@@ -67,9 +67,9 @@ def _factor(
 
 
 def _plateaus(schedule: schema.Plateau, history: History) -> int:
-    """Count the plateaus of a metric: more than `patience` epochs in a row without a better value.
+    """Count the plateaus of a metric. A plateau is more than `patience` epochs in a row without a better value.
 
-    A value is better if it improves the best value so far by more than the threshold.
+    A value is better if it improves the best earlier value by more than `threshold`.
     """
     plateaus = bad = 0
     best = math.inf
@@ -84,7 +84,7 @@ def _plateaus(schedule: schema.Plateau, history: History) -> int:
 
 
 def is_over(stop: schema.EarlyStopping | schema.StdPlateau | None, history: History) -> bool:
-    """Return whether early stopping (`stop`) ends a stage now, by the validation values of its epochs."""
+    """Return whether a stage ends early now, by its setting `stop` and the validation values of its epochs."""
     if stop is None:
         return False
     costs = _costs(stop.metric, history)

@@ -1,6 +1,6 @@
 """Train one stage.
 
-Train one stage: resumable steps, with validation and checkpoints after every epoch.
+Train one stage in steps, with validation and checkpoints after every epoch. Training can be resumed after any step.
 """
 
 import json
@@ -74,6 +74,7 @@ class StageTraining:
         relevance: Relevance | None,
         tracking: Tracking,
     ) -> None:
+        """name: Name of the stage. model: Model with initial weights, which is trained. tracking: Gets the metrics."""
         stage = recipe.stages[name]
         require_same_work(name, stage, data)
         self.name, self.stage, self.run, self.model, self.tracking = name, stage, run, model, tracking
@@ -82,7 +83,7 @@ class StageTraining:
         self.sampler = data.sampler(name, stage, self.seed)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
         if shared := data.shared(stage.train.data, stage.monitor.data):
-            log.warning("stage %s: its training and validation data share %s", name, counted(shared, "recording"))
+            log.warning("stage %s: training and validation data have %s in common", name, counted(shared, "recording"))
         relevance = relevance if terms.need_relevance(stage.losses) else None
         teachers = None
         if taught_by := list(dict.fromkeys(teacher for term in stage.losses for teacher in term.taught_by)):
@@ -116,7 +117,7 @@ class StageTraining:
 
     @property
     def history(self) -> list[dict[str, float]]:
-        """Validation values of the finished epochs, oldest first."""
+        """List of the validation metrics of every finished epoch, oldest first."""
         return [line.validation for line in self.lines]
 
     def run_to_end(self, earlier: list[EpochLine]) -> list[EpochLine]:
@@ -135,13 +136,8 @@ class StageTraining:
             said = "stage %s: precision %s needs a CUDA GPU, so this machine computes in float32"
             log.warning(said, self.name, wanted)
         total = self.stage.epochs * self.steps
-        log.info(
-            "stage %s: training %s of %s each, from step %d on",
-            self.name,
-            counted(self.stage.epochs, "epoch"),
-            counted(self.steps, "step"),
-            self.step,
-        )
+        epochs, steps = counted(self.stage.epochs, "epoch"), counted(self.steps, "step")
+        log.info("stage %s: training %s of %s each, from step %d on", self.name, epochs, steps, self.step)
         with (
             interruptible() as stop,
             closing(self.writer),
@@ -164,11 +160,11 @@ class StageTraining:
         return self.lines
 
     def _seed_of(self, number: int) -> int:
-        """Return the seed of a step, or of a draw at the start of the stage."""
+        """Return the seed of the random draws in the step `number`, or, for ADAPTERS, of the adapters' start values."""
         return int(np.random.SeedSequence([*self.seed, number]).generate_state(1)[0])
 
     def _load_initial_weights(self) -> None:
-        """Load the weights of another stage or model, if the stage starts from one."""
+        """Load the weights of another stage or model, if the recipe's `start_from` names one."""
         start = self.stage.start_from
         if isinstance(start, schema.FromStage):
             taken = checkpoints.load_checkpoint(self.model, self.run.folder / start.stage, start.checkpoint)
@@ -178,7 +174,7 @@ class StageTraining:
             log.info("stage %s starts from the model %s", self.name, start.folder)
 
     def _resume(self, state: dict[str, Any]) -> None:
-        """Restore the state of an interrupted training."""
+        """Restore the state of an interrupted training. state: Content of last.pt."""
         if state["precision"] != self.precision:
             raise KitError(
                 f"{self.folder} was started with precision {state['precision']}, but this machine computes in "
@@ -225,7 +221,7 @@ class StageTraining:
             raise Interrupted(said if is_first() else "")
 
     def _train_step(self, feed: Feed) -> dict[str, float] | None:
-        """Train one step. Returns: The loss and diagnostics; None if the update was skipped (fp16)."""
+        """Train one step. Returns: The loss and diagnostics of the losses; None if fp16 skipped the update."""
         # Randomness is a function of the step, so that a resumed run has the same draws as an uninterrupted one.
         torch.manual_seed(self._seed_of(self.step))
         batch = feed.batch(self.step)
@@ -264,7 +260,7 @@ class StageTraining:
         return diagnostics
 
     def _skip_or_raise(self, loss: float) -> None:
-        """Count an update that is skipped because its loss is not finite, which in fp16 a large value can cause.
+        """Count an update that is skipped because its loss is not finite. In fp16, a large value can cause this.
 
         Raises KitError in other precisions, and after SKIPPED_LIMIT skipped updates in a row.
         """
@@ -280,13 +276,13 @@ class StageTraining:
             raise KitError(f"{where}: the loss was not finite in {SKIPPED_LIMIT} steps in a row; {hint}")
 
     def _stage_and_step(self) -> str:
-        """Return the current stage and step, for error messages."""
+        """Return the name of the stage and the number of the current step, for error messages."""
         return f"stage {self.name}, step {self.step}"
 
     def _hint_to_lower_rate(self) -> str:
-        """Return the cure for numbers that are not finite, as the end of an error message."""
+        """Return the cure for a loss, gradients or weights that are not finite, as the end of an error message."""
         state = self.folder / "last.pt"
-        left = f"{state} still has an earlier state" if state.exists() else "nothing was saved yet"
+        left = f"{state} has an earlier state" if state.exists() else "no state was saved"
         return f"lower the learning rate in a new run ({left})"
 
     def _finish_epoch(self) -> None:
@@ -299,7 +295,7 @@ class StageTraining:
             values, diagnostics = self.validation(self.model)
         if lost := [f"{name} {value}" for name, value in values.items() if not math.isfinite(value)]:
             raise KitError(
-                f"{self._stage_and_step()}: validation gives numbers that are not finite ({', '.join(lost)}); "
+                f"{self._stage_and_step()}: validation metrics are not finite ({', '.join(lost)}); "
                 f"{self._hint_to_lower_rate()}"
             )
         self.best = checkpoints.updated(self.best, values, epoch, self.stage.monitor.keep)
@@ -330,13 +326,13 @@ class StageTraining:
             )  # fmt: skip
 
     def _require_finite(self) -> None:
-        """Raise KitError if weights are not finite, before they replace good ones on disk."""
+        """Raise KitError if weights are not finite, so that they do not replace good weights on disk."""
         checkpoints.require_finite(
             self.model.state_dict(), f"{self._stage_and_step()}: the model", self._hint_to_lower_rate()
         )
 
     def _with_average(self) -> AbstractContextManager[None]:
-        """Context manager that gives the model the weights for validation and ranking."""
+        """Context manager that replaces the model's weights by their moving average, if the stage has one."""
         return self.average.in_model() if self.average else nullcontext()
 
     def _is_over(self) -> bool:
@@ -344,23 +340,23 @@ class StageTraining:
         return self.step == self.stage.epochs * self.steps or is_over(self.stage.stop, self.history)
 
     def _is_state_due(self) -> bool:
-        """Return whether the last state is older than `save_minutes`."""
+        """Return whether the last saved state is older than `save_minutes`."""
         minutes = self.stage.save_minutes
         return minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
 
     def _save_best(self, epoch: int) -> None:
-        """Save the weights of one of the best epochs, which are those that are ranked."""
+        """Save the weights of one of the best epochs, without a state to resume from."""
         if is_first():
             with self._with_average():
                 self.writer.save_best(epoch, self.best, self._ranked_weights())
 
     def _ranked_weights(self) -> dict[str, Any]:
-        """Return the weights that are ranked: those of the model, with the adapters in its networks."""
+        """Return the model's weights for ranking. If it has adapters, they are added to the weights."""
         weights = self.model.state_dict()
         return self.adapters.merged(weights) if self.adapters else weights
 
     def _save(self, is_best: bool) -> None:
-        """Save the state, and, if `is_best`, the epoch's weights, which are those that are ranked."""
+        """Save the state to resume from. If `is_best`, also save the weights of this epoch for ranking."""
         if self.step % self.steps:  # after an epoch, the weights have been checked before the validation
             self._require_finite()
         self.saved_at, self.saved_step = time.monotonic(), self.step
@@ -391,7 +387,7 @@ class StageTraining:
 def _validation_of(
     stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers | None, precision: str
 ) -> Watching:
-    """Build the validation of a stage. precision: That of the computation of embeddings."""
+    """Build the object that validates a stage. precision: Precision for computing embeddings."""
     sources = stage.monitor.data
     if stage.unit == "moment":
         annotated = {name: (data.readable_clips(name), data.moments[name]) for name in sources}

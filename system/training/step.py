@@ -1,6 +1,6 @@
 """Gradients of one update.
 
-Compute the gradients of one update, for the whole batch in one pass or for a few items at a time.
+Compute the gradients of one update, either for the whole batch in one pass, or for a few items at a time.
 """
 
 import math
@@ -34,10 +34,11 @@ def gradients(
 
     The gradients are scaled by `scaler`.
     With several processes, each embeds its share of the batch and computes the loss of the whole batch. The gradients
-    of all processes are summed, so that every process has those of the whole batch. Those of the audio encoder are
-    exchanged while the text encoder's backward pass goes on. Random draws follow from torch's seed.
+    of all processes are summed, so that every process gets the gradients of the whole batch. Gradients of the audio
+    encoder are exchanged during the text encoder's backward pass. Random draws depend on torch's seed only.
 
-    Returns: "loss" and the values of `terms.diagnose`, on the device; reading a value would wait for a GPU.
+    Returns: A dict with "loss" and the values of `terms.diagnose`. They stay on the GPU, since reading a value would
+    wait for the GPU.
     """
     if stage.grad_cache_chunk is None and process_count() == 1:
         return _backward(embedded_scores(model, batch, precision), stage, scaler)
@@ -45,7 +46,7 @@ def gradients(
 
 
 def read_together(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    """Read several values of a step, with one wait for the GPU. values: Each with one element, on one device."""
+    """Read several values from the GPU as numbers, with a single wait. values: Tensors with one element each."""
     stacked = torch.stack([value.float() for value in values.values()])
     return dict(zip(values, stacked.tolist(), strict=True))
 
@@ -53,8 +54,8 @@ def read_together(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
 def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> BatchScores:
     """Embed a batch, and score all pairs of its clips and captions.
 
-    Embeddings are computed in `precision`, scores always in float32, for two reasons: a sum over 512 x 512 hinges
-    exceeds the largest float16, and bfloat16 has no value between 0.996 and 1.
+    Embeddings are computed in `precision`. Scores are always computed in float32, for two reasons: a sum over 512 x 512
+    hinges exceeds the largest float16, and bfloat16 has no value between 0.996 and 1.
     """
     with in_precision(batch.row_of.device, precision):
         clips, captions = model.embed(batch)
@@ -62,7 +63,7 @@ def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> Batc
 
 
 def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> dict[str, torch.Tensor]:
-    """Compute the loss and its gradients. Returns: The loss and diagnostics."""
+    """Compute the loss and its gradients. Returns: A dict with "loss" and the values of `terms.diagnose`."""
     loss = terms.total(scores, stage.losses)
     diagnostics = {"loss": loss.detach(), **terms.diagnose(scores, stage.losses)}
     scaler.scale(loss).backward()
@@ -74,13 +75,14 @@ def _by_chunks(
 ) -> dict[str, torch.Tensor]:
     """Compute the gradients of a batch that is divided into chunks.
 
-    First the gradients of the loss at the embeddings are computed, then those of the encoders, one chunk at a time.
-    With `grad_cache_chunk` (gradient caching) each chunk is embedded without a graph, and later again with one. This
-    needs the memory of one chunk and one more forward pass. Without it, the graph of this process's only chunk is kept.
+    First the gradients of the loss with respect to the embeddings are computed. Then the gradients of the encoders are
+    computed, one chunk at a time. With `grad_cache_chunk` (gradient caching), each chunk is first embedded without a
+    graph, and later again with a graph. This needs the memory of one chunk, and one more forward pass. Without it, a
+    process has one chunk, and keeps the graph of it.
 
-    The random state of a chunk follows from the step and the chunk's number. Chunks of one size thus have the same
-    draws in any process. Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
-    (2021).
+    The random state of a chunk depends on the step and the chunk's number only. The random draws of a chunk are thus
+    the same in any process. Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited
+    Setup" (2021).
     """
     seed, size, device = torch.initial_seed(), stage.grad_cache_chunk, batch.row_of.device
     clips, captions = audio_chunks(model, batch, size), caption_chunks(model, batch, size)
@@ -121,10 +123,10 @@ Chunk = Callable[[], Embedded]
 
 
 class Chunks(NamedTuple):
-    """The chunks of one side of a batch, including those of other processes.
+    """The chunks of a batch's clips, or of its captions, including chunks of other processes.
 
-    chunks: Functions that embed the rows of a chunk. sizes: Numbers of rows. order: The index of each row of the batch
-    among the rows of all chunks.
+    chunks: Functions that each embed the rows of a chunk. sizes: Number of rows of each chunk. order: For each row of
+    the batch, its index among the rows of all chunks.
     """
 
     chunks: list[Chunk]
@@ -135,7 +137,8 @@ class Chunks(NamedTuple):
 class _Embedding(NamedTuple):
     """A chunk that this process has embedded.
 
-    found: Embedding with its graph; None if the graph was not kept. leaf: The embedding that the loss was computed of.
+    number: Number of the chunk, which determines its random state. chunk: Function that embeds the chunk. found:
+    Embedding with its graph; None if the graph was not kept. leaf: Copy of the embedding that the loss uses.
     """
 
     number: int
@@ -144,7 +147,7 @@ class _Embedding(NamedTuple):
     leaf: Embedded
 
     def backward(self, seed: int, in_precision: Callable[[], AbstractContextManager[object]]) -> None:
-        """Propagate the loss's gradients from the embeddings to the encoder.
+        """Propagate the gradients of the loss from the chunk's embedding to the encoder.
 
         If the chunk was embedded without a graph, it is embedded again.
         """
@@ -161,18 +164,18 @@ class _Embedding(NamedTuple):
 
 
 def begin_chunk(seed: int, number: int) -> None:
-    """Set torch's random state for the chunk `number` of a training step, by the seed of the step."""
+    """Set torch's random state for the chunk `number` of a training step. seed: Seed of the training step."""
     torch.manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
 
 
 def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
-    """Divide a batch's clips into chunks of `size` clips of similar length; with `size` None, one chunk per process."""
+    """Divide a batch's clips into chunks of `size` clips of similar length. size: None for one chunk per process."""
     lengths = next(iter(batch.audio.values())).lengths
     share = batch.share or Share(chunks_of(lengths.tolist(), size, 1), 0, 1)
     position = {row: n for n, row in enumerate(share.rows)} if batch.share else {}
 
     def embedded(rows: list[int]) -> Embedded:
-        """Embed the clips of these rows."""
+        """Embed the clips at the indexes `rows` of the batch."""
         audio = batch.audio
         if size is not None:
             positions = torch.tensor([position.get(row, row) for row in rows])
@@ -184,9 +187,9 @@ def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunk
 
 
 def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
-    """Divide a batch's captions into chunks of similar length, each with the captions of `size` items.
+    """Divide a batch's captions into chunks of captions of similar length.
 
-    size: None for one chunk per process.
+    size: Number of items whose captions are in a chunk, on average; None for one chunk per process.
     """
     if size is not None:
         size = math.ceil(size * len(batch.captions) / len(batch.clip_keys))
@@ -196,9 +199,9 @@ def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chu
 
 
 def _chunks(embedded: Callable[[list[int]], Embedded], rows: list[list[int]]) -> Chunks:
-    """Return the chunks of a batch as functions that each embed one chunk.
+    """Return the chunks of a batch, with a function for each chunk that embeds it.
 
-    embedded: Function that embeds the items with given indexes. rows: Indexes of the items of each chunk.
+    embedded: Function that embeds the clips or captions at given indexes. rows: Indexes of each chunk.
     """
     order = torch.tensor([row for chunk in rows for row in chunk]).argsort()
     return Chunks([partial(embedded, chunk) for chunk in rows], [len(chunk) for chunk in rows], order)

@@ -1,6 +1,6 @@
 """Embed a stage's data by teachers.
 
-Embed every clip and caption of a stage once by its teachers, which are opened and closed for that.
+Embed every clip and caption of a stage by its teachers, once before training. The teachers are closed afterwards.
 """
 
 import hashlib
@@ -36,11 +36,12 @@ def open_teachers(
 ) -> Teachers:
     """Embed all clips and captions of a stage by its teachers, or read stored embeddings.
 
-    The clips are those for training and validation. The embeddings are cached in `teachers` of the recipe's banks.
-    device: Device that computes the embeddings. Raises KitError for a teacher without a single vector per clip.
+    All clips for training and validation are embedded. The embeddings are cached in the folder `teachers` of the
+    recipe's `banks`. device: Device that computes the embeddings. Raises KitError for a teacher without a single vector
+    per clip.
 
-    Source: SALSA (2024), which computes the teachers' embeddings once, before stage 2. Deviations: float32, not 16
-    bits; all of a clip is used, not a random part of a long one.
+    Source: SALSA (2024), which computes the teachers' embeddings once, before stage 2. Deviations: float32 instead of
+    16 bits; a long clip is embedded as a whole, instead of a random part of it.
     """
     stage = recipe.stages[stage_name]
     sources = dict.fromkeys((*stage.train.data, *stage.monitor.data))
@@ -49,21 +50,22 @@ def open_teachers(
 
 
 class _Table:
-    """Embeddings of a file, by the keys of clips or captions."""
+    """Reads a teacher's embeddings of clips or captions from a file, by the keys of clips or captions."""
 
     def __init__(self, vectors: Vectors, names: Mapping[str, str]) -> None:
-        """names: Dict from key to the name of the embedding in the file."""
+        """vectors: Embeddings in the file. names: Dict from key to the embedding's id in the file."""
         self._vectors, self._names = vectors, names
 
     def read(self, key: str) -> np.ndarray:
-        """Return the embedding, (1, D), of a key."""
+        """Return the embedding (1, D) of the clip or caption with this key."""
         return self._vectors.read(self._names[key])
 
 
 def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -> Taught:
     """Read a teacher's embeddings of clips and captions from a file.
 
-    Raises KitError if any embedding is missing, and for another file format.
+    name: Name of the teacher, for messages. Raises KitError if any embedding is missing, or if the file has another
+    format.
     """
     names: dict[Kind, dict[str, str]] = {
         "clip": {data.features.keys[clip.id]: clip.id for clip in clips},
@@ -80,7 +82,7 @@ def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -
         except KitError as error:
             raise KitError(f"teacher {name}: {error}") from error
         if absent := next((one for one in named.values() if one not in vectors), None):
-            cure = "write it again with all clips and captions of the recipe"
+            cure = "write the file again with all clips and captions of the recipe"
             raise KitError(f"teacher {name}: {path} has no embedding of the {kind} {absent}; {cure}")
         tables.append(_Table(vectors, named))
     return Taught(*tables)
@@ -89,7 +91,7 @@ def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -
 def taught(
     name: str, recipe: schema.Recipe, run: Run, clips: Sequence[Clip], data: Data, device: torch.device
 ) -> Taught:
-    """Return a teacher's embeddings of clips and their captions, stored or computed."""
+    """Return the embeddings of clips and their captions by the teacher `name`: read from a file, or computed."""
     teacher = recipe.teachers[name]
     if isinstance(teacher, schema.EmbeddingsTeacher):
         log.info("teacher %s: reading its embeddings from %s", name, teacher.file)
@@ -111,9 +113,9 @@ def taught(
 
 
 def _captions_bank(trained: Trained, cache: Path) -> Bank:
-    """Open the bank of a teacher's caption embeddings.
+    """Open the bank that caches a teacher's embeddings of captions.
 
-    Its name is a checksum of everything that changes an embedding.
+    The bank's name is a checksum of everything that changes an embedding.
     """
     text = trained.recipe.model.text
     identity = {

@@ -1,8 +1,8 @@
 """TensorBoard, MLflow, Weights & Biases.
 
-Send the lines of metrics.jsonl to TensorBoard, MLflow, or Weights & Biases.
+Send the lines of metrics.jsonl to the trackers TensorBoard, MLflow, and Weights & Biases.
 
-metrics.jsonl remains the record. If a tracker fails, a warning is logged, and training continues without it.
+If a tracker fails, a warning is logged, and training continues without it. metrics.jsonl is complete in any case.
 """
 
 import hashlib
@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 
 
 class Tracker(ABC):
-    """Receives the metrics of one epoch after the other.
+    """Base of the classes that send a run's metrics to a tracker, epoch after epoch.
 
-    last: The step of its last epoch, including those of earlier processes. package: The required package. brought_by:
-    The command that installs it. needs: Environment variables; one of them must name the destination. It is empty for
-    a tracker that writes into the run's folder.
+    last: Step of the last epoch that the tracker has, also from earlier processes. package: Required Python package.
+    brought_by: Command that installs the package. needs: Environment variables; one of them must be set, to name the
+    destination. It is empty for a tracker that writes to the run's folder.
     """
 
     package: ClassVar[str]
@@ -42,18 +42,19 @@ class Tracker(ABC):
 
     @classmethod
     def has_destination(cls) -> bool:
-        """Return whether environment variables state where metrics are to be sent.
+        """Return whether an environment variable in `needs` is set, so that the tracker knows where to send metrics.
 
-        Otherwise the tracker would wait for input forever.
+        Without a destination, the tracker would wait for input forever.
         """
         return not cls.needs or any(os.environ.get(variable) for variable in cls.needs)
 
     @abstractmethod
-    def __init__(self, run: Run) -> None: ...
+    def __init__(self, run: Run) -> None:
+        """Open the tracker for a run."""
 
     @abstractmethod
     def write(self, values: dict[str, float], step: int) -> None:
-        """Send metrics of a step."""
+        """Send the metrics of an epoch that ends with `step`."""
         ...
 
     @abstractmethod
@@ -63,33 +64,35 @@ class Tracker(ABC):
 
 
 class TensorBoard(Tracker):
-    """Writes the run's folder `tensorboard`. Every process rewrites it, so that no step is duplicated."""
+    """Writes metrics to the run's folder `tensorboard`. A resumed run writes it again, so that no step occurs twice."""
 
     package, brought_by = "tensorboard", 'pip install -e ".[tracking]"'
 
     def __init__(self, run: Run) -> None:
+        """Delete the run's folder `tensorboard`, and open it for writing."""
         from torch.utils.tensorboard import SummaryWriter
 
         shutil.rmtree(run.folder / "tensorboard", ignore_errors=True)
         self.writer: Any = SummaryWriter(run.folder / "tensorboard")
 
     def write(self, values: dict[str, float], step: int) -> None:
-        """Write metrics of a step to the run's folder."""
+        """Write the metrics of an epoch that ends with `step` to the run's folder."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
     def close(self, status: Status) -> None:
-        """Close the files that metrics are written to."""
+        """Close the files in the folder `tensorboard`."""
         self.writer.close()
 
 
 class MLflow(Tracker):
-    """Writes to MLflow. Other processes find the run by its tag `lbar_kit`. MLflow allows no @ in names."""
+    """Sends metrics to MLflow. A resumed run is found by its tag `lbar_kit`. In names, @ is replaced by _at_."""
 
     package, brought_by, needs = "mlflow", "pip install mlflow", ("MLFLOW_TRACKING_URI",)
 
     def __init__(self, run: Run) -> None:
+        """Find the run in MLflow by its tag, or start a new MLflow run."""
         import mlflow
 
         key = _identity(run)
@@ -102,7 +105,7 @@ class MLflow(Tracker):
         self.last = max((entry.step for entry in history), default=-1)
 
     def write(self, values: dict[str, float], step: int) -> None:
-        """Send metrics of a step to MLflow."""
+        """Send the metrics of an epoch that ends with `step` to MLflow."""
         self.mlflow.log_metrics({name.replace("@", "_at_"): value for name, value in values.items()}, step=step)
 
     def close(self, status: Status) -> None:
@@ -111,7 +114,7 @@ class MLflow(Tracker):
 
 
 class WandB(Tracker):
-    """Writes to Weights & Biases. The tracked run has the same identity as ours, and is resumed."""
+    """Sends metrics to Weights & Biases. A resumed run is found by its id."""
 
     package, brought_by = "wandb", "pip install wandb"
     needs = ("WANDB_PROJECT", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
@@ -120,7 +123,8 @@ class WandB(Tracker):
     def has_destination(cls) -> bool:
         """Return whether Weights & Biases can be used without asking for a login.
 
-        True also in a mode that needs no login, and after `wandb login`, which writes ~/.netrc.
+        It can if an environment variable in `needs` is set, in a mode that needs no login, and after `wandb login`,
+        which writes ~/.netrc.
         """
         if os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun") or super().has_destination():
             return True
@@ -131,6 +135,7 @@ class WandB(Tracker):
         return False
 
     def __init__(self, run: Run) -> None:
+        """Find the run in Weights & Biases by its id, or start a new run."""
         import wandb
 
         self.run = wandb.init(id=_identity(run), name=run.folder.name, dir=str(run.folder), resume="allow")
@@ -138,7 +143,7 @@ class WandB(Tracker):
             self.last = self.run.step - 1
 
     def write(self, values: dict[str, float], step: int) -> None:
-        """Send metrics of a step to Weights & Biases."""
+        """Send the metrics of an epoch that ends with `step` to Weights & Biases."""
         self.run.log(values, step=step)
 
     def close(self, status: Status) -> None:
@@ -150,9 +155,9 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLfl
 
 
 def tracker(name: str) -> type[Tracker]:
-    """Return the class of the tracker with this name.
+    """Return the class of the tracker `name`: tensorboard, mlflow or wandb.
 
-    Raises KitError for an unknown name, and if the package or the environment variable is missing.
+    Raises KitError for an unknown name, or if a required package or environment variable is missing.
     """
     if name not in TRACKERS:
         raise KitError(f"unknown tracker {name!r}; choose one of {', '.join(TRACKERS)}")
@@ -169,17 +174,17 @@ def tracker(name: str) -> type[Tracker]:
 def _identity(run: Run) -> str:
     """Return a text that identifies the run in trackers.
 
-    It is the same in every process and after changes of the ranking.
+    The text does not change if the run is resumed, or ranked again with other settings.
     """
     noted = run.read_provenance()
     return hashlib.sha256(f"{run.folder.name} {noted.began} {noted.machine}".encode()).hexdigest()[:16]
 
 
 def figures(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield, for each line of metrics.jsonl, the step and a dict from names to the numbers of the line.
+    """Yield, for each line of metrics.jsonl, its step and a dict from the names of its metrics to their values.
 
-    The step is the number of updates up to the line, counted over all stages. Names are such as `finetune/loss` and
-    `finetune/validation/mAP@10`.
+    The step is the number of updates until the end of the line's epoch, counted over all stages. Names of metrics are
+    such as `finetune/loss` and `finetune/validation/mAP@10`.
     """
     before = done = 0
     stage = None
@@ -194,13 +199,15 @@ def figures(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str, float]]
 
 
 class Tracking:
-    """The trackers of a run. They receive the lines of its metrics.jsonl that they do not have yet."""
+    """Context manager that opens and closes the trackers of a run. `update` sends new lines of metrics.jsonl."""
 
     def __init__(self, run: Run, kinds: Sequence[type[Tracker]]) -> None:
+        """kinds: Classes of the trackers."""
         self.run, self.kinds = run, kinds
         self.trackers: list[Tracker] = []
 
     def __enter__(self) -> Self:
+        """Open all trackers. If a tracker fails, warn and continue without it."""
         try:
             for kind in self.kinds:
                 try:
@@ -213,10 +220,11 @@ class Tracking:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close all trackers, with a status that tells whether the training has failed."""
         self._close(error)
 
     def _close(self, error: BaseException | None) -> None:
-        """Close all trackers after the training, or after an error."""
+        """Close all trackers. error: Error that ended the training; None if it succeeded."""
         for one in self.trackers:
             try:
                 one.close(_status_after(error))
@@ -224,7 +232,7 @@ class Tracking:
                 _give_up(type(one), failure)
 
     def update(self) -> None:
-        """Send the metrics of new epochs to all trackers."""
+        """Send the lines of metrics.jsonl that a tracker does not have yet to each tracker."""
         if not self.trackers or not self.run.metrics.exists():
             return
         for step, values in figures(self.run.read_metrics()):
@@ -241,9 +249,9 @@ class Tracking:
 
 @contextmanager
 def _closed_on_error(one: Tracker) -> Iterator[None]:
-    """Context manager that closes the tracker `one` if its block fails, since an open run would block the next one.
+    """Context manager that closes the tracker `one` if its block fails.
 
-    A run that remains active would block the next one.
+    A tracked run that stays open would block the next run.
     """
     try:
         yield
@@ -254,13 +262,13 @@ def _closed_on_error(one: Tracker) -> Iterator[None]:
 
 
 def _status_after(error: BaseException | None) -> Status:
-    """Return the status, for a tracker, of a run that ended with `error`, or without an error."""
+    """Return the status of a tracked run that ended with `error`; None: without an error."""
     return "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED" if error else "FINISHED"
 
 
 def _give_up(kind: type[Tracker], error: Exception) -> None:
-    """Warn that a tracker has failed, and that it gets no more data."""
+    """Log a warning that a tracker has failed, and gets no more data of the run."""
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     log.warning(
-        "the tracker %s failed and gets no more data of this run (%s); metrics.jsonl has all data", kind.package, reason
+        "the tracker %s failed (%s) and gets no more data of this run; metrics.jsonl has all data", kind.package, reason
     )

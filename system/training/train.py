@@ -1,6 +1,6 @@
 """Train all stages.
 
-Train all stages of a recipe, in order, from a model that is prepared once.
+Train all stages of a recipe, in order. Each stage begins with the same initial model, or with weights that it names.
 """
 
 import logging
@@ -37,19 +37,19 @@ log = logging.getLogger(__name__)
 
 
 def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = None) -> RetrievalModel:
-    """Build the model before training, and check everything that a run depends on.
+    """Build the model before training, and check that nothing has changed since the run began.
 
-    Provenance, vocabulary and frozen texts are computed and checked.
-    device: Device of all computations; None for this machine's default.
-    Raises KitError for data, weights, or an exported model that changed since the run began, and the errors of
-    require_windows.
+    The run's provenance and vocabulary are written, and texts are embedded by frozen text encoders.
+    device: Device of all computations; None for this machine's default device.
+    Raises KitError if data, weights, or an exported model have changed since the run began. Also raises the errors of
+    require_windows and refuse_leaks.
     """
     with first_before_others():
         return _prepare(loaded, run, data, device or device_of())
 
 
 def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> RetrievalModel:
-    """Build the model; write its vocabulary, the table of training clips, and provenance."""
+    """Build the model, and write the run's vocabulary, table of training clips, and provenance; see prepare."""
     recipe = loaded.recipe
     if any(stage.unit == "moment" for stage in recipe.stages.values()):
         require_windows(recipe, data)
@@ -72,7 +72,7 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
 
 
 def _additional_texts(names: Iterable[str], data: Data) -> list[str]:
-    """Return the texts of the moments in the data sources `names`, and texts that augmentation may use as captions."""
+    """Return the texts of the data sources' moments, and the texts that augmentation may use instead of captions."""
     return [*(moment.text for name in names for moment in data.moments.get(name, ())), *new_texts(data)]
 
 
@@ -90,8 +90,8 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
     """Train all stages of a recipe in a run's folder; finished stages are skipped.
 
     model: The result of `prepare`. track: Trackers that receive the metrics of every epoch.
-    The trained weights are in the run's checkpoints.
-    Raises KitError if parts do not fit together, Interrupted after Ctrl-C.
+    The trained weights are stored in the run's checkpoints.
+    Raises KitError if settings and data do not fit each other, and Interrupted after Ctrl-C.
     """
     with first_before_others():
         relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
@@ -113,21 +113,21 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
 
 
 def _less_memory(stage: schema.Stage, in_chunks: bool) -> str:
-    """Describe how to change a stage so that it needs less memory."""
+    """Describe how to change a stage so that it needs less memory, as the end of an error message."""
     if not in_chunks:
         return "lower batch_size, or use a GPU with more memory"
     at_once = stage.grad_cache_chunk or stage.batch_size
     if at_once == 1:
         return "use a GPU with more memory, or fewer experts"
-    precision = ", or precision to bf16" if stage.precision == "float32" else ""
+    precision = ", or set precision to bf16" if stage.precision == "float32" else ""
     return f"set grad_cache_chunk to less than {at_once}, which gives the same gradients{precision}"
 
 
 def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
-    """Prepare CIDEr-D and margin factors for the captions of all stages; None if no loss needs them.
+    """Prepare CIDEr-D scores and margin factors for the captions of all stages; None if no loss needs them.
 
-    Document frequencies are those of the recipe's `relevance.corpus`. A figure of the distribution is written to
-    `figure`.
+    Document frequencies are counted in the recipe's `relevance.corpus`. A figure of the distribution of CIDEr-D is
+    written to the file `figure`.
     """
     asking = [stage for stage in recipe.stages.values() if terms.need_relevance(stage.losses)]
     if recipe.relevance is None or not asking:
@@ -148,9 +148,9 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
 
 
 def initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -> RetrievalModel:
-    """Build the model before training, with its published weights.
+    """Build the model before training: new layers with random weights, and networks with published weights.
 
-    The model only depends on the recipe, the seed, the vocabulary, and the published weights.
+    The model only depends on the recipe, its seed, the vocabulary, and the published weights.
     """
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, read_json(run.vocabulary, run.repair_hint(run.vocabulary)))

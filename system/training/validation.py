@@ -1,7 +1,8 @@
 """Validation after an epoch, and detection of collapse.
 
-The loss and the paper's m1 and m2 are computed over fixed batches, mAP and recalls over all captions and clips.
-A model has collapsed if all clips, or all captions, have the same embedding, zeros as embeddings, or the same score.
+The loss and the accuracies m1 and m2 are computed over fixed batches. mAP and recalls are computed over all captions
+and clips. A model has collapsed if most embeddings are equal or zero, or if all clips have the same score for most
+captions.
 """
 
 from pathlib import Path
@@ -44,12 +45,13 @@ class Watching(Protocol):
 
 
 class Validation:
-    """Validation by loss, m1, m2, mAP@10, mAP@16 and the sum of recalls.
+    """Validation by the loss, m1, m2, mAP@10, mAP@16 and the sum of recalls.
 
-    Loss, m1 and m2 are means over batches of the training size, always with the same batches and random negatives.
-    mAP and recalls are over all captions and clips. The order of clips is random, but fixed. A smaller last batch is
-    left out, unless it is the only one, since m1 and m2 depend on the number of items. A batch of clips uses the first
-    `captions_per_clip` captions.
+    Loss, m1 and m2 are means over batches. The batches have the size of training batches, and never change; this is
+    also so for random negatives. The order of the clips is random, but fixed. A smaller last batch is left out, unless
+    it is the only batch, since m1 and m2 depend on the number of items. With unit clip, a batch has the first
+    `captions_per_clip` captions of each clip.
+    mAP and recalls are computed over all captions and clips.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Validation:
         teachers: Teachers | None = None,
         precision: str = "float32",
     ) -> None:
-        """precision: That of the computation of embeddings, as in training; scores are in float32."""
+        """clips: Clips of the validation data. precision: Precision of embeddings; scores are in float32."""
         self.precision = precision
         self.clips = {clip.id: clip for clip in clips if clip.captions}
         if len(self.clips) < 2:
@@ -83,10 +85,11 @@ class Validation:
         self.relevant = self._relevant()
 
     def _relevant(self) -> dict[int, list[int]]:
-        """Return a dict from the row of every scored caption to the rows of its relevant clips.
+        """Return a dict from the index of every scored caption to the indexes of its relevant clips.
 
-        That is its own clip, or, with annotations, their clips for the captions that they have. Raises SubmissionError
-        as read_annotations does.
+        Without annotations, all captions are scored, and the relevant clip is the caption's own clip. With annotations,
+        only annotated captions are scored, and the annotations name the relevant clips. Raises the errors of
+        read_annotations.
         """
         clips = list(self.clips.values())
         if self.stage.monitor.annotations is None:
@@ -116,7 +119,7 @@ class Validation:
     ) -> tuple[dict[str, float], float]:
         """Compute the loss, the accuracies m1 and m2, and the share of captions with equal scores: means over batches.
 
-        A caption has equal scores if its scores are the same for all clips of the batch.
+        A caption has equal scores if all clips of its batch have the same score.
         """
         batch_values = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
@@ -136,7 +139,7 @@ class Validation:
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
 
     def _metrics_of_all(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
-        """Compute mAP@10, mAP@16 and the sum of recalls over all clips, and all or the annotated captions."""
+        """Compute mAP@10, mAP@16 and the sum of recalls over all clips and all scored captions; see _relevant."""
         with torch.inference_mode():
             matrix = np.concatenate(list(score_together(model, captions, clips)))
         relevant = list(self.relevant.values())
@@ -147,10 +150,10 @@ class Validation:
 
 
 def spread(embedded: Embeddings) -> float:
-    """Return how much embeddings differ: 1 - mean cosine of all pairs.
+    """Return how much the directions of embeddings differ: 1 - mean cosine of all pairs.
 
-    It is 0 if all vectors are equal, about 1 if their directions are random. A vector with itself counts as a pair.
-    A series is replaced by the mean over its frames without padding. Vectors of zeros count as equal.
+    The result is 0 if all vectors are equal, and about 1 if their directions are random. A vector and itself count as a
+    pair. A series is replaced by the mean of its frames, without padding. Vectors of zeros count as equal.
     """
     vectors = embedded.values
     if isinstance(embedded, Ragged):
@@ -165,9 +168,9 @@ def spread(embedded: Embeddings) -> float:
 
 
 def zeros(embedded: Embeddings) -> float:
-    """Return the share of embeddings that are zeros, within 1e-6.
+    """Return the share of embeddings whose values are all 0, within 1e-6.
 
-    For series, it is the share of frames that are zeros, without padding.
+    For series of frames, the result is the share of such frames; padding is not counted.
     """
     largest = torch.linalg.vector_norm(embedded.values, torch.inf, dim=-1)
     if isinstance(embedded, Embedded) and embedded.lengths is not None:
@@ -178,15 +181,16 @@ def zeros(embedded: Embeddings) -> float:
 def share_of_equal_scores(scores: torch.Tensor) -> float:
     """Return the share of captions whose scores are the same for all clips, within 1e-6.
 
-    Clamped scores (frame_word) may all be 0 although the embeddings differ. scores: (B, N) of clips against captions.
+    The clamped scores of the kind frame_word may all be 0 although the embeddings differ.
+    scores: (B, N) scores of B clips (rows) against N captions (columns).
     """
     return float((scores.amax(0) - scores.amin(0) <= 1e-6).float().mean())
 
 
 def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = None) -> dict[str, float]:
-    """Compute the diagnostics of collapsed embeddings, by their names in metrics.jsonl.
+    """Compute numbers that show whether embeddings have collapsed, as a dict by their names in metrics.jsonl.
 
-    These are the spread and the share of zeros, both for clips and for captions, and captions_alike if it is given.
+    The numbers are the spread and the share of zeros of clips and of captions, and captions_alike if it is given.
     """
     diagnostics = {
         "spread_of_clips": spread(clips),
@@ -198,12 +202,12 @@ def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = 
 
 
 def collapsed(diagnostics: dict[str, float]) -> list[str]:
-    """Return one message per sign that the model has collapsed; an empty list for a healthy model.
+    """Return a message for each sign that the model has collapsed; an empty list if it has not collapsed.
 
     diagnostics: The result of `watch`.
     """
     reasons = [
-        f"the {side} have equal or zero embeddings (spread {diagnostics[f'spread_of_{side}']:.1e}, "
+        f"most embeddings of {side} are equal or zero (spread {diagnostics[f'spread_of_{side}']:.1e}, "
         f"{100 * diagnostics[f'zeros_of_{side}']:.0f} % zeros)"
         for side in ("clips", "captions")
         if diagnostics[f"spread_of_{side}"] < ALIKE or diagnostics[f"zeros_of_{side}"] > ZEROS

@@ -25,20 +25,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `check` to its parser."""
     add_recipe_arguments(parser, runs=False, what="a recipe or a study (.yaml)")
     add_runs_argument(parser)
-    what = "plan for this number of torchrun processes (default: 1)"
+    what = "make the plan for this number of processes of torchrun (default: 1)"
     parser.add_argument("--ranks", type=positive, default=1, metavar="N", help=what)
     names = ", ".join(GPU_NAMES)
     parser.add_argument(
         "--gpu",
         choices=GPU_NAMES,
         metavar="NAME",
-        help=f"plan for this GPU: {names} (default: the GPU of this machine)",
+        help=f"make the plan for this GPU: {names} (default: the GPU of this machine)",
     )
     parser.add_argument(
         "--gpu-memory",
         type=float,
         metavar="GIB",
-        help="plan for a GPU with this memory in GiB (default: the GPU of this machine)",
+        help="make the plan for a GPU with this memory in GiB (default: the GPU of this machine)",
     )
     add_json(parser)
 
@@ -76,7 +76,7 @@ def _plan_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tuple
 
 
 def _gpu_bytes(arguments: argparse.Namespace) -> float | None:
-    """Return the memory in bytes of the GPU that is planned for; None without one."""
+    """Return the memory in bytes of the GPU in --gpu-memory or --gpu, else of this machine; None without a GPU."""
     if arguments.gpu_memory is not None:
         size: float = arguments.gpu_memory * GIB
         return size
@@ -86,7 +86,7 @@ def _gpu_bytes(arguments: argparse.Namespace) -> float | None:
 def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tuple[list[str], list[Problem]]:
     """Return the printed lines of the plan of a study, and all problems.
 
-    The lines are the plan of the first cell, and those rows of the other cells that differ from it.
+    The lines are the whole plan of the study's first cell. For all other cells, only rows that differ are printed.
     """
     memory, runs = machine_memory(), arguments.runs
     study, cells = load_study(arguments.recipe, arguments.set, runs)
@@ -105,7 +105,7 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tupl
     for cell in others:
         one, other = (recipes[name].model_dump(mode="json") for name in (first, cell))
         changes = ", ".join(f"{key} {value!r}, not {before!r}" for key, before, value in differing(one, other))
-        lines.append(f"cell {cell}: {changes or f'as {first}'}")
+        lines.append(f"cell {cell}: {changes or f'same settings as cell {first}'}")
         lines += section_lines([row for row in plans[cell].rows if row not in plans[first].rows])
     return [*lines, *_done_lines(study, cells, runs)], _problems_of_cells(plans)
 
@@ -119,18 +119,18 @@ def _problems_of_cells(plans: dict[str, Plan]) -> list[Problem]:
 
 
 def _done_lines(study: Study, cells: Cells, runs: Path) -> Iterator[str]:
-    """Yield one line of text on the finished runs of every cell of a study, and a last line on the remaining time."""
+    """Yield one line of text per cell of a study, with the states of its runs, and a line on the remaining time."""
     folders = {key: run_folder(study, *key, runs) for key in cells}
     for cell in study.cells:
         states = [f"{seed} {_state(folders[cell, seed])}" for seed in study.seeds]
         yield f"runs of {cell}: {counted(len(study.seeds), 'seed')}: {', '.join(states)}"
     finished = any(seconds_of(folder) is not None for folder in folders.values())
-    unknown = "" if finished else "; hours unknown until one of its runs is finished"
+    unknown = "" if finished else "; hours unknown until a run of the study is finished"
     yield f"study {study.name}: {progress_of_runs(list(folders.values()))}{unknown}"
 
 
 def _state(folder: Path) -> str:
-    """Describe whether a run is finished, begun or to do."""
+    """Describe the state of the run in `folder`: finished, begun or to do."""
     seconds = seconds_of(folder)
     if seconds is not None:
         return f"finished ({about(seconds)})"

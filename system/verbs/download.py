@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `download` to its parser."""
     add_recipe_arguments(parser, runs=False, what="a recipe (.yaml), or the hub name of a model")
     parser.add_argument(
-        "--show", action="store_true", help="only print the files and their addresses, without downloading"
+        "--show", action="store_true", help="only print the files and their addresses; download nothing"
     )
 
 
@@ -77,9 +77,9 @@ def _download_model(name: str, only_show: bool) -> int:
 
 
 def published_files(model: Model) -> Iterator[Published]:
-    """Yield the published files of the experts and encoders of a model.
+    """Yield the published weight files that the experts and encoders of a model need.
 
-    Models of the hub are left out, since they consist of several files.
+    Models of the Hugging Face hub are left out, since they consist of several files.
     """
     for expert in model.audio.experts.values():
         if expert.hub_model is not None:
@@ -93,7 +93,7 @@ def published_files(model: Model) -> Iterator[Published]:
 
 
 def _of_hub(name: str, expert: ExpertSettings, model: str, only_show: bool) -> Iterator[str]:
-    """Fetch an expert's Hugging Face model, unless `only_show`, and print its state. Yields error messages."""
+    """Fetch an expert's Hugging Face model, unless `only_show`, and print whether it exists. Yields error messages."""
     (path,) = expert.weight_files().values()
     state = "here" if path.is_file() else "missing"
     if not only_show:
@@ -114,6 +114,8 @@ def _download(file: Published) -> bool:
     from system.networks.weights import read_weights
 
     if not file.path.exists() and (not file.address.startswith(("http://", "https://")) or " " in file.address):
-        raise KitError(f"{file.path}: cannot be downloaded automatically; get it from {file.address} and put it there")
+        raise KitError(
+            f"{file.path}: cannot be downloaded automatically; get it from {file.address} and put it at this path"
+        )
     opened = read_weights if file.path.suffix in CHECKPOINTS else None
     return download(file.address, file.path, file.sha256, opened)

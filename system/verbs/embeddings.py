@@ -51,18 +51,18 @@ def run(arguments: argparse.Namespace) -> int:
     with replacing(arguments.out) as part:
         writers[arguments.out.suffix](part, columns)
     found = f"{counted(len(clips), 'clip')}, {counted(len(captions), 'caption')}"
-    print(f"wrote {arguments.out}: {found}, {counted(sounds.shape[1], 'value')} each")
+    print(f"wrote {arguments.out}: {found}, {counted(sounds.shape[1], 'value')} per embedding")
     return 0
 
 
 def _write_npz(path: Path, columns: dict[str, Any]) -> None:
-    """Write the columns to a .npz file."""
+    """Write the columns of embeddings to a .npz file."""
     with path.open("wb") as file:
         np.savez(file, **columns)
 
 
 def _write_parquet(path: Path, columns: dict[str, Any]) -> None:
-    """Write the columns to a Parquet file."""
+    """Write the columns of embeddings to a Parquet file."""
     import pyarrow
     from pyarrow import parquet
 

@@ -19,9 +19,9 @@ FILES = ("weights of", "file", "", "licence", "source")
 
 
 def usual(folder: Path) -> dict[str, ExpertSettings]:
-    """Return a dict from each kind of expert to an expert of this kind with its usual settings.
+    """Return a dict from each kind of expert to an expert of this kind with its default settings.
 
-    The weight files are expected in `folder`, with their published names.
+    folder: Folder of the weight files, which have their published names.
     """
     experts = [kind.with_weights_in(folder) for kind in kinds_of(Expert) if issubclass(kind, ExpertSettings)]
     return {expert.kind: expert for expert in experts}
@@ -50,9 +50,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `experts` to its parser."""
-    per_second = "`s per s`: measured seconds of two CPU cores for a second of audio."
+    per_second = "The column `s per s` is the measured time on two CPU cores, in seconds per second of audio."
     parser.description = f"List the frozen audio models. {per_second}"
-    listed = "list this recipe's experts (default: all kinds, weights in data/weights)"
+    listed = "list this recipe's experts (default: all kinds of experts, with weight files in data/weights)"
     parser.add_argument("recipe", nargs="?", type=Path, help=listed)
     add_json(parser)
 
@@ -68,12 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print(table(experts))
     if arguments.recipe is None:
-        print("\nThe file names are the published ones; a recipe may name other folders than data/weights.")
+        print("\nWeight files have their published names. A recipe may name other folders than data/weights.")
     return 0
 
 
 def _report(name: str, expert: ExpertSettings) -> ExpertReport:
-    """Return the facts on an expert for the output with --json."""
+    """Return the facts about an expert for the output with --json."""
     return ExpertReport(
         name=name,
         rate=expert.rate,
@@ -95,5 +95,5 @@ def _report(name: str, expert: ExpertSettings) -> ExpertReport:
 
 
 def _source(expert: ExpertSettings, setting: str) -> str:
-    """Return the address of the weight file that `setting` names, or else a text that describes where to get it."""
+    """Return the address of the weight file in the expert's `setting`, or a text that describes where to get it."""
     return expert.published_addresses().get(setting, expert.weight_source())

@@ -18,9 +18,7 @@ log = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `export` to its parser."""
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a finished run")
-    parser.add_argument(
-        "--out", type=Path, required=True, help="the folder to write the exported model to, new or empty"
-    )
+    parser.add_argument("--out", type=Path, required=True, help="new or empty folder for the exported model")
     add_checkpoint_arguments(parser)
 
 
@@ -29,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     trained = open_trained(arguments.run_folder, arguments.stage, arguments.checkpoint, device=arguments.device)
     export_model(with_fit(trained), arguments.out)
     if corrected := [name for name, entry in trained.recipe.rank.items() if isinstance(entry, RankHubCorrected)]:
-        hint = f"an exported model has no captions that show them; rank with {arguments.run_folder} for it"
-        log.warning("the model is exported without the correction of hubs of %s: %s", ", ".join(corrected), hint)
+        hint = f"it needs captions of the recipe; to rank with the correction, use {arguments.run_folder}"
+        log.warning("the exported model lacks the hub correction of rank entry %s: %s", ", ".join(corrected), hint)
     print(f"exported: {arguments.out}")
     return 0

@@ -15,8 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strict", action="store_true", help="stop at the first broken audio file (default: skip it with a warning)"
     )
     add_device_argument(parser)
-    verify = "read all frames in the banks, and compute damaged ones again"
-    decoding = "decode audio in N processes, if decoding takes most time (default: threads of one process)"
+    verify = "verify all stored frames, and compute damaged frames again"
+    decoding = (
+        "decode audio in N processes; useful if decoding takes most of the time (default: threads of one process)"
+    )
     parser.add_argument("--workers", type=positive, metavar="N", help=decoding)
     parser.add_argument("--verify", action="store_true", help=verify)
 
@@ -27,5 +29,5 @@ def run(arguments: argparse.Namespace) -> int:
     make_missing(recipe)
     features = load_data(recipe, arguments.strict, arguments.verify, arguments.device, arguments.workers).features
     print(*features.summary_lines(), sep="\n")
-    print(f"clips: {len(features.keys)} with frames, {len(features.broken)} broken and left out")
+    print(f"clips: {len(features.keys)} with frames, {len(features.broken)} broken and skipped")
     return 0

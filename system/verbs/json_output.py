@@ -9,8 +9,9 @@ class RunsReport(Report):
 
 
 class ClipFound(Report):
-    """score: The model's score, higher is better; comparable only within one query. windows: The best three times of
-    the sound, [start, end] in seconds; null for a model that finds no times."""
+    """Found clip in the JSON of `search`. score: The model's score; higher is better; scores of different queries
+    cannot be compared. windows: The best three times of the sound, [start, end] in seconds; null for a model that finds
+    no times."""
 
     path: str
     score: float
@@ -18,7 +19,8 @@ class ClipFound(Report):
 
 
 class QueryAnswer(Report):
-    """unknown: Words that the model does not know. clips: Best first; null if it knows no word of the query."""
+    """Result of a query in the JSON of `search`. unknown: Words of the query that the model does not know. clips: Found
+    clips, best first; null if the model knows no word of the query."""
 
     query: str
     unknown: list[str]
@@ -26,7 +28,7 @@ class QueryAnswer(Report):
 
 
 class SearchReport(Report):
-    """clips: Number of clips that were searched. skipped: Reason for every skipped file, by path."""
+    """JSON of `search`. clips: Number of searched clips. skipped: Dict from path of each skipped file to the reason."""
 
     clips: int
     skipped: dict[str, str]
@@ -34,8 +36,8 @@ class SearchReport(Report):
 
 
 class WeightFile(Report):
-    """setting: The expert's setting that names the file. licence: Of the weights, "" if it is not recorded. source:
-    Where to get the file."""
+    """Weight file of an expert in the JSON of `experts`. setting: Setting of the expert that names the file. licence:
+    Licence of the weights, "" if it is not recorded. source: Where to get the file."""
 
     setting: str
     path: str
@@ -45,7 +47,8 @@ class WeightFile(Report):
 
 
 class ExpertReport(Report):
-    """rate: Hz. dim: Values in a frame. seconds_per_second: Measured time of two CPU cores for a second of audio."""
+    """Expert in the JSON of `experts`. rate: Sample rate in Hz. dim: Values in a frame. seconds_per_second: Measured
+    time on two CPU cores, in seconds per second of audio."""
 
     name: str
     rate: int
@@ -76,8 +79,8 @@ class Percentile(Report):
 
 
 class RelevanceReport(Report):
-    """JSON of `relevance`. pairs: Number of caption pairs. zeros: Number of pairs with score 0. documents, tokenizer,
-    choice: The options --documents, --tokenizer and --pairs."""
+    """JSON of `relevance`. pairs: Number of caption pairs. zeros: Number of pairs whose CIDEr-D is 0. documents,
+    tokenizer, choice: The options --documents, --tokenizer and --pairs."""
 
     clips: int
     captions: int
@@ -91,10 +94,10 @@ class RelevanceReport(Report):
 
 
 class PlanReport(Report):
-    """JSON of `check`. plan: The rows by section, without problems. missing, mistakes, warnings: Problems, as `PLACE:
-    message`. ok: Nothing is missing and no mistake.
+    """JSON of `check`. plan: Lines of the plan, without problems. missing, mistakes, warnings: Problems, as
+    `PART OF THE RECIPE: message`. ok: Whether nothing is missing and no mistake was found.
 
-    For a recipe that cannot be read, mistakes are `FILE:LINE: key: message`, and plan is empty."""
+    For a recipe that cannot be read, mistakes have the form `FILE:LINE: key: message`, and plan is empty."""
 
     file: str
     ok: bool

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from system.ranking.base import Ranker
     from system.training.tracking import Tracker
 
-MODEL = "folder of a run or an exported model, a recipe without stages, or a hub name or folder of CLAP, PE-AV, "
+MODEL = "folder of a run or an exported model, a recipe without stages, or Hugging Face name or folder of CLAP, PE-AV, "
 MODEL += "PE-A-Frame or EmbeddingGemma 2"
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ def positive(text: str) -> int:
 
 
 def device(text: str) -> Device:
-    """Parse the name of a device of this machine, as a type of argparse."""
+    """Parse the name of a device of this machine, such as cuda or cpu, as a type of argparse."""
     from system.compute.device import device_of
 
     try:
@@ -36,7 +36,7 @@ def device(text: str) -> Device:
 
 
 def add_device_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option --device, which names the device for computing."""
+    """Add the option --device, which names the device that computes."""
     where = "where to compute: cuda, cuda:1 (the second GPU), mps or cpu (default: cuda if available, else cpu)"
     parser.add_argument("--device", type=device, help=where)
 
@@ -53,13 +53,13 @@ def track(text: str) -> "type[Tracker]":
 
 def add_track_argument(parser: argparse.ArgumentParser) -> None:
     """Add the option --track, which names trackers that get the metrics."""
-    what = "also log every epoch there: tensorboard, mlflow or wandb; may be repeated"
+    what = "send the metrics of every epoch to a tracker: tensorboard, mlflow or wandb; may be repeated"
     parser.add_argument("--track", type=track, action="append", default=[], metavar="WHERE", help=what)
 
 
 def add_changes_argument(parser: argparse.ArgumentParser) -> None:
     """Add the option --set, which changes settings of the recipe."""
-    what = "change a setting, such as stages.finetune.batch_size=64; may be repeated"
+    what = "change a setting of the recipe, such as stages.finetune.batch_size=64; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=what)
 
 
@@ -87,29 +87,29 @@ def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = F
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --stage, --checkpoint and --device, which select a run's checkpoint and the device."""
-    parser.add_argument("--stage", help="for a run: use this stage's checkpoint (default: the stage of its rank entry)")
-    which = "for a run: use the last checkpoint (last), or the best by a metric (default: as its rank entry)"
+    parser.add_argument("--stage", help="for a run: use a checkpoint of this stage (default: as in its rank entry)")
+    which = "for a run: last, or a metric for its best checkpoint (default: as in the run's rank entry)"
     parser.add_argument("--checkpoint", help=which)
     add_device_argument(parser)
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, what: str = "a recipe (.yaml)") -> None:
-    """Add the arguments for a recipe and for changes of it to a verb's parser.
+    """Add the arguments for a recipe and for changes of its settings to a verb's parser.
 
-    runs: Whether the verb writes a run; then options for its folder, the device and trackers are added too. what: Help
-    text of the recipe argument.
+    runs: Whether the verb writes a run. If so, options for the run's folder, the device and trackers are added too.
+    what: Help text of the recipe argument.
     """
     parser.add_argument("recipe", type=Path, help=what)
     add_changes_argument(parser)
     if runs:
         add_runs_argument(parser)
-        out = "the run's folder itself (default: a new one, or the run to resume)"
+        out = "path of the run's folder (default: a new folder in --runs, or the folder of the run to resume)"
         folder = parser.add_mutually_exclusive_group()
         folder.add_argument("--out", type=Path, help=out)
         folder.add_argument(
             "--name",
             type=_folder_name,
-            help="name of the run's folder below --runs (default: date, recipe, seed and commit)",
+            help="name of the run's folder in --runs (default: date, recipe, seed and commit)",
         )
         add_device_argument(parser)
         add_track_argument(parser)
@@ -123,6 +123,6 @@ def _folder_name(text: str) -> str:
 
 
 def folder_from(arguments: argparse.Namespace) -> Path | None:
-    """Return the run's folder from --out or --name; None if neither is given."""
+    """Return the run's folder as set by --out or --name; None if both options are missing."""
     out: Path | None = arguments.out
     return arguments.runs / arguments.name if arguments.name else out

@@ -45,7 +45,7 @@ PIECE, HOP = 10.0, 1.0  # seconds; from published zero-shot results with sliding
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `rank` to its parser."""
-    model = f"{MODEL}; with --windows several, whose results are averaged"
+    model = f"{MODEL}; with --windows, several models can be named, and their results are averaged"
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help=model)
     parser.add_argument(
         "--audio", type=Path, required=True, help="the clips to rank: a manifest (.jsonl), or a folder of audio files"
@@ -54,11 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--queries", type=Path, help="the queries (.jsonl or .csv; default: the captions in the manifest)"
     )
-    out = "the score matrix to write (.npy); with --top a ranked CSV (.csv), or pairs for a judge (.jsonl)"
+    out = "the file to write: a score matrix (.npy); with --top a ranked CSV (.csv), or pairs for a judge (.jsonl)"
     parser.add_argument("--out", type=Path, required=True, help=out)
-    top = "write only each query's K best clips; needs less memory than all scores"
+    top = "write only each query's K best clips, which needs less memory"
     parser.add_argument("--top", type=positive, metavar="K", help=top)
-    unknown = "also rank queries without any word that the model knows, in a fixed order"
+    unknown = "accept queries without any word that the model knows; their clips are ranked by file name"
     parser.add_argument("--allow-unknown", action="store_true", help=unknown)
     _add_window_arguments(parser)
     add_cache_argument(parser)
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `rank --windows`."""
     windows = parser.add_argument_group("times of queries in long recordings (--windows)")
-    what = "find the windows of each moment in its recording; --out is for 2026's scorer (.jsonl)"
+    what = "find the times of each query in its recording; --out is a file for the scorer of 2026 (.jsonl)"
     windows.add_argument("--windows", action="store_true", help=what)
     windows.add_argument(
         "--moments",
@@ -77,28 +77,32 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MOMENTS.jsonl",
         help="file of the queries, each with the recording to search in",
     )
-    fit = "a split of the same manifest with known moments, to fit four numbers of each model; "
-    fit += "for models that were not trained on moments"
+    fit = "fit four numbers of each model to the known moments of this split of the manifest; "
+    fit += "needed for models that were not trained on moments"
     windows.add_argument("--fit", metavar="SPLIT", help=fit)
-    by = "windows of most probable IoU of at least 0.7 (overlap), most probable windows, or frames above "
-    by += "thresholds (default: thresholds for PE-A-Frame without --fit, else overlap)"
+    by = "how to find windows: overlap: windows that most probably have an IoU of 0.7 with a moment; posterior: most "
+    by += "probable windows; thresholds: frames above thresholds (default: thresholds for PE-A-Frame without --fit, "
+    by += "else overlap)"
     windows.add_argument("--by", choices=WAYS, help=by)
-    threshold = "probability of the frames of a window, for --by thresholds only (default: 0.3 for PE-A-Frame, "
-    threshold += "else nine from 0.1 to 0.9)"
+    threshold = "for --by thresholds: least probability of the frames in a window (default: 0.3 for PE-A-Frame, else "
+    threshold += "nine thresholds from 0.1 to 0.9)"
     windows.add_argument("--threshold", type=_probability, metavar="P", help=threshold)
-    piece = "length of the pieces for a model of whole clips, in seconds (default: %(default)g)"
+    piece = "for models of whole clips: length of the recording's pieces, in seconds (default: %(default)g)"
     windows.add_argument("--piece", type=_seconds, default=PIECE, metavar="SECONDS", help=piece)
-    hop = "from one piece to the next, in seconds (default: %(default)g)"
+    hop = "for models of whole clips: time from one piece to the next, in seconds (default: %(default)g)"
     windows.add_argument("--hop", type=_seconds, default=HOP, metavar="SECONDS", help=hop)
-    unit = "round edges to multiples of this; 1 suits CASTELLA; 0: do not (default: as the run's rank entry says)"
+    unit = "round the edges of windows to multiples of this, 1 for CASTELLA; 0: do not round (default: as in the run's "
+    unit += "rank entry)"
     windows.add_argument("--round-to", type=_seconds_or_none, metavar="SECONDS", help=unit)
-    heard = "decode as if every query is heard with at least this probability, such as 0.999; 0: do not (default: as "
-    heard += "the run's rank entry says)"
+    heard = "assume that a query is heard in its recording with at least this probability, such as 0.999; 0: do not "
+    heard += "assume it (default: as in the run's rank entry)"
     windows.add_argument("--heard", type=_probability_or_none, metavar="P", help=heard)
-    mean = "replace edges by the mean of those of similar windows (default: as the run's rank entry says)"
+    mean = "replace the edges of a window by the mean edges of similar windows (default: as in the run's rank entry)"
     windows.add_argument("--mean-edges", action=argparse.BooleanOptionalAction, help=mean)
-    training = "write moments to train on, marked as found: windows with at least this score; without --moments, the "
-    training += "captions in the manifest are the queries"
+    training = (
+        "write the found windows with at least this score as moments to train on; without --moments, the queries "
+    )
+    training += "are the captions in the manifest"
     windows.add_argument("--as-training", type=_probability, metavar="P", help=training)
 
 
@@ -123,7 +127,7 @@ def _probability_or_none(text: str) -> float:
 
 
 def _parse_below(limit: float, text: str, title: str, allows_zero: bool = False) -> float:
-    """Parse a number above 0, or also 0, and below `limit`. title: Name of such a number, for the message."""
+    """Parse a number above 0 and below `limit`, or 0 if allowed. title: Name of such a number, for the message."""
     with contextlib.suppress(ValueError):
         if 0 < float(text) < limit or (allows_zero and float(text) == 0):
             return float(text)
@@ -136,14 +140,14 @@ def _write_training_moments(arguments: argparse.Namespace, queries: MomentQuerie
     moments, without = training_moments(queries, located, arguments.as_training, names)
     left_out = f"{counted(without, 'query', ',')} without a window of probability {arguments.as_training:g}"
     if not moments:
-        raise KitError(f"{arguments.out}: not written, since there are only {left_out}; lower --as-training")
+        raise KitError(f"{arguments.out} is not written, since all are {left_out}; lower --as-training")
     write_moments(arguments.out, moments)
     print(f"wrote {arguments.out}: {counted(len(moments), 'query', ',')} with found windows; left out {left_out}")
     return 0
 
 
 def _rank_windows(arguments: argparse.Namespace) -> int:
-    """Find and write the windows of queries, and print the metrics."""
+    """Find the windows of queries, write them, and print their metrics. Returns: The exit status."""
     if arguments.moments is None and arguments.as_training is None:
         raise KitError("--windows needs the queries and their recordings; name them with --moments MOMENTS.jsonl")
     if arguments.moments is None and arguments.fit is not None:
@@ -165,7 +169,7 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
     if arguments.fit is not None:
         fit = read_for_fit(arguments.audio, arguments.moments, arguments.fit, queries)
     if len({model.resolve() for model in arguments.models}) < len(arguments.models):
-        raise KitError("one model is named twice among the MODEL arguments; name each once")
+        raise KitError("a model is named twice among the MODEL arguments; name each model once")
     rankers = [ranker_of(arguments, model, with_windows=fit is None) for model in arguments.models]
     edition = get_moments_edition()
     sliding = Sliding(arguments.piece, arguments.hop)
@@ -199,8 +203,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _rank_windows(arguments)
     if len(arguments.models) > 1:
         raise KitError(
-            f"rank takes one MODEL without --windows, not {len(arguments.models)}; rank with each, and combine the "
-            "score matrices with python -m submission blend"
+            f"rank accepts only one MODEL without --windows, not {len(arguments.models)}; rank with each model, and "
+            "combine the score matrices with python -m submission blend"
         )
     unset = ("moments", "fit", "round_to", "by", "threshold", "heard", "mean_edges", "as_training")
     usual = {**dict.fromkeys(unset), "piece": PIECE, "hop": HOP}

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="source",
         default="clotho",
-        help="the shipped recipe to copy; `recipes list` prints all (default: clotho)",
+        help="the shipped recipe to copy; `recipes list` prints all names (default: clotho)",
     )
     new.set_defaults(action=_new)
     keys = actions.add_parser("keys", help="print type, range, default and meaning of every key of a recipe")
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `recipes`: list the shipped ones, copy one, or print all keys. Returns: The exit status."""
+    """Run the verb `recipes`: list or copy shipped recipes, or print the keys of recipes. Returns: The exit status."""
     arguments.action(arguments)
     return 0
 
@@ -71,7 +71,7 @@ def _shipped() -> dict[str, Path]:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    """Print the shipped recipes."""
+    """Print the names of the shipped recipes, with a short description of each."""
     reports = [
         ShippedRecipe(
             name=name, path=str(path), idea=path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
@@ -87,7 +87,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _new(arguments: argparse.Namespace) -> None:
-    """Copy a shipped recipe to the current folder."""
+    """Copy a shipped recipe to the current folder, with the new name."""
     shipped = _shipped()
     if arguments.source not in shipped:
         raise KitError(f"--from {arguments.source}: no such shipped recipe; choose one of {', '.join(shipped)}")
@@ -117,7 +117,7 @@ def _keys(arguments: argparse.Namespace) -> None:
     shown = at_path(found, arguments.path) if arguments.path else found
     if not shown:
         similar = difflib.get_close_matches(arguments.path, paths(found), 3)
-        hint = f"similar keys are {', '.join(similar)}" if similar else "leave it out to print all keys"
+        hint = f"similar keys are {', '.join(similar)}" if similar else "name no key to print all keys"
         raise KitError(f"{arguments.path}: a recipe has no such key; {hint}")
     if arguments.markdown:
         print("# The keys of a recipe\n\nPrinted by `python -m system recipes keys --markdown`.\n")

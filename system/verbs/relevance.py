@@ -1,6 +1,6 @@
 """Verb relevance: CIDEr-D of a corpus.
 
-Distribution of CIDEr-D over the caption pairs of a corpus, and thresholds for `relax`.
+Print the distribution of CIDEr-D over the caption pairs of a corpus. Its percentiles are the thresholds of `relax`.
 """
 
 import argparse
@@ -28,9 +28,9 @@ FACTORS = [1.0, 0.7, 0.4]  # "Take it easy" (2022), section 4
 def read_corpus(path: Path, split: str | None) -> list[list[str]]:
     """Read the captions of every clip of a manifest, or of a captions CSV.
 
-    A CSV has the columns of Clotho or AudioCaps. AudioCaps' rows with the same youtube_id and start_time are one clip.
-    split: A split of a manifest; None for all splits.
-    Raises DataError for bad files, and if a split is given for a CSV.
+    A CSV has the columns of Clotho or AudioCaps. Rows of AudioCaps with the same youtube_id and start_time are captions
+    of one clip. split: Split of a manifest; None for all splits.
+    Raises DataError for unreadable files, and if a split is given for a CSV.
     """
     if path.suffix != ".csv":
         return [clip.captions for clip in of_split(read_manifest(path), split, path)]
@@ -55,12 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("files", nargs="+", type=Path, metavar="FILE", help=files)
     add("--split", choices=SPLITS, help="for manifests: use only the captions of this split (default: all)")
     for name, choices, what in (
-        ("--documents", ("caption", "clip"), "document frequencies count these"),
-        ("--tokenizer", ("regex", "ptb"), "ptb needs Java (default: regex)"),
+        ("--documents", ("caption", "clip"), "documents of the document frequencies (default: caption)"),
+        ("--tokenizer", ("regex", "ptb"), "how to split captions into words; ptb needs Java (default: regex)"),
         (
             "--pairs",
             ("all", "other_clips"),
-            "all ordered pairs, a caption with itself too, or only of different clips",
+            "all: all ordered pairs of captions, also a caption with itself; other_clips: only captions of different "
+            "clips (default: all)",
         ),
     ):
         add(name, choices=choices, default=choices[0], help=what)
@@ -72,7 +73,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="Q",
         help="percentiles of CIDEr-D to print, in per cent (default: 80 90 99)",
     )
-    add("--factors", nargs="+", type=float, metavar="R", help=f"for the figure: r at each percentile {factors}")
+    add(
+        "--factors",
+        nargs="+",
+        type=float,
+        metavar="R",
+        help=f"for --figure: factor on the margin at each percentile {factors}",
+    )
     parser.add_argument(
         "--figure",
         type=Path,
@@ -120,8 +127,8 @@ def _require_usable(percents: Sequence[float], factors: Sequence[float], figure:
         raise KitError(f"--figure {figure}: must end in .png or .svg")
     if len(percents) != len(factors) or list(percents) != sorted(set(percents)):
         raise KitError(
-            f"--figure needs rising --percentiles and as many --factors, not {len(percents)} and {len(factors)}; "
-            "correct them"
+            f"--figure needs rising --percentiles and one of --factors per percentile, not {len(percents)} and "
+            f"{len(factors)}; correct them"
         )
 
 

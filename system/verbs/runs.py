@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=tuple(SORTED_BY),
         default="name",
         help=(
-            "order of the runs: name; validation or test, best result first; time, longest first (default: %(default)s)"
+            "order of runs: by name; by validation or test, best first; by time, longest first (default: %(default)s)"
         ),
     )
     add_json(parser)
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `runs`: print a table of all runs. Returns: The exit status."""
-    require_folder(arguments.runs, "name the folder of the runs")
+    require_folder(arguments.runs, "name the folder that contains all runs")
     runs = sorted(overviews(arguments.runs), key=SORTED_BY[arguments.sort])
     if arguments.json:
         print_report(RunsReport(runs=runs))
@@ -54,9 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _row(entry: RunOverview, runs: Path) -> tuple[str, ...]:
-    """Return the cells of a run's row in the table of runs.
+    """Return the texts in a run's row of the table of runs.
 
-    The name of the run is its path in the folder of all runs, such as STUDY/CELL_s1.
+    The name of a run is its path relative to `runs`, the folder of all runs, such as STUDY/CELL_s1.
     """
     return (
         Path(entry.run).name if Path(entry.run) == runs else Path(entry.run).relative_to(runs).as_posix(),
@@ -70,5 +70,5 @@ def _row(entry: RunOverview, runs: Path) -> tuple[str, ...]:
 
 
 def _figure(figure: Figure | None) -> str:
-    """Format a metric of a run as name and value; "-" if the run has none."""
+    """Format a metric of a run as name and value; "-" if the run does not have this metric."""
     return "-" if figure is None else f"{figure.metric} {format_metric(figure.metric, figure.value)}"

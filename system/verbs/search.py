@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `search` to its parser."""
     parser.add_argument("model", type=Path, help=MODEL)
-    words = 'the clips, then descriptions of sounds, such as data/sounds "a dog barks"; with --audio only descriptions'
+    words = 'the clips, then queries, such as data/sounds "a dog barks"; with --audio, only queries'
     parser.add_argument("queries", nargs="+", metavar="AUDIO QUERY", help=words)
     audio = "the clips: a folder of audio files, with its subfolders, or a manifest (.jsonl), instead of AUDIO"
     parser.add_argument("--audio", type=Path, metavar="FOLDER", help=audio)
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _windows(hit: Hit) -> list[tuple[float, float]] | None:
-    """Return the best times of a hit in its recording, in seconds; None for a model that finds no times."""
+    """Return the best times of the sound in a found clip, in seconds; None for a model that finds no times."""
     if hit.located is None:
         return None
     return [(round(window.start, 3), round(window.end, 3)) for window in hit.located.windows[:SHOWN_WINDOWS]]
@@ -56,7 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the verb `search`: print the best clips of each query. Returns: The exit status."""
     audio, *queries = [arguments.audio, *arguments.queries] if arguments.audio else arguments.queries
     if not queries:
-        raise KitError("no query; describe a sound after the clips: python -m system search MODEL AUDIO QUERY")
+        raise KitError(
+            "the query is missing; describe a sound after the clips: python -m system search MODEL AUDIO QUERY"
+        )
     if empty := [number for number, text in enumerate(queries, start=1) if not text.strip()]:
         raise KitError(f"query {empty[0]} is empty; describe a sound, or leave it out")
     listed = list_clips(Path(audio), arguments.split)  # its errors are reported before the model is loaded
@@ -80,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         for answer in found:
             print(answer.query)
             if answer.clips and answer.unknown:
-                print(f"      not known to the model: {', '.join(answer.unknown)}")
+                print(f"      words that the model does not know: {', '.join(answer.unknown)}")
             for rank, clip in enumerate(answer.clips or [], 1):
                 times = ", ".join(f"{start:.2f} to {end:.2f} s" for start, end in clip.windows or [])
                 print(f"{rank:4}  {clip.score:7.4f}  {clip.path}{times and f'  {times}'}")

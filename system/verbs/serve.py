@@ -1,6 +1,6 @@
 """Verb serve: search page.
 
-A page on this machine for searching clips with a trained model.
+Serve a web page on this machine that searches clips with a trained model.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from system.verbs.options import MODEL, add_cache_argument, add_changes_argument
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `serve` to its parser."""
     parser.add_argument("model", type=Path, help=MODEL)
-    audio = "a manifest (.jsonl), or a folder of audio files (default: the clips that the recipe ranks)"
+    audio = "the clips: a manifest (.jsonl), or a folder of audio files (default: the clips that the recipe ranks)"
     parser.add_argument("--audio", type=Path, help=audio)
-    split = "of a manifest: only this split's clips (default: all, or those that the recipe ranks)"
+    split = "for a manifest: use only the clips of this split (default: all, or the split that the recipe ranks)"
     parser.add_argument("--split", help=split)
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, for this machine only)"

@@ -14,10 +14,9 @@ from system.models.text.vector_file import write_word_vectors
 
 
 def embedded_words(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
-    """Return a dict from each token of a transformer that is a whole word to its input embedding, (D,).
+    """Return a dict from each whole word in a transformer's vocabulary to its input embedding (D,).
 
-    Words consist of letters and digits. Special tokens and pieces that continue a word ("##ing") are
-    left out.
+    A word consists of letters and digits. Special tokens, and tokens that continue a word ("##ing"), are left out.
     """
     table = model.get_input_embeddings().weight.detach().float().cpu().numpy()
     special = set(tokenizer.all_special_tokens)
@@ -28,7 +27,7 @@ def embedded_words(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `word_vectors` to its parser."""
     parser.add_argument(
-        "model", help="a BERT-like model with lower-case whole words in its vocabulary: Hugging Face name or folder"
+        "model", help="Hugging Face name or folder of a BERT-like model with lower-case whole words in its vocabulary"
     )
     parser.add_argument("--out", type=Path, required=True, help="the .bin file to write, in word2vec's binary format")
 

@@ -47,7 +47,7 @@ def test_converting_twice_writes_identical_files(shared: Path, tmp_path: Path) -
 def test_options_of_another_file_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--out", tmp_path / "x"]
     text = refused(capsys, "convert", "a.pt", "--recipe", "r.yaml", "--text", "bert", *out)
-    assert "--recipe is for a checkpoint and --text for M2D-CLAP; leave one of them out" in text
+    assert "--recipe (for a checkpoint) and --text (for M2D-CLAP) cannot be combined; leave one of them out" in text
     text = refused(capsys, "convert", "a.tflite", "--set", "seed=1", *out)
     assert "--set seed=1: only works with --recipe; leave it out" in text
 

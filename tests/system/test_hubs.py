@@ -346,7 +346,7 @@ def test_export_warns_that_it_has_no_correction_of_hubs(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
-    assert "exported without the correction of hubs of corrected: an exported model has no captions" in caplog.text
+    assert "exported model lacks the hub correction of rank entry corrected: it needs captions" in caplog.text
     assert f"rank with {run} for it" in caplog.text
 
 

@@ -256,7 +256,9 @@ def test_models_that_cannot_search_are_refused_with_the_way_out(
     )
     text = refused(capsys, "download", "facebook/pe-av-small", "--set", "seed=2")
     assert "--set seed=2: facebook/pe-av-small has no settings; leave it out" in text
-    assert "no query; describe a sound after the clips" in refused(capsys, "search", hub_folder("clap"), sounds)
+    assert "the query is missing; describe a sound after the clips" in refused(
+        capsys, "search", hub_folder("clap"), sounds
+    )
 
 
 def test_incomplete_folder_of_a_published_model_is_refused(

@@ -136,7 +136,7 @@ def test_invalid_published_checkpoints_are_refused(
     root: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = tmp_path / "theirs.ckpt", tmp_path / "model"
-    assert "a checkpoint is converted with its recipe" in refused(capsys, "convert", path, "--out", out)
+    assert "a checkpoint needs the recipe of its model" in refused(capsys, "convert", path, "--out", out)
     argv = ("convert", path, "--recipe", recipe, "--out", out)
     said = refused(capsys, *argv)
     assert f"{path}: no such file; fetch it from its address (dcase2025_baseline" in said

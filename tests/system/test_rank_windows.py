@@ -151,7 +151,7 @@ def test_ranked_windows_of_a_blind_list_have_no_metrics(
         ("own", ["--split", "other"], "no moment of the split other .*development, evaluation, validation"),
         ("own", ["--split", "evaluation", "--top", "3"], "leave out --queries and --top"),
         ("own", ["clips", "--split", "evaluation", "--by", "thresholds"], "--by thresholds works with one model only"),
-        ("own", ["own", "--split", "evaluation"], "one model is named twice"),
+        ("own", ["own", "--split", "evaluation"], "a model is named twice"),
         (
             "own",
             ["--split", "evaluation", "--fit", "other"],
@@ -182,7 +182,7 @@ def test_fit_option_or_two_models_without_windows_option_are_refused(
     assert main([*asked, "--fit", "validation"]) == 1
     assert "--fit only works with --windows" in capsys.readouterr().err
     assert main(["rank", str(runs / "own"), *asked[1:]]) == 1
-    assert "rank takes one MODEL without --windows, not 2; rank with each" in capsys.readouterr().err
+    assert "rank accepts only one MODEL without --windows, not 2; rank with each" in capsys.readouterr().err
 
 
 def test_window_options_without_windows_are_refused(

@@ -113,7 +113,7 @@ def test_failed_reads_are_reported_by_every_verb_without_traceback(
     assert "Traceback" not in features.stderr
     if name == "ENOENT":
         assert features.returncode == 0
-        assert "1 broken and left out" in features.stdout
+        assert "1 broken and skipped" in features.stdout
     else:
         assert features.returncode == 1
         assert f"error: {tmp_path}/world/development/{FAILED}: " in features.stderr

@@ -179,7 +179,7 @@ def test_audio_in_training_and_validation_is_warned_about(
     content["stages"]["only"]["train"]["data"] = ["train", "validation"]
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
-    assert "stage only: its training and validation data share 16 recordings" in caplog.text
+    assert "stage only: training and validation data have 16 recordings in common" in caplog.text
 
 
 def test_best_checkpoint_is_chosen_by_done_json(unbroken: Path, tmp_path: Path, world: Path) -> None:

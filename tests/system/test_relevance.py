@@ -275,7 +275,7 @@ def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkey
         (["{csv}", "--figure", "a.jpg"], "--figure a.jpg: must end in .png or .svg"),
         (
             ["{csv}", "--figure", "a.png", "--percentiles", "80", "90"],
-            "rising --percentiles and as many --factors, not 2 and 3",
+            "rising --percentiles and one of --factors per percentile, not 2 and 3",
         ),
         (["{csv}", "--figure", "a.png", "--percentiles", "80", "80", "90"], "rising --percentiles"),
         (["{csv}", "--split", "train"], "leave out --split"),

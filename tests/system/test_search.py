@@ -111,7 +111,7 @@ def test_query_of_unknown_words_fails_and_others_are_answered(
     status, output, _ = search(capsys, unbroken, folder, "xylophone", f"{TEXTS[0]} or Xylophone")
     lines = output.splitlines()
     assert (status, len(lines)) == (1, 1 + 2 + 5)
-    assert lines[2].strip() == "not known to the model: or, xylophone"
+    assert lines[2].strip() == "words that the model does not know: or, xylophone"
     document = json.loads(search(capsys, unbroken, folder, "xylophone", TEXTS[0], "--json")[1])
     assert [query["unknown"] for query in document["queries"]] == [["xylophone"], []]
     assert "error: the model knows no word of 'xylophone'; reword it" in caplog.text
@@ -264,7 +264,7 @@ def test_texts_without_known_words_are_counted_in_a_warning(model: Retriever, ca
     model.encode_text(TEXTS)
     assert not caplog.messages
     model.encode_text([TEXTS[0], "zzz", ""])
-    assert caplog.messages == ["the model knows no word of 2 texts, such as 'zzz'; these get equal embeddings"]
+    assert caplog.messages == ["the model knows no word of 2 texts, such as 'zzz'; such texts have equal embeddings"]
 
 
 def test_single_text_or_file_counts_as_a_list_of_one(model: Retriever, folder: Path) -> None:

@@ -347,7 +347,7 @@ def test_audio_content_types_follow_the_extension(tmp_path: Path) -> None:
         ("/api/search?query=a&count=", 400, "whole number from 1 to 50"),
         ("/api/search?query=a&count=%D9%A1", 400, "whole number from 1 to 50"),
         ("/api/search?query=a&count=" + "9" * 5000, 400, "whole number from 1 to 50"),
-        ("/api/search?query=a&offset=-1", 400, "offset is not a whole number from 0"),
+        ("/api/search?query=a&offset=-1", 400, "offset is '-1'; it must be a whole number from 0"),
         ("/api/search?query=a&offset=1&offset=1", 400, "offset occurs 2 times"),
         ("/peaks/4", 404, "no clip has the number 4; the last number is 3"),
         ("/api/search?query=xyz", 422, "the model knows no word of this query"),

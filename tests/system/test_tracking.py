@@ -222,7 +222,7 @@ def test_failing_tracking_server_does_not_end_training(
     for name in ("mlflow", "wandb"):
         assert (
             caplog.text.count(
-                f"the tracker {name} failed and gets no more data of this run (division by zero); metrics.jsonl has all"
+                f"the tracker {name} failed (division by zero) and gets no more data of this run; metrics.jsonl has all"
             )
             == 1
         )
