@@ -215,7 +215,10 @@ SYSTEM = [
     ("check text_for_number.yaml", "stages.only.epochs: must be a whole number, not 'two'"),
     ("check odd_split.yaml", "data.train.split: must be 'development', 'validation', 'evaluation', 'train', 'val'"),
     ("check tests.yaml", "'train' is a test split (evaluation); train on another split"),
-    ("check edition.yaml", "rank.evaluation.edition: no edition 2021; editions: 2022, 2023, 2024, 2025, custom"),
+    (
+        "check edition.yaml",
+        "rank.evaluation.edition: edition 2021 is not known; editions: 2022, 2023, 2024, 2025, custom",
+    ),
     ("check no_seed.yaml", "no_seed.yaml:1: seed: missing; required in every recipe"),
     ("check indented.yaml", "indented.yaml:2: not YAML: mapping values are not allowed in this context"),
     ("check tab.yaml", "not YAML: found the character '\\t', which begins no value"),

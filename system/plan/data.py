@@ -102,7 +102,7 @@ def _problems_of_clips(name: str, source: schema.Source, content: Content, is_re
     if absent:
         yield Problem(MISSING, where, absent)
     if source.moments is not None and content.moments is None:
-        cure = "make them with python -m data_tools castella or scenes --moments"
+        cure = "make it with python -m data_tools castella or scenes --moments"
         yield Problem(MISSING, where, f"moments file {source.moments}; {cure}")
     elif content.fault:
         yield Problem(MISTAKE, where, content.fault)
@@ -146,7 +146,7 @@ def _absent_manifest(name: str, file: str, source: schema.Source) -> Iterator[Ro
         return
     yield Row("data", name, f"{file}  missing")
     yield from problems
-    cure = f"make it with: {source.make}" if source.make else "put the manifest at this path"
+    cure = f"make the manifest with: {source.make}" if source.make else "put the manifest at this path"
     yield Problem(MISSING, source.manifest, cure)
 
 

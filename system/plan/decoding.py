@@ -54,7 +54,7 @@ def _speed_text(stage: schema.Stage, estimates: Estimates, speed: float | None, 
     waiting = [name for name, count in crops.items() if count > speed]
     cores = {name: -(-crops[name] * threads // speed) for name in waiting}
     cure = ", ".join(f"{name} (needs {count:.0f} threads)" for name, count in cores.items())
-    ends = f"waiting for audio: {cure}" if waiting else "no waiting for audio"
+    ends = f"too slow for {cure}" if waiting else "fast enough"
     return f"{speed:.3g} crops per second decoded here by {threads} threads (measured); {asked}; {ends}"
 
 

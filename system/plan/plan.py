@@ -97,7 +97,9 @@ def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iter
         elif isinstance(teacher, schema.EmbeddingsTeacher):
             yield Row("teachers", name, f"embeddings in {teacher.file}")
             if not Path(teacher.file).is_file():
-                yield Problem(MISSING, f"teacher {name} {teacher.file}", "write it with python -m system embeddings")
+                yield Problem(
+                    MISSING, f"teacher {name} {teacher.file}", "write the file with python -m system embeddings"
+                )
         else:
             yield Row("teachers", name, f"stage {teacher.stage} of this run")
 

@@ -24,7 +24,7 @@ LARGEST_MEMORY = 8192 * GIB
 MEMORY_SHARE = 0.8  # of the machine's memory that an estimate may use; Python and torch need the rest
 GPU_SHARE = 0.9  # of a GPU's memory; CUDA's context takes about 0.5 GiB, and its cache has gaps
 
-_TRAIN_FIRST = "train it first, or name the folder of a run or of an exported model"
+_TRAIN_FIRST = "train this model first, or name the folder of a run or of an exported model"
 
 
 def updates_of(stage: schema.Stage, contents: dict[str, Content]) -> int | None:
@@ -93,7 +93,7 @@ def idle_sections(recipe: schema.Recipe) -> Iterator[Problem]:
     terms = [term for stage in recipe.stages.values() for term in stage.losses]
     factors = [point.factor for point in recipe.relevance.relax] if recipe.relevance else []
     if any(term.needs_relevance for term in terms) and set(factors) == {1}:
-        yield Problem(WARNING, "relevance.relax", "has no effect: all factors are 1; lower some")
+        yield Problem(WARNING, "relevance.relax", "has no effect: all factors are 1; lower some factors")
     if recipe.model.learned_temperature is not None and not any(term.learned_temperature for term in terms):
         cure = "set `temperature: learned` in a loss, or remove learned_temperature"
         yield Problem(WARNING, "model.learned_temperature", f"has no effect: no loss uses it; {cure}")
@@ -194,7 +194,7 @@ def cost_lines(
         yield Row("stages", f"{name} frames", _frames_text(stage, estimates, gpu, gpu_bytes))
     yield Row("stages", f"{name} step", _step_text(stage, estimates))
     if cpu > LARGEST_MEMORY:
-        fault = f"a step would take {cpu / GIB:,.0f} GiB, which no machine has; make layers or batch smaller"
+        fault = f"a step would need {cpu / GIB:,.0f} GiB, which no machine has; make the layers or the batch smaller"
         yield Problem(MISTAKE, f"stage {name}", fault)
     if gpu_bytes is not None and gpu > GPU_SHARE * gpu_bytes:
         yield _will_not_fit(name, stage, estimates, "the GPU", gpu_bytes, GPU_SHARE)

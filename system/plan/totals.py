@@ -31,7 +31,7 @@ def hour_lines(
     """
     updates = {name: updates_of(stage, contents) for name, stage in recipe.stages.items()}
     if not estimates.audio_seconds() or None in updates.values():
-        yield Row("time", "total", "unknown until the data is present")
+        yield Row("time", "total", "unknown until the data is on this machine")
         return
     if estimates.unknown:
         yield Row("time", "total", "unknown until the model is on this machine")

@@ -74,7 +74,7 @@ class Ranker(ABC):
     @property
     def meanings(self) -> dict[str, str]:
         """Dict from each kind of number on the search page, such as `score`, to its explanation."""
-        return {"score": "a number, higher is better"}
+        return {"score": "the model's score; higher is better"}
 
     def open(self, listed: Listed, strict: bool = False) -> Pool:
         """Prepare clips for ranking. Returns: A pool of the clips that can be ranked, ready for `scores`.

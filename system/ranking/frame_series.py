@@ -65,8 +65,8 @@ class FrameSeries:
 
     @property
     def sizes(self) -> tuple[list[int], list[str]]:
-        """Two lists with a value per query: the number of its recording's frames, and a name for the recording."""
-        return [one.shape[-1] for one in self.values], [f"a recording of {edges[-1]:,.0f} s" for edges in self.edges]
+        """Two lists with a value per query: its recording's number of frames, and its length, such as "of 30 s"."""
+        return [one.shape[-1] for one in self.values], [f"of {edges[-1]:,.0f} s" for edges in self.edges]
 
 
 class Located(NamedTuple):
@@ -97,7 +97,7 @@ def frame_series(
     """
     if clips.lengths is None:
         raise KitError(
-            "windows need one embedding per frame, but this model gives one per recording; use another model"
+            "windows need one embedding per frame, but this model returns one per recording; use another model"
         )
     with torch.inference_mode():
         values = cosines_of_queries(score_of(model), clips, clip_of, captions)
@@ -222,7 +222,7 @@ def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
     """
     if lengths and (size := max(lengths)) > MAX_FRAMES:
         longest = names[lengths.index(size)]
-        hint = "cut it, or use fewer frames per second (another expert, or a longer --hop)"
+        hint = "cut the recording, or use fewer frames per second (another expert, or a longer --hop)"
         raise KitError(f"recording {longest} has {size:,} frames, but the limit is {MAX_FRAMES:,}; {hint}")
 
 
@@ -301,7 +301,7 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
     score = score.float().requires_grad_(False)
     if score.scale <= 0:
         log.warning(
-            "model %s: the fitted scale is not above 0, so its frames are no better than chance; leave the model out",
+            "model %s: the fitted scale is not above 0, so its scores are no better than chance; leave the model out",
             name,
         )
     log.info(

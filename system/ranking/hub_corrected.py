@@ -155,7 +155,7 @@ class HubCorrectedRanker(Ranker):
         return self.inner.located(text, pool, rows)
 
     def forget_queries(self) -> None:
-        """Stop caching queries from now on."""
+        """Stop caching the embeddings of queries from now on."""
         self.inner.forget_queries()
 
     def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:

@@ -54,7 +54,7 @@ def hubs_of(bank: Iterable[Scores], correction: Correction) -> Hubs:
         total = sums if total is None else np.logaddexp(total, sums)
         best.update(block.argmax(1).tolist())
     if total is None:
-        raise ValueError("the bank has no query; name sources with captions")
+        raise ValueError("the bank has no query; name data sources with captions in `bank`")
     return Hubs(total / correction.strength, np.isin(np.arange(len(total)), list(best)))
 
 
@@ -66,7 +66,7 @@ def _mean_of_nearest(bank: Iterable[Scores], count: int) -> np.ndarray:
         cut = max(0, len(rows) - count)
         nearest = np.partition(rows, cut, axis=0)[cut:]
     if nearest is None:
-        raise ValueError("the bank has no query; name sources with captions")
+        raise ValueError("the bank has no query; name data sources with captions in `bank`")
     return np.asarray(nearest.astype(np.float64).mean(0))
 
 

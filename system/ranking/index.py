@@ -68,5 +68,5 @@ def index_of(pool: Embeddings) -> VectorIndex | None:
     try:
         return VectorIndex(pool.values)
     except ImportError:
-        log.info("without an index, a query is scored against all of %s; %s", clips, FASTER_INDEX)
+        log.info("faiss is not installed, so a query is scored against all of %s; %s", clips, FASTER_INDEX)
         return None

@@ -200,7 +200,7 @@ def locate(
         raise KitError(f"--threshold only works with --by thresholds, not with --by {by}; leave one of them out")
     by = "thresholds" if threshold is not None else by
     if len(rankers) > 1 and by not in (None, "overlap"):
-        raise KitError(f"--by {by} works with one model only (several are averaged by overlap); leave out --by")
+        raise KitError(f"--by {by} only works with one MODEL, since several are averaged by overlap; leave out --by")
     if fit is not None:
         fit = MomentQueries(inside_recordings(fit.moments, fit.recordings.values()), fit.recordings)
     members = []
@@ -219,10 +219,12 @@ def locate(
             start = ranker.model.score if isinstance(ranker.model.score, MomentScore) else MomentScore()
             score = fitted_score(start, series, known, ranker.name)
         elif not isinstance(ranker.model.score, MomentScore):
-            hint = "fit it to a split with known windows, with --fit SPLIT"
+            hint = "fit the model to a split with known windows, with --fit SPLIT"
             raise KitError(f"model {ranker.name} was not trained on windows; {hint}")
         elif score.published_threshold is not None and (len(rankers) > 1 or by in ("overlap", "posterior")):
-            hint = "fit it to a split with known windows, with --fit SPLIT, or use it alone with --by thresholds"
+            hint = (
+                "fit the model to a split with known windows, with --fit SPLIT, or name only it, with --by thresholds"
+            )
             raise KitError(f"model {ranker.name} only has published scores of frames; {hint}")
         members.append((score, series_of(ranker, queries, sliding)[1]))
     published = None if fit is not None else members[0][0].published_threshold

@@ -162,7 +162,7 @@ def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> I
         elif not trains[name]:
             yield (*at, name), f"{name} has no trainable parameters; leave it out"
         elif "audio" in names and name not in ("audio", "text"):
-            yield (*at, name), f"audio includes {name}; name either audio or its parts"
+            yield (*at, name), f"{name} is a part of audio, which is named too; name either audio or its parts"
     if "audio" in names:
         names = [name for name in trains if name != "text" or name in names]
     if at[-1] == "frozen_start" and not any(trains[name] for name in trains.keys() - {"audio", *names}):

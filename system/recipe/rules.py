@@ -58,7 +58,7 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
     for position, (name, ranked) in enumerate(ranks.items()):
         at: Keys = ("rank", name)
         yield from _check_source((*at, "data"), ranked.get("data"), data)
-        yield from _check_sources((*at, "fit"), [ranked.get("fit")], data, "fit on another split")
+        yield from _check_sources((*at, "fit"), [ranked.get("fit")], data, "fit models to another split")
         yield from _check_checkpoint(at, ranked.get("stage"), ranked.get("checkpoint"), stages)
         if ranked.get("kind") == "teachers":
             yield from _check_named_teachers((*at, "of"), ranked.get("of"), teachers)
@@ -70,7 +70,7 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
         known: Collection[str] = MOMENTS if ranked.get("kind") == "moments" else EDITIONS
         edition = ranked.get("edition")
         if edition is not None and str(edition) not in known:
-            yield (*at, "edition"), f"no edition {edition}; editions: {', '.join(known)}"
+            yield (*at, "edition"), f"edition {edition} is not known; editions: {', '.join(known)}"
 
 
 def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
@@ -104,10 +104,10 @@ def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator
     for i, name in _names(of):
         if name not in ranked:
             ranked_names = ", ".join(ranked) or "none"
-            yield (*at, i), f"{name!r} is no earlier entry that a mean can use; earlier: {ranked_names}"
+            yield (*at, i), f"{name!r} is no earlier entry that a mean can use; such entries: {ranked_names}"
     yield from _check_once(at, of)
     if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
-        yield at, "the entries rank different sources; a mean needs one source"
+        yield at, "the entries rank different data sources; name entries of one data source"
 
 
 def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
@@ -117,11 +117,11 @@ def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, 
         names = [name for name, one in earlier.items() if one.get("kind") in ("checkpoint", "blind")]
         yield (
             (*at, "of"),
-            f"must be an earlier entry of kind checkpoint or blind; earlier: {', '.join(names) or 'none'}",
+            f"must be an earlier entry of kind checkpoint or blind; such entries: {', '.join(names) or 'none'}",
         )
         return
-    yield from _check_sources((*at, "bank"), ranked.get("bank"), data, "take the captions of a training split")
-    yield from _check_sources((*at, "validation"), [ranked.get("validation")], data, "choose on a validation split")
+    yield from _check_sources((*at, "bank"), ranked.get("bank"), data, "name a training split")
+    yield from _check_sources((*at, "validation"), [ranked.get("validation")], data, "name a validation split")
     for key, named in (("bank", _names(ranked.get("bank"))), ("validation", [(0, ranked.get("validation"))])):
         for _, name in named:
             if key == "bank" and name == ranked.get("validation"):
@@ -141,7 +141,7 @@ def _check_untrained(at: Keys, source: Any, stages: dict[str, Any]) -> Iterator[
     """Yield the key and an error message if a stage trains on the data source `source`, which chooses a correction."""
     for name, stage in stages.items():
         if source in [one for _, one in _names(child(child(stage, "train"), "data"))]:
-            yield at, f"stage {name} trains on {source!r}; choose on a validation split"
+            yield at, f"stage {name} trains on {source!r}; name a validation split"
 
 
 def _check_named_teachers(at: Keys, of: Any, teachers: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
@@ -204,7 +204,10 @@ def _check_stage(
     start = stage.get("start_from")
     origin = child(start, "stage")
     if isinstance(origin, str) and origin not in earlier:
-        yield (*at, "start_from", "stage"), f"no earlier stage {origin!r}; earlier: {', '.join(earlier) or 'none'}"
+        yield (
+            (*at, "start_from", "stage"),
+            f"no earlier stage {origin!r}; earlier stages: {', '.join(earlier) or 'none'}",
+        )
     else:
         yield from _check_checkpoint((*at, "start_from"), origin, child(start, "checkpoint"), stages)
 

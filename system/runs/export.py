@@ -52,7 +52,7 @@ def export_model(trained: Trained, out: Path) -> None:
 
 
 def _card(trained: Trained, out: Path) -> str:
-    """Return the text of the model card."""
+    """Return the model card: the text of README.md in the folder of an exported model."""
     recipe, facts = trained.recipe, trained.facts
     parameters = sum(p.numel() for p in trained.model.parameters()) + trained.model.text.frozen_parameters()
     origin = (

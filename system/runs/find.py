@@ -163,5 +163,5 @@ def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
     begun = "".join(f" --set {shlex.quote(change)}" for change in noted.changes) if noted else ""
     cure = "name another folder"
     if begun and not loaded.changes:
-        cure = f"to resume it add{begun}, or {cure}"
+        cure = f"to resume this run, add{begun}, or {cure}"
     raise KitError(f"{out} is a run with other settings ({keys}); {cure}")

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
     """Build the model of a recipe with new weights, which are drawn from torch's random state."""
-    with memory_errors("the model", "make its layers smaller, or use a machine with more memory"):
+    with memory_errors("the model", "make the model's layers smaller, or use a machine with more memory"):
         return RetrievalModel(recipe.model, recipe.model.text.build(vocabulary, Path(recipe.banks)), recipe.learned)
 
 

@@ -197,5 +197,5 @@ def contents_of(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:
 
 
 def sha256_of_text(text: str) -> str:
-    """Return the sha256 of a text."""
+    """Return the SHA-256 checksum of a text, as hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -64,7 +64,7 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
         or has a tensor of another shape.
     """
     known = [f"{name}: {address}" for name, address in ADDRESSES.items()]
-    require_file(path, f"fetch it from its address ({'; '.join(known)})")
+    require_file(path, f"fetch the checkpoint from its address ({'; '.join(known)})")
     with _settings_read():
         weights = read_weights(path, "state_dict")
     model = build_model(recipe, [])

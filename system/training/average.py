@@ -21,7 +21,7 @@ class WeightAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        """decay: Between 0 and 1; about 1 / (1 - decay) updates are averaged."""
+        """decay: Number between 0 and 1. The average is over about 1 / (1 - decay) updates."""
         self.decay = decay
         self._current: dict[str, torch.Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._current |= {name: b for name, b in model.named_buffers() if b.is_floating_point() and b.numel()}

@@ -90,7 +90,7 @@ def warn_of_shares(name: str, recipe: schema.Recipe) -> None:
     if process_count() > 1 and recipe.model.batch_properties:
         properties = " and ".join(recipe.model.batch_properties)
         log.warning(
-            "stage %s: each of %d processes computes %s from its part of a batch, so the trained model differs from "
+            "stage %s: each of %d processes computes %s from its share of a batch, so the trained model differs from "
             "that of one process",
             name,
             process_count(),

@@ -59,7 +59,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def close(self, status: Status) -> None:
-        """End the tracked run with a status."""
+        """End the tracked run with a status, such as FINISHED."""
         ...
 
 
@@ -109,7 +109,7 @@ class MLflow(Tracker):
         self.mlflow.log_metrics({name.replace("@", "_at_"): value for name, value in values.items()}, step=step)
 
     def close(self, status: Status) -> None:
-        """End the MLflow run with a status."""
+        """End the MLflow run with a status, such as FINISHED."""
         self.mlflow.end_run(status)
 
 
@@ -147,7 +147,7 @@ class WandB(Tracker):
         self.run.log(values, step=step)
 
     def close(self, status: Status) -> None:
-        """End the tracked run with a status."""
+        """End the tracked run with a status, such as FINISHED."""
         self.run.finish(exit_code=int(status != "FINISHED"))
 
 

@@ -177,7 +177,7 @@ def test_plan_prints_the_time_for_processors_of_known_speed(
     assert fact(plan(settings, gpu_bytes=80 * GIB), "total").startswith("about")
     content = tiny.recipe(tmp_path / "absent.jsonl", tmp_path)
     absent = load_recipe(tiny.write_recipe(tmp_path / "a.yaml", content)).recipe
-    assert fact(plan(absent), "total") == "unknown until the data is present"
+    assert fact(plan(absent), "total") == "unknown until the data is on this machine"
 
 
 @pytest.mark.parametrize(

@@ -325,14 +325,14 @@ ENTRIES = ("corrected", "evaluation")
     [
         ({"bank": ["evaluation"]}, "'evaluation' is a test split"),
         ({"validation": "evaluation"}, "'evaluation' is a test split"),
-        ({"of": "absent"}, "must be an earlier entry of kind checkpoint or blind; earlier: evaluation"),
+        ({"of": "absent"}, "must be an earlier entry of kind checkpoint or blind; such entries: evaluation"),
         ({"bank": ["absent"]}, "no data source 'absent'"),
         ({"kinds": []}, "kinds"),
         ({"of": ["evaluation"]}, "corrected.of"),
         ({"betas": []}, "corrected.betas"),
         ({"neighbours": []}, "corrected.neighbours"),
         ({"bank": ["validation"]}, "'validation' also chooses the correction"),
-        ({"bank": ["validation"], "validation": "train"}, "stage only trains on 'train'; choose on a validation split"),
+        ({"bank": ["validation"], "validation": "train"}, "stage only trains on 'train'; name a validation split"),
     ],
 )
 def test_corrections_that_see_the_tested_captions_are_refused(

@@ -123,7 +123,9 @@ def test_pools_without_index_log_the_reason(monkeypatch: pytest.MonkeyPatch, cap
     frames, lacking = caplog.messages
     assert frames.startswith("this model compares frames with words and cannot use an index: ")
     assert frames.endswith("a query is scored against all of 6 clips")
-    assert lacking.startswith("without an index, a query is scored against all of 7 clips; python -m pip install")
+    assert lacking.startswith(
+        "faiss is not installed, so a query is scored against all of 7 clips; python -m pip install"
+    )
 
 
 def test_index_is_built_for_more_than_50000_clips() -> None:

@@ -179,7 +179,9 @@ def test_plan_reports_the_number_of_moments(manifest: Path, tmp_path: Path, caps
     made["data"]["train"]["moments"] = str(tmp_path / "gone.jsonl")
     tiny.write_recipe(path, made)
     assert main(["check", str(path)]) == 1
-    assert re.search(r"data train: moments .*gone.jsonl; make them with python -m data_tools", capsys.readouterr().out)
+    assert re.search(
+        r"data train: moments file .*gone.jsonl; make it with python -m data_tools", capsys.readouterr().out
+    )
 
 
 def test_finished_moment_run_is_opened_with_its_queries_and_found_windows(run: Path, tmp_path: Path) -> None:
@@ -263,7 +265,7 @@ def test_finished_moment_run_is_not_repeated(run: Path, capsys: pytest.CaptureFi
             "stages.only.train.short_moments: only works with unit moment, not pair; leave it out",
         ),
         ({"model.score": {"kind": "cosine"}}, "score cosine needs one embedding"),
-        ({"rank.posterior.edition": 2025}, "no edition 2025; editions: 2026"),
+        ({"rank.posterior.edition": 2025}, "edition 2025 is not known; editions: 2026"),
         (
             {"stages.only.unit": "pair", "stages.only.monitor.windows": "overlap"},
             "stages.only.monitor.windows: unit pair finds no windows; leave it out",
@@ -278,7 +280,7 @@ def test_finished_moment_run_is_not_repeated(run: Path, capsys: pytest.CaptureFi
             {"stages.only.augment": {"edits": {"probability": 0.5, "rate": 0.1, "synonyms": None}}},
             "stages.only.augment: changes clips and captions, but not moments; set it to null",
         ),
-        ({"rank.posterior.fit": "evaluation"}, "is a test split .*fit on another split"),
+        ({"rank.posterior.fit": "evaluation"}, "is a test split .*fit models to another split"),
         (
             {"rank.posterior.stage": None, "rank.posterior.checkpoint": None},
             "rank.posterior.stage: is null, but model.audio has layers that must be trained; name a stage",

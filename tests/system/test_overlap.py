@@ -177,7 +177,7 @@ class TestSeveral:
 def test_recording_with_too_many_frames_is_refused() -> None:
     grid, size = Grid(0.1, 0.05), 20_001
     series = FrameSeries([torch.zeros(size)], [grid.edges(size, 2000.1)], [grid])
-    said = "a recording of 2,000 s has 20,001 frames, but the limit is 20,000"
+    said = "recording of 2,000 s has 20,001 frames, but the limit is 20,000"
     for found in (
         lambda: windows_of(MomentScore(), series, "posterior", Decoding()),
         lambda: windows_of_several([(MomentScore(), series)] * 2, Decoding()),

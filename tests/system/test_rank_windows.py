@@ -150,7 +150,7 @@ def test_ranked_windows_of_a_blind_list_have_no_metrics(
         ("own", ["--fit", "validation"], "--fit validation is also ranked"),
         ("own", ["--split", "other"], "no moment of the split other .*development, evaluation, validation"),
         ("own", ["--split", "evaluation", "--top", "3"], "leave out --queries and --top"),
-        ("own", ["clips", "--split", "evaluation", "--by", "thresholds"], "--by thresholds works with one model only"),
+        ("own", ["clips", "--split", "evaluation", "--by", "thresholds"], "--by thresholds only works with one MODEL"),
         ("own", ["own", "--split", "evaluation"], "a model is named twice"),
         (
             "own",

@@ -113,7 +113,7 @@ def test_out_folder_with_other_settings_is_refused_with_the_set_options_to_resum
     content = yaml.safe_load(Path("mine.yaml").read_text()) | {"seed": 8}
     Path("mine.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     assert main(["run", "mine.yaml", "--out", "runs/done"]) == 1
-    said = "(seed); to resume it add --set seed=9 --set 'model.score={kind: cosine}', or name another folder"
+    said = "(seed); to resume this run, add --set seed=9 --set 'model.score={kind: cosine}', or name another folder"
     assert said in capsys.readouterr().err
 
 
@@ -371,7 +371,7 @@ def test_invalid_blind_entries_are_refused_with_the_recipe(desk: Path, capsys: p
     assert main(["check", "mine.yaml"]) == 1
     said = capsys.readouterr().err
     assert "rank.blind.stage: no stage 'odd'; stages: pretrain, finetune" in said
-    assert "rank.mixed.of: the entries rank different sources; a mean needs one source" in said
+    assert "rank.mixed.of: the entries rank different data sources; name entries of one data source" in said
 
 
 def test_run_name_option_sets_the_folder(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

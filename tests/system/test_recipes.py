@@ -120,7 +120,7 @@ PLANTED = [  # line, key, words
     (37, "stages.pretrain.monitor.metrics.1", "'mAP@7'"),
     (39, "rank.evaluation.data", "no data source 'tset'"),
     (39, "rank.evaluation.checkpoint", "does not monitor 'm1'"),
-    (39, "rank.evaluation.edition", "no edition 1999"),
+    (39, "rank.evaluation.edition", "edition 1999 is not known"),
 ]
 
 
@@ -283,7 +283,7 @@ def test_kind_that_is_no_text_is_reported_with_its_key(tmp_path: Path, kind: Any
         load(tmp_path, content)
     said = str(found.value)
     assert "rank.first" in said
-    assert "rank.both.of.0: 'first' is no earlier entry that a mean can use; earlier: none" in said
+    assert "rank.both.of.0: 'first' is no earlier entry that a mean can use; such entries: none" in said
 
 
 def test_missing_recipe_is_refused(tmp_path: Path) -> None:
@@ -324,7 +324,10 @@ def test_check_prints_the_plan_of_a_valid_recipe(tmp_path: Path, capsys: pytest.
     text = capsys.readouterr().out
     assert "\n  train " in text
     assert "16 clips, 80 captions" in text
-    assert "MISSING  absent.jsonl: make it with: python -m data_tools clotho somewhere --out absent.jsonl" in text
+    assert (
+        "MISSING  absent.jsonl: make the manifest with: python -m data_tools clotho somewhere --out absent.jsonl"
+        in text
+    )
     assert "6 updates of 8 clips, 2 captions per clip, 48 clips in total" in text
 
 
@@ -445,7 +448,7 @@ def test_start_from_requires_an_earlier_stage_and_monitored_metric(tmp_path: Pat
     load(tmp_path, content("a", "m1", ["m1"]))
     load(tmp_path, content("a", "last", ["m1"]))
     for stage in ("c", "b"):
-        with pytest.raises(RecipeError, match=f"no earlier stage '{stage}'; earlier: a"):
+        with pytest.raises(RecipeError, match=f"no earlier stage '{stage}'; earlier stages: a"):
             load(tmp_path, content(stage, "last", ["m1"]))
     with pytest.raises(RecipeError, match="stage 'a' does not monitor 'loss'"):
         load(tmp_path, content("a", "loss", ["m1"]))
@@ -494,7 +497,7 @@ def test_check_on_an_empty_machine_lists_files_and_addresses(
     lines = capsys.readouterr().out.splitlines()
     missing = [line for line in lines if line.startswith("  MISSING")]
     assert len(missing) >= 3
-    known = ("published at ", "make it with: ", "python -m system download", "train it first")
+    known = ("published at ", "make the manifest with: ", "python -m system download", "train this model first")
     assert [line for line in missing if not any(said in line for said in known)] == []
     recipe = load_recipe(path).recipe
     named = getattr(recipe.model.audio, "weights", None)

@@ -139,7 +139,7 @@ def test_expert_that_is_set_to_null_is_left_out_of_the_model(world: Path, tmp_pa
             "rank.again={kind: mean, of: [mean, by_m1], edition: 2022, csv: true}",
             "'mean' is no earlier entry that a mean can use",
         ),
-        ("rank.by_m2.data=validation", "the entries rank different sources"),
+        ("rank.by_m2.data=validation", "the entries rank different data sources"),
         ("rank.mean.of=[by_loss, by_m1, by_loss]", "'by_loss' occurs twice; name each once"),
         ("relevance.corpus=[train, train]", "'train' occurs twice"),
         ("relevance.corpus=[evaluation]", "'evaluation' is a test split"),
@@ -171,13 +171,13 @@ def test_mean_of_scores_for_different_queries_is_refused(done: Path) -> None:
 
 
 MISSING = [
-    "data/audiocaps.jsonl: make it with: python -m data_tools audiocaps",
+    "data/audiocaps.jsonl: make the manifest with: python -m data_tools audiocaps",
     "data/audiocaps: published at github.com/cdjkim/audiocaps",
-    "data/freesound/manifest.jsonl: make it with: python -m data_tools fetch data/freesound.sqlite",
+    "data/freesound/manifest.jsonl: make the manifest with: python -m data_tools fetch data/freesound.sqlite",
     "data/freesound.sqlite, data/classified/scores.csv, data/dcase2025_task6_excluded_freesound_ids.csv, "
     "data/clotho/clotho_metadata_validation.csv, data/clotho/clotho_metadata_evaluation.csv: published at "
     "freesound.org, by crawl and classify (data_tools",
-    "data/clotho.jsonl: make it with: python -m data_tools clotho",
+    "data/clotho.jsonl: make the manifest with: python -m data_tools clotho",
     "data/clotho: published at zenodo.org/records/4783391",
     "data/clotho.jsonl [validation]  missing",
     "data/clotho.jsonl [evaluation]  missing",

@@ -226,7 +226,7 @@ def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytes
     path = write(absent, tmp_path / "gone.yaml")
     assert main(["check", str(path)]) == 1
     assert (
-        "MISSING  teacher gone runs/gone: train it first, or name the folder of a run or of an exported model"
+        "MISSING  teacher gone runs/gone: train this model first, or name the folder of a run or of an exported model"
         in capsys.readouterr().out
     )
     assert main(["run", str(path), "--out", str(tmp_path / "gone")]) == 1
