@@ -42,7 +42,7 @@ class Found(NamedTuple):
 class Retriever:
     """Embeds texts and sounds, and ranks sounds for texts, by a trained model.
 
-    A single text or file is treated as a list with one item. An empty list raises KitError, as does every error.
+    A single text or file is treated as a list with one item. Every error is a KitError, also for an empty list.
     Embeddings have unit length, so that their dot products are the scores of a model with cosine scores. With
     normalize=False, the embeddings are not scaled.
     """
@@ -72,7 +72,7 @@ class Retriever:
 
         Args:
             audio: A folder with its subfolders, a manifest (.jsonl), a file, or a list of files. It may also be one
-                wave or a list of waves, each (samples,) or (samples, channels) of floats from -1 to 1.
+                wave or a list of waves, each (samples,) or (samples, channels) of floats with full scale 1.0.
             rate: Sample rate of the waves, in Hz.
             normalize: Scale the embeddings to length 1.
         Returns: Embeddings (C, D) float32 in the order of the list. For a folder or a manifest, `clips_of` returns the

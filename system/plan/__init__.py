@@ -1,4 +1,4 @@
 """Plan of a recipe.
 
-The plan of a recipe: parameters, memory, disk, hours.
+Make the plan of a recipe: its estimated parameters, memory, disk space and hours, and its missing files.
 """

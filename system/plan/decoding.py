@@ -1,6 +1,6 @@
 """Decoding speed in a plan.
 
-How many crops of audio files this machine decodes per second, and how many a training step needs.
+Measure how many crops of audio files this machine decodes per second, and compute how many are needed for training.
 """
 
 import os

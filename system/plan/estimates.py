@@ -1,6 +1,7 @@
 """Estimate parameters, memory, time and disk.
 
-Estimates for a recipe: parameters, memory and time of a step, disk of the banks. Counting imports torch.
+Estimate the parameters of a recipe's model, the memory and time of a training step, and the disk space of banks.
+Counting parameters and operations imports torch.
 """
 
 import math
@@ -169,7 +170,7 @@ class Estimates:
     def load(self, stage: schema.Stage) -> Load:
         """Return the size of a stage's batch: clips, their lengths, and captions.
 
-        The lengths and captions are averages over the data sources, mixed as in the stage.
+        The mean length and the number of captions are averages over the data sources, mixed as in the stage.
         """
         sources = [self.found[name] for name in stage.train.data]
         known = [source for source in sources if source.count]
@@ -342,7 +343,7 @@ class Estimates:
     def clips(self) -> Iterator[Clip]:
         """Yield the clips of all data sources, each once.
 
-        Ids are compared by hash; collisions are negligible.
+        Ids are compared by their hashes. Different ids almost never have the same hash.
         """
         seen: set[int] = set()
         for clip in chain.from_iterable(source.clips for source in self.found.values()):

@@ -1,6 +1,6 @@
 """Memory and disk of this machine.
 
-The memory and disk of this machine, and warnings if a recipe needs more.
+Find the memory of this machine and its GPU, and disks with too little free space for a recipe.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Estimates for several processes.
 
-Estimates for several processes of torchrun: memory and time of each, and the exchanged bytes.
+Estimate the memory and time of each of several processes of torchrun, and the bytes that they exchange.
 """
 
 import math

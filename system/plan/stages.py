@@ -63,7 +63,7 @@ def stage_lines(
     yield Row("stages", f"{name} data", _data_text(stage, contents))
     items = sum(contents[source].items(stage.unit) for source in stage.train.data)
     if all(contents[source].items(stage.unit) for source in stage.train.data) and items < stage.batch_size:
-        fault = f"batch_size {stage.batch_size} is more than the {counted(items, 'item')} of its data; lower batch_size"
+        fault = f"batch_size {stage.batch_size} is more than the {counted(items, 'item')} of the stage's data; lower it"
         yield Problem(MISTAKE, f"stage {name}", fault)
     monitored = sum(contents[source].items("clip") for source in stage.monitor.data)
     if stage.unit != "moment" and all(contents[source].clips for source in stage.monitor.data) and monitored < 2:

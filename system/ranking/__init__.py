@@ -1,6 +1,6 @@
 """List of rankers.
 
-The closed list of rank kinds. A new one is a file in this folder and its import here. Never imports torch.
+List of all kinds of rank entries. To add a kind, write its file in this folder and import it here. Never imports torch.
 """
 
 from typing import TYPE_CHECKING

@@ -117,7 +117,7 @@ class Ranker(ABC):
         return None
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts of `texts` without any word that the ranker knows.
+        """Return the items of `texts` without any word that the ranker knows.
 
         For such a text, all clips would have the same score.
         """

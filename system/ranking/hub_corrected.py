@@ -143,7 +143,7 @@ class HubCorrectedRanker(Ranker):
         return corrected(self.inner.scores(queries, pool), self.correction, self._hubs_of(pool))
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts of `texts` without any word that the ranker knows."""
+        """Return the items of `texts` without any word that the ranker knows."""
         return self.inner.unreadable(texts)
 
     def unknown_words(self, text: str) -> list[str]:

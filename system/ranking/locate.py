@@ -194,7 +194,7 @@ def locate(
         threshold: See Decoding. None: the published threshold of a model with published scores of frames.
         heard, mean_edges, round_to: See Decoding. None: as in the first run's first rank entry of moments. 0: off.
     Raises: KitError for rankers without a trained model, models that need `fit` but do not get it, options that do not
-        fit together, and recordings that cannot be read. Unreadable recordings of `fit` are left out.
+        fit together, and recordings that cannot be read. Unreadable recordings of `fit` are left out with a warning.
     """
     if threshold is not None and by not in (None, "thresholds"):
         raise KitError(f"--threshold only works with --by thresholds, not with --by {by}; leave one of them out")

@@ -112,7 +112,7 @@ class Windows(NamedTuple):
     decoding: Decoding = Decoding()
 
     def above(self, threshold: float) -> "Windows":
-        """Return a copy of the settings for windows that consist of frames with a probability above `threshold`."""
+        """Return a copy of the settings that finds windows of frames with a probability of at least `threshold`."""
         return self._replace(by="thresholds", decoding=self.decoding.model_copy(update={"threshold": threshold}))
 
     @property
@@ -209,7 +209,7 @@ class ModelRanker(Ranker):
         return windows_of(windows.score, series, windows.by, windows.decoding)
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts of `texts` without any word that the model knows."""
+        """Return the items of `texts` without any word that the model knows."""
         return self.model.text.unreadable(texts)
 
     def unknown_words(self, text: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""Rank kind of moments.
+"""Find windows of moments.
 
-The rank kind that finds windows in long recordings. Never imports torch.
+The kind of rank entry that finds windows in long recordings. Never imports torch.
 """
 
 from typing import Literal

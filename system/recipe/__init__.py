@@ -1,4 +1,4 @@
 """Recipes.
 
-Recipes: their schema, and a reader that reports every mistake.
+Schema of recipes, and a reader that reports all mistakes of a recipe together.
 """

@@ -1,7 +1,7 @@
 """Rules between kinds.
 
-Check that the kinds in a recipe fit each other: losses, teachers, parts of the model, and mixing. Each kind declares
-its needs.
+Check that settings of different kinds fit each other: losses, teachers, parts of the model, and mixing of clips. Each
+kind, a class of settings, declares its needs.
 """
 
 from collections.abc import Iterator

@@ -59,7 +59,7 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
 
 
 def few_clips(source: schema.Source, count: int) -> str:
-    """Describe how many published clips a data source lacks, and the cure; "" if it has enough clips.
+    """Describe how many of its published clips a data source has, and a cure; "" if it has enough clips.
 
     Enough is the share FEW of the published number of clips. count: Number of clips that the source has.
     """

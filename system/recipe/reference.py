@@ -50,7 +50,7 @@ def at_path(found: list[Section], dotted: str) -> list[Section]:
     """Return the sections of the reference whose path is `dotted`, such as `stages.optimizer`, or begins with it.
 
     If `dotted` is the path of a single key, its section is returned with only this key.
-    `dotted` may contain names and positions, as in `stages.finetune.optimizer` and `stages.train.losses.0`, or not.
+    `dotted` may also contain names and positions, as in `stages.finetune.optimizer` and `stages.train.losses.0`.
     """
     given = tuple(part for part in dotted.split(".") if part)
     return _at(found, lambda _: _plain(dotted)) or _at(

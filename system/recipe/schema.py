@@ -186,8 +186,8 @@ class StepDecay(Strict):
 
 class Plateau(Strict):
     """The learning rate is multiplied by `factor` after a monitored metric has not improved on its best value for more
-    than `patience` epochs. Then the count of epochs starts again. `lr` never falls below `min_lr`; the rates in
-    `lr_by_part` never fall below the same share of their start values.
+    than `patience` epochs. Then the count of epochs starts again. `lr` never falls below `min_lr`, and the rates in
+    `lr_by_part` never fall below min_lr / lr times their start values.
 
     An improvement is a difference of more than `threshold`. Source: torch's ReduceLROnPlateau, threshold_mode "abs".
     """
@@ -281,7 +281,7 @@ class Recipe(Strict):
 
     @property
     def learned(self) -> dict[str, float]:
-        """Dict from each trained parameter of a loss to its start value, which the first stage with it determines."""
+        """Dict from each trained parameter of a loss to its start value in the first stage that has the parameter."""
         terms = [term for stage in reversed(self.stages.values()) for term in reversed(stage.losses)]
         return {name: value for term in terms for name, value in term.learned.items()}
 

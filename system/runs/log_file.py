@@ -52,7 +52,7 @@ def errors_noted(folder: Path) -> Iterator[None]:
     With several processes, the lines name the rank of the failed process. If several processes fail with the same
     error, one raises the error, and all others raise SaidElsewhere. Each line is written by one call, so that lines of
     several processes do not mix. If log.txt is missing, for example on a machine that does not share the run's folder,
-    nothing is written.
+    the error is only printed to standard error.
     """
     try:
         yield

@@ -1,6 +1,6 @@
 """Open models by their published weights.
 
-Open models that need no training: a model of audio and text of the hub, or a recipe without stages.
+Open models that need no training: a Hugging Face model of audio and text, or the model of a recipe without stages.
 """
 
 from pathlib import Path

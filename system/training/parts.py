@@ -61,9 +61,9 @@ class FrozenStart:
 
 
 def make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
-    """Prepare a model as a stage sets: synchronise batch norms of several processes, and compile trained networks.
+    """Prepare a model as a stage sets: synchronise batch norms of several processes, and compile the networks.
 
-    Compiled are the network of the audio encoder, and the network of the text encoder if it is trained.
+    The network of the audio encoder is compiled, and also the network of the text encoder if it is trained.
     """
     if process_count() > 1:
         synchronise(model, stage.batch_norm == "synchronised")

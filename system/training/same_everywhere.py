@@ -1,7 +1,7 @@
 """Check that all processes agree.
 
-Check that several processes have the same settings, code, data and state. Otherwise they would wait for each other
-forever or compute wrong results.
+Check that several processes have the same settings, code, data and state. The checks are made before the processes wait
+for each other.
 """
 
 import json

@@ -1,4 +1,4 @@
 """Verbs of `python -m system`.
 
-The verbs of `python -m system`, one file each: read arguments, call other modules, print.
+Each verb of `python -m system` is one file. It reads the arguments, calls other modules, and prints the result.
 """

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from system.ranking.base import Ranker
     from system.training.tracking import Tracker
 
-MODEL = "folder of a run or an exported model, a recipe without stages, or Hugging Face name or folder of CLAP, PE-AV, "
-MODEL += "PE-A-Frame or EmbeddingGemma 2"
+MODEL = (
+    "folder of a run or an exported model, a recipe without stages, or the Hugging Face name or folder of CLAP, PE-AV, "
+    "PE-A-Frame or EmbeddingGemma 2"
+)
 
 log = logging.getLogger(__name__)
 

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help=out)
     top = "write only each query's K best clips, which needs less memory"
     parser.add_argument("--top", type=positive, metavar="K", help=top)
-    unknown = "accept queries without any word that the model knows; their clips are ranked by file name"
+    unknown = "accept queries without any word that the model knows; all clips have the same score for these"
     parser.add_argument("--allow-unknown", action="store_true", help=unknown)
     _add_window_arguments(parser)
     add_cache_argument(parser)
@@ -77,25 +77,35 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MOMENTS.jsonl",
         help="file of the queries, each with the recording to search in",
     )
-    fit = "fit four numbers of each model to the known moments of this split of the manifest; "
-    fit += "needed for models that were not trained on moments"
+    fit = (
+        "fit four numbers of each model to the known moments of this split of the manifest; "
+        "needed for models that were not trained on moments"
+    )
     windows.add_argument("--fit", metavar="SPLIT", help=fit)
-    by = "how to find windows: overlap: windows that most probably have an IoU of 0.7 with a moment; posterior: most "
-    by += "probable windows; thresholds: frames above thresholds (default: thresholds for PE-A-Frame without --fit, "
-    by += "else overlap)"
+    by = (
+        "how to find windows; overlap: windows that most probably have an IoU of 0.7 with a moment; posterior: most "
+        "probable windows; thresholds: frames above thresholds (default: thresholds for PE-A-Frame without --fit, "
+        "else overlap)"
+    )
     windows.add_argument("--by", choices=WAYS, help=by)
-    threshold = "for --by thresholds: least probability of the frames in a window (default: 0.3 for PE-A-Frame, else "
-    threshold += "nine thresholds from 0.1 to 0.9)"
+    threshold = (
+        "for --by thresholds: least probability of the frames in a window (default: 0.3 for PE-A-Frame, else "
+        "nine thresholds from 0.1 to 0.9)"
+    )
     windows.add_argument("--threshold", type=_probability, metavar="P", help=threshold)
     piece = "for models of whole clips: length of the recording's pieces, in seconds (default: %(default)g)"
     windows.add_argument("--piece", type=_seconds, default=PIECE, metavar="SECONDS", help=piece)
     hop = "for models of whole clips: time from one piece to the next, in seconds (default: %(default)g)"
     windows.add_argument("--hop", type=_seconds, default=HOP, metavar="SECONDS", help=hop)
-    unit = "round the edges of windows to multiples of this, 1 for CASTELLA; 0: do not round (default: as in the run's "
-    unit += "rank entry)"
+    unit = (
+        "round the edges of windows to multiples of this, 1 for CASTELLA; 0: do not round (default: as in the run's "
+        "rank entry)"
+    )
     windows.add_argument("--round-to", type=_seconds_or_none, metavar="SECONDS", help=unit)
-    heard = "assume that a query is heard in its recording with at least this probability, such as 0.999; 0: do not "
-    heard += "assume it (default: as in the run's rank entry)"
+    heard = (
+        "assume that a query is heard in its recording with at least this probability, such as 0.999; 0: do not "
+        "assume it (default: as in the run's rank entry)"
+    )
     windows.add_argument("--heard", type=_probability_or_none, metavar="P", help=heard)
     mean = "replace the edges of a window by the mean edges of similar windows (default: as in the run's rank entry)"
     windows.add_argument("--mean-edges", action=argparse.BooleanOptionalAction, help=mean)
@@ -138,9 +148,10 @@ def _write_training_moments(arguments: argparse.Namespace, queries: MomentQuerie
     """Write found windows as moments to train on. Returns: The exit status."""
     names = " and ".join(map(str, arguments.models))
     moments, without = training_moments(queries, located, arguments.as_training, names)
-    left_out = f"{counted(without, 'query', ',')} without a window of probability {arguments.as_training:g}"
+    least = f"a window of probability {arguments.as_training:g}"
     if not moments:
-        raise KitError(f"{arguments.out} is not written, since all are {left_out}; lower --as-training")
+        raise KitError(f"{arguments.out} is not written, since no query has {least} or more; lower --as-training")
+    left_out = f"{counted(without, 'query', ',')} without {least}"
     write_moments(arguments.out, moments)
     print(f"wrote {arguments.out}: {counted(len(moments), 'query', ',')} with found windows; left out {left_out}")
     return 0

@@ -1,6 +1,6 @@
 """Verb recipes: list, copy, explain keys.
 
-List the shipped recipes, copy one, or print the reference of all keys.
+List the shipped recipes, copy a shipped recipe, or print the reference of all keys.
 """
 
 import argparse

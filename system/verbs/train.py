@@ -1,6 +1,6 @@
 """Verb train: train all stages.
 
-Train a recipe's stages, or resume them.
+Train the stages of a recipe, or resume their training.
 """
 
 import argparse

@@ -339,7 +339,7 @@ def test_check_reports_too_few_clips_for_batches_validation_and_ranking(
     manifest = tiny.make_world(tmp_path / "world", {"development": 6, "validation": 1, "evaluation": 9})
     assert main(["check", str(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path)))]) == 1
     text = capsys.readouterr().out
-    assert "MISTAKE  stage only: batch_size 8 is more than the 6 items of its data" in text
+    assert "MISTAKE  stage only: batch_size 8 is more than the 6 items of the stage's data" in text
     assert "validation needs two clips with captions, but has 1; name other sources in monitor.data" in text
     assert "MISTAKE  rank evaluation: a ranked CSV needs 10 clips, but evaluation has 9" in text
 
