@@ -111,8 +111,8 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     windows.add_argument("--mean-edges", action=argparse.BooleanOptionalAction, help=mean)
     training = (
         "write the found windows with at least this score as moments to train on; without --moments, the queries "
+        "are the captions in the manifest"
     )
-    training += "are the captions in the manifest"
     windows.add_argument("--as-training", type=_probability, metavar="P", help=training)
 
 
