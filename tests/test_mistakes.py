@@ -314,7 +314,7 @@ def test_users_mistake_gives_one_error_message_and_changes_no_file(
         ("no_manifest", "MISSING  nowhere.jsonl: "),
         ("no_split", "MISSING  data train: manifest.jsonl has no split train, it has"),
         ("no_weights", "MISSING  no.pth: "),
-        ("large_batch", "batch_size 99 is more than the 48 items of its data"),
+        ("large_batch", "batch_size 99 is more than the 48 items of the stage's data"),
     ],
 )
 def test_check_fails_if_a_file_of_the_recipe_is_missing(

@@ -347,7 +347,7 @@ def test_export_warns_that_it_has_no_correction_of_hubs(
 ) -> None:
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
     assert "exported model lacks the hub correction of rank entry corrected: it needs captions" in caplog.text
-    assert f"rank with {run} for it" in caplog.text
+    assert f"to rank with the correction, use {run}" in caplog.text
 
 
 def test_blind_set_is_corrected_like_a_known_one(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -442,7 +442,7 @@ def test_requests_with_foreign_host_names_are_refused(site: Served, host: str, t
     for path in ("/", "/api/search?query=a", "/audio/0", "/nothing"):
         reply = site.ask(path, Host=host)
         assert (reply.status != 421) == taken
-        assert taken or "served only as localhost" in reply.json["error"]
+        assert taken or "not allowed; use localhost" in reply.json["error"]
 
 
 def test_page_served_to_other_machines_accepts_any_host_name(tmp_path: Path) -> None:

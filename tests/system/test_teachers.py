@@ -411,7 +411,7 @@ def test_incomplete_embeddings_files_are_refused(
     write(student(world, tmp_path, {"other": theirs}), path)
     argv = ["run", str(path), "--out", str(tmp_path / "run")]
     assert main(["check", str(path)]) == 1
-    assert f"MISSING  teacher other {file}: write it with" in capsys.readouterr().out
+    assert f"MISSING  teacher other {file}: write the file with" in capsys.readouterr().out
     assert main(argv) == 1
     assert "teacher other: write the file with python -m system embeddings" in capsys.readouterr().err
     clip = next(clip for clip in read_manifest(world) if clip.split == "development")
