@@ -1,4 +1,4 @@
 """The challenge side of the kit: editions, metrics, score matrices, ranked CSVs, and their checks.
 
-Ranked CSVs need numpy only. Imports of the other floors: only data_tools.
+Ranked CSVs need no library except numpy. Of the project's other folders, this one imports only data_tools.
 """

@@ -1,6 +1,6 @@
 """Types of arrays.
 
-Types of the arrays on this floor, and the lengths of lists as an array.
+Types of the numpy arrays in `submission`, and a function that returns the lengths of lists as an array.
 """
 
 from collections.abc import Iterable, Sized

@@ -1,6 +1,6 @@
 """Blocks of rows of large matrices.
 
-Blocks of rows of matrices that do not fit into memory. Q queries, C clips.
+Divide matrices that do not fit into memory into blocks of rows. Q: number of queries; C: number of clips.
 """
 
 import mmap
@@ -16,10 +16,10 @@ MAX_COLUMNS = 1024  # read together: one page of a row
 
 
 def row_blocks(values: Floats) -> Iterator[slice]:
-    """Yield the rows of (Q, C) values in blocks of at most MAX_ROWS rows and MAX_NUMBERS numbers, but at least one row.
+    """Yield slices that divide the rows of `values` (Q, C) into blocks which fit into memory.
 
-    This limits the memory of copies and changes no result. The pages of memory-mapped values are released after each
-    block.
+    A block has at most MAX_ROWS rows and MAX_NUMBERS numbers, but at least one row. The size of blocks changes no
+    result. If `values` are mapped from a file, their memory is freed after each block.
     """
     for block in block_slices(len(values), values.shape[1]):
         yield block
@@ -27,13 +27,16 @@ def row_blocks(values: Floats) -> Iterator[slice]:
 
 
 def block_slices(rows: int, columns: int) -> Iterator[slice]:
-    """Yield slices of rows that divide a (rows, columns) matrix into blocks as row_blocks does."""
+    """Yield slices that divide the rows of a (rows, columns) matrix into the same blocks as row_blocks."""
     size = max(1, min(MAX_ROWS, MAX_NUMBERS // max(1, columns)))
     return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
 
 
 def transposed_blocks(values: Floats, columns: Ints) -> Iterator[Floats]:
-    """Yield the given `columns` of (Q, C) values as rows, (n, Q) at a time; one pass over the file per MAX_COLUMNS."""
+    """Yield the given `columns` of the matrix `values` (Q, C), transposed: blocks (n, Q) of at most MAX_COLUMNS rows.
+
+    The whole matrix is read once for each block.
+    """
     for begin in range(0, len(columns), MAX_COLUMNS):
         batch = columns[begin : begin + MAX_COLUMNS]
         rows = np.empty((len(batch), len(values)), values.dtype)
@@ -43,7 +46,7 @@ def transposed_blocks(values: Floats, columns: Ints) -> Iterator[Floats]:
 
 
 def release_pages(values: Floats) -> None:
-    """Free the memory of `values` if they are mapped from a file, read only; a later access reads the file again."""
+    """Free the memory of `values` if they are mapped read-only from a file; a later access reads the file again."""
     if isinstance(values, np.memmap) and values.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
         mapped = getattr(values, "_mmap", None)
         if isinstance(mapped, mmap.mmap):

@@ -1,8 +1,8 @@
 """Rules of each year of the challenge.
 
-To add a year, add a record.
+To add a year of the challenge, add an Edition or a MomentsEdition below.
 
-Every fact has its source and a degree of certainty:
+Every fact about a year has its source and one of these degrees of certainty:
 
 confirmed   read in the organisers' code, data or pages
 secondary   read in a participant's code or a data set's documentation that quotes the organisers
@@ -20,7 +20,7 @@ CUSTOM = "custom"
 
 
 class Source(NamedTuple):
-    """Source of a fact. sure: `confirmed`, `secondary`, `inferred` or `remembered`."""
+    """Source of a fact about a year. sure: Its certainty: `confirmed`, `secondary`, `inferred` or `remembered`."""
 
     sure: str
     where: str
@@ -53,12 +53,12 @@ class Year:
         name: Year of the challenge, or custom.
         task: Task number and subtask letter, as in submission labels.
         label: Pattern of a system's label.
-        names: Naming styles for the files of a package, the usual one first.
+        names: File names of a package, by the name of the naming style; the usual style comes first.
         systems: Maximum number of systems in a package.
         abbreviation: Maximum number of characters of a system's abbreviation.
         excluded: Address of the list of Freesound ids that external data must not contain; None if no list is known.
         result: Key of the results block in meta.yaml.
-        sources: Source of each fact, by field.
+        sources: Source of each fact, by the name of its attribute.
     """
 
     name: str
@@ -79,12 +79,12 @@ class Edition(Year):
     Attributes:
         output: `ranked` (the best file names of every query) or `matrix` (every score).
         query_column: Header of the query column.
-        rank_prefix: The columns of a ranked CSV are this prefix and the rank, from 1. Editions with a matrix output use
-            it for ranked CSVs on request.
+        rank_prefix: Prefix of the column names of a ranked CSV; the rank follows, from 1. Editions with a matrix output
+            use it if the user asks for a ranked CSV.
         ranking_length: Number of ranks in a ranked CSV.
         map_ks: The k of every published mAP@k, the primary metric first.
         recall_ks: The k of every published R@k.
-        external: Keys of each external data set in meta.yaml.
+        external: Keys that meta.yaml must have for each external data set.
     """
 
     output: Literal["ranked", "matrix"]
@@ -102,7 +102,7 @@ class Edition(Year):
 
     @property
     def map_k(self) -> int:
-        """The k of the primary metric."""
+        """The k of the primary metric, which is mAP@k."""
         return self.map_ks[0]
 
     @property
@@ -111,7 +111,7 @@ class Edition(Year):
         return f"mAP@{self.map_k}"
 
     def for_pool(self, n_clips: int) -> "Edition":
-        """Return the edition for a pool of n_clips: `custom` lists at most all clips; other editions stay unchanged.
+        """Return this edition for a pool of `n_clips` clips; only for `custom`, a small pool shortens the ranked lists.
 
         >>> get_edition("custom").for_pool(2).columns, get_edition(2022).for_pool(2).ranking_length
         (('query', 'file_name_1', 'file_name_2'), 10)
@@ -126,10 +126,10 @@ class MomentsEdition(Year):
     """A year of moment retrieval: queries retrieve the windows of a recording that they describe.
 
     Attributes:
-        output: Windows, in JSON lines.
-        line: Keys of a line of the output.
+        output: `windows`: the submitted file has the windows of each query, as JSON lines.
+        line: Keys of each line of the submitted file.
         metric: Primary metric.
-        metrics: Every published metric, in the order of score.
+        metrics: Every published metric, in the order in which the verb `score` prints them.
         thresholds: IoU thresholds; mAP is the mean over them.
         max_windows: Number of windows per query that mAP uses.
         max_seconds: Length of the longest true window that counts.
@@ -153,7 +153,7 @@ _BASELINE_2022 = "github.com/xieh97/dcase2022-audio-retrieval"
 _BASELINE_2025 = "github.com/CPJKU/dcase2025_task6_baseline"
 _QUOTED_PAGE = "a 2024 participant who quotes the 2023 task page: Labbé, dcase24t6/utils/dcase.py"
 _SUBMISSION_PAGE = "dcase.community/challenge2025/submission (the same wording in 2021, 2024 and 2026)"
-_VALIDATOR = "the validator of DCASE2020 Task 1, the one official package checker found"
+_VALIDATOR = "the validator of DCASE2020 Task 1 (the only official package checker that was found)"
 _TEMPLATE = "the task's own template could not be read; the general one of DCASE is FalconPerez_Aalto_task3_1.meta.yaml"
 
 _LIST_FIELDS = ("output", "query_column", "ranking_length")
@@ -188,7 +188,7 @@ _2022 = Edition(
         ranking_length="confirmed: the baseline's test.output.csv",
         map_ks="confirmed: the baseline's eval_script.py (positions 1 to 10) and README",
         recall_ks="confirmed: the baseline's eval_script.py and README",
-        label=f"secondary: the submission page as BioDCASE 2025 repeats it; no dots: they part names for {_VALIDATOR}",
+        label=f"secondary: the submission page, quoted by BioDCASE 2025; dots would split names for {_VALIDATOR}",
         names=f"inferred: {_VALIDATOR}; `task` style: {_QUOTED_PAGE}",
         systems=f"confirmed: {_SUBMISSION_PAGE}",
         abbreviation=f"confirmed: {_VALIDATOR}",
@@ -209,7 +209,7 @@ _2023 = _changed_year(
     _parse_sources(
         task="confirmed: dcase.community/challenge2023/task-language-based-audio-retrieval: Task 6, subtask B",
         **dict.fromkeys(_LIST_FIELDS, f"secondary: {_QUOTED_PAGE}"),
-        rank_prefix=f"secondary: {_QUOTED_PAGE}; the 2023 baseline itself writes no header of names",
+        rank_prefix=f"secondary: {_QUOTED_PAGE}; the 2023 baseline writes no header for the columns of file names",
         map_ks="confirmed: the baseline's postprocessing/xmodal_retrieval.py, "
         "github.com/xieh97/dcase2023-audio-retrieval",
         recall_ks="confirmed: the baseline's postprocessing/xmodal_retrieval.py",
@@ -237,10 +237,10 @@ _2025 = _changed_year(
     _2024,
     _parse_sources(
         task=f"confirmed: README of the baseline, {_BASELINE_2025}: Task 6",
-        output="inferred: the example file of a submission package by the baseline's d25_t6/predict.py",
+        output="inferred: the example file for a submission package that the baseline's d25_t6/predict.py writes",
         query_column="confirmed: the baseline's d25_t6/predict.py",
         rank_prefix="inferred: 2025 requires no ranked CSV; the columns are those of 2024",
-        ranking_length="inferred: 2025 requires no ranked CSV; 16 names serve its metric",
+        ranking_length="inferred: 2025 requires no ranked CSV; its metric mAP@16 needs 16 file names per query",
         map_ks="confirmed: README of the baseline (2025-06-09): mAP@16; its code logs mAP@10",
         recall_ks="confirmed: the baseline's d25_t6/retrieval_module.py",
         names="inferred: the published report is Filomeno_JKU_task6_1.technical_report.pdf",
@@ -257,7 +257,7 @@ _2025 = _changed_year(
     excluded="resources/dcase2025_task6_excluded_freesound_ids.csv of " + _BASELINE_2025,
 )
 
-_OURS = Source("inferred", "ours: for data and rules outside the challenge")
+_OURS = Source("inferred", "chosen by this project, for data and rules outside the challenge")
 _CUSTOM = replace(
     _2022,
     name=CUSTOM,
@@ -269,7 +269,7 @@ _CUSTOM = replace(
     systems=100,
     sources={
         **dict.fromkeys(_2022.sources, _OURS),
-        **_parse_sources(ranking_length="inferred: ours: for data outside the challenge; all clips of a smaller pool"),
+        **_parse_sources(ranking_length="inferred: chosen by this project; a smaller pool is listed completely"),
     },
 )
 
@@ -278,7 +278,7 @@ EDITIONS: Mapping[str, Edition] = {record.name: record for record in (_2022, _20
 
 _BASELINE_2026 = "github.com/awkrail/dcase2026_task6_baseline"
 _SCORER_2026 = f"{_BASELINE_2026}, src/standalone_eval/eval.py"
-_TEMPLATE_2026 = "the task's meta.yaml as a participant filled it in, with its comments"
+_TEMPLATE_2026 = "the task's template of meta.yaml with its comments, filled in by a participant"
 
 _2026 = MomentsEdition(
     name="2026",
@@ -313,8 +313,8 @@ _2026 = MomentsEdition(
         thresholds=f"confirmed: {_SCORER_2026}",
         max_windows=f"confirmed: {_SCORER_2026}: max_pred_windows",
         max_seconds=f"confirmed: {_SCORER_2026}: length_ranges",
-        lengths="inferred: ranges of the scorer's ancestor, Moment-DETR, left there as a comment; "
-        "`long` goes on to all; the three parts of `short` are ours",
+        lengths="inferred: ranges of Moment-DETR, which the scorer still has in a comment; `long` has no upper limit "
+        "there; the three parts of `short` are chosen by this project",
         label="secondary: the package of a participant, Zhang_XJTLU_task6_1",
         names="secondary: the package of a participant, Zhang_XJTLU_task6_1.output.jsonl",
         systems=f"confirmed: {_SUBMISSION_PAGE}",
@@ -331,15 +331,15 @@ def get_edition(name: str | int) -> Edition:
     """Return the edition of a year that ranks clips, or `custom`. Raises SubmissionError for any other name."""
     if str(name) in MOMENTS:
         raise SubmissionError(
-            f"edition {name} is for windows of moments (.jsonl), not for clips; choose one of: {', '.join(EDITIONS)}"
+            f"edition {name} finds moments (.jsonl) and does not rank clips; choose one of: {', '.join(EDITIONS)}"
         )
     return _lookup(name, EDITIONS)
 
 
 def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
-    """Return the edition of a year whose task is to find moments; None: the latest such year.
+    """Return the edition called `name`, whose task is to find moments; for None, return the latest such edition.
 
-    Raises SubmissionError, with the known names, for any other name.
+    Raises SubmissionError, which lists the known names, for any other name.
     """
     if name is None:
         return list(MOMENTS.values())[-1]
@@ -352,7 +352,7 @@ def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
 def get_any_edition(name: str | int) -> AnyEdition:
     """Return the edition called `name`: a year (for ranking clips or for finding moments) or `custom`.
 
-    Raises SubmissionError, with all known names, for any other name.
+    Raises SubmissionError, which lists all known names, for any other name.
     """
     return _lookup(name, {edition.name: edition for edition in all_editions()})
 
@@ -364,16 +364,16 @@ def all_editions() -> list[AnyEdition]:
 
 
 def _lookup(name: str | int, editions: Mapping[str, EditionType]) -> EditionType:
-    """Return the edition called `name` from `editions`. Raises SubmissionError, with the known names, if none is."""
+    """Return the edition called `name`. Raises SubmissionError, which lists the known names, for an unknown name."""
     if str(name) not in editions:
         raise SubmissionError(f"edition {name} is unknown; choose one of: {', '.join(editions)}")
     return editions[str(name)]
 
 
 def format_metric(metric: str, value: float, sign: str = "") -> str:
-    """Format a metric in the challenge's unit: per cent for the metrics of moments, else a share in [0, 1].
+    """Format a metric's value in the challenge's unit: per cent for metrics of moments, else a number in [0, 1].
 
-    `mAP` without a rank is a metric of moments here. sign: "+" shows both signs.
+    `mAP` without @k is a metric of moments. sign: "+" also puts a sign before positive values.
     """
     if any(metric in edition.metrics for edition in MOMENTS.values()):
         return f"{100 * value:{sign}.2f} %"

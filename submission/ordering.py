@@ -1,11 +1,12 @@
 """The order of clips, with ties.
 
-The order of clips for a query, used by every function of this floor. Q queries, C clips, R relevant clips.
+Sort the clips of a query; all functions in `submission` use this order. Q: number of queries; C: number of clips; R:
+number of relevant clips of a query.
 
-Clips are sorted by descending score, then by file name in code point order (then by column if two clips of a matrix
-have the same name). The official 2022 code leaves equal scores in arbitrary order, and that of 2025 in the order of the
-pool. If scores are tied, the metrics here may differ from either, up or down, by the size of the tie. A constant matrix
-therefore scores like the alphabetical order, at chance level, and not like a perfect system.
+Clips are sorted by descending score, then by file name in code point order, then by column. For clips with equal
+scores, the order of the official 2022 code is arbitrary, and that of the 2025 code is the order of the pool. If scores
+are equal, metrics here may therefore be higher or lower than the official ones. A matrix of equal scores has the
+metrics of the alphabetical order, which is at chance level, not those of a perfect system.
 """
 
 from collections.abc import Sequence
@@ -24,13 +25,13 @@ NEVER = np.iinfo(np.int64).max  # rank of a clip that is not found, and padding 
 def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Sequence[str]) -> Ranks:
     """Return the ranks of every query's relevant clips.
 
-    values: (Q, C) scores, finite, higher is better. relevant: Columns of the relevant clips, per query.
-    names: (C,) file names, which order clips of equal score.
+    values: (Q, C) scores, finite, higher is better. relevant: For each query, the columns of its relevant clips.
+    names: (C,) file names, which sort clips with equal scores.
     Returns (Q, R) ranks from 1, increasing in each row. A rank is 1 + the number of clips with a higher score + the
     number of clips with the same score and an earlier name. R is the maximum number of relevant clips of a query;
     shorter rows end with NEVER.
-    Raises SubmissionError for a score that is not finite, for lengths that disagree, and for a column that is out of
-    range or repeated for one query.
+    Raises SubmissionError for a score that is not finite, for wrong numbers of lists or names, and for a column that is
+    out of range or repeated for one query.
     """
     require_finite(values)
     if len(relevant) != len(values) or len(names) != values.shape[1]:
@@ -55,13 +56,13 @@ def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Seq
 
 
 def ranks_from_lists(lists: Sequence[Sequence[int]]) -> Ranks:
-    """Return (Q, R) ranks from lists of increasing ranks; rows shorter than the longest end with NEVER."""
+    """Convert lists of increasing ranks, one list per query, to an array (Q, R); shorter rows end with NEVER."""
     counts = sizes(lists)
     return _padded_rows(np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=counts.sum()), counts)
 
 
 def concatenate_ranks(parts: Sequence[Ranks]) -> Ranks:
-    """Concatenate the ranks of several sets of queries, each (Q, R); shorter rows are padded with NEVER."""
+    """Concatenate arrays of ranks (Q, R) of several sets of queries; shorter rows are padded with NEVER."""
     widest = max((part.shape[1] for part in parts), default=0)
     filled = [np.pad(part, ((0, 0), (0, widest - part.shape[1])), constant_values=NEVER) for part in parts]
     return np.concatenate(filled) if filled else np.empty((0, 0), dtype=np.int64)
@@ -82,14 +83,14 @@ def ranked_columns(values: Floats, names: Sequence[str], k: int) -> Ints:
 
 
 class ClipOrder:
-    """The order of this module for one pool: sorts the file names once and then ranks the scores of many queries."""
+    """Sorts the clips of one pool for many queries: by score, then by file name. The names are sorted only once."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Sort the names. names: (C,) file names."""
+        """Sort the file names of the pool, once for all queries. names: (C,)."""
         self._name_order = _name_order(names)
 
     def best(self, values: Floats, k: int) -> Ints:
-        """Return the k best columns, (Q, k), like ranked_columns. values: (Q, C) finite scores, which are copied."""
+        """Return the columns of each query's k best clips, (Q, k), best first. values: (Q, C) finite scores, copied."""
         values = values[:, self._name_order]
         start = values.shape[1] - k
         # A partition finds the best k of a row in any order; in column order, a stable sort keeps the order of ties.
@@ -103,16 +104,16 @@ class ClipOrder:
 
 
 def name_positions(names: Sequence[str]) -> Ints:
-    """Return the position of each clip (C,) in the order of file names, from 0."""
+    """Return the position of each file name in alphabetical order, (C,), from 0."""
     positions = np.empty(len(names), dtype=np.int64)
     positions[_name_order(names)] = np.arange(len(names))
     return positions
 
 
 def require_finite(values: Floats, before: int = 0) -> None:
-    """Raises SubmissionError if a score is NaN or infinite, with its position: such scores have no order.
+    """Raises SubmissionError, with the position, if a score is NaN or infinite, because such scores have no order.
 
-    before: Number of rows of the matrix that precede these rows.
+    values: Rows of a score matrix. before: Number of rows of the matrix that precede `values`.
     """
     for block in row_blocks(values):
         finite = np.isfinite(values[block])
@@ -124,9 +125,9 @@ def require_finite(values: Floats, before: int = 0) -> None:
 
 
 def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
-    """Return one increasing row of ranks per query, padded with NEVER. ranks: Ranks of all queries.
+    """Return ranks as an array with one increasing row per query, padded with NEVER.
 
-    counts: Ranks per query.
+    ranks: Ranks of all queries, one query after the other. counts: Number of ranks of each query.
     """
     filled = np.full((len(counts), counts.max(initial=0)), NEVER)
     filled[np.arange(filled.shape[1]) < counts[:, None]] = ranks
@@ -145,5 +146,5 @@ def _require_columns(columns: Ints, rows: Ints, n_clips: int) -> None:
 
 
 def _name_order(names: Sequence[str]) -> Ints:
-    """Return the positions of the names in alphabetical order."""
+    """Return the indices that sort the names alphabetically."""
     return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)

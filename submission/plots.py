@@ -1,8 +1,8 @@
 """Style of all figures.
 
-Style of every figure of a run: readable on a phone, with colours that colour-blind readers can distinguish.
+Style of every figure of a run: readable on a phone, and for colour-blind readers.
 
-Colours: the set of Okabe and Ito, which differ in lightness too; lines also differ in dash and marker.
+The colours are those of Okabe and Ito, which also differ in lightness. Lines also differ in dashes and markers.
 """
 
 import logging
@@ -36,7 +36,7 @@ CURVES = {
         {"violations": "full margin", "violations_relaxed": "relaxed margin"},
     ),
     "spread": (
-        "Spread of validation embeddings (0: all alike)",
+        "Spread of validation embeddings (0: all equal)",
         "1 - mean cosine of all pairs",
         {"spread_of_clips": "clips", "spread_of_captions": "captions"},
     ),
@@ -56,13 +56,13 @@ def new_figure(height: float = 3.2) -> "Figure":
 
 
 def draw_line(axes: "Axes", x: list[float], y: list[float], label: str, number: int) -> None:
-    """Draw a line. number: Selects its style: colour, dashes and marker."""
+    """Draw a curve into `axes`. number: Index of its style, which is a colour, dashes and a marker."""
     colour, dash, marker = STYLES[number % len(STYLES)]
     axes.plot(x, y, dash, color=colour, marker=marker if len(x) < MARKED else None, markersize=4, label=label)
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Write a figure in the format of its suffix (.svg or .png), the same bytes every time."""
+    """Write a figure as .svg or .png, by the suffix of `path`; the same figure always has the same bytes."""
     import matplotlib
 
     kind = path.suffix.removeprefix(".")

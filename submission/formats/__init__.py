@@ -1,4 +1,4 @@
 """Files of the challenge.
 
-The challenge's files: score matrices, ranked CSVs, matrix CSVs, captions that name the relevant clips.
+Files that are submitted (ranked CSVs, matrix CSVs, moments), score matrices, and the truth to compare them with.
 """

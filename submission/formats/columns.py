@@ -32,6 +32,7 @@ class QueryColumn:
     """Queries of a file, row by row, compared with an edition and, if given, with a truth."""
 
     def __init__(self, edition: Edition, truth: Truth | None) -> None:
+        """Prepare to read the queries of a file. truth: Queries that the file must have; None: any queries."""
         self._name = edition.query_column
         self._truth = truth
         self._line_of: dict[str, int] = {}
@@ -48,9 +49,9 @@ class QueryColumn:
             yield f"the query {shown(query)} is repeated; {before}", "a query repeated"
 
     def add_missing(self, problems: list[Problem]) -> list[Problem]:
-        """Return `problems`, and one more for every query of the truth that has no row in the file.
+        """Return `problems`, plus one problem for every query of the truth that has no row in the file.
 
-        If one cause explains all unknown queries, such as the captions of another split, return one problem for them.
+        If one cause explains the unknown queries, such as captions of another split, one problem replaces theirs.
         """
         if not self._truth:
             return problems
@@ -59,8 +60,8 @@ class QueryColumn:
         if len(unknown) > len(line_of) / 2 and (note := _note_on_differing(unknown, self._truth)):
             return [*_without_kinds(problems, UNKNOWN_QUERY), Problem(None, note, DIFFERING)]
         if unknown and len(unknown) == len(line_of):
-            hint = "it belongs to another split or data set; give the captions that it answers"
-            note = f"none of its queries is known: {hint}"
+            hint = "the file belongs to another split or data set; give the captions of that split or data set"
+            note = f"no query of this file is known: {hint}"
             return [*_without_kinds(problems, UNKNOWN_QUERY, UNKNOWN_NAME), Problem(None, note, OTHER_SET)]
         missing = ((text, query) for text, query in known.items() if text not in line_of)
         return problems + [
@@ -75,26 +76,26 @@ def _without_kinds(problems: list[Problem], *kinds: str) -> list[Problem]:
 
 
 def _note_on_differing(unknown: list[str], truth: Truth) -> str:
-    """Return a note if at least half of the unknown queries differ only slightly from queries of the truth, else ""."""
+    """Return a message if half of the unknown queries or more are similar to queries of the truth; "" otherwise."""
     similar = {query: pair for query in unknown if (pair := truth.similar_queries.to(query))}
     if len(similar) * 2 < len(unknown):
         return ""
     difference = mode(how for _, how in similar.values())
     query, known = next((query, known) for query, (known, how) in similar.items() if how == difference)
     differing = f"{counted(len(similar), 'query')} differ from known ones, most in {difference}"
-    return f"{differing}: {shown(query)} is {shown(known)}; submit the queries as published, byte for byte"
+    return f"{differing}: {shown(query)} should be {shown(known)}; submit the queries as published, byte for byte"
 
 
 def unknown_name_fault(name: str, where: str, truth: Truth) -> Fault:
-    """Return the fault of a file name that is not in the truth's pool.
+    """Return the message and the kind of fault for a file name that is not in the truth's pool.
 
-    where: The name's place in the row, for the message.
+    where: Column that contains the name, for the message.
     """
     return f"unknown file name {shown(name)} in {where}{suggestion(truth.similar_file_names, name)}", UNKNOWN_NAME
 
 
 def without_trailing_comma(cells: list[str], width: int) -> list[str]:
-    """Return a row's cells without the extra empty one that a comma at the end of the line makes."""
+    """Return the cells of a row without the empty last cell that a comma at the end of the line adds."""
     return cells[:-1] if len(cells) == width + 1 and not cells[-1] else cells
 
 
@@ -121,7 +122,7 @@ def is_ranked(header: list[str]) -> bool:
 
 
 def matrix_edition(header: list[str]) -> Edition | None:
-    """Return the edition whose matrix CSV has this header: its query column, then file names; None if none has."""
+    """Return the edition whose matrix CSV has this header (query column, then file names); None if no edition has."""
     if is_ranked(header):
         return None
     matrix = (edition for edition in EDITIONS.values() if edition.output == "matrix")
@@ -146,14 +147,14 @@ def edition_options(editions: list[Edition]) -> str:
 
 
 def write_checked(path: Path, data: bytes, problems: list[Problem]) -> None:
-    """Write `data` to a file, whole or not at all. Raises SubmissionError instead if `problems` is not empty."""
-    raise_first_problem(f"{path} would not pass its check", problems)
+    """Write `data` to a file completely. Raises SubmissionError and writes nothing if `problems` is not empty."""
+    raise_first_problem(f"{path} is not written, because it would not pass `check`", problems)
     with writing(path) as file:
         file.write(data)
 
 
 def raise_first_problem(where: str, problems: list[Problem]) -> None:
-    """Raises SubmissionError for a file (`where`) with problems: shows the first one and counts the others."""
+    """Raise SubmissionError if a file (`where`) has problems: the message has the first problem and their number."""
     if problems:
-        others = f" (and {len(problems) - 1} more; `check` lists them all)" if len(problems) > 1 else ""
+        others = f" (and {len(problems) - 1} more problems; `check` lists all)" if len(problems) > 1 else ""
         raise SubmissionError(f"{where}: {problems[0]}{others}")

@@ -44,12 +44,12 @@ class Row(NamedTuple):
 
 
 def parse_rows(data: bytes) -> Iterator[Row | Problem]:
-    """Yield the rows of a CSV file, one at a time; rows already yielded are not kept.
+    """Yield the rows of a CSV file one by one, and a Problem in place of each row that cannot be read.
 
-    Cells are verbatim, with blanks, entities and case. Lines end with \\n or \\r\\n; the last one may lack it. A line
-    break inside a quoted cell belongs to the cell. A row that cannot be read is a Problem instead, and reading
-    continues with the line after the row's first line. A file that is wrong throughout (empty, UTF-16, another
-    separator or line end) is one Problem on line 1.
+    Cells are unchanged: blanks, entities and case stay. Lines end with \\n or \\r\\n, which the last line may lack. A
+    line break inside a quoted cell belongs to the cell. After a row that cannot be read, the next row begins at the
+    line after its first line. A file that is wrong throughout (empty, UTF-16, another separator or line end) yields
+    only one Problem, on line 1.
     """
     if fault := _fault_of_file(data):
         yield Problem(1, *fault)
@@ -68,7 +68,7 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
             try:
                 cells = next(csv.reader([row]))
                 if width and holds_rows([line.decode() for line in lines], cells, ",", width):
-                    extent = f"a quoted cell extends to line {number + len(lines) - 1}, over lines that could be rows"
+                    extent = f"a quoted cell extends to line {number + len(lines) - 1}, over lines that look like rows"
                     fault = f"{extent}; double the quotes within text, or put the cell on one line", "broken quoting"
                 else:
                     width = width or len(cells)
@@ -82,7 +82,7 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
 
 
 def parse_table(data: bytes) -> tuple[list[Row], list[Problem]]:
-    """Return the rows and the problems of parse_rows in two lists."""
+    """Parse a CSV file like parse_rows; return its rows and its problems in two lists."""
     problems = Problems()
     return list(problems.except_for(parse_rows(data))), problems
 
@@ -99,10 +99,10 @@ def format_table(rows: Iterable[Iterable[str]]) -> bytes:
 
 
 def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBLEMS) -> Iterator[str]:
-    """Yield the problems as lines of text, grouped by kind, at most `shown` of each kind.
+    """Yield the problems as lines of text, at most `shown` problems of each kind (None: all problems).
 
-    The first `shown` problems of each kind have a line each (None: all). One more line counts the rest, with their line
-    numbers: `lines 26-5226: 5201 more of: ...`.
+    At the end, one line per kind counts the problems that were left out, with their line numbers: `lines 26-5226: 5201
+    more of: ...`.
     """
     times: Counter[str] = Counter()
     others: dict[str, list[Problem]] = {}
@@ -115,13 +115,13 @@ def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBL
     for kind, folded in others.items():
         lines = sorted({problem.line for problem in folded if problem.line is not None})
         where = f"lines {_format_line_ranges(lines)}" if lines else "whole file"
-        yield f"{where}: {len(folded)} more of: {kind} (`check --all` prints each)"
+        yield f"{where}: {len(folded)} more problems of the kind: {kind} (`check --all` prints each)"
 
 
 def _whole_row(line: bytes, file: io.BytesIO) -> list[bytes]:
-    """Return all lines of the CSV row that begins with `line`; the next ones are read from `file`. [] if it never ends.
+    """Return all lines of the CSV row that begins with `line`; its further lines are read from `file`.
 
-    A row has an even number of quotes.
+    A complete row has an even number of quotes. Returns [] if the file ends before the row is complete.
     """
     lines = [line]
     is_open = line.count(b'"') % 2
@@ -135,14 +135,14 @@ def _whole_row(line: bytes, file: io.BytesIO) -> list[bytes]:
 
 
 def _fault_of_file(data: bytes) -> tuple[str, str] | None:
-    """Return (message, kind) of a fault that makes every line of a file wrong in the same way."""
+    """Return (message, kind) of a fault of the whole file, such as another encoding or separator; None without one."""
     if not data:
         return "the file is empty", "empty file"
     if kind := next((name for start, name in _FILE_SIGNATURES.items() if data.startswith(start)), None):
-        return f"{kind}, not a CSV; give or export the CSV itself", "another kind of file"
+        return f"the file is {kind}, not a CSV; give the CSV itself, or export one", "another kind of file"
     first = data[: data.find(b"\n")] if b"\n" in data else data
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or first.count(b"\0") > len(first) // 3:
-        return "not UTF-8 but UTF-16, as some programs save text; save the file in UTF-8", "not UTF-8"
+        return "the file is not UTF-8 but UTF-16, as some programs save text; save it in UTF-8", "not UTF-8"
     if b"\n" not in data and b"\r" in data.rstrip(b"\r"):
         return "lines end with a carriage return only; save the file with \\n at the end of each line", "line ends"
     if separator := _OTHER_SEPARATOR.match(first):
@@ -173,7 +173,7 @@ def _quote_cell(cell: str) -> str:
 
 
 def _format_line_ranges(lines: Sequence[int]) -> str:
-    """Format increasing line numbers, and consecutive ones as a range, e.g. `3-5, 9`."""
+    """Format increasing line numbers as text; consecutive numbers become a range, e.g. `3-5, 9`."""
     spans: list[list[int]] = []
     for line in lines:
         if spans and line == spans[-1][1] + 1:

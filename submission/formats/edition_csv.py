@@ -1,6 +1,6 @@
 """The CSV that an edition requires.
 
-The CSV that an edition requires: written from scores, and recognised by its header.
+Write the CSV that an edition requires from a score matrix, and find the editions of a CSV by its header.
 """
 
 from pathlib import Path
@@ -17,33 +17,34 @@ from submission.formats.score_matrix import ScoreMatrix
 
 
 def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = False) -> str:
-    """Write a score matrix as the edition's CSV; with `ranked`, as a ranked CSV. Returns a description of the file."""
+    """Write a score matrix as the CSV of the edition, or as a ranked CSV if `ranked`; return a message on the file."""
     if path.suffix != ".csv":
         raise SubmissionError(f"{path}: a submission is a CSV; choose a name ending in .csv")
     n_queries, n_clips = matrix.values.shape
     if ranked or edition.output == "ranked":
         write_ranked_csv(matrix, path, edition)
         return (
-            f"wrote {path}: {counted(n_queries, 'query')} x {counted(edition.for_pool(n_clips).ranking_length, 'name')}"
+            f"wrote {path}: {counted(n_queries, 'query')} x "
+            f"{counted(edition.for_pool(n_clips).ranking_length, 'file name')}"
         )
     write_matrix_csv(matrix, path, edition)
     return f"wrote {path}: {counted(n_queries, 'query')} x {counted(n_clips, 'score')}"
 
 
 def require_replaceable(path: Path, edition: Edition, force: bool) -> None:
-    """Raises SubmissionError if a file at `path` is not a CSV of the edition. force: Allow to overwrite any file."""
+    """Raises SubmissionError if `path` exists and is not a CSV of the edition. force: Allow to overwrite any file."""
     if force or path.suffix != ".csv" or not path.is_file():
         return
     first = next(parse_rows(path.read_bytes()))
     editions = [] if isinstance(first, Problem) else editions_with_header(first.cells)
     if edition not in editions:
         kind = f"a file of {format_editions(editions)}" if editions else "not a file of any edition"
-        hint = f"choose another file, or add --force to overwrite it with one of edition {edition.name}"
+        hint = f"choose another file, or add --force to overwrite it with a file of edition {edition.name}"
         raise SubmissionError(f"{path} already exists and is {kind}; {hint}")
 
 
 def source_editions(path: Path) -> tuple[list[Edition], list[str]]:
-    """Return the editions whose CSV has the same header as the file, and that header.
+    """Read the header of a CSV; return the editions whose CSVs have this header, and the header itself.
 
     Editions with the same header (2023 and 2024) have the same format. Raises SubmissionError for an unknown header.
     """
@@ -53,5 +54,5 @@ def source_editions(path: Path) -> tuple[list[Edition], list[str]]:
     if editions := editions_with_header(row_or_problem.cells):
         return editions, row_or_problem.cells
     raise SubmissionError(
-        f"{path}: line 1 is not the header of any edition; `check {path} --edition YEAR` prints the header of a year"
+        f"{path}: line 1 is not the header of any edition; `check {path} --edition YEAR` prints the required header"
     )

@@ -1,6 +1,7 @@
 """Stored probabilities of frames.
 
-Probabilities of frames, as a run writes them next to the windows that it found.
+Read and write the probability that each frame (short step of a recording) matches a query. A run stores these
+probabilities next to the windows that it found.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,8 @@ ARRAYS = ("qids", "lengths", "edges", "frames")
 class FrameScores(NamedTuple):
     """Frame probabilities of one query.
 
-    edges: (T + 1,) seconds. frames: (T,) probability that a frame is in a moment, in [0, 1].
+    edges: (T + 1,) times in seconds at which the T frames begin and end. frames: (T,) probability that each frame is in
+    a moment of the query, in [0, 1].
     """
 
     edges: np.ndarray
@@ -27,7 +29,7 @@ class FrameScores(NamedTuple):
 
 
 def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
-    """Write the scores of each query's frames, by query id, to one .npz file, whole or not at all."""
+    """Write the frame probabilities of all queries to one .npz file, completely or not at all. scores: By query id."""
     qids, values = np.array(list(scores), dtype=np.str_), list(scores.values())
     lengths = sizes(value.frames for value in values)
     edges = np.concatenate([value.edges for value in values], dtype=np.float64)
@@ -37,9 +39,9 @@ def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
 
 
 def read_frame_scores(path: Path) -> dict[str, FrameScores]:
-    """Read the scores of each query's frames from an .npz file; return a dict from query id to scores, in file order.
+    """Read an .npz file of write_frame_scores; return a dict from query id to frame probabilities, in file order.
 
-    Raises SubmissionError for files of other origin or damaged ones.
+    Raises SubmissionError for a damaged file, or one that another program wrote.
     """
     require_file(path)
     try:
@@ -48,7 +50,7 @@ def read_frame_scores(path: Path) -> dict[str, FrameScores]:
         _require_consistent(qids, lengths, edges, frames)
     except Exception as error:  # numpy and zipfile raise many kinds of errors for damaged files
         raise SubmissionError(
-            f"{path}: cannot be read as probabilities of frames ({error}); rank the run again"
+            f"{path}: cannot be read as probabilities of frames ({error}); rank the run again to write it"
         ) from None
     ends = np.cumsum(lengths)
     parts = zip(np.split(edges, (ends + np.arange(1, len(ends) + 1))[:-1]), np.split(frames, ends[:-1]), strict=True)
@@ -56,11 +58,11 @@ def read_frame_scores(path: Path) -> dict[str, FrameScores]:
 
 
 def _require_consistent(qids: np.ndarray, lengths: np.ndarray, edges: np.ndarray, frames: np.ndarray) -> None:
-    """Raises ValueError if the arrays of a file contradict each other: write_frame_scores never writes such arrays."""
+    """Raises ValueError if the arrays of a file have types or sizes that write_frame_scores never writes."""
     kinds = "".join(array.dtype.kind for array in (qids, lengths, edges, frames))
     if kinds != "Uiff" or any(array.ndim != 1 for array in (qids, lengths, edges, frames)):
         raise ValueError(f"the arrays {', '.join(ARRAYS)} have wrong types or shapes")
     if np.any(lengths < 0):
-        raise ValueError(f"the array lengths contains {lengths.min()}, a negative number of frames")
+        raise ValueError(f"the array `lengths` contains {lengths.min()}, a negative number of frames")
     if len(qids) != len(lengths) or len(frames) != lengths.sum() or len(edges) != len(frames) + len(qids):
-        raise ValueError(f"the sizes of its arrays {', '.join(ARRAYS)} do not match")
+        raise ValueError(f"the sizes of the arrays {', '.join(ARRAYS)} do not match")

@@ -43,10 +43,10 @@ def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     """Write all scores as a matrix CSV: the header is the edition's query column and the file names.
 
     Rows and columns keep the order of the matrix. Texts and file names are written byte for byte, in UTF-8 with RFC
-    4180 quoting and \\n line ends. A score has the fewest digits that read back as the same float32 by way of float64,
-    as readers do (a few float32 need more digits that way than directly). The file is written whole or not at all.
+    4180 quoting and \\n line ends. A score has the fewest digits from which readers get the same float32, even if they
+    read it as float64 first. The file is written completely or not at all.
     Source: DCASE 2025 baseline, d25_t6/predict.py. Deviations: none in the layout. Two queries with the same text are
-    refused here; the baseline keeps the last.
+    refused here; the baseline writes only the last of them.
     Raises SubmissionError for clips with the same file name, for queries with the same text, and for any text or name
     that check_matrix_csv would report; OSError when writing fails.
     """
@@ -64,8 +64,8 @@ def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) ->
     """Read the scores of a matrix CSV. Raises SubmissionError if check_matrix_csv finds a problem in it.
 
     Rows and columns keep the order of the file. Scores are rounded to float32: text with more digits changes by at most
-    6e-8 of its size (7e-46 near 0). Ids and relevant clips are those of the truth, if one is given; without
-    it, the ids are the texts and file names.
+    6e-8 of its size (7e-46 near 0). Ids and relevant clips come from the truth. Without a truth, the ids are the texts
+    and file names, and the relevant clips are unknown.
     """
     matrix, problems = check_matrix_csv(path.read_bytes(), edition, truth)
     raise_first_problem(str(path), problems)
@@ -76,14 +76,19 @@ def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) ->
 def check_matrix_csv(
     data: bytes, edition: Edition, truth: Truth | None = None
 ) -> tuple[ScoreMatrix | None, list[Problem]]:
-    """Check the bytes of a matrix CSV; return (scores, []), or (None, problems in order of lines) for a faulty file.
+    """Check the bytes of a matrix CSV; return (score matrix, []), or (None, problems in line order) for a faulty file.
 
-    Checks without a truth: UTF-8 without byte order mark, sound quoting, the edition's query column and then file
-    names, none of them empty or repeated. Every row has a finite decimal number in the range of float32 in every
-    column. There is at least one row, and no query is empty or repeated. Further checks with a truth: exactly its file
-    names and its queries, byte for byte, in any order.
-    Row numbers in the first column, a comma at the end of lines, and a missing header are reported, and the rest is
-    checked without regard to them. For a ranked CSV, or a file with another separator, only that is reported.
+    Checks without a truth:
+
+    - UTF-8 without byte order mark, and correct quoting;
+    - a header of the edition's query column and the file names, none of them empty or repeated;
+    - at least one row, and no empty or repeated query;
+    - a finite decimal number in the range of float32 in every column of every row.
+
+    With a truth, the file must also have exactly the truth's file names and queries, byte for byte, in any order.
+    Row numbers in the first column, a comma at the end of lines, and a missing header are reported; the rest of the
+    file is then checked as if they were corrected. For a ranked CSV, or a file with another separator, only this fault
+    is reported.
     """
     problems = Problems()
     queries = QueryColumn(edition, truth)
@@ -98,7 +103,7 @@ def check_matrix_csv(
                 sentence = (
                     f"this is a ranked CSV (with the header of {editions}); edition {edition.name} needs every score"
                 )
-                sentence += "; make the file from the score matrix, or add the --edition of the lists"
+                sentence += "; write the file from the score matrix, or add the --edition of this ranked CSV"
                 return None, [*problems, Problem(1, sentence, "a ranked CSV")]
             problems.add(1, _header_faults(header, edition, truth))
             if not _is_data_row(header, edition):
@@ -118,7 +123,7 @@ def check_matrix_csv(
         else:
             values += scores.tobytes()
     if not texts and not problems:
-        problems.append(Problem(1, "no row follows the header", "no row"))
+        problems.append(Problem(1, "no row follows the header; add one row per query", "no row"))
     all_problems = queries.add_missing(problems) if texts else problems
     if all_problems or names is None:
         return None, all_problems
@@ -126,7 +131,7 @@ def check_matrix_csv(
 
 
 def _matrix(values: Scores, texts: list[str], names: list[str], truth: Truth | None) -> ScoreMatrix:
-    """Build the score matrix from the parsed values, captions and file names; ids and relevance are the truth's."""
+    """Build the score matrix from parsed scores, captions and file names; the truth has the ids and relevant clips."""
     if truth is None:
         return ScoreMatrix(values, list(texts), texts, list(names), names, [None] * len(texts))
     queries = [truth.queries[text] for text in texts]
@@ -154,7 +159,7 @@ def _shortest_texts(scores: Scores) -> list[str]:
 
 
 def _parse_scores(cells: Sequence[str]) -> Scores | None:
-    """Return the cells as float32; None if one is not a decimal number in the range of float32."""
+    """Return the cells as float32; None if any cell is not a decimal number in the range of float32."""
     try:
         if "".join(cells).encode("ascii").translate(None, _NUMBER_CHARACTERS):
             return None
@@ -165,7 +170,7 @@ def _parse_scores(cells: Sequence[str]) -> Scores | None:
 
 
 def _is_score(cell: str) -> bool:
-    """Return whether _parse_scores accepts a cell as a score; for a single cell, this function is much faster."""
+    """Return whether a cell is a decimal number in the range of float32; for one cell, faster than _parse_scores."""
     try:
         return not cell.encode("ascii").translate(None, _NUMBER_CHARACTERS) and abs(float(cell)) < _TOO_LARGE
     except ValueError:
@@ -178,7 +183,7 @@ def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
     if len(scores) + 1 != len(cells):
         yield TRAILING_COMMA
     if len(scores) != len(names):
-        columns = f"one query and a score for each of {len(names)} files"
+        columns = f"a row has one query and a score for each of {len(names)} files"
         yield f"found {len(scores) + 1} of {len(names) + 1} columns: {columns}", "columns missing or too many"
         return
     if invalid := [(name, cell) for name, cell in zip(names, scores, strict=True) if not _is_score(cell)]:
@@ -186,8 +191,8 @@ def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
             (shown(cell) if cell.strip() else "nothing", shown(name)) for name, cell in invalid[:SHOWN_COLUMNS]
         )
         bad_values = ", ".join(f"{cell} for {name}" for cell, name in shown_cells)
-        more = f" and {len(invalid) - SHOWN_COLUMNS} more" if len(invalid) > SHOWN_COLUMNS else ""
-        yield f"expected finite float32 numbers, found {bad_values}{more}", "a score that is no finite number"
+        more = f" and {len(invalid) - SHOWN_COLUMNS} more columns" if len(invalid) > SHOWN_COLUMNS else ""
+        yield f"scores must be finite float32 numbers; found {bad_values}{more}", "a score that is no finite number"
 
 
 def _is_data_row(header: list[str], edition: Edition) -> bool:
@@ -198,16 +203,16 @@ def _is_data_row(header: list[str], edition: Edition) -> bool:
 def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> Iterator[Fault]:
     """Yield the faults of a matrix CSV's header: the query column, and empty, repeated or unknown file names."""
     if _is_data_row(header, edition):
-        yield f"the header is missing; it is {edition.query_column} and then every file name", "header"
+        yield f"the header is missing; it must be {edition.query_column}, followed by every file name", "header"
         return
     if header[:1] != [edition.query_column]:
         found = shown(header[0]) if header else "missing"
-        yield f"column 1 is {found} instead of {edition.query_column}, before one column per file", "header"
+        yield f"column 1 of the header is {found}; it must be {edition.query_column}, before the file names", "header"
     columns_of_name: dict[str, list[int]] = {}
     for column, name in enumerate(header[1:], start=2):
         columns_of_name.setdefault(name, []).append(column)
     if not columns_of_name:
-        yield f"no file name follows {edition.query_column}", "header"
+        yield f"no file name follows {edition.query_column} in the header; add one column per file", "header"
         return
     known: frozenset[str] = truth.file_names if truth else frozenset()
     for name, columns in columns_of_name.items():
@@ -216,10 +221,12 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
             if not name and columns == [len(header)]:
                 yield TRAILING_COMMA
             else:
-                yield f"column {where} of the header {'is' if len(columns) == 1 else 'are'} empty", "an empty file name"
+                verb = "is" if len(columns) == 1 else "are"
+                yield f"column {where} of the header {verb} empty; write a file name", "an empty file name"
             continue
         if len(columns) > 1:
-            yield f"the file {shown(name)} has more than one column: {where}", "a file with more than one column"
+            repeated = f"the file {shown(name)} has more than one column: {where}"
+            yield f"{repeated}; keep one of them", "a file with more than one column"
         if truth and name not in known:
             yield unknown_name_fault(name, f"column {where}", truth)
     for name in sorted(known - columns_of_name.keys()):

@@ -1,11 +1,11 @@
 """Submitted moments (2026).
 
-Submission file of moments: one line of JSON per query, with its windows, best first.
+File of moments: one line of JSON per query, with the windows of a recording that match the query, best first.
 
 {"qid": "a_1", "query": "A dog barks", "vid": "a", "pred_relevant_windows": [[12.0, 14.0], [40.0, 47.0]]}
 
-Times are seconds. During development, a window has its score as a third number, which the public scorer needs; in a
-submission it has none. Both forms are read; a file has only one of them.
+Times are seconds. During development, each window has its score as a third number, which the public scorer needs. In a
+submitted file, windows have no score. Both forms are read, but one file must not mix them.
 """
 
 import json
@@ -40,10 +40,10 @@ NOT_IN_PACKAGES = frozenset({"scores", "no query", "no vid"})  # kinds of odditi
 
 @dataclass(frozen=True)
 class Moments:
-    """The answer to one query.
+    """Windows that a system found for one query: a line of a file of moments.
 
-    line: Line in its file. query, vid: Verbatim, None if missing. windows: [start, end] or [start, end, score], in
-    seconds, verbatim; the first is the answer.
+    line: Line number in the file. qid: Id of the query. query: Its text. vid: Id of the recording. Both are unchanged,
+    and None if missing. windows: [start, end] or [start, end, score] as in the file, in seconds; the best one first.
     """
 
     line: int
@@ -54,23 +54,23 @@ class Moments:
 
 
 def windows_by_query(answers: Iterable[Moments]) -> dict[str, list[Window]]:
-    """Return a dict from query id to the windows that were found for it."""
+    """Return a dict from query id to the windows found for the query. answers: Lines of a file of moments."""
     return {answer.qid: answer.windows for answer in answers}
 
 
 def is_scored(answers: Sequence[Moments]) -> bool:
-    """Whether the windows of a file have scores."""
+    """Return whether the windows in a file of moments have scores. answers: Lines of the file."""
     return bool(answers) and len(answers[0].windows[0]) == 3
 
 
 def best_windows(answer: Moments, edition: MomentsEdition) -> list[Window]:
-    """Return at most `edition.max_windows` windows of an answer: the best by score or, without scores, the first."""
+    """Return a query's windows that count in the edition: those with the best scores or, without scores, the first."""
     windows = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
     return windows[: edition.max_windows]
 
 
 def read_moments(path: Path, edition: MomentsEdition, truth: MomentTruth | None = None) -> list[Moments]:
-    """Read the answers of a file of moments. Raises SubmissionError if check_moments finds a problem in it."""
+    """Read each query's windows from a file of moments. Raises SubmissionError if check_moments finds a problem."""
     require_file(path)
     answers, problems, _ = check_moments(path.read_bytes(), edition, truth)
     raise_first_problem(str(path), problems)
@@ -78,34 +78,35 @@ def read_moments(path: Path, edition: MomentsEdition, truth: MomentTruth | None 
 
 
 def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEdition) -> None:
-    """Write a submission of moments: for every query its best windows, as many as the edition counts, without scores.
+    """Write a file of moments to submit: the best windows of every query without their scores.
 
-    Windows with scores are sorted by descending score, equal ones in their order; others keep their order. Numbers are
-    unchanged. The file is written whole or not at all.
-    Raises SubmissionError for an answer without query or vid, and for anything that check_moments would report; OSError
-    when writing fails.
+    A query gets as many windows as count in the edition. Windows with scores are sorted by descending score; windows
+    with equal scores, or without scores, stay in their order. Times are unchanged. The file is written completely or
+    not at all.
+    Raises SubmissionError for a query without text (query) or recording (vid), and for anything that check_moments
+    would report. Raises OSError when writing fails.
     """
     lines = []
     for answer in answers:
         if answer.query is None or answer.vid is None:
             missing = "query" if answer.query is None else "vid"
-            raise SubmissionError(f"line {answer.line}: {missing} is missing; each line of a submission needs it")
+            raise SubmissionError(f"line {answer.line}: {missing} is missing; add it, as a submission needs it")
         windows = [window[:2] for window in best_windows(answer, edition)]
         lines.append((answer.qid, answer.query, answer.vid, windows))
     _write_lines(path, lines, edition)
 
 
 def write_scored_moments(path: Path, answers: Sequence[Moments], edition: MomentsEdition) -> None:
-    """Write answers to a file for scoring and blending: all their windows as [start, end, score], in their order.
+    """Write all windows of every query with their scores, unsorted, to a file of moments for scoring and blending.
 
-    The line of an answer without query or vid lacks that key. The file is written whole or not at all. Raises
-    SubmissionError for anything that check_moments would report.
+    If the text (query) or recording (vid) of a query is unknown, its line lacks that key. The file is written
+    completely or not at all. Raises SubmissionError for anything that check_moments would report.
     """
     _write_lines(path, [(answer.qid, answer.query, answer.vid, answer.windows) for answer in answers], edition)
 
 
 def _write_lines(path: Path, answers: Sequence[tuple[object, ...]], edition: MomentsEdition) -> None:
-    """Write one JSON object per answer, with the keys in the edition's order; a key with the value None is left out."""
+    """Write one line of JSON per query. answers: Values of the keys `edition.line`; keys with None are left out."""
     lines = []
     for values in answers:
         line = {key: value for key, value in zip(edition.line, values, strict=True) if value is not None}
@@ -118,30 +119,31 @@ def _write_lines(path: Path, answers: Sequence[tuple[object, ...]], edition: Mom
 def check_moments(
     data: bytes, edition: MomentsEdition, truth: MomentTruth | None = None
 ) -> tuple[list[Moments], list[Problem], list[Problem]]:
-    """Check the bytes of a file of moments; return its answers, its problems (refused) and its oddities (only noted).
+    """Check the bytes of a file of moments; return the windows of each query, the problems, and the oddities.
 
-    Problems, so that the file is not scored:
+    A file with problems is refused:
 
-    - a line that is no object (see json_lines.parse_objects), or no line at all;
-    - a qid that is no text or repeated;
+    - a line that is no JSON object (see json_lines.parse_objects), or a file without lines;
+    - a query id (qid) that is no text, or is repeated;
     - a query without windows;
     - a window that is not two or three numbers, or that ends before it starts;
-    - windows with and without scores in one file;
-    - with a truth also: a qid that it does not have, and one without a line.
+    - a file with windows both with and without scores;
+    - if a truth is given: a query id that the truth lacks, or a query of the truth without a line.
 
-    A blind list, and the kit's internal file of moments, have one problem.
+    A list of queries without windows (blind list), or the kit's internal file of moments, gets a single problem.
 
-    Oddities, which are scored:
+    A file with oddities is accepted and scored; they are only reported:
 
-    - windows that cannot be a hit: of no length, or outside the recording;
+    - windows that cannot match a true window: without length, or outside the recording;
     - windows that begin before the recording or end after it;
-    - repeated windows, and more windows than count;
-    - an order that is not that of the scores;
-    - scores in a file for submission;
-    - a line without query or vid; with a truth also values that differ from it, and another order of queries.
+    - repeated windows, or more windows than the edition counts;
+    - windows that are not in the order of their scores;
+    - windows with scores, which a submitted file must not have;
+    - a line without query or vid;
+    - if a truth is given: another query text or recording than in the truth, or another order of queries.
 
-    Stricter than the official script of 2026, which accepts reversed windows and repeated queries. For other problems,
-    it ends with a Python error or reads the file anyway.
+    This check is stricter than the official script of 2026, which accepts reversed windows and repeated queries. For
+    other problems, that script ends with a Python error or reads the file anyway.
     """
     answers: list[Moments] = []
     problems, notes = Problems(), Problems()
@@ -175,11 +177,11 @@ def check_moments(
 
 
 def _blind_list_problem(data: bytes) -> Problem | None:
-    """Return a problem if the file is a list of queries without answers (a blind list); None for other files."""
+    """Return a problem if the file is a list of queries without windows (a blind list); None for other files."""
     if not is_blind_list(data):
         return None
-    hint = "give the file of the answers, and this one as --queries"
-    return Problem(None, f"this is a list of queries without answers; {hint}", "a blind list")
+    hint = "give the file with the windows that you found, and add --queries with this list"
+    return Problem(None, f"this is a list of queries without windows; {hint}", "a blind list")
 
 
 def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
@@ -188,12 +190,12 @@ def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
         yield fault
     windows = content.get(WINDOWS)
     if WINDOWS not in content:
-        hint = "; this is a query of a truth or of a blind list" if TRUE_WINDOWS in content else ""
+        hint = "; give the file with the windows that you found, not the truth" if TRUE_WINDOWS in content else ""
         yield f"{WINDOWS} is missing{hint}", "no windows"
     elif not isinstance(windows, list):
         yield f"{WINDOWS} must be a list of windows, not {shown(repr(windows))}", "no list of windows"
     elif not windows:
-        yield f"{WINDOWS} is empty; each query needs a window or more", "no windows"
+        yield f"{WINDOWS} is empty; each query needs at least one window", "no windows"
     elif faults := list(window_faults(windows, frozenset({2, 3}), "[start, end] or [start, end, score]")):
         yield from faults
     else:
@@ -207,13 +209,14 @@ def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator
     for number, window in enumerate(windows, start=1):
         if len(window) != width:
             form, other = ("a score", "none") if len(window) == 3 else ("no score", "one")
-            text = f"window {number} has {form}, but the first of line {line} has {other}; all need one, or none"
+            text = f"window {number} has {form}, but the first window of line {line} has {other}"
+            text += "; give all windows a score, or none of them"
             yield text, "windows with and without scores"
             return
 
 
 def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: MomentTruth | None) -> Iterator[Fault]:
-    """Yield the oddities of the windows for one query, such as windows without length or outside the recording."""
+    """Yield the oddities of one line of a file of moments, such as windows without length or outside the recording."""
     query = truth.queries.get(answer.qid) if truth else None
     length = query.seconds if query else parsed.content.get("duration")
     end_of = float(length) if is_number(length) else math.inf  # type: ignore[arg-type]
@@ -227,42 +230,47 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
         elif start < 0:
             yield f"{window} begins before the recording", "a window that begins before the recording"
         elif end > end_of:
-            text = f"{window} ends after the recording, which has {seconds(end_of)}"
+            text = f"{window} ends after the recording, which lasts {seconds(end_of)}"
             yield text, "a window that ends after the recording"
         if (first := number_of.setdefault((start, end), number)) != number:
-            yield f"window {number} repeats window {first}", "a window that stands twice"
+            yield f"window {number} repeats window {first}", "a window that occurs twice"
     if (count := len(answer.windows)) > edition.max_windows:
-        text = f"{count} windows; only the first {edition.max_windows} count"
-        yield text, "more windows than count"
+        text = f"{count} windows; only the first {edition.max_windows} are counted"
+        yield text, "more windows than are counted"
     if is_scored([answer]) and any(one[2] < other[2] for one, other in pairwise(answer.windows)):
-        text = "scores are not in descending order: R1 uses the first window of the file, mAP the highest score first"
+        text = (
+            "windows are not sorted by descending score: R1 uses the first window, mAP the window with the best score"
+        )
         yield text, "windows not sorted by score"
     for key, value, true_value in (
         ("query", answer.query, query.query if query else None),
         ("vid", answer.vid, query.vid if query else None),
     ):
         if value is None:
-            yield f"{key} is missing; scoring needs only qid, but a submission needs {key}", f"no {key}"
+            yield f"{key} is missing; add it before you submit the file (scoring needs only qid)", f"no {key}"
         elif true_value is not None and value != true_value:
-            text = f"{key} is {shown(value)}, but {shown(true_value)} in the truth; scoring uses only qid"
+            text = f"{key} is {shown(value)}, but {shown(true_value)} in the truth; correct it (scoring uses only qid)"
             yield text, f"another {key}"
 
 
 def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> Iterator[Problem]:
-    """Yield the oddities of a whole file of moments: scores in it, and queries in another order than in the truth."""
+    """Yield the oddities of a whole file of moments: windows have scores, or queries are not in the truth's order."""
     if is_scored(answers):
-        hint = "the public scorer needs them; a submission must not have them (`write` removes them)"
+        hint = "the public scorer needs the scores, but a submission must not have them (`write` removes them)"
         yield Problem(None, f"windows have scores: {hint}", "scores")
     if truth and [answer.qid for answer in answers] != list(truth.queries):
-        yield Problem(None, f"its queries are in another order than in {truth.name}", "another order")
+        yield Problem(None, f"the queries of this file are in another order than in {truth.name}", "another order")
 
 
 def _add_missing(problems: Problems, line_of: dict[str, int], truth: MomentTruth) -> Problems:
-    """Return `problems` and one more per query of the truth without a line; only one if no line has a known query."""
+    """Return `problems` plus one problem per query of the truth that has no line in the file.
+
+    If no query of the file is known, one problem replaces those of unknown queries.
+    """
     if line_of and not line_of.keys() & truth.queries.keys():
-        hint = "it belongs to another split or data set; give the queries that it answers"
+        hint = "the file belongs to another split or data set; give the queries of that split or data set"
         others = [problem for problem in problems if problem.kind != UNKNOWN_QUERY]
-        return Problems([*others, Problem(None, f"none of its queries is known: {hint}", OTHER_SET)])
+        return Problems([*others, Problem(None, f"no query of this file is known: {hint}", OTHER_SET)])
     for query in truth.queries.values() if line_of else ():
         if query.qid not in line_of:
             where = f"line {query.line} of {truth.name}"

@@ -1,8 +1,9 @@
 """Queries of moments and true windows.
 
-Queries of moments in the published format of CASTELLA and of the blind list of 2026: one line of JSON per query.
+Read queries and true windows in the published format of CASTELLA and of the 2026 challenge: one line of JSON per query.
 
-A line has the recording of its query and, except in a blind list, the windows where the query is true.
+A line has a query, its recording, and the windows of the recording that the query describes. A blind list is such a
+file without windows: the organisers do not publish them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,10 +34,11 @@ KIT_KEYS = ("id", "text", "clip", "windows")  # of the internal moment files of 
 
 @dataclass(frozen=True)
 class MomentQuery:
-    """One query.
+    """A query of a truth of moments, or of a blind list.
 
-    line: Line in its file. vid: Id of its recording. seconds: Length of the recording; None if the file lacks it.
-    windows: [start, end] in seconds, verbatim; None in a blind list.
+    line: Line number in the file. qid: Id of the query. query: Its text. vid: Id of its recording. seconds: Length of
+    the recording; None if the file lacks it. windows: True windows, [start, end] in seconds as in the file; None in a
+    blind list.
     """
 
     line: int
@@ -49,12 +51,12 @@ class MomentQuery:
 
 @dataclass(frozen=True)
 class MomentTruth:
-    """Queries of a file, a truth or a blind list.
+    """Queries of a file: a truth with true windows, or a blind list without them.
 
     Attributes:
-        queries: By id, in the order of the file.
-        name: Of the file.
-        notes: Oddities, which are scored.
+        queries: Queries by id, in the order of the file.
+        name: Name of the file.
+        notes: Oddities of the file, such as true windows without length; they do not prevent scoring.
     """
 
     queries: Mapping[str, MomentQuery]
@@ -63,7 +65,7 @@ class MomentTruth:
 
     @cached_property
     def similar_ids(self) -> Nearest:
-        """Search index of the query ids, to suggest the most similar one for an unknown id."""
+        """Search index of the query ids, used to suggest the known id that is most similar to an unknown id."""
         return Nearest(self.queries, TEXT_WAYS)
 
     @property
@@ -72,18 +74,18 @@ class MomentTruth:
         return all(query.windows is None for query in self.queries.values())
 
     def windows(self) -> dict[str, list[Window]]:
-        """Return the true windows by query id. Raises SubmissionError for a blind list."""
+        """Return a dict from query id to true windows. Raises SubmissionError for a blind list, which has none."""
         if self.is_blind:
-            hint = "give a file with them; a blind set is scored by the organisers"
-            raise SubmissionError(f"{self.name} has no {TRUE_WINDOWS} to score against; {hint}")
+            hint = "give a file with true windows (only the organisers can score a blind set)"
+            raise SubmissionError(f"{self.name} has no true windows ({TRUE_WINDOWS}) to score against; {hint}")
         return {qid: query.windows or [] for qid, query in self.queries.items()}
 
 
 def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
-    """Read a truth of moments from a file. Raises SubmissionError if check_moment_truth finds a problem.
+    """Read queries and true windows from a file. Raises SubmissionError if check_moment_truth finds a problem.
 
-    The oddities become the truth's notes: CASTELLA as published has windows after the end of a recording, which are
-    scored unchanged.
+    Oddities are stored in the notes of the truth. For example, the published CASTELLA has windows after the end of a
+    recording; they are scored unchanged.
     """
     require_file(path)
     queries, problems, notes = check_moment_truth(path.read_bytes(), edition)
@@ -92,22 +94,22 @@ def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
 
 
 def is_truth(data: bytes) -> bool:
-    """Return whether a file's bytes begin with a query of a truth of moments rather than with an answer."""
+    """Return whether the first line of a file has true windows, not windows that a system found. data: Its bytes."""
     first = first_object(data)
     return TRUE_WINDOWS in first and WINDOWS not in first
 
 
 def internal_file_problem(data: bytes) -> Problem | None:
-    """Return a problem if the file is a moments file of this kit, not one of the challenge; None for other files."""
+    """Return a problem if the file has this kit's own format of moments, not that of the challenge; None otherwise."""
     first = first_object(data)
     if "qid" in first or not set(KIT_KEYS) <= first.keys():
         return None
-    found = f"this is the kit's internal file of moments ({', '.join(KIT_KEYS)})"
+    found = f"this is the kit's internal file of moments, with the keys {', '.join(KIT_KEYS)}"
     return Problem(None, f"{found}; give the published list, whose lines have qid, query and vid", "the kit's own")
 
 
 def is_blind_list(data: bytes) -> bool:
-    """Return whether a file's bytes are a blind list: all lines have qid, query and vid, and none has windows."""
+    """Return whether a file is a blind list: all lines have qid, query and vid, and no line has windows."""
     return all(
         isinstance(line, Object)
         and {"qid", "query", "vid"} <= line.content.keys()
@@ -120,17 +122,17 @@ def is_blind_list(data: bytes) -> bool:
 def check_moment_truth(
     data: bytes, edition: MomentsEdition
 ) -> tuple[dict[str, MomentQuery], list[Problem], list[Problem]]:
-    """Check the bytes of a truth of moments; return its queries, its problems (refused) and its oddities (only noted).
+    """Check the bytes of a file with true windows; return its queries by id, its problems, and its oddities.
 
-    A line has qid, query and vid as text, and optionally duration in seconds. All lines or none have relevant_windows,
-    a list of [start, end] in seconds. Other keys are ignored.
+    A file with problems is refused. Each line must have qid, query and vid as text, and may have duration in seconds.
+    All lines or no lines have relevant_windows, a list of [start, end] in seconds. Other keys are ignored.
 
-    Oddities, which are scored as in the official script:
+    A file with oddities is accepted, and scored like in the official script. Oddities are:
 
-    - true windows that are dropped: without length, reversed, or longer than the edition counts;
+    - true windows that are not counted: without length, reversed, or longer than the edition allows;
     - true windows that begin before 0, or begin or end after the end of the recording;
     - a query without true windows;
-    - a recording with several lengths in its lines.
+    - a recording whose length differs between lines.
     """
     queries: dict[str, MomentQuery] = {}
     problems, notes = Problems(), Problems()
@@ -148,7 +150,10 @@ def check_moment_truth(
         if has_windows != (TRUE_WINDOWS in content):
             presence = "has" if TRUE_WINDOWS in content else "has no"
             faults.append(
-                (f"{presence} {TRUE_WINDOWS}, unlike line 1; all need it, or none", f"{TRUE_WINDOWS} in part")
+                (
+                    f"the line {presence} {TRUE_WINDOWS}, unlike line 1; all lines need it, or no line",
+                    f"{TRUE_WINDOWS} in part",
+                )
             )
         problems.add(line, faults)
         if faults:
@@ -162,7 +167,7 @@ def check_moment_truth(
                 "none" if length is None else seconds(length) for length in (query.seconds, first_length)
             )
             oddities.append(
-                (f"the recording {shown(query.vid)} has two lengths, {lengths}", "a recording of two lengths")
+                (f"the recording {shown(query.vid)} has different lengths, {lengths}", "a recording of two lengths")
             )
         notes.add(line, oddities)
     return queries, problems, notes
@@ -171,24 +176,25 @@ def check_moment_truth(
 def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:
     """Yield the oddities of a query's true windows: no window, no length, too long, or outside the recording."""
     if query.windows == []:
-        yield f"the query {shown(query.qid)} has no true window and is in no mean", "a query without a true window"
+        text = f"the query {shown(query.qid)} has no true window, so metrics leave it out"
+        yield text, "a query without a true window"
     for start, end in query.windows or ():
         window = f"the true window [{start:.10g}, {end:.10g}]"
         if end <= start:
-            yield f"{window} has no length and does not count", "a true window without length"
+            yield f"{window} has no length and is not counted", "a true window without length"
             continue
         if end - start > edition.max_seconds:
-            text = f"{window} is longer than {seconds(edition.max_seconds)} and does not count"
+            text = f"{window} is longer than {seconds(edition.max_seconds)} and is not counted"
             yield text, "a true window that is too long"
         if start < 0:
             yield f"{window} begins before the recording", "a true window before the start"
         if query.seconds is not None and end > query.seconds:
             where = "begins" if start >= query.seconds else "ends"
-            text = f"{window} {where} after the end of the recording, which has {seconds(query.seconds)}"
+            text = f"{window} {where} after the end of the recording, which lasts {seconds(query.seconds)}"
             yield text, f"a true window that {where} after the end"
 
 
 def format_size(truth: MomentTruth) -> str:
-    """Return the numbers of queries and recordings of a truth in words, e.g. `177 queries of 100 recordings`."""
+    """Return the numbers of queries and recordings of a truth as text, e.g. `177 queries of 100 recordings`."""
     recordings = {query.vid for query in truth.queries.values()}
     return f"{counted(len(truth.queries), 'query')} of {counted(len(recordings), 'recording')}"

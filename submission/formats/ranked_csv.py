@@ -39,7 +39,7 @@ _SCORE = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=e))(?:e[+-]?\d+)?", re.ASCII 
 
 @dataclass(frozen=True)
 class RankedList:
-    """The answer to one query. line: Its first line in the file. file_names: (ranking length,), best first."""
+    """File names ranked for one query, best first: a row of a ranked CSV. line: Line where the row starts."""
 
     line: int
     query: str
@@ -50,14 +50,14 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     """Write the best clips of every query as a ranked CSV of an edition.
 
     Order: descending score, then file name in code point order. Texts and file names are written byte for byte, in
-    UTF-8 with RFC 4180 quoting and \\n line ends. The file is written whole or not at all.
+    UTF-8 with RFC 4180 quoting and \\n line ends. The file is written completely or not at all.
     Raises SubmissionError for a pool smaller than the ranking length, clips with the same file name, and queries with
     the same text. Also for any text or name that check_ranked_csv would report. Raises OSError when writing fails.
     """
     edition = edition.for_pool(len(matrix.file_names))
     length = edition.ranking_length
     if (n_clips := len(matrix.file_names)) < length:
-        row = f"a row of edition {edition.name} lists {length}"
+        row = f"a row of edition {edition.name} lists {length} clips"
         raise SubmissionError(
             f"the pool has {counted(n_clips, 'clip')}, but {row}; rank a larger pool, or use edition custom"
         )
@@ -65,27 +65,28 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
 
 
 def write_best(labels: ScoreMatrix | Labels, columns: Ints, path: Path, edition: Edition) -> None:
-    """Write a ranked CSV. columns: (Q, ranking length) column numbers of each query's best clips, best first.
+    """Write a ranked CSV from the column numbers of each query's best clips.
 
-    Raises as write_ranked_csv does.
+    columns: (Q, ranking length), best clip first. labels: Queries and clips of the score matrix. Raises the same errors
+    as write_ranked_csv.
     """
     names = ([labels.file_names[column] for column in best] for best in columns)
     _write_lists(zip(labels.query_texts, names, strict=True), path, edition, matrix_truth(labels))
 
 
 def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -> None:
-    """Write ranked lists, such as those of another edition, as a ranked CSV of `edition`, cut to its ranking length.
+    """Write ranked lists, such as those of another edition, as a ranked CSV of `edition`; longer lists are cut.
 
-    `custom` accepts shorter lists, such as those of a small pool, if all are as long as the longest.
-    Raises SubmissionError for a list shorter than the ranking length (its other names are unknown), and for
-    anything that check_ranked_csv would report; OSError when writing fails.
+    The edition `custom` accepts shorter lists, such as those of a small pool, if all have the same length. Raises
+    SubmissionError for a list that is too short, because its further names are unknown. Also for anything that
+    check_ranked_csv would report. Raises OSError when writing fails.
     """
     edition = edition.for_pool(max(len(answer.file_names) for answer in ranked))
     length = edition.ranking_length
     for answer in ranked:
         if len(answer.file_names) < length:
             raise SubmissionError(
-                f"line {answer.line} lists {counted(len(answer.file_names), 'name')}, but a row of edition "
+                f"line {answer.line} lists {counted(len(answer.file_names), 'file name')}, but a row of edition "
                 f"{edition.name} needs {length}; write the file from the score matrix"
             )
     _write_lists(((answer.query, answer.file_names[:length]) for answer in ranked), path, edition, None)
@@ -105,18 +106,19 @@ def check_ranked_csv(
 
     Checks without a truth:
 
-    - UTF-8 without byte order mark, and sound quoting;
-    - the edition's header, its number of columns in every row, and at least one row;
-    - no repeated query, no empty cell, no file twice in a row.
+    - UTF-8 without byte order mark, and correct quoting;
+    - the edition's header, the edition's number of columns in every row, and at least one row;
+    - no repeated query, no empty cell, and no file twice in one row.
 
-    Further checks with a truth: only its file names and queries, byte for byte, and a row for each of its queries
-    (reported last, for the whole file).
-    Row numbers in the first column, a comma at the end of lines, and a missing header are reported, and the rest is
-    checked without regard to them. For a score matrix, or a file with another separator, only that is reported.
-    Lists of `custom` have the whole pool if it is smaller than their usual length; without a truth, the header gives
-    its size.
-    Stricter than the official 2022 script, which skips empty lines, uses a repeated query's last row, counts a repeated
-    file twice, and fails on a missing query.
+    With a truth, all file names and queries must be in the truth, byte for byte. Each query of the truth needs a row;
+    missing rows are reported last.
+    Row numbers in the first column, a comma at the end of lines, and a missing header are reported; the rest of the
+    file is then checked as if they were corrected. For a score matrix, or a file with another separator, only this
+    fault is reported.
+    In the edition `custom`, lists contain the whole pool if it is small. Without a truth, the header determines the
+    size of such a pool.
+    This check is stricter than the official 2022 script. That script skips empty lines, uses only the last row of a
+    repeated query, counts a repeated file twice, and fails on a missing query.
     """
     problems = Problems()
     ranked: list[RankedList] = []
@@ -129,8 +131,8 @@ def check_ranked_csv(
             if truth is None and header == list(edition.columns[: len(header)]):
                 edition = edition.for_pool(len(header) - 1)
             if header != list(edition.columns) and (other_edition := matrix_edition(header)):
-                sentence = f"this is a score matrix, but edition {edition.name} is checked as ranked lists of names"
-                sentence += f"; add --edition {other_edition.name}, or make such lists with `convert`"
+                sentence = f"this is a CSV of all scores, but edition {edition.name} needs ranked lists of file names"
+                sentence += f"; add --edition {other_edition.name}, or convert it to ranked lists with `convert`"
                 return [], [*problems, Problem(1, sentence, "a score matrix")]
             problems.add(1, _header_faults(header, edition, truth))
             if not _is_data_row(header, edition, truth):
@@ -141,7 +143,7 @@ def check_ranked_csv(
         if len(cells) == len(edition.columns):
             ranked.append(RankedList(row.line, cells[0], cells[1:]))
     if not n_rows and not problems:
-        problems.append(Problem(1, "no row follows the header", "no row"))
+        problems.append(Problem(1, "no row follows the header; add one row per query", "no row"))
     return ranked, queries.add_missing(problems) if n_rows else problems
 
 
@@ -195,7 +197,7 @@ def _row_faults(row: Row, edition: Edition, truth: Truth | None, queries: QueryC
     if cells != row.cells:
         yield TRAILING_COMMA
     if len(cells) != len(edition.columns):
-        columns = f"one query and {edition.ranking_length} file names"
+        columns = f"a row has one query and {edition.ranking_length} file names"
         yield f"found {len(cells)} of {len(edition.columns)} columns: {columns}", "columns missing or too many"
         return
     yield from _name_faults(cells[1:], edition, truth)
@@ -206,7 +208,7 @@ def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Ite
     known: frozenset[str] = truth.file_names if truth else frozenset()
     if all(_SCORE.fullmatch(name) and name not in known for name in names):
         found = f"{edition.columns[1]} is {shown(names[0])}"
-        yield f"scores in place of file names: {found}", "scores instead of names"
+        yield f"scores in place of file names: {found}; write file names", "scores instead of names"
         return
     columns_of_name: dict[str, list[str]] = {}
     for column, name in zip(edition.columns[1:], names, strict=True):
@@ -214,9 +216,10 @@ def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Ite
     for name, columns in columns_of_name.items():
         where = " and ".join(columns)
         if not name.strip():
-            yield f"{where} {'is' if len(columns) == 1 else 'are'} empty", "an empty file name"
+            yield f"{where} {'is' if len(columns) == 1 else 'are'} empty; write a file name", "an empty file name"
             continue
         if len(columns) > 1:
-            yield f"the file {shown(name)} is listed more than once, as {where}", "a file listed more than once"
+            repeated = f"the file {shown(name)} is listed more than once, as {where}"
+            yield f"{repeated}; keep one of them", "a file listed more than once"
         if truth and name not in known:
             yield unknown_name_fault(name, where, truth)

@@ -1,10 +1,11 @@
 """Score matrices on disk.
 
-Score matrices: how well every clip of a pool answers every query, stored as a pair of files.
+Read and write score matrices: one score for every pair of a query and a clip, stored as two files.
 
-NAME.npy has the scores, float32 of shape (Q, C), higher is better. NAME.json describes the rows and columns: `queries`
-(id, text, ids of the relevant clips or null), `clips` (id, file name), and free `facts`. It also has the sha256 of
-NAME.npy and its own checksum; pairs without these, from an earlier release or made elsewhere, are read too.
+NAME.npy contains the scores, float32 of shape (Q, C) for Q queries and C clips; higher is better. NAME.json describes
+the rows and columns: `queries` (id, text, ids of the relevant clips or null), `clips` (id, file name), and any `facts`
+about the origin of the scores. It also contains the sha256 of NAME.npy and a checksum of itself. Files without these
+checksums, from an earlier release or another program, are also read.
 """
 
 import hashlib
@@ -29,17 +30,17 @@ from submission.errors import SubmissionError
 from submission.ordering import require_finite
 
 MAX_IN_MEMORY = 1 << 28  # number of scores: 1 GiB
-MAKE_AGAIN = "make it again with the command that wrote it"
+MAKE_AGAIN = "write the file again with the command that wrote it"
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Rows and columns of a score matrix: Q queries, C clips.
+    """Description of the rows (Q queries) and columns (C clips) of a score matrix.
 
-    query_ids, query_texts: (Q,); ids are unique. clip_ids, file_names: (C,); ids are unique.
-    relevant: (Q,) ids of each query's relevant clips; None if they are not known (a blind set).
-    facts: Any JSON values about the origin of the scores (model, commit, ...). The constructor raises SubmissionError
-    for anything that violates this, and for a relevant clip outside the pool.
+    query_ids, query_texts: (Q,); the ids are unique. clip_ids, file_names: (C,); the ids are unique.
+    relevant: (Q,) list of the ids of a query's relevant clips; None if they are not known, as in a blind set.
+    facts: Any JSON values about the origin of the scores (model, commit, ...).
+    The constructor raises SubmissionError for repeated ids, wrong lengths, or a relevant clip outside the pool.
     """
 
     query_ids: list[str]
@@ -50,9 +51,10 @@ class Labels:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Raise SubmissionError for repeated ids, wrong lengths, or a relevant clip outside the pool."""
         n_queries, n_clips = shape = self.shape
         if 0 in shape:
-            raise SubmissionError(f"scores of shape {shape} have no query or no clip; both need at least one")
+            raise SubmissionError(f"scores of shape {shape} have no query or no clip; give at least one of each")
         for name, expected in (("query_texts", n_queries), ("relevant", n_queries), ("file_names", n_clips)):
             if (length := len(getattr(self, name))) != expected:
                 raise SubmissionError(f"scores of shape {shape} need {expected} {name}; got {length}")
@@ -75,11 +77,11 @@ class Labels:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of queries and number of clips."""
+        """Shape (Q, C) of the score matrix: number of queries and number of clips."""
         return len(self.query_ids), len(self.clip_ids)
 
     def document(self, sha256: str) -> bytes:
-        """Return the content of NAME.json, the file next to a score matrix NAME.npy. sha256: Checksum of NAME.npy.
+        """Return the content of the file NAME.json that describes a score matrix. sha256: Checksum of NAME.npy.
 
         Raises TypeError or ValueError for values that JSON in UTF-8 cannot represent.
         """
@@ -96,10 +98,10 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class ScoreMatrix:
-    """Scores of Q queries against C clips, with the labels of the rows and columns: see Labels.
+    """Scores of Q queries against C clips, with a description of the queries and clips (see Labels).
 
     values: (Q, C) float32, finite, higher is better; memory-mapped if read from a file. The constructor raises
-    SubmissionError for anything that violates this.
+    SubmissionError for other values, and for everything that Labels refuses.
     """
 
     values: Scores
@@ -111,11 +113,13 @@ class ScoreMatrix:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Raise SubmissionError for scores of a wrong type, shape or value, and for invalid labels."""
         if self.values.ndim != 2 or self.values.dtype != np.float32:
             kind = f"{self.values.dtype} of shape {self.values.shape}"
             raise SubmissionError(f"scores must be a float32 matrix, queries x clips; got {kind}")
         if 0 in self.values.shape:
-            raise SubmissionError(f"scores of shape {self.values.shape} have no query or no clip; give both")
+            shape = self.values.shape
+            raise SubmissionError(f"scores of shape {shape} have no query or no clip; give at least one of each")
         for name, expected in zip(("query_ids", "clip_ids"), self.values.shape, strict=True):
             if (length := len(getattr(self, name))) != expected:
                 raise SubmissionError(f"scores of shape {self.values.shape} need {expected} {name}; got {length}")
@@ -128,27 +132,28 @@ class ScoreMatrix:
 
     @property
     def labels(self) -> Labels:
-        """Everything in the score matrix except the scores: ids, texts and names, relevant clips, and facts."""
+        """All data of the score matrix except the scores: ids, texts, file names, relevant clips, and facts."""
         names = (self.query_ids, self.query_texts, self.clip_ids, self.file_names)
         return Labels(*names, self.relevant, self.facts)
 
     def relevant_columns(self) -> list[list[int]]:
-        """Return the columns of each query's relevant clips, in increasing order; [] if relevance is not known."""
+        """Return the columns of each query's relevant clips in increasing order; [] if these clips are not known."""
         column_of = {clip_id: column for column, clip_id in enumerate(self.clip_ids)}
         return [sorted(column_of[clip] for clip in clips or ()) for clips in self.relevant]
 
 
 def write_scores(path: Path, matrix: ScoreMatrix) -> None:
-    """Write a score matrix as NAME.npy and NAME.json, like write_blocks."""
+    """Write a score matrix to the files NAME.npy (`path`) and NAME.json; see write_blocks."""
     write_blocks(path, matrix.labels, (matrix.values[block] for block in row_blocks(matrix.values)))
 
 
 def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
-    """Write a score matrix as NAME.npy and then NAME.json, each whole or not at all.
+    """Write a score matrix block by block to the files NAME.npy (`path`) and NAME.json.
 
-    blocks: (n, C) finite scores of n queries each, in the order of the queries; only one block is in memory at a time.
-    An older NAME.json is removed before the new scores replace the old ones. An interruption therefore leaves half a
-    pair, which read_scores refuses, and never new scores with old labels.
+    blocks: Finite scores (n, C) of n queries each, in the order of the queries. Only one block is in memory at a time.
+    Each file is written completely or not at all. An older NAME.json is removed before the new scores replace the old
+    ones. After an interruption, one of the files is therefore missing, which read_scores refuses; new scores never have
+    old labels.
     Raises SubmissionError for a path that does not end in .npy, for facts that JSON cannot represent, for text that
     UTF-8 cannot encode, and for scores that are not finite. Raises OSError, with the file, when writing fails. Raises
     ValueError for blocks of another type, or with other rows and columns than the labels.
@@ -170,14 +175,14 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
         for block in blocks:
             if block.dtype != np.float32 or block.ndim != 2 or block.shape[1] != labels.shape[1]:
                 needed = f"{labels.shape[1]} columns of float32"
-                raise ValueError(f"a block of scores has {block.dtype} and shape {block.shape}; it needs {needed}")
+                raise ValueError(f"a block of scores is {block.dtype} of shape {block.shape}; it needs {needed}")
             require_finite(block, rows)
             contiguous = np.ascontiguousarray(block).astype("<f4", copy=False)
             file.write(contiguous.data)
             checksum.update(contiguous.data)
             rows += len(block)
         if rows != labels.shape[0]:
-            raise ValueError(f"the blocks have {rows} rows in all, but {labels.shape[0]} queries need one each")
+            raise ValueError(f"the blocks have {rows} rows in total; they need {labels.shape[0]}, one per query")
         sidecar.unlink(missing_ok=True)
     with writing(sidecar) as file:
         file.write(labels.document(checksum.hexdigest()))
@@ -186,8 +191,8 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
 def matrix_from_blocks(labels: Labels, blocks: Iterable[Scores]) -> ScoreMatrix:
     """Build a score matrix from blocks of its rows: in memory, or in a temporary file if it is large.
 
-    A matrix of more than MAX_IN_MEMORY scores is mapped from a temporary file, which is deleted with the last array
-    that uses it. Raises as write_blocks does.
+    A matrix of more than MAX_IN_MEMORY scores is mapped from a temporary file, which is deleted when no array uses it
+    any more. Raises the same errors as write_blocks.
     """
     if math.prod(labels.shape) > MAX_IN_MEMORY:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -204,13 +209,13 @@ def matrix_from_blocks(labels: Labels, blocks: Iterable[Scores]) -> ScoreMatrix:
 def read_scores(path: Path) -> ScoreMatrix:
     """Read a score matrix: NAME.npy (memory-mapped, read only) and its NAME.json.
 
-    Raises SubmissionError, with the file, if either is missing, damaged, of another kind, or disagrees with the other.
-    Also for anything that ScoreMatrix refuses. Raises DataError for text that is not JSON.
+    Raises SubmissionError, with the file, if one of the files is missing, damaged or of another kind, if the two do not
+    belong together, or if ScoreMatrix refuses the content.
     """
     sidecar = _sidecar_path(path)
     for half in (path, sidecar):
         if not half.is_file():
-            raise SubmissionError(f"{half} is missing; a score matrix is the pair {path.name} and {sidecar.name}")
+            raise SubmissionError(f"{half} is missing; a score matrix needs both {path.name} and {sidecar.name}")
     try:
         values = np.lib.format.open_memmap(path, mode="r")
     except OSError:
@@ -244,18 +249,18 @@ def read_scores(path: Path) -> ScoreMatrix:
 def _sidecar_path(path: Path) -> Path:
     """Return the path of the .json file that belongs to a .npy file. Raises SubmissionError for another suffix."""
     if path.suffix != ".npy":
-        raise SubmissionError(f"{path}: a score matrix is a pair NAME.npy and NAME.json; give the name ending in .npy")
+        raise SubmissionError(f"{path}: a score matrix is a file NAME.npy with NAME.json; give the name NAME.npy")
     return path.with_suffix(".json")
 
 
 def _require_unique(kind: str, ids: Sequence[str]) -> None:
-    """Raises SubmissionError if an id occurs twice. kind: The word for the ids in the message."""
+    """Raises SubmissionError if an id occurs twice. kind: Word for an id in the message, such as `clip id`."""
     if repeated := first_repeat(ids):
         raise SubmissionError(f"{kind} {ids[repeated[0]]!r} occurs twice; each must be unique")
 
 
 def first_repeat(texts: Iterable[str]) -> tuple[int, int] | None:
-    """Return the positions of the first text that is repeated, and of its repetition; None if all are different."""
+    """Return the positions of the first two equal texts in a list; None if all texts are different."""
     first_index: dict[str, int] = {}
     for index, text in enumerate(texts):
         if first_index.setdefault(text, index) != index:

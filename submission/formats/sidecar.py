@@ -19,7 +19,7 @@ class LabelledClip(Strict):
 
 
 class Sidecar(Strict):
-    """The whole file. facts: Origin of the scores; empty for scores of another program."""
+    """Content of the JSON file next to a score matrix. facts: Origin of the scores; empty for another program's."""
 
     facts: dict[str, Any] = Field(default_factory=dict)
     queries: list[LabelledQuery]

@@ -1,11 +1,11 @@
 """Best clips of each query, for a judge.
 
-Pairs of a query and one of its best clips, as JSON lines, and the scores that a judge adds to them.
+Read and write pairs of a query and one of its best clips, as JSON lines, with the score that a judge adds.
 
     {"query": "7", "text": "a dog barks", "clip": "clotho/3.wav", "path": "data/3.wav", "score": 0.41, "rank": 1}
 
-`query` and `clip` are ids in the score matrix, `score` and `rank` are the first system's. A judge adds `judge`, a
-number that is higher for better pairs, or null for a pair that it does not judge.
+`query` and `clip` are ids in the score matrix. `score` and `rank` come from the system that ranked the clips. A judge
+adds the key `judge`: a number that is higher for better pairs, or null for a pair that it does not judge.
 """
 
 import json
@@ -33,19 +33,19 @@ class Pair(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The pair as a line of JSON, without the judge's score."""
+        """This pair as one line of JSON, without the score of the judge."""
         fields = {name: getattr(self, name) for name in self._fields if name != "judge"}
         return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Read a file of pairs, judged or not. Raises SubmissionError, with the line, for bad pairs and repeated ones."""
+    """Read the pairs of a file, judged or not. Raises SubmissionError, with the line, for a wrong or repeated pair."""
     require_file(path, "write it with python -m system rank --top K --out FILE.jsonl")
     return pairs_in(path.read_bytes(), path)
 
 
 def pairs_in(data: bytes, path: Path) -> list[Pair]:
-    """Parse the pairs of a file, like read_pairs. path: Of the file, for messages."""
+    """Parse the content of a file of pairs, like read_pairs. path: Path of the file, for messages."""
     pairs: list[Pair] = []
     lines: dict[tuple[str, str], int] = {}
     for one in parse_objects(data):
@@ -56,23 +56,23 @@ def pairs_in(data: bytes, path: Path) -> list[Pair]:
             raise SubmissionError(f"{where}: {fault}")
         pair = Pair._make(one.content.get(name) for name in Pair._fields)
         if (before := lines.setdefault((pair.query, pair.clip), one.line)) != one.line:
-            raise SubmissionError(f"{where}: has the query and the clip of line {before}; keep one of them")
+            raise SubmissionError(f"{where}: the query and the clip are the same as in line {before}; keep one line")
         pairs.append(pair)
     return pairs
 
 
 def _faults(content: dict[str, Any]) -> Iterator[str]:
-    """Yield the faults of a pair."""
+    """Yield a message for each missing or invalid value of a pair, given as the JSON object `content`."""
     for name in TEXTS:
         if not isinstance(content.get(name), str):
-            yield f"{name} is missing, or is not a text; write the file again"
+            yield f"{name} is missing or is not a text; write the file again with system rank --top K"
     if not is_number(content.get("score")) or not isinstance(content.get("rank"), int):
-        yield "score and rank must be numbers; write the file again"
+        yield "score and rank must be numbers; write the file again with system rank --top K"
     if content.get("judge") is not None and not is_number(content["judge"]):
-        yield f"judge is {content['judge']!r}; write a number, higher for better pairs, or null"
+        yield f"judge is {content['judge']!r}; it must be null or a number that is higher for better pairs"
 
 
 def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
-    """Write a file of pairs without scores of a judge, completely or not at all."""
+    """Write pairs to a file without the scores of a judge, completely or not at all."""
     with writing(path) as file:
         file.writelines(pair.line.encode() for pair in pairs)

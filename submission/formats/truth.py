@@ -1,9 +1,9 @@
 """Queries and their relevant clips.
 
-The truth that a submitted file is compared with: the file names of the pool, the queries, and their relevant clips.
+Read the truth that a submitted file is compared with: file names of the pool, queries, and their relevant clips.
 
-A submitted file identifies a query by its text only. Two queries with the same text therefore cannot be distinguished
-in it, and every reader here refuses them: the official 2022 scorer would silently keep only the last one.
+A submitted file identifies a query only by its text. Two queries with the same text cannot be distinguished, so every
+function here refuses them. The official 2022 scorer would use only the last of them, without a message.
 """
 
 import ast
@@ -28,10 +28,10 @@ MAX_SHOWN_LINES = 20
 
 
 class TruthQuery(NamedTuple):
-    """One query.
+    """A query of the truth.
 
-    where: Its place in the source, for messages. relevant: File names; None if not known. id: Its id in the source;
-    None if the source has none.
+    where: Its position in the source, such as a line of a file, for messages. relevant: File names of its relevant
+    clips; None if they are not known. id: Its id in the source; None if the source has no ids.
     """
 
     where: str
@@ -41,10 +41,11 @@ class TruthQuery(NamedTuple):
 
 @dataclass(frozen=True)
 class Truth:
-    """Queries and pool of a source.
+    """Queries with their relevant clips, and the pool, from one source: a captions file, a score matrix or a blind set.
 
-    queries: Text -> TruthQuery, in the order of the source. file_names: Those of the pool.
-    clip_ids: File name -> id of the clip in the source; empty if the source has none.
+    queries: Dict from a query's text to its TruthQuery, in the order of the source.
+    file_names: File names of all clips in the pool.
+    clip_ids: Dict from file name to the id of the clip in the source; empty if the source has no ids.
     """
 
     queries: Mapping[str, TruthQuery]
@@ -53,24 +54,26 @@ class Truth:
 
     @cached_property
     def similar_queries(self) -> Nearest:
-        """Search index of the queries, to suggest the most similar one for an unknown query."""
+        """Search index of the queries, used to suggest the known query that is most similar to an unknown query."""
         return Nearest(self.queries, TEXT_WAYS)
 
     @cached_property
     def similar_file_names(self) -> Nearest:
-        """Search index of the file names, to suggest the most similar one for an unknown name."""
+        """Search index of the file names, used to suggest the known name that is most similar to an unknown name."""
         return Nearest(sorted(self.file_names), NAME_WAYS)
 
 
 def read_clotho_truth(path: Path) -> Truth:
     """Read the truth from a captions file in Clotho's format: file_name,caption_1,...,caption_n, one row per clip.
 
-    Every caption is a query, and its row's file is the relevant clip; all rows are the pool. Texts are verbatim. The
-    same caption twice in one row is one query, as in the official 2022 script. A caption of several files (16 in
-    Clotho's development split, none in validation and evaluation) is refused, with its lines. The official script
-    silently scores it against the last of its files, and any other choice would give figures that differ from published
-    ones. Score such a split from its score matrix, where each caption is a separate query.
-    Raises SubmissionError, with file and line, for this and for anything that is not such a table.
+    Every caption is a query, and the file of its row is the relevant clip. The files of all rows are the pool. Texts
+    are unchanged. The same caption twice in one row is one query, as in the official 2022 script.
+
+    A caption of several files is refused, with its lines; Clotho has 16 of them, all in the development split. The
+    official script scores such a caption against the last of its files, without a message. Any other choice would
+    change the published figures. Score such a split from its score matrix, where each caption is a separate query.
+
+    Raises SubmissionError, with file and line, for such a caption, and for a file in another format.
     """
     header, *clips = _read_rows(path)
     n_captions = max(1, len(header.cells) - 1)
@@ -98,22 +101,22 @@ def read_clotho_truth(path: Path) -> Truth:
 
 
 def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
-    """Return a score matrix's queries, clips and relevant clips as a Truth; relevance may be unknown.
+    """Return the queries, clips and relevant clips of a score matrix as a Truth; relevant clips may be unknown.
 
-    Raises SubmissionError if a ranked CSV could not distinguish two clips (by file name) or two queries (by text).
+    Raises SubmissionError if two clips have the same file name, or two queries the same text, since a CSV identifies
+    clips and queries by these.
     """
     if same_name := first_repeat(matrix.file_names):
         first, second = (matrix.clip_ids[index] for index in same_name)
         raise SubmissionError(
-            f"clips {first!r} and {second!r} have the same file name {matrix.file_names[same_name[0]]!r}, and a ranked "
-            "CSV could not distinguish them; rank a pool with unique file names"
+            f"clips {first!r} and {second!r} have the same file name {matrix.file_names[same_name[0]]!r}, so a CSV "
+            "could not distinguish them; rank a pool with unique file names"
         )
     if same_text := first_repeat(matrix.query_texts):
         first, second = (matrix.query_ids[index] for index in same_text)
         raise SubmissionError(
-            f"queries {first!r} and {second!r} have the same text {matrix.query_texts[same_text[0]]!r}, and the "
-            "official scorer, which identifies a query by its text, would drop one of them; keep one of them, or score "
-            "the matrix itself"
+            f"queries {first!r} and {second!r} have the same text {matrix.query_texts[same_text[0]]!r}; the official "
+            "scorer identifies queries by text and would drop one of them; remove one, or score the score matrix itself"
         )
     name_of = dict(zip(matrix.clip_ids, matrix.file_names, strict=True))
     queries = {
@@ -126,14 +129,14 @@ def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
 def read_blind_truth(queries: Path, audio: Path) -> Truth:
     """Read the truth of a blind set: queries from a CSV file, the pool from the folder of its audio.
 
-    No clip is relevant.
+    The relevant clips are unknown.
 
     queries: A file with a column `caption`, one query per row; other columns are ignored. audio: The pool is every file
-    in this folder and its subfolders with the suffix of an audio file, except hidden ones, by its name on disk. Three
-    clips of the 2022 set have other names in retrieval_audio_metadata.csv (`:` for `_`): the names on disk count,
-    because the organisers' code lists the folder.
-    Raises SubmissionError for a table without that column, an empty or repeated query, a folder without audio, and a
-    name on disk that is not UTF-8. Raises OSError for files that cannot be read.
+    in this folder and its subfolders with the suffix of an audio file, except hidden files. Names are those on disk,
+    because the organisers' code lists the folder; three clips of the 2022 set have other names in
+    retrieval_audio_metadata.csv (`:` for `_`).
+    Raises SubmissionError for a table without the column `caption`, an empty or repeated query, a folder without audio,
+    and a file name that is not UTF-8. Raises OSError for files that cannot be read.
     """
     header, *rows = _read_rows(queries)
     if header.cells.count("caption") != 1:
@@ -157,13 +160,13 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
 def read_annotations(path: Path, pool: Truth) -> Truth:
     """Read the queries of the 2025 annotations, with several relevant clips each. pool: The truth with all clips.
 
-    path: A CSV file with the columns query and audio_filenames, which is a Python list of file names. The pool must
-    have every query and every file name of this file, byte for byte. The pool's relevant clips are ignored (46 of the
-    1,037 queries of the real file do not list the clip that they were written for). Returns the queries of the file, in
-    its order, and the whole pool.
+    path: A CSV file with the columns query and audio_filenames; the latter is a Python list of file names. `pool` must
+    have every query and every file name of this file, byte for byte. The relevant clips in `pool` are ignored: 46 of
+    the 1,037 queries of the official file do not list the clip for which they were written. Returns the queries of the
+    file, in its order, and the whole pool.
     Source: DCASE 2025 baseline, resources/metadata_eval.csv and retrieval_module.py. Deviations: none for that file; a
-    repeated query or name, which the baseline accepts, is refused.
-    Raises SubmissionError, with file and line, for this and for anything that is not such a table.
+    repeated query or file name, which the baseline accepts, is refused.
+    Raises SubmissionError, with file and line, for unknown or repeated queries and names, and for another format.
     """
     header, *rows = _read_rows(path)
     if header.cells != ["query", "audio_filenames"]:
@@ -184,35 +187,37 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
 
 
 def suggestion(known: Nearest, text: str) -> str:
-    """Return the end of a message about an unknown text: the most similar known text, or "" if none is similar."""
+    """Return the end of a message about an unknown text: the most similar known text, or "" without a similar one."""
     if not (similar := known.to(text)):
         return ""
-    return f"; the most similar is {similar[0]!r}, which differs in {similar[1]}: they must match byte for byte"
+    return f"; the most similar is {similar[0]!r}, which differs in {similar[1]}: both must be equal"
 
 
 def _read_rows(path: Path) -> list[Row]:
-    """Read a table whose rows have equal width, its header first. Raises SubmissionError for any other file."""
+    """Read the rows of a CSV file, the header first. Raises SubmissionError unless all rows have the same width."""
     rows, problems = parse_table(path.read_bytes())
     if problems:
         raise SubmissionError(f"{path}: {problems[0]}")
     width = len(rows[0].cells)
     for row in rows:
         if len(row.cells) != width:
-            raise SubmissionError(f"{path}: line {row.line}: found {len(row.cells)} of {width} columns; complete it")
+            raise SubmissionError(
+                f"{path}: line {row.line}: found {len(row.cells)} columns instead of {width}; correct it"
+            )
     return rows
 
 
 def _refuse_repeated(path: Path, line: int, kind: str, text: str, line_of_text: dict[str, int]) -> None:
-    """Raises SubmissionError if `text` is in line_of_text, from an earlier line; otherwise adds it with this line."""
+    """Raise SubmissionError if `text` is a key of line_of_text (also on an earlier line); otherwise add it."""
     if line_of_text.setdefault(text, line) != line:
         first = f"is already on line {line_of_text[text]}"
         raise SubmissionError(f"{path}: line {line}: {kind} {text!r} {first}; keep one of them")
 
 
 def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
-    """Return the file names in the Python list `listed`, a text.
+    """Parse the text `listed`, a Python list of file names, and return the names.
 
-    Raises SubmissionError for a name that is repeated or unknown.
+    Raises SubmissionError for a text that is no such list, and for a name that is repeated or not in the pool.
     """
     try:
         with warnings.catch_warnings():
@@ -235,12 +240,12 @@ def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
 
 
 def _header_error(path: Path, header: Row, must: str) -> SubmissionError:
-    """Return the error for a wrong header. must: The requirement, such as `begin with file_name`."""
+    """Return an error for a wrong header. must: What it must be or have, after the word `must` in the message."""
     return SubmissionError(f"{path}: line 1: the header must {must}; found {shown(','.join(header.cells))}")
 
 
 def _refuse_shared_captions(path: Path, rows_of_caption: Mapping[str, list[Row]]) -> None:
-    """Raises SubmissionError if several clips share a caption: a ranked CSV names queries by caption."""
+    """Raises SubmissionError if several clips have the same caption, since captions identify the queries of a CSV."""
     if shared := {caption: rows for caption, rows in rows_of_caption.items() if len(rows) > 1}:
         line_lists = [" and ".join(str(row.line) for row in rows) for rows in shared.values()]
         lines = "; ".join(line_lists[:MAX_SHOWN_LINES]) + "; ..." * (len(line_lists) > MAX_SHOWN_LINES)

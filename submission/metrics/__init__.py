@@ -1,4 +1,4 @@
 """Metrics, intervals, tests, blends.
 
-Figures: mAP@k, recalls, intervals, paired tests, and of several score matrices one.
+Compute metrics (mAP@k, recall, R1 of moments), confidence intervals and paired tests, and blend score matrices.
 """

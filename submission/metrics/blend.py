@@ -28,16 +28,17 @@ PICKS = 20  # of the search: weights are multiples of 1/20
 def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
     """Return the weighted mean of score matrices that have the same queries and clips in the same order.
 
-    parts: Dict from name to matrix. how: One of the following.
+    parts: Dict from name to score matrix. how: Scaling of the scores before the mean:
 
     * `raw`: scores unchanged.
     * `standardised`: each query's scores minus their mean, divided by their standard deviation (zeros if all are
       equal).
-    * `rank`: from 1 for a query's first clip to 0 for its last (ties: see ordering.py).
+    * `rank`: from 1 for a query's first clip to 0 for its last clip (equal scores: see ordering.py).
 
-    weights: Not negative, one per part; None: equal. Sums are in float64: with equal weights, the order of the parts
-    does not matter to float32. The facts contain `how`, the weights, and the facts of each part.
-    Raises SubmissionError if queries, clips or relevance differ, and for invalid weights.
+    weights: One weight per matrix, 0 or more; None: equal weights. Sums are computed in float64, so that with equal
+    weights the order of the matrices does not change the float32 result. The facts of the result contain `how`, the
+    weights, and the facts of each matrix.
+    Raises SubmissionError if queries, clips or relevant clips differ, and for invalid weights.
     """
     return matrix_from_blocks(*blended(parts, how, weights))
 
@@ -45,7 +46,7 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
 def blended(
     parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None
 ) -> tuple[Labels, Iterator[Scores]]:
-    """Return the weighted mean of the score matrices `parts`: its labels, and its scores in blocks of queries."""
+    """Return the labels and the scores, in blocks of rows, of the weighted mean of score matrices; see blend."""
     _require_same_labels(parts)
     factors = weight_factors(weights, len(parts))
     first = next(iter(parts.values()))
@@ -56,7 +57,7 @@ def blended(
     }
 
     def block_of(rows: slice) -> Scores:
-        """Return the blended scores of these rows, in float32."""
+        """Return the blended scores of the given rows (queries) in float32."""
         total = np.zeros((rows.stop - rows.start, first.values.shape[1]))
         for factor, part in zip(factors, parts.values(), strict=True):
             total += factor * SCALES[how](part.values[rows], part.file_names)
@@ -68,15 +69,16 @@ def blended(
 
 
 def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition) -> tuple[list[float], float]:
-    """Search for the weights whose blend of `parts` scores best (ensemble_selection); return them and that score.
+    """Search for the weights whose blend of `parts` has the best primary metric; return weights and metric.
 
-    The matrices should be of a validation split. Raises SubmissionError as blend does, and if relevance is not known.
+    parts: Dict from name to score matrix, which should be of a validation split. See ensemble_selection. Raises the
+    same errors as blend, and SubmissionError if the relevant clips are not known.
     """
     _require_same_labels(parts)
     frame = next(iter(parts.values()))
 
     def score(total: Values) -> float:
-        """Return the mAP of a blend's scores."""
+        """Return the edition's mAP@k of blended scores (Q, C)."""
         matrix = replace(frame, values=total.astype(np.float32))
         ranks = ranks_in_matrix(matrix)
         return float(average_precision(ranks.ranks, ranks.n_relevant, edition.map_k).mean())
@@ -85,12 +87,13 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
 
 
 def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]) -> tuple[list[float], float]:
-    """Search for the weights whose weighted mean of `parts` has the best `score`; return the weights and that score.
+    """Search for the weights whose weighted mean of the arrays `parts` has the best score; return weights and score.
 
-    score: Function that scores a sum of parts, higher is better. It must give the sum and the mean of parts the same
-    score, as metrics of rankings do.
-    The search begins with the best single part. PICKS - 1 times it adds the part that scores best when added. It
-    returns the best of all these means; the weight of a part is its share of the picks.
+    score: Function from a sum of arrays to its score; higher is better. The sum and the mean of the same arrays must
+    have the same score, as is true for metrics of rankings.
+    The search begins with the best single array. Then it adds PICKS - 1 times the array that improves the score most;
+    an array can be added several times. The best of these sums is chosen. The weight of an array is the number of times
+    that it was added, divided by the number of all additions.
 
     Source: Caruana et al., "Ensemble Selection from Libraries of Models" (ICML 2004), section 2, with replacement.
     """
@@ -108,24 +111,25 @@ def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]
 
 
 def contributing_models(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """Return run and checkpoint of every model that contributed to a score matrix; None if the facts lack them.
+    """Return (run, checkpoint) of every model that contributed to a score matrix; None for unknown values.
 
-    For a blend, these are the models of its parts, at any depth. The facts may come from other programs; for those of
-    this kit, see submission.runs.record.ModelFacts.
+    For a blend, these are the models of all blended matrices, also of blends of blends. facts: Facts of the matrix,
+    perhaps from another program; for those of this kit, see submission.runs.record.ModelFacts.
     """
     return [(part.get("from"), part.get("checkpoint")) for part in facts_of_parts(facts)]
 
 
 def corrections(facts: Mapping[str, Any]) -> str:
-    """Describe the hub corrections of the models that contributed to a score matrix, in their order."""
+    """Return the hub correction, or `none`, of each model that contributed to a score matrix, as one text."""
     found = [part.get("hub correction") for part in facts_of_parts(facts)]
     return ", ".join(str(one.get("correction")) if isinstance(one, dict) else "none" for one in found)
 
 
 def facts_of_parts(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the facts of all matrices, except blends, that contributed to the matrix with the given facts.
+    """Return the facts of every single (not blended) matrix that contributed to the matrix with the given facts.
 
-    For a blend, these are the facts of its parts at any depth; for any other matrix, its facts.
+    For a blend, these are the facts of all blended matrices, also of blends of blends. For any other matrix, these are
+    its own facts.
     """
     parts = facts.get("of")
     if not isinstance(parts, dict):
@@ -156,22 +160,22 @@ SCALES: Mapping[How, Callable[[Scores, Sequence[str]], Values]] = {
 
 
 def _require_same_labels(parts: Mapping[str, ScoreMatrix]) -> None:
-    """Raises SubmissionError if the matrices differ in queries, clips or relevance, or in their order."""
+    """Raises SubmissionError unless all matrices have the same queries, clips and relevant clips in the same order."""
     first_name, first = next(iter(parts.items()))
     for name, part in parts.items():
         for field in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):
             if getattr(part, field) != getattr(first, field):
                 labels = "relevant clips" if field == "relevant" else field.replace("_", " ")
-                problem = f"differ in their {labels} or the order of these"
+                problem = f"have different {labels}, or another order of {labels}"
                 cure = "blend scores of the same queries and clips, in the same order"
                 raise SubmissionError(f"the scores {name} and {first_name} {problem}; {cure}")
 
 
 def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
-    """Return the given weights as an array (n_parts,); None: equal ones. Raises SubmissionError for invalid weights."""
+    """Return the weights as an array (n_parts,); equal weights for None. Raises SubmissionError for invalid weights."""
     factors = np.ones(n_parts) if weights is None else np.array(weights, dtype=np.float64)
     if len(factors) != n_parts:
-        raise SubmissionError(f"{len(factors)} weights are given for {n_parts} files; give one for each")
+        raise SubmissionError(f"{len(factors)} weights are given for {n_parts} systems; give one weight per system")
     if np.any(factors < 0) or not 0 < sum(factors.tolist()) < math.inf:  # both comparisons are false for NaN
         raise SubmissionError(
             f"the weights are {factors.tolist()}; give numbers of 0 or more, with a finite sum above 0"
@@ -180,7 +184,7 @@ def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
 
 
 def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
-    """Raises SubmissionError if test and validation matrices share clips, or come from different models."""
+    """Raises SubmissionError if test and validation matrices have common clips, or come from different models."""
     for (name, test), (other, weighted) in zip(tested.items(), validation.items(), strict=True):
         refuse_overlap(f"{name} and {other}", "clip", set(test.clip_ids) & set(weighted.clip_ids))
         for makers in zip_longest(
@@ -194,12 +198,12 @@ def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str,
         first, second = corrections(test.facts), corrections(weighted.facts)
         if first != second:
             both = f"{name} has the hub correction {first}, but {other} has {second}"
-            raise SubmissionError(f"{both}; give --validation scores with the same correction")
+            raise SubmissionError(f"{both}; give --validation scores with the same hub correction")
 
 
 def refuse_overlap(names: str, kind: str, shared: set[str]) -> None:
-    """Raises SubmissionError if `shared` (items in both validation and test) is not empty. kind: Word for an item."""
+    """Raises SubmissionError if validation and test have common items (`shared`). kind: Word for an item, e.g. clip."""
     if shared:
         common = f"{names} have {counted(len(shared), kind)} in common (first {min(shared)!r})"
-        hint = "search weights on a validation split, never on the test data"
+        hint = "search the weights on a validation split, never on the test data"
         raise SubmissionError(f"{common}; {hint}")

@@ -16,12 +16,12 @@ Comparable = Summary | MomentSummary
 
 
 def compare(system: Comparable, others: Sequence[Comparable], metric: str | None = None) -> Difference:
-    """Return the difference in a metric between a system and the mean of other systems.
+    """Return the difference in a metric between a system and the mean of other systems, with a paired test.
 
-    metric: None for the primary one.
-    With several other systems, such as seeds, each query's values are averaged: the system is compared with their mean,
-    not with the best of them. The systems may have the queries in different orders if every text occurs once. Raises
-    SubmissionError for systems with different queries, pools, or numbers of relevant clips.
+    metric: Name of the metric; None for the primary metric.
+    The values of several other systems, such as seeds, are averaged for each query. The system is thus compared with
+    their mean, not with the best of them. The queries of the systems may have different orders if every text occurs
+    once. Raises SubmissionError for systems with different queries, pools, or numbers of relevant clips.
     """
     values_of_others = []
     for other in others:
@@ -30,7 +30,7 @@ def compare(system: Comparable, others: Sequence[Comparable], metric: str | None
             system.queries.n_relevant, other.queries.n_relevant[order]
         ):
             raise SubmissionError(
-                "the systems have different pools or relevant clips; compare systems of the same clips"
+                "the systems have different pools or relevant clips; compare systems that rank the same clips"
             )
         values_of_others.append(other.per_query[metric or other.primary][order])
     return paired_difference(
@@ -39,13 +39,16 @@ def compare(system: Comparable, others: Sequence[Comparable], metric: str | None
 
 
 def _row_order(system: Comparable, other: Comparable) -> list[int]:
-    """Return the row numbers in `other` of the queries of `system`, in the order of `system`."""
+    """Return, for each query of `system`, the number of its row in `other`.
+
+    Raises SubmissionError unless both systems have the same queries.
+    """
     texts, others = system.queries.texts, other.queries.texts
     if texts == others:
         return list(range(len(texts)))
     row_of = {text: row for row, text in enumerate(others)}
     if len(row_of) < len(others) or set(texts) != set(others) or len(texts) != len(others):
         raise SubmissionError(
-            f"the systems answer different queries ({len(texts)} and {len(others)}); compare systems of equal queries"
+            f"the systems have different queries ({len(texts)} and {len(others)}); compare systems for the same queries"
         )
     return [row_of[text] for text in texts]

@@ -1,6 +1,7 @@
 """Hubness of a ranking.
 
-How unevenly the clips of a score matrix are found: some are among the best of many queries, others of none.
+Measure how unevenly the clips of a score matrix are found. A hub is a clip that is among the best of many queries,
+although it is relevant to few of them.
 """
 
 from typing import NamedTuple
@@ -17,8 +18,8 @@ DEPTH = 10  # clips of a query
 class Hubness(NamedTuple):
     """Hubness of a ranking.
 
-    skewness: Of the number of queries that have a clip among their first DEPTH; 0 for a symmetric distribution, and for
-    equal numbers. never: Share of clips that no query has among its first DEPTH, in [0, 1].
+    skewness: Count for each clip the queries that have it among their first DEPTH clips; this is the skewness of these
+    counts. It is 0 for symmetric or equal counts. never: Share of clips with the count 0, in [0, 1].
     Source: Radovanovic et al., "Hubs in Space" (2010), section 3: the skewness of N_k, here N_10.
     """
 
@@ -27,7 +28,7 @@ class Hubness(NamedTuple):
 
 
 def hubness_of(matrix: ScoreMatrix) -> Hubness | None:
-    """Return the hubness of a score matrix; None with at most DEPTH clips, which all queries find."""
+    """Return the hubness of a score matrix; None for at most DEPTH clips, since every query then finds all of them."""
     if len(matrix.clip_ids) <= DEPTH:
         return None
     counts = np.zeros(len(matrix.clip_ids), np.int64)

@@ -1,10 +1,10 @@
 """Confidence intervals and paired test.
 
-Confidence intervals of means over queries, and a paired test between two systems. Q queries in G groups.
+Confidence intervals of means over queries, and a paired test between two systems. Q: number of queries.
 
-Captions of one clip succeed and fail together: five of them are less evidence than captions of five clips. The
-bootstrap and the paired test therefore draw and flip whole groups, the queries that share their relevant clips. The
-jackknife is the official one and treats every query as independent; on Clotho, its interval is narrower.
+The results of captions of one clip depend on each other: five of them are less evidence than captions of five clips.
+The bootstrap and the paired test therefore resample whole groups: the queries that share their relevant clips. The
+jackknife is the official method and treats every query as independent; on Clotho, its interval is narrower.
 """
 
 from collections.abc import Hashable, Iterable
@@ -30,12 +30,12 @@ Interval = tuple[float, float]
 def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """Return the jackknife's confidence interval of a mean over queries.
 
-    per_query: (Q,) one metric's value per query. confidence: In (0, 1).
+    per_query: (Q,) value of a metric for each query. confidence: Confidence level, in (0, 1).
     Returns mean -+ z s / sqrt(Q) with the sample standard deviation s (divisor Q - 1) and the normal quantile z. Both
-    bounds are NaN for a single query, which has no spread. The bounds are not cut to [0, 1].
+    bounds are NaN for a single query, which has no spread. The bounds may be outside [0, 1].
     Raises SubmissionError for no queries.
-    Source: DCASE 2022 eval_script.py, which uses astropy's jackknife of the mean: leaving out one query at a time gives
-    exactly this standard error, and no bias. Deviations: none.
+    Source: DCASE 2022 eval_script.py, which uses astropy's jackknife of the mean. Leaving out one query at a time has
+    exactly this standard error and no bias. Deviations: none.
 
     >>> low, high = jackknife_interval([0.0, 1.0])
     >>> round(low, 4), round(high, 4)
@@ -51,12 +51,13 @@ def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE)
 def bootstrap_interval(
     per_query: npt.ArrayLike, groups: Groups | None = None, confidence: float = CONFIDENCE, seed: int = 0
 ) -> Interval:
-    """Return the percentile bootstrap interval of a mean over queries, from RESAMPLES samples of the groups.
+    """Return the percentile bootstrap interval of a mean over queries, from RESAMPLES random samples of the groups.
 
-    Each sample draws as many groups as there are, with replacement.
-    per_query: (Q,) one metric's value per query. groups: (Q,) number of each query's group, as group_numbers returns
-    them; None: one group per query. confidence: In (0, 1).
-    Returns the two percentiles of the means; both bounds NaN for a single group. Raises SubmissionError for no queries.
+    Each sample has the same number of groups as the data, drawn with replacement.
+    per_query: (Q,) value of a metric for each query. groups: (Q,) group number of each query, from group_numbers; None:
+    every query is a group. confidence: Confidence level, in (0, 1).
+    Returns two percentiles of the samples' means; both are NaN for a single group. Raises SubmissionError for no
+    queries.
     Source: Efron 1979, drawn by clusters (Davison and Hinkley 1997, section 3.8). Deviations: none.
     """
     samples = _require_samples(per_query)
@@ -73,14 +74,14 @@ def bootstrap_interval(
 
 
 class Difference(NamedTuple):
-    """Difference of two systems over the same queries, the second minus the first.
+    """Difference in a metric between two systems over the same queries: the second system minus the first.
 
     Attributes:
-        mean: Mean difference.
-        interval: Bootstrap interval of the mean.
-        p: Probability of a mean at least this far from 0 if the systems were equally good.
-        better, equal, worse: Numbers of queries where the second system is better, equal or worse.
-        n_groups: Number of flipped groups.
+        mean: Mean difference over the queries.
+        interval: 95 % bootstrap interval of the mean difference.
+        p: Probability of a mean difference at least this far from 0 if both systems were equally good.
+        better, equal, worse: Numbers of queries for which the second system is better, equal or worse.
+        n_groups: Number of groups of queries in the test.
     """
 
     mean: float
@@ -95,16 +96,16 @@ class Difference(NamedTuple):
 def paired_difference(
     first: npt.ArrayLike, second: npt.ArrayLike, groups: Groups | None = None, seed: int = 0
 ) -> Difference:
-    """Test the mean of `second` - `first` by randomisation: whole groups swap their systems at random, FLIPS times.
+    """Test by randomisation whether two systems differ in the mean of a metric, and return their difference.
 
-    first, second: (Q,) one metric's values of two systems for the same queries. groups: As for bootstrap_interval.
-    Returns the mean difference, its interval, and p: the share of swaps, the observed one included, with a mean
-    difference at least as large in either direction.
-    Raises SubmissionError for no queries and for lengths that differ.
-    Source: Fisher's randomisation test as Smucker, Allan and Carterette compare retrieval systems (CIKM 2007).
-    Deviations: their test flips single queries, which treats five captions of a clip as independent. If the captions of
-    a clip agree completely, 41 % of comparisons between equal systems then come out below 0.05, and 4 % with groups (of
-    400 drawn ones).
+    first, second: (Q,) values of the metric for the same queries. groups: See bootstrap_interval.
+    FLIPS times, every group of queries swaps the two systems with probability 1/2. p is the share of these swaps, with
+    the observed values as one more, whose mean difference is at least as far from 0 as the observed one.
+    Raises SubmissionError for no queries and for different lengths.
+    Source: Fisher's randomisation test, by which Smucker, Allan and Carterette compare retrieval systems (CIKM 2007).
+    Deviations: their test swaps single queries, which treats five captions of a clip as independent. In 400 simulated
+    comparisons of equal systems whose captions of a clip agree completely, that test has p below 0.05 in 41 % of
+    cases; with groups, it is 4 %.
     """
     one, other = _require_samples(first), _require_samples(second)
     if one.shape != other.shape:
@@ -131,13 +132,13 @@ def paired_difference(
 
 
 def group_numbers(keys: Iterable[Hashable]) -> Groups:
-    """Return the number of each query's group, (Q,), from 0: queries with equal keys get the same number."""
+    """Return a group number for each query, (Q,), from 0: queries with equal keys are in the same group."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 def _require_samples(per_query: npt.ArrayLike) -> Values:
-    """Return the values per query as float64. Raises SubmissionError if there are no values."""
+    """Return one metric's values of the queries as a float64 array. Raises SubmissionError for no values."""
     samples = np.asarray(per_query, dtype=np.float64)
     if samples.size == 0:
         raise SubmissionError("no query to average; give at least one")
@@ -152,6 +153,6 @@ def _group_sums(samples: Values, groups: Groups | None) -> tuple[Values, Ints]:
 
 
 def _split(total: int, width: int) -> Iterable[int]:
-    """Split `total` rows into parts, so that an array (rows of a part, width) fits into memory; yield their sizes."""
+    """Yield the sizes of parts of `total` rows, so that an array (rows of a part, width) fits into memory."""
     size = max(1, _MAX_DRAWN // width)
     return (min(size, total - start) for start in range(0, total, size))

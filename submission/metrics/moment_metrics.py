@@ -1,9 +1,10 @@
 """R1@IoU and mAP of windows.
 
-Metrics of moments: windows of a recording that a text query describes.
+Compute metrics of moments: windows of a recording that a text query describes. IoU: length of the intersection of two
+windows, divided by the length of their union.
 
-Q queries, W submitted windows, G true windows of a query, T = 10 thresholds of IoU. Times are seconds. Everything here
-accepts any windows, reversed ones included; the readers of files (formats.moments_jsonl) refuse invalid ones.
+Q: number of queries; W: submitted windows of a query; G: true windows of a query; T: the 10 thresholds of IoU. Times
+are in seconds. All functions accept invalid windows, such as reversed ones; formats.moments_jsonl refuses them.
 """
 
 import math
@@ -28,15 +29,15 @@ Windows = Sequence[Sequence[float]]
 
 
 class MomentScores(NamedTuple):
-    """Scores of each query that counts.
+    """Scores of each query that has a true window of a permitted length.
 
     Attributes:
         qids: (Q,) query ids in the submitted order.
-        ious: (Q,) best IoU of the first window, in [0, 1].
-        precisions: (Q, T) AP at each of THRESHOLDS, in [0, 1].
-        n_true: (Q,) number of true windows that count.
-        n_dropped: Number of true windows of all queries that do not count, because of their length.
-        left_out: Queries without any true window that counts; they are in no mean.
+        ious: (Q,) IoU of the first submitted window with the true window that fits best, in [0, 1].
+        precisions: (Q, T) average precision at each of THRESHOLDS, in [0, 1].
+        n_true: (Q,) number of true windows of a permitted length.
+        n_dropped: Number of true windows of all queries that are ignored because of their length.
+        left_out: Ids of queries without a true window of a permitted length; they have no scores.
     """
 
     qids: list[str]
@@ -47,18 +48,18 @@ class MomentScores(NamedTuple):
     left_out: list[str]
 
     def hits(self, threshold: float) -> Values:
-        """Return (Q,): 1 for a query whose first window has an IoU of at least `threshold` with a true window, else 0.
+        """Return 1 for each query whose first window has an IoU >= `threshold` with a true window, otherwise 0.
 
-        The mean is R1@threshold.
+        The array has the shape (Q,); its mean is R1@threshold.
         """
         return (self.ious >= threshold).astype(np.float64)
 
     def precisions_at(self, threshold: float | None = None) -> Values:
-        """Return the average precision of each query at `threshold`, (Q,); for None the mean over all THRESHOLDS."""
+        """Return the average precision of each query, (Q,), at `threshold`; for None, the mean over all THRESHOLDS."""
         return self.precisions.mean(axis=1) if threshold is None else self.precisions[:, THRESHOLDS.index(threshold)]
 
     def recall(self, threshold: float) -> float:
-        """Return R1@threshold: the share of queries whose first window reaches this IoU with a true one, in [0, 1]."""
+        """Return R1@threshold: the share of queries whose first window has at least this IoU with a true window."""
         return float(self.hits(threshold).mean())
 
     def mean_precision(self, threshold: float | None = None) -> float:
@@ -72,7 +73,7 @@ class MomentScores(NamedTuple):
 
 
 def published_percent(share: float) -> float:
-    """Return a share as the official script prints it: per cent, two decimals.
+    """Convert a share in [0, 1] to per cent with two decimals, as the official script prints it.
 
     >>> published_percent(0.13559322)
     13.56
@@ -86,33 +87,33 @@ def score_moments(
     lengths: tuple[float, float] = (0.0, MAX_SECONDS),
     undefined_hits: bool = False,
 ) -> MomentScores:
-    """Score the windows of every query against its true ones.
+    """Compare the predicted windows of every query with its true windows, and return the scores of each query.
 
-    predictions: Dict from query id to windows, all [start, end] or all [start, end, score], in seconds, in file order.
+    predictions: Dict from query id to windows in file order, all [start, end] or all [start, end, score], in seconds.
     truth: Dict from query id to true windows [start, end].
-    lengths: A range in seconds: only true windows longer than its first value and not longer than its second count, and
-    queries without such windows are in no mean. See LENGTHS for the published ranges. With a range, the other true
-    windows are dropped, and predicted windows that match only dropped ones count as wrong. The figures of ranges
-    therefore do not average to that of all windows.
-    undefined_hits: Whether an IoU of 0 / 0 is right in AP, as in the official script.
+    lengths: Range (low, high) in seconds. Only true windows with low < length <= high are used; the others are ignored.
+    Queries without such a window get no scores. Predicted windows that match only ignored windows are wrong. Metrics of
+    several ranges therefore do not average to the metric of all windows. See LENGTHS for the published ranges.
+    undefined_hits: Whether a window with an IoU of 0 / 0 is right in AP, as in the official script.
 
-    R1@t is the share of queries whose first window in the file has an IoU of at least t with some true window; scores
-    do not matter. AP@t uses the first MAX_WINDOWS windows in the file, by descending score (windows with equal scores,
-    and all without scores, keep their order). Each window takes the true window of highest IoU that is not yet taken,
-    and is right if that IoU is at least t. Of two true windows of equal IoU, the later one is taken. AP is the sum,
-    over the right windows, of the best precision at this window or later, divided by the number of true windows (VOC
-    2011). Raises SubmissionError for other query ids than those of the truth, a query without windows, windows of both
-    forms, no query, and if no true window is left.
+    R1@t is the share of queries whose first window in the file has an IoU of at least t with any true window. Scores do
+    not matter for it. AP@t uses the first MAX_WINDOWS windows in the file, sorted by descending score; windows with
+    equal scores, or without scores, stay in their order. Each window is matched with the unmatched true window of the
+    highest IoU (of equal ones, the later one), and is right if this IoU is at least t. For each right window, take the
+    best precision at this window or a later one. AP is their sum, divided by the number of true windows (VOC 2011).
+
+    Raises SubmissionError if the query ids differ from those of the truth, if a query has no windows, if only some
+    windows have scores, for no query, and if no true window has a length in the range.
     Source: DCASE 2026 baseline, src/standalone_eval/eval.py and utils.py at 45ef471 (github.com/awkrail).
 
     Deviations:
 
-    - A reversed window as long as a true one has an IoU of 0 / 0, which the script counts as right in AP. Here it
-      counts as wrong, unless undefined_hits.
-    - Windows without scores, an IndexError in the script, count in the order of the file.
-    - The script orders true windows of equal IoU by numpy's unstable sort, which depends on the processor (with AVX-512
-      for four or more). That matters only if true windows overlap, or if a window consists of two neighbours of equal
-      length.
+    - A reversed window as long as a true window has an IoU of 0 / 0, which the script counts as right in AP. Here it
+      is wrong, unless undefined_hits.
+    - Windows without scores raise an IndexError in the script. Here they are ranked in the order of the file.
+    - The script sorts true windows of equal IoU by numpy's unstable sort, whose order depends on the processor (with
+      AVX-512, for four windows or more). This matters only if true windows overlap, or if a predicted window covers
+      two adjacent true windows of equal length.
 
     >>> scores = score_moments({"a": [[0, 10]]}, {"a": [[0, 8], [20, 30]]})
     >>> scores.recall(0.7), scores.mean_precision(0.75)
@@ -148,16 +149,16 @@ def score_moments(
 
 
 def _require_valid(predictions: Mapping[str, Windows], truth: Mapping[str, Windows]) -> bool:
-    """Raises SubmissionError for input that score_moments does not accept. Returns whether the windows have scores."""
+    """Return whether the predicted windows have scores. Raises SubmissionError for invalid input of score_moments."""
     if not predictions and not truth:
         raise SubmissionError("no query to score; give at least one, with its true windows")
     for missing, problem in (
-        ([qid for qid in truth if qid not in predictions], "has no answer"),
+        ([qid for qid in truth if qid not in predictions], "has no predicted windows"),
         ([qid for qid in predictions if qid not in truth], "is not in the truth"),
     ):
         if missing:
-            others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            cure = "predictions and truth must have the same queries"
+            others = f" (and {len(missing) - 1} more queries)" if len(missing) > 1 else ""
+            cure = "give predictions and a truth with the same queries"
             raise SubmissionError(f"the query {missing[0]!r} {problem}{others}; {cure}")
     forms = set()
     for qid, windows in predictions.items():
@@ -167,7 +168,7 @@ def _require_valid(predictions: Mapping[str, Windows], truth: Mapping[str, Windo
         if not forms <= {2, 3}:
             raise SubmissionError(f"query {qid!r}: a window must be [start, end] or [start, end, score]")
         if len(forms) > 1:
-            raise SubmissionError(f"query {qid!r}: only some windows have a score; give all a score, or none")
+            raise SubmissionError(f"query {qid!r}: only some windows have a score; give all windows a score, or none")
     if wrong := [qid for qid, windows in truth.items() if any(len(window) != 2 for window in windows)]:
         raise SubmissionError(f"query {wrong[0]!r}: a true window must be [start, end], without a score")
     for qid, windows in (*predictions.items(), *truth.items()):
@@ -177,7 +178,7 @@ def _require_valid(predictions: Mapping[str, Windows], truth: Mapping[str, Windo
 
 
 def padded(windows: Sequence[Windows], width: int) -> Values:
-    """Return every query's windows, `width` numbers each, as one array (Q, W, width), padded with NaN."""
+    """Return the windows of all queries as one array (Q, W, width), padded with NaN. width: Numbers per window."""
     array = np.full((len(windows), max(map(len, windows)), width), np.nan)
     counts = sizes(windows)
     flat = np.array([window[:width] for each in windows for window in each], dtype=np.float64)
@@ -186,7 +187,7 @@ def padded(windows: Sequence[Windows], width: int) -> Values:
 
 
 def _batches(n_true: Ints) -> Iterable[Ints]:
-    """Yield the row numbers of queries in batches, by rising number of true windows, to save padding and memory."""
+    """Yield batches of query numbers; queries of a batch have similar numbers of true windows, which saves memory."""
     order = np.argsort(n_true, kind="stable")
     start = 0
     while start < len(order):
@@ -198,7 +199,7 @@ def _batches(n_true: Ints) -> Iterable[Ints]:
 
 
 def ious_of(submitted: Values, truths: Values, undefined: float = 0.0) -> Values:
-    """Return the IoU of each found window with each true one, (Q, W, G): NaN for padding, `undefined` for 0 / 0."""
+    """Return the IoU of each submitted and each true window, (Q, W, G); NaN for padding, `undefined` for 0 / 0."""
     with np.errstate(all="ignore"):
         starts = np.maximum(submitted[:, :, None, 0], truths[:, None, :, 0])
         shared = np.maximum(np.minimum(submitted[:, :, None, 1], truths[:, None, :, 1]) - starts, 0)
@@ -208,10 +209,11 @@ def ious_of(submitted: Values, truths: Values, undefined: float = 0.0) -> Values
 
 
 def _ious_of_first(first: Values, truths: Values) -> Values:
-    """Return (Q,) the IoU of each query's first window with the true window that fits best.
+    """Return for each query, (Q,), the IoU of its first window with the true window that fits best.
 
-    If several true windows fit equally well, it is the first of them. As in the official script, this IoU divides by
-    the hull, from the first start to the last end. It can differ in the last bit from the IoU that AP uses.
+    If several true windows fit equally well, the first of them is used. As in the official script, the length of the
+    intersection is divided by the length from the first start to the last end. The result can differ in the last bit
+    from the IoU that AP uses.
     """
     best = np.nanargmax(ious_of(first[:, None], truths)[:, 0], axis=1)
     truth = truths[np.arange(len(best)), best]
@@ -222,7 +224,7 @@ def _ious_of_first(first: Values, truths: Values) -> Values:
 
 
 def _hits(ious: Values) -> Flags:
-    """Return which windows are right at each threshold, (Q, T, W), by their IoUs with the true windows.
+    """Return for each threshold which submitted windows are right, (Q, T, W). ious: (Q, W, G), see ious_of.
 
     Each true window is matched at most once.
     """
@@ -243,8 +245,9 @@ def _hits(ious: Values) -> Flags:
 def _average_precisions(hits: Flags, n_true: Ints) -> Values:
     """Return the average precision of each query at each threshold, (Q, T). hits: (Q, T, W), true for right windows.
 
-    Equal to the official script to the last bit, so that means ending in 5 are rounded in the same way. Shares of
-    recall are differences of quotients. The sum is numpy's, which adds eight or more numbers in pairs.
+    n_true: (Q,) number of true windows. Results are equal to those of the official script to the last bit, so that
+    means ending in 5 are rounded in the same way. For this reason, increases of recall are differences of quotients,
+    and sums are numpy's, which adds eight or more numbers in pairs.
     """
     n_found = np.cumsum(hits, axis=2)
     precision = n_found / np.arange(1, hits.shape[2] + 1)

@@ -1,6 +1,6 @@
 """Blend files of moments.
 
-Blend several files of moments into one: the score of a window combines the scores of all files.
+Blend several files of moments into one: the score of a window is computed from the windows and scores in all files.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,22 +32,24 @@ Parts = Mapping[str, Sequence[Moments]]
 def blend_moments(
     parts: Parts, how: How, edition: MomentsEdition, weights: Sequence[float] | None = None
 ) -> list[Moments]:
-    """Blend the answers of several files (`parts`, by name) into the best windows of every query, with scores.
+    """Blend several files of moments; return the best windows of every query with their blended scores.
 
-    The queries are in the order of the first file.
+    parts: Dict from the name of a file to its queries with windows. The result has the order of the first file.
 
-    Candidates are the windows of all files whose weight is not 0; each file contributes its best windows that count. A
-    file gives a candidate the highest score x IoU of its windows with it, so that it also supports windows that differ
-    slightly from its own. The score of a candidate is the weighted mean over the files. Candidates are taken by
-    descending score; a candidate that overlaps a better one by an IoU over MAX_IOU is left out. Of equal scores, the
-    earlier window comes first, then the shorter: the order of the files does not matter.
+    Candidates are the windows in all files whose weight is not 0; each file contributes only the best windows, as many
+    as the edition counts. Each file votes for each candidate: the vote is the highest product score x IoU of its
+    windows with the candidate. A file thus also supports candidates that differ slightly from its own windows. The
+    score of a candidate is the weighted mean of the votes. Candidates are chosen by descending score; a candidate whose
+    IoU with a better one is above MAX_IOU is left out. With equal scores, the earlier window comes first, then the
+    shorter one, so that the order of the files does not matter.
 
-    how: `raw`: scores unchanged, which should have the same meaning in all files. `rank`: 1 for a file's best window,
-    1/2 for its second and so on, which also works for windows without scores.
-    weights: Not negative, one per part; None: equal.
-    Source: ours; score x IoU is the vote of boxes in object detection (Gidaris and Komodakis, ICCV 2015, section 4).
-    Raises SubmissionError if the files differ in queries or recordings, for raw scores that are missing, below 0, or
-    too large for their sum, and for invalid weights.
+    how: `raw`: scores unchanged; they should have the same meaning in all files. `rank`: 1 for a file's best window,
+    1/2 for the second window and so on; this also works for windows without scores.
+    weights: One weight per file, 0 or more; None: equal weights.
+    Source: designed here; score x IoU is the vote of boxes in object detection (Gidaris and Komodakis, ICCV 2015,
+    section 4).
+    Raises SubmissionError if the files differ in queries or recordings, and for invalid weights. Also for raw scores
+    that are missing, below 0, or too large for their sum.
     """
     candidates = _candidates(parts, how, edition)
     return candidates.blended(weight_factors(weights, len(parts)), edition)
@@ -56,14 +58,15 @@ def blend_moments(
 def search_moment_weights(
     parts: Parts, how: How, truth: MomentTruth, edition: MomentsEdition
 ) -> tuple[list[float], float]:
-    """Return the weights whose blend of `parts` has the best primary metric on `truth`, and that metric in [0, 1].
+    """Search for the weights whose blend of `parts` has the best primary metric; return weights and metric in [0, 1].
 
-    The windows should be of a validation split. See ensemble_selection. Raises SubmissionError as blend_moments does.
+    parts: Dict from the name of a file to its queries with windows, which should be of a validation split. truth: True
+    windows of these queries. See ensemble_selection. Raises the same errors as blend_moments.
     """
     candidates, true_windows = _candidates(parts, how, edition), truth.windows()
 
     def score(answers: Sequence[Moments]) -> float:
-        """Return the primary metric of a blend's windows, in [0, 1]."""
+        """Return the primary metric of blended windows, in [0, 1]."""
         scores = score_moments(windows_by_query(answers), true_windows, (0.0, edition.max_seconds))
         return metric_value(scores, edition.metric)
 
@@ -73,9 +76,9 @@ def search_moment_weights(
 
 
 def require_disjoint(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
-    """Raises SubmissionError if the files of the test share queries or recordings with those of the weight search.
+    """Raises SubmissionError if the tested files have queries or recordings in common with the validation data.
 
-    This compares the tested files with the validation files and with their truth.
+    The validation data are the files of the weight search and their truth.
     """
     searched: list[tuple[str, Iterable[Moments | MomentQuery]]] = [*validation.items()]
     searched.append((truth.name, truth.queries.values()))
@@ -86,14 +89,14 @@ def require_disjoint(tested: Parts, validation: Parts, truth: MomentTruth) -> No
 
 
 class _Candidates(NamedTuple):
-    """Candidate windows of all queries, and the votes of each file for them.
+    """Candidate windows of all queries for a blend, and the votes of each file for these windows.
 
     Attributes:
         names: Names of the files.
-        answers: (Q,) answers of the first file.
-        windows: (Q, M, 2) windows by start, then by end; padded by NaN.
+        answers: (Q,) queries of the first file, with the windows in that file.
+        windows: (Q, M, 2) candidate windows, sorted by start, then by end; padded by NaN.
         ious: (Q, M, M) IoU of each pair of candidates.
-        votes: By file, (2, Q, M): the score it gives each candidate, and 1 for its own windows, else 0.
+        votes: One array (2, Q, M) per file: its votes for the candidates, and 1 if the file has the candidate, else 0.
     """
 
     names: Sequence[str]
@@ -103,25 +106,25 @@ class _Candidates(NamedTuple):
     votes: list[Values]
 
     def blended(self, factors: Values, edition: MomentsEdition) -> list[Moments]:
-        """Return the best windows of each of Q queries, by the weighted sum of the files' votes.
+        """Return the best windows of each query, by the weighted mean of the files' votes.
 
-        factors: Weights, (files,).
-        The votes are sorted before their sum, so that it is the same in any order of the files.
+        factors: Weight of each file. The votes are sorted before they are added, so that the sum is the same in any
+        order of the files.
         """
         with np.errstate(over="ignore"):  # `best` refuses such sums
             weighted = factors[:, None, None, None] * np.stack(self.votes)
             return self.best(np.sort(weighted, axis=0).sum(axis=0) / np.sort(factors).sum(), edition)
 
     def best(self, total: Values, edition: MomentsEdition) -> list[Moments]:
-        """Return the best windows of each of Q queries.
+        """Return the best candidate windows of each query, with their scores.
 
-        total: (2, Q, M), for M candidate windows: the sum of the votes; and a number above 0 if any file has the
-        window. Raises SubmissionError if a number is not finite.
+        total: (2, Q, M), for M candidates of each of Q queries. First the scores, such as the sum of the votes; then a
+        number above 0 for candidates that may be chosen. Raises SubmissionError if a number is not finite.
         """
         if not np.isfinite(total).all():
             largest = self.names[int(np.argmax([votes.max() for votes in self.votes]))]
-            problem = "its scores are too large to be added"
-            raise SubmissionError(f"{largest}: {problem}; add --how rank, or scale them down")
+            problem = "the scores of this file are too large to be added"
+            raise SubmissionError(f"{largest}: {problem}; add --how rank, or scale the scores down")
         scores, is_offered = total
         remaining = np.where(is_offered > 0, scores, -np.inf)
         rows, chosen = np.arange(len(remaining)), np.full((len(remaining), edition.max_windows), -1)
@@ -158,9 +161,9 @@ def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
 
 
 def _require_same_queries(parts: Parts) -> list[Moments]:
-    """Return the answers of the first file. Raises SubmissionError unless all files answer the same queries.
+    """Return the queries of the first file with their windows. Raises SubmissionError if another file's queries differ.
 
-    An answer gets the text and the recording of the query if any file has them.
+    If the first file lacks the text or the recording of a query, they are copied from another file.
     """
     (first_name, first), *others = parts.items()
     known = {answer.qid: answer for answer in first}
@@ -182,13 +185,16 @@ def _require_same_queries(parts: Parts) -> list[Moments]:
 
 
 def _scaled_windows(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
-    """Return the windows of an answer that the edition counts, best first, as [start, end, score for the blend]."""
+    """Return a query's windows that count in the edition, best first, as [start, end, score for the blend].
+
+    name: Name of the file, for messages. Raises SubmissionError for raw scores that are missing or below 0.
+    """
     if how == "raw" and not is_scored([answer]):
-        raise SubmissionError(f"{name}: its windows have no scores; add --how rank, or give the file with scores")
+        raise SubmissionError(f"{name}: the windows have no scores; add --how rank, or give the file with scores")
     best = best_windows(answer, edition)
     if how == "rank":
         return [[start, end, 1 / rank] for rank, (start, end, *_) in enumerate(best, start=1)]
     if (lowest := best[-1][2]) < 0:
-        hint = "raw scores must be 0 or more, so add --how rank"
+        hint = "raw scores must be 0 or more; add --how rank"
         raise SubmissionError(f"{name}: line {answer.line} has a window with the score {lowest:g}; {hint}")
     return [list(map(float, window)) for window in best]

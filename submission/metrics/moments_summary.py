@@ -1,6 +1,6 @@
 """Figures of moments with intervals.
 
-Figures of moments over many queries: the published ones, each with an interval over recordings.
+Compute the published metrics of moments over many queries, each with a confidence interval over recordings.
 """
 
 from collections import Counter
@@ -24,11 +24,11 @@ from submission.metrics.summary import format_interval
 
 
 class MomentQueries(NamedTuple):
-    """Queries and their recordings.
+    """Queries with scores, and their recordings.
 
     Attributes:
         texts: (Q,) query ids.
-        n_relevant: (Q,) number of true windows that count.
+        n_relevant: (Q,) number of true windows of each query that the metrics use.
         groups: (Q,) number of each query's recording.
         n_pool: Number of recordings.
     """
@@ -41,17 +41,18 @@ class MomentQueries(NamedTuple):
 
 @dataclass(frozen=True)
 class MomentSummary:
-    """Means over queries.
+    """Metrics of a system that finds moments: means over queries, with confidence intervals.
 
     Attributes:
-        values: Metric as published -> mean in [0, 1].
-        primary: Metric that decides the ranking.
-        per_query: Metric -> (Q,) values.
+        values: Dict from metric, named as published, to its mean in [0, 1].
+        primary: Metric that decides the ranking of systems in the challenge.
+        per_query: Dict from metric to its value for each query, (Q,).
         interval: 95 % jackknife interval of the primary metric over queries.
-        bootstraps: Metric -> its 95 % bootstrap interval over recordings, because queries of a recording are not
-            independent.
-        chance: Primary metric with whole recordings as the answers; None if the truth lacks their lengths.
-        by_length: Name of a range of true windows -> its scores; None if no query has any.
+        bootstraps: Dict from metric to its 95 % bootstrap interval over recordings, because queries of a recording are
+            not independent.
+        chance: Primary metric of predictions that are whole recordings; None if the truth lacks their lengths.
+        by_length: Dict from a range of window lengths, such as `short`, to the scores for true windows in this range;
+            None if no query has such a window.
     """
 
     values: dict[str, float]
@@ -74,30 +75,30 @@ class MomentSummary:
 
     @property
     def compared_metrics(self) -> tuple[str, ...]:
-        """Metrics that a comparison shows, the primary one first."""
+        """Metrics that a comparison of systems prints, the primary metric first."""
         return (self.primary, *(metric for metric in self.values if metric != self.primary))
 
     def lines(self, by_length: bool = False) -> list[str]:
-        """Return the summary as text, one figure per line, in per cent as the official script prints them."""
+        """Return the summary as lines of text, one metric per line, in per cent as in the official script."""
         table = [("queries", str(len(self.queries.texts))), ("recordings", str(self.queries.n_pool))]
         for metric, value in self.values.items():
             interval = format_interval(self.bootstraps[metric], metric)
             table.append((metric, f"{published_percent(value):6.2f} %  95 % {interval}"))
-        table.append(("", "95 % by the bootstrap over recordings"))
+        table.append(("", "95 % intervals by the bootstrap over recordings"))
         if by_length:
             table += self._length_rows()
         if self.chance is not None:
             table.append(
                 (
                     "trivial",
-                    f"{published_percent(self.chance):6.2f} %  {self.primary} of whole recordings as the answers",
+                    f"{published_percent(self.chance):6.2f} %  {self.primary} if each answer is the whole recording",
                 )
             )
         table += [("note", note) for note in self.notes]
         return [f"{name:12}{text}" for name, text in table]
 
     def figures_by_length(self) -> dict[str, float]:
-        """Return a dict from names such as `mAP short` to metrics in [0, 1], for each range of lengths with a query."""
+        """Return the metrics for each range of window lengths: a dict from e.g. `mAP short` to a value in [0, 1]."""
         return {
             f"{metric} {name}": value
             for name, scores in self.by_length.items()
@@ -106,7 +107,7 @@ class MomentSummary:
         }
 
     def rows(self) -> list[list[str]]:
-        """Return a table with a row per query: its id, its true windows, the IoU of its first window, its metrics."""
+        """Return a table, one row per query: id, number of true windows, IoU of its first window, and metrics."""
         names = (name.removeprefix("m") for name in self.per_query)
         header = ["query", "true windows", "IoU", *names]
         queries = zip(
@@ -118,7 +119,7 @@ class MomentSummary:
         ]
 
     def _length_rows(self) -> list[tuple[str, str]]:
-        """Return a row for each range of window lengths: its name, and its metrics as text."""
+        """Return a row for each range of window lengths: the name of the range, and its metrics as text."""
         rows = []
         for name, scores in self.by_length.items():
             if scores is None:
@@ -131,12 +132,12 @@ class MomentSummary:
 
 
 def metric_values(scores: MomentScores, metrics: Sequence[str] | Mapping[str, float]) -> dict[str, float]:
-    """Return a dict from metric (`R1@0.7`, `mAP`, `mAP@0.75`) to its mean over queries, in [0, 1]."""
+    """Return a dict from each of `metrics` (`R1@0.7`, `mAP`, `mAP@0.75`) to its mean over queries, in [0, 1]."""
     return {metric: metric_value(scores, metric) for metric in metrics}
 
 
 def metric_value(scores: MomentScores, metric: str) -> float:
-    """Return one metric, such as `R1@0.7` or `mAP`: the mean over queries, in [0, 1]."""
+    """Return the mean over queries of a metric, such as `R1@0.7` or `mAP`, in [0, 1]."""
     name, threshold = _split_metric(metric)
     return scores.recall(threshold) if name == "R1" and threshold else scores.mean_precision(threshold)
 
@@ -144,12 +145,11 @@ def metric_value(scores: MomentScores, metric: str) -> float:
 def summarise_moments(
     predictions: Mapping[str, Windows], truth: MomentTruth, edition: MomentsEdition, notes: Sequence[str] = ()
 ) -> MomentSummary:
-    """Score predicted windows (a dict by query id) by an edition's metrics; return the metrics with intervals.
+    """Return the metrics of an edition, with confidence intervals, for predicted windows (a dict by query id).
 
     notes: Sentences to add to the notes of the summary.
-    The bootstrap draws whole recordings, not queries. With 177 queries of 100 recordings, one query is 0.56 percentage
-    points, and two seeds of one system differ by more than one query.
-    Raises SubmissionError as score_moments does, and for a blind list.
+    The bootstrap draws whole recordings, not queries, because queries of a recording are not independent.
+    Raises the same errors as score_moments, and SubmissionError for a blind list.
     """
     true_windows = truth.windows()
     scores = score_moments(predictions, true_windows, (0.0, edition.max_seconds))
@@ -180,9 +180,9 @@ def summarise_moments(
 
 
 def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEdition) -> MomentSummary:
-    """Score a file of moments and return its metrics. Raises SubmissionError if check_moments finds a problem in it.
+    """Return the metrics of a file of moments. Raises SubmissionError if check_moments finds a problem in the file.
 
-    Its oddities are counted in the notes.
+    The notes of the result count the oddities of the file and of the truth.
     """
     require_file(path)
     answers, problems, oddities = check_moments(path.read_bytes(), edition, truth)
@@ -194,7 +194,7 @@ def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEditi
 
 
 def truth_notes(truth: MomentTruth) -> list[str]:
-    """Return notes on the oddities of a truth: one line per kind, with the number of oddities."""
+    """Return notes on the oddities of a truth: one line per kind of oddity, with its number."""
     return _count_kinds(truth.notes, truth.name)
 
 
@@ -205,7 +205,7 @@ def _split_metric(metric: str) -> tuple[str, float | None]:
 
 
 def _whole_recording_score(truth: MomentTruth, edition: MomentsEdition) -> float | None:
-    """Return the primary metric of an answer that is always the whole recording; None if a length is unknown."""
+    """Return the primary metric if each predicted window is the whole recording; None if a length is unknown."""
     lengths = {qid: query.seconds for qid, query in truth.queries.items()}
     whole = {qid: [[0.0, seconds]] for qid, seconds in lengths.items() if seconds is not None}
     if len(whole) < len(lengths):
@@ -214,17 +214,17 @@ def _whole_recording_score(truth: MomentTruth, edition: MomentsEdition) -> float
 
 
 def _omission_notes(scores: MomentScores, edition: MomentsEdition) -> list[str]:
-    """Return notes on true windows and queries that the scores leave out."""
+    """Return notes on the true windows and the queries that were left out of the scores."""
     notes = []
     if scores.n_dropped:
         why = f"of no length or longer than {edition.max_seconds:g} s"
-        notes.append(f"{counted(scores.n_dropped, 'true window')} {why}, left out")
+        notes.append(f"left out: {counted(scores.n_dropped, 'true window')} {why}")
     if scores.left_out:
-        more = f" and {len(scores.left_out) - 1} more" if len(scores.left_out) > 1 else ""
-        notes.append(f"without a true window, and in no mean: {scores.left_out[0]}{more}")
+        more = f" and {len(scores.left_out) - 1} more queries" if len(scores.left_out) > 1 else ""
+        notes.append(f"left out, because they have no true window: query {scores.left_out[0]}{more}")
     return notes
 
 
 def _count_kinds(notes: Sequence[Problem], name: str) -> list[str]:
-    """Return one line per kind of note on a file, with the number of its notes. name: Name of the file."""
-    return [f"{name}: {count} x {kind} (`check` names each)" for kind, count in Counter(n.kind for n in notes).items()]
+    """Return one line per kind of note on a file, with the number of such notes. name: Name of the file."""
+    return [f"{name}: {count} x {kind} (`check` lists each)" for kind, count in Counter(n.kind for n in notes).items()]

@@ -1,9 +1,10 @@
 """Re-rank by a judge.
 
-Re-rank the best clips of each query by the scores of a judge, mixed with the first system's. Q queries, C clips.
+Re-rank the best clips of each query by a mixture of their scores in a score matrix and the scores of a judge. Q: number
+of queries; C: number of clips.
 
-A judge compares a query and a clip more closely than a score matrix can: a language model, another network, a person.
-It sees only the best clips of each query.
+A judge is a language model, another network or a person, who compares a query and a clip more closely than the model of
+the score matrix. The judge scores only the best clips of each query.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,9 +28,10 @@ Judged = Mapping[int, tuple[Ints, Values]]
 
 
 def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
-    """Return the judged columns of each query, best first, and their scores, by the query's row.
+    """Return a dict from the row of each judged query to its judged columns, best first, and the judge's scores.
 
-    Pairs without a score are left out. Raises SubmissionError for a pair whose query or clip the matrix does not have.
+    Pairs without a score of the judge are left out. Raises SubmissionError for a pair whose query or clip is not in the
+    score matrix.
     """
     rows = {query: row for row, query in enumerate(matrix.query_ids)}
     columns = {clip: column for column, clip in enumerate(matrix.clip_ids)}
@@ -37,7 +39,8 @@ def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
     for pair in pairs:
         for kind, name, known in (("query", pair.query, rows), ("clip", pair.clip, columns)):
             if name not in known:
-                raise SubmissionError(f"the judged {kind} {name!r} is not in the score matrix; judge its own pairs")
+                hint = "give judged pairs that were made from this matrix"
+                raise SubmissionError(f"the judged {kind} {name!r} is not in the score matrix; {hint}")
         if pair.judge is not None:
             listed = found.setdefault(rows[pair.query], ([], []))
             listed[0].append(columns[pair.clip])
@@ -52,11 +55,12 @@ def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
 
 
 def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Iterator[Scores]:
-    """Yield blocks of rows (n, C) of the matrix, with another order of each query's judged clips.
+    """Yield blocks of rows (n, C) of the score matrix, in which the judged clips of each query are re-ranked.
 
-    weight: From 0, the unchanged matrix, to 1, the judge alone; both scores are standardised over the judged clips of
-    each query. Equal mixtures keep their order. The judged clips of a query exchange their scores, so that clips that
-    are not judged keep their ranks. Where equal scores would have another order, they are lowered by their last bits.
+    The new order follows a mixture of the matrix's and the judge's scores, both standardised over the judged clips of
+    the query. weight: Weight of the judge, from 0 (matrix unchanged) to 1 (only the judge). Clips with equal mixtures
+    stay in their order. The judged clips exchange their scores in the matrix, so that other clips keep their ranks.
+    If equal scores would cause another order, they are lowered in their last bits.
     """
     names = name_positions(matrix.file_names)
     for block in row_blocks(matrix.values):
@@ -68,9 +72,10 @@ def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Itera
 
 
 def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, names: Ints) -> Scores:
-    """Return a query's scores (C,), exchanged among the judged clips so that the mixture of both orders them.
+    """Return a query's scores (C,), exchanged among the judged clips so that the mixture of scores orders these clips.
 
-    columns: Of the judged clips, best first. names: (C,) positions of the clips in the order of file names.
+    columns: Columns of the judged clips, best clip first. judge: The judge's scores of these clips. weight: Weight of
+    the judge. names: (C,) position of each clip in the order of file names.
     """
     mixture = (1 - weight) * _standardised(values[columns]) + weight * _standardised(judge)
     wanted = columns[np.argsort(-mixture, kind="stable")]
@@ -98,20 +103,20 @@ def _standardised(values: Scores | Values) -> Values:
 
 
 def reranked(matrix: ScoreMatrix, judged: Judged, weight: float) -> ScoreMatrix:
-    """Return a matrix in memory with the order of reranked_blocks."""
+    """Return the score matrix re-ranked by the judge, in memory; see reranked_blocks."""
     return replace(matrix, values=np.concatenate(list(reranked_blocks(matrix, judged, weight))))
 
 
 def values_of(matrix: ScoreMatrix, edition: Edition) -> Values:
-    """Return the edition's AP@k of every query (Q,). Raises SubmissionError if relevance is not known."""
+    """Return AP@k of every query, (Q,), for the edition's k. Raises SubmissionError for unknown relevant clips."""
     ranks = ranks_in_matrix(matrix)
     return average_precision(ranks.ranks, ranks.n_relevant, edition.map_k)
 
 
 def search_weight(matrix: ScoreMatrix, judged: Judged, edition: Edition) -> tuple[float, Sequence[Values]]:
-    """Search for the weight with the highest mAP@k on a validation matrix; of equal ones the smallest.
+    """Search for the judge's weight with the highest mAP@k on a validation matrix; of equally good ones, the smallest.
 
-    Returns: The weight; values (Q,) of the metric without the judge, and with this weight.
+    Returns the weight, and two arrays (Q,): AP@k of every query without the judge, and with this weight.
     """
     found = {weight: values_of(reranked(matrix, judged, weight), edition) for weight in WEIGHTS}
     best = max(WEIGHTS, key=lambda weight: round(float(found[weight].mean()), 12))

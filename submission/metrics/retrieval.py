@@ -1,9 +1,10 @@
 """mAP@k, R@k, median rank.
 
-Q queries, C clips, R relevant clips of a query.
+Compute retrieval metrics from the ranks of relevant clips. Q: number of queries; C: number of clips in the pool; R:
+number of relevant clips of a query.
 
-Ranks are those of a query's relevant clips, from 1 and increasing, as from ordering.relevant_ranks: one row (R,), or
-(Q, R) with rows padded by ordering.NEVER. Every function accepts either and returns a number or one number per query.
+`ranks` are the ranks of a query's relevant clips, increasing and from 1, as ordering.relevant_ranks returns them. Their
+shape is (R,) for one query, or (Q, R) for several queries, with rows padded by ordering.NEVER.
 """
 
 import math
@@ -32,19 +33,19 @@ def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | 
 
 
 def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values | float:
-    """Return AP@k of one query or of several; the mean over queries is mAP@k.
+    """Return AP@k of one query, or of each of several queries; the mean over queries is mAP@k.
 
     ranks: Ranks of the relevant clips; ranks beyond k may be left out.
-    n_relevant: Number of relevant clips in the pool, found or not; the divisor. k: None counts every rank (mAP without
-    a cut).
+    n_relevant: Number of relevant clips in the pool, also of those without a rank; the divisor. k: Largest rank that
+    counts; None: all ranks count.
     Returns sum_i i / ranks[i] over ranks[i] <= k, divided by n_relevant; in [0, 1]. With more than k relevant clips it
-    stays below 1 (of 12 relevant ones at most 10 / 12 for k = 10).
+    is below 1: with 12 relevant clips and k = 10, at most 10 / 12.
     Raises SubmissionError for ranks that do not increase or start below 1, and for n_relevant below 1 or below the
     number of ranks.
     Source: DCASE 2022 eval_script.py (one relevant clip), DCASE 2023 postprocessing/xmodal_retrieval.py and DCASE 2025
     retrieval_module.py (several; the divisor is the number of all relevant clips, not min(k, R)). Deviations: none for
-    clips listed once. The 2022 script counts a clip again each time a row repeats it, so its AP can exceed 1 (10 for
-    ten times the right clip). Here such a row is refused when the file is read. Ties: see ordering.py.
+    clips listed once. The 2022 script counts a clip again each time a row repeats it, so its AP can exceed 1. Here such
+    a row is refused when the file is read. Equal scores: see ordering.py.
 
     >>> average_precision([2], 1)
     0.5
@@ -68,7 +69,7 @@ def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values:
 
 
 def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values | float:
-    """Return R@k of one query or of several: the relevant clips among the first k, divided by n_relevant; in [0, 1].
+    """Return R@k of one query, or of each of several: relevant clips among the first k, divided by n_relevant.
 
     ranks, n_relevant: See average_precision, which raises the same SubmissionError.
     Source: DCASE 2022 eval_script.py (one relevant clip: 0 or 1), DCASE 2023 and "On Negative Sampling for Contrastive
@@ -83,21 +84,23 @@ def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values | 
 
 
 def hit_rate(ranks: npt.ArrayLike, k: int) -> Values:
-    """Return HR@k, (Q,): 1.0 if any relevant clip is among the first k, else 0.0.
+    """Return the hit rate HR@k of each query, (Q,): 1.0 if any relevant clip is among the first k, else 0.0.
 
-    Source: the R@k from audio to text of "On Metric Learning for Audio-Text Retrieval"
-    (github.com/XinhaoMei/audio-text_retrieval), WavCaps and LAION-CLAP: the best rank of a clip's five captions. It is
-    at least recall, and at most R times recall. Deviations: none.
+    It is at least recall, and at most R times recall.
+    Source: the metric called R@k from audio to text in "On Metric Learning for Audio-Text Retrieval"
+    (github.com/XinhaoMei/audio-text_retrieval), WavCaps and LAION-CLAP, where the best rank of a clip's five captions
+    counts. Deviations: none.
     """
     result: Values = np.any(np.asarray(ranks) <= k, axis=-1).astype(np.float64)
     return result
 
 
 def pooled_recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> float:
-    """Return the relevant clips among the first k of all queries, divided by all relevant clips of all queries.
+    """Return pooled R@k: the relevant clips among the first k of each query, divided by all relevant clips.
 
-    Source: github.com/xieh97/text-audio-retrieval, from audio to text. It equals the mean of recall if all queries have
-    the same number of relevant clips, as in Clotho; otherwise a query is weighted by that number. Deviations: none.
+    Both numbers are sums over all queries. The result equals the mean of recall if all queries have the same number of
+    relevant clips, as in Clotho; otherwise queries are weighted by that number.
+    Source: github.com/xieh97/text-audio-retrieval, from audio to text. Deviations: none.
     """
     array, totals = _require_ranks(ranks, n_relevant)
     return float(np.count_nonzero(array <= k) / totals.sum())
@@ -106,8 +109,9 @@ def pooled_recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> fl
 def median_rank(ranks: npt.ArrayLike) -> float:
     """Return the median over queries of the rank of the first relevant clip; inf if it is beyond the known ranks.
 
-    ranks: (Q, R). Source: the medR of the image-text and audio-text literature (Oncescu et al., "Audio Retrieval with
-    Natural Language Queries", 2021). Deviations: they average tied ranks; ties here follow order.
+    ranks: (Q, R). Source: the metric medR of the image-text and audio-text literature (Oncescu et al., "Audio Retrieval
+    with Natural Language Queries", 2021). Deviations: they average the ranks of clips with equal scores; here, file
+    names order such clips.
     """
     first = np.sort(np.min(np.asarray(ranks), axis=1, initial=NEVER))
     low, high = first[(len(first) - 1) // 2], first[len(first) // 2]
@@ -115,14 +119,14 @@ def median_rank(ranks: npt.ArrayLike) -> float:
 
 
 def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
-    """Return the expected mAP@k of a random order.
+    """Return the expected mAP@k of clips in random order.
 
-    n_clips: Clips in the pool, C. n_relevant: Relevant clips per query, R (or a mean over queries: the expectation is
-    linear in R).
-    Returns (H_k + (k - H_k) (R - 1) / (C - 1)) / C with H_k = 1 + 1/2 + ... + 1/k and k cut to C; H_k / C for R = 1.
-    Raises SubmissionError unless 1 <= n_relevant <= n_clips.
-    Source: ours, from the definition. Rank p holds a relevant clip with probability R / C. On average, (p - 1)(R - 1) /
-    (C - 1) more precede it.
+    n_clips: Number of clips in the pool, C. n_relevant: Number of relevant clips per query, R. It may be a mean over
+    queries, because the expectation is linear in R.
+    Returns (H_k + (k - H_k) (R - 1) / (C - 1)) / C with H_k = 1 + 1/2 + ... + 1/k, where k is at most C. For R = 1, it
+    is H_k / C. Raises SubmissionError unless 1 <= n_relevant <= n_clips.
+    Source: derived here from the definition. The clip at rank p is relevant with probability R / C. On average,
+    (p - 1)(R - 1) / (C - 1) further relevant clips precede it.
 
     >>> chance(2, k=10)
     0.75
@@ -140,7 +144,7 @@ def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
 def _require_ranks(
     ranks: npt.ArrayLike, n_relevant: npt.ArrayLike
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return ranks and numbers of relevant clips as arrays. Raises SubmissionError for impossible values."""
+    """Return ranks and numbers of relevant clips as arrays. Raises SubmissionError for values that cannot be true."""
     array, totals = np.asarray(ranks), np.asarray(n_relevant)
     if array.size == 0:
         array = array.reshape(*array.shape[:-1], 0).astype(np.int64)
@@ -150,11 +154,11 @@ def _require_ranks(
     listed = np.count_nonzero(array < NEVER, axis=-1)
     if np.any(totals < np.maximum(1, listed)):
         wrong = np.argmax(totals < np.maximum(1, listed))
-        cure = "give at least 1 relevant clip per query, and at most as many ranks"
+        cure = "give 1 or more relevant clips per query, and not more ranks than relevant clips"
         raise SubmissionError(f"{listed.flat[wrong]} ranks are given for {totals.flat[wrong]} relevant clips; {cure}")
     return array, totals
 
 
 def _number_or_array(values: npt.NDArray[np.float64]) -> Values | float:
-    """Return an array without dimensions as a number, and any other array unchanged."""
+    """Convert an array without dimensions to a number; return any other array unchanged."""
     return float(values) if values.ndim == 0 else values

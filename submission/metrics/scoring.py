@@ -1,6 +1,6 @@
-"""Figures of a file.
+"""Metrics of a file.
 
-Compute the figures of a ranked CSV or a score matrix.
+Compute the metrics of a ranked CSV or a score matrix.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,12 +26,12 @@ from submission.ordering import concatenate_ranks, ranks_from_lists, relevant_ra
 def ranks_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> RelevantRanks:
     """Return the ranks of every query's relevant clips in a ranked CSV of an edition.
 
-    truth: The queries that the file must answer, and the pool. annotations: If given, only the queries in it are
-    scored, with the relevant clips in it.
-    Source: DCASE 2022 eval_script.py. Deviations: none in the figures. Files with a problem are refused (see
-    ranked_csv.check_ranked_csv and truth.read_clotho_truth), where the script scores them or fails. Cells are read as
-    text; pandas turns a caption such as NA into a missing value.
-    Raises SubmissionError for a file that is refused, OSError for one that cannot be opened.
+    truth: The queries that the file must contain, and the pool. annotations: If given, only the queries in
+    `annotations` are scored, with the relevant clips given there.
+    Source: DCASE 2022 eval_script.py. Deviations: none in the metrics. A file with a problem is refused (see
+    ranked_csv.check_ranked_csv and truth.read_clotho_truth), while the script scores it or fails. Cells are read as
+    text, while the script's pandas reads a caption such as NA as a missing value.
+    Raises SubmissionError for a refused file, and OSError for a file that cannot be opened.
     """
     ranked = read_ranked_csv(path, edition, truth)
     scored = annotations or truth
@@ -56,8 +56,8 @@ def ranks_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
     """Return the ranks of every query's relevant clips in a score matrix.
 
     Every row is a separate query, even if two rows have the same text, as in the 2023 baseline. The official 2022
-    script keeps only one of them; Clotho's validation and evaluation splits have no such text.
-    Raises SubmissionError if relevance is not known.
+    script uses only one of such rows; Clotho's validation and evaluation splits have none.
+    Raises SubmissionError if the relevant clips are not known.
     """
     _require_relevance(matrix.query_ids, matrix.relevant)
     relevant = matrix.relevant_columns()
@@ -73,8 +73,8 @@ def ranks_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
 def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
     """Return the ranks of each clip's captions among all captions (audio to text); clips without captions are omitted.
 
-    Captions with equal scores are ordered by their texts, because only texts identify queries in all file formats.
-    Raises SubmissionError if relevance is not known.
+    Captions with equal scores are sorted by their texts, because only texts identify queries in all file formats.
+    Raises SubmissionError if the relevant clips are not known.
     """
     _require_relevance(matrix.query_ids, matrix.relevant)
     rows_of: Mapping[str, list[int]] = {clip_id: [] for clip_id in matrix.clip_ids}
@@ -97,13 +97,13 @@ def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
 
 
 def summarise_matrix(matrix: ScoreMatrix, edition: Edition) -> Summary:
-    """Return the metrics of an edition for a score matrix. Raises SubmissionError as ranks_in_matrix does."""
+    """Return an edition's metrics of a score matrix. Raises SubmissionError if the relevant clips are not known."""
     summary = summarise(ranks_in_matrix(matrix), edition.recall_ks, edition.map_ks)
     return replace(summary, hubness=hubness_of(matrix))
 
 
 def with_annotations(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
-    """Return the score matrix with only the queries in `annotations`, and the relevant clips that `annotations` give.
+    """Return the score matrix with only the queries in `annotations`, and with the relevant clips given there.
 
     A query is identified by its text and a clip by its file name, as in the 2025 baseline's retrieval_module.py.
     """
@@ -120,9 +120,9 @@ def with_annotations(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
 
 
 def _require_relevance(queries: Sequence[str], relevant: Sequence[Collection[str] | None]) -> None:
-    """Raises SubmissionError if the relevant clips of a query are unknown, because it cannot be scored."""
+    """Raises SubmissionError if the relevant clips of any query are unknown, because it then cannot be scored."""
     if blind := [query for query, clips in zip(queries, relevant, strict=True) if not clips]:
         raise SubmissionError(
             f"no relevant clip is known for {len(blind)} of {counted(len(queries), 'query')} (first {blind[0]!r}), so "
-            "they cannot be scored; a blind set is scored by the organisers, a converted CSV needs `convert --truth`"
+            "they cannot be scored; convert a CSV again with --truth (only the organisers can score a blind set)"
         )

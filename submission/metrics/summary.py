@@ -1,6 +1,6 @@
-"""Figures of many queries.
+"""Metrics of many queries.
 
-Figures of many queries: one value per query and metric, their means and intervals, and their printed form.
+Compute the metrics of each query, their means over queries, and confidence intervals, and format them as text.
 """
 
 import math
@@ -20,15 +20,15 @@ from submission.ordering import Ranks
 
 @dataclass(frozen=True)
 class RelevantRanks:
-    """Ranks of the relevant clips (or captions) of every query.
+    """Ranks of the relevant clips of every query; from audio to text, a clip is the query and its captions are ranked.
 
     Attributes:
-        ranks: (Q, R), as from ordering.relevant_ranks.
-        n_relevant: (Q,) number of relevant ones in the pool, found or not.
-        groups: (Q,) equal for queries that share their relevant ones (intervals.grouped).
-        texts: (Q,) the queries.
-        n_pool: Size of the pool.
-        depth: Ranks beyond it are not known, as in a ranked CSV; None: all are known.
+        ranks: (Q, R) ranks, from ordering.relevant_ranks.
+        n_relevant: (Q,) number of relevant clips in the pool, with or without a known rank.
+        groups: (Q,) group number of each query; queries with the same relevant clips are in the same group.
+        texts: (Q,) texts of the queries.
+        n_pool: Number of clips in the pool.
+        depth: Largest known rank, such as the length of the lists in a ranked CSV; None: all ranks are known.
     """
 
     ranks: Ranks
@@ -39,23 +39,24 @@ class RelevantRanks:
     depth: int | None = None
 
     def __post_init__(self) -> None:
+        """Raise SubmissionError if there is no query."""
         if not len(self.texts):
             raise SubmissionError("no query to score; give at least one")
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Means over queries.
+    """Metrics of a system that ranks clips: means over queries, with confidence intervals.
 
     Attributes:
-        values: Metric as published ("R@1", ..., "mAP@10") -> mean in [0, 1], in the order of a results table.
-        primary: Metric of the intervals.
-        per_query: Metric -> (Q,) values; AP@k has the name of its mean, mAP@k.
-        interval: 95 % jackknife interval of the primary metric, as the official one.
-        bootstrap: Its 95 % bootstrap interval over groups.
-        median_rank: Of the first relevant one; inf beyond the depth.
-        chance: Primary metric of a random order.
-        hubness: Of a score matrix; None for other files.
+        values: Dict from metric ("R@1", ..., "mAP@10") to its mean in [0, 1], in the order of a results table.
+        primary: Primary metric, to which both intervals belong.
+        per_query: Dict from metric to its value for each query, (Q,); AP@k is called mAP@k, like its mean.
+        interval: 95 % jackknife interval of the primary metric, like the official interval.
+        bootstrap: 95 % bootstrap interval of the primary metric, over groups of queries that share clips.
+        median_rank: Median over queries of the rank of the first relevant clip; inf if it is beyond the known ranks.
+        chance: Primary metric of clips in random order.
+        hubness: Hubness of a score matrix; None for other files.
     """
 
     values: dict[str, float]
@@ -72,11 +73,11 @@ class Summary:
 
     @property
     def compared_metrics(self) -> tuple[str, ...]:
-        """Metrics that a comparison shows."""
+        """Metrics that a comparison of systems prints: only the primary metric."""
         return (self.primary,)
 
     def lines(self) -> list[str]:
-        """Return the summary as text, one figure per line."""
+        """Return the summary as lines of text, one metric per line."""
         table = [("queries", str(len(self.queries.texts))), ("pool", str(self.queries.n_pool))]
         table += [(name, f"{value:.4f}") for name, value in self.values.items()]
         table.append(
@@ -85,17 +86,17 @@ class Summary:
         sharing = f"{self.primary}, bootstrap over queries that share clips"
         table.append(("95 %", f"{format_interval(self.bootstrap, self.primary)} ({sharing})"))
         middle = f"{self.median_rank:g}" if math.isfinite(self.median_rank) else f"above {self.queries.depth}"
-        table.append(("median", f"{middle} (rank of the first relevant one)"))
+        table.append(("median", f"{middle} (rank of the first relevant clip)"))
         table.append(("chance", f"{self.chance:.4f} ({self.primary} of a random order)"))
         if self.hubness:
-            never = f"{100 * self.hubness.never:.1f} % of clips are never in a top 10"
-            table.append(("hubs", f"{self.hubness.skewness:.2f} (skewness of the top-10 counts); {never}"))
+            never = f"{100 * self.hubness.never:.1f} % of clips are in no query's top 10"
+            table.append(("hubs", f"{self.hubness.skewness:.2f} (skewness of top-10 counts per clip); {never}"))
         table += [("note", note) for note in self.notes]
         width = max(8, *(len(name) + 1 for name, _ in table))
         return [f"{name:{width}}{text}" for name, text in table]
 
     def rows(self) -> list[list[str]]:
-        """Return a table with a row per query: text, number of relevant clips, their known ranks, and metrics."""
+        """Return a table, one row per query: its text, its number of relevant clips, their known ranks, its metrics."""
         queries = self.queries
         depth = queries.depth or queries.n_pool
         header = ["query", "relevant", "ranks", *(name.removeprefix("m") for name in self.per_query)]
@@ -108,11 +109,10 @@ class Summary:
 
 
 def summarise(queries: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map_ks: Sequence[int] = (10,)) -> Summary:
-    """Return the means over queries of R@k and AP@k, for every k of recall_ks and of map_ks.
+    """Return the means over queries of R@k for every k in recall_ks, and of AP@k for every k in map_ks.
 
-    The primary metric is AP@k for the first k of map_ks.
-
-    A k beyond the depth of ranked lists gives a lower bound, a k beyond the pool means all clips; notes report both.
+    The primary metric is mAP@k for the first k in map_ks. If k is larger than the length of the ranked lists, the
+    metric is a lower bound. If k is larger than the pool, all clips are used. Notes report both cases.
     """
     per_query = {f"R@{k}": recall(queries.ranks, queries.n_relevant, k) for k in recall_ks}
     per_query |= {f"mAP@{k}": average_precision(queries.ranks, queries.n_relevant, k) for k in map_ks}
@@ -120,17 +120,17 @@ def summarise(queries: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map
     depth = queries.n_pool if queries.depth is None else min(queries.depth, queries.n_pool)
     why = f"over the whole pool, which has {counted(depth, 'clip')}"
     if depth < queries.n_pool:
-        why = f"a lower bound, because the lists have {counted(depth, 'name')}"
+        why = f"a lower bound, because the ranked lists have only {counted(depth, 'file name')}"
     names = ", ".join(name for name in per_query if int(name.partition("@")[2]) > depth)
     notes = [f"{names}: {why}"] if names else []
     return _summary(queries, per_query, map_ks[0], notes)
 
 
 def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
-    """Return the means, over clips that search for their captions, of three kinds of recall and of mAP.
+    """Return the metrics from audio to text, where each clip searches for its captions: three recalls, and mAP.
 
-    HR@k: see hit_rate (called R@k by Mei et al., WavCaps, LAION-CLAP). R@k: see recall. pooled R@k: see pooled_recall.
-    mAP@10 divides by the number of all captions of a clip; mAP has no cut.
+    The recalls are HR@k (see hit_rate; called R@k by Mei et al., WavCaps, LAION-CLAP), R@k (see recall), and pooled R@k
+    (see pooled_recall). mAP@10 divides by the number of all captions of a clip; mAP uses all ranks.
     """
     per_query = {f"HR@{k}": hit_rate(queries.ranks, k) for k in ks}
     per_query |= {f"R@{k}": recall(queries.ranks, queries.n_relevant, k) for k in ks}
@@ -143,7 +143,7 @@ def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 1
 
 
 def _summary(queries: RelevantRanks, per_query: dict[str, Values], k: int, notes: list[str]) -> Summary:
-    """Build a summary from the metrics of each query. k: The k of the primary metric, mAP@k."""
+    """Build a summary from the metrics of each query. k: The k of the primary metric mAP@k."""
     primary = f"mAP@{k}"
     return Summary(
         values={name: float(values.mean()) for name, values in per_query.items()},
@@ -159,10 +159,10 @@ def _summary(queries: RelevantRanks, per_query: dict[str, Values], k: int, notes
 
 
 def format_interval(interval: Interval, metric: str, sign: str = "") -> str:
-    """Format both bounds of an interval in the metric's unit, or the reason why they are missing."""
+    """Format both bounds of an interval in the metric's unit, or the reason why there is no interval."""
     low, high = (format_metric(metric, bound, sign) for bound in interval)
     return (
-        "none, one group of queries shows no spread"
+        "no interval, because one group of queries has no spread"
         if math.isnan(interval[0])
         else f"{low.removesuffix(' %')} to {high}"
     )

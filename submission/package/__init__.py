@@ -1,4 +1,4 @@
 """The package to submit.
 
-The package to submit: about.yaml of the participant, facts of the runs, meta.yaml, and the archive.
+Make the package to submit, a zip archive with meta.yaml, from the participant's about.yaml and from finished runs.
 """

@@ -1,6 +1,6 @@
 """Read about.yaml.
 
-Read about.yaml, the participant's file with the facts for a package that runs do not have: people, names, addresses.
+Read about.yaml, in which the participant writes the facts for a package that are not in the runs: people, names, URLs.
 
 authors:
   - {lastname: ..., firstname: ..., email: ..., corresponding: true,
@@ -32,16 +32,16 @@ FILL_IN = "FILL IN"  # placeholder in a template for facts that only the partici
 
 
 def _require_visible(text: str) -> str:
-    """Return `text` unchanged; raises an error if it is empty, not filled in, or has invisible characters."""
+    """Return `text` unchanged; raises ValueError if it is empty, contains FILL_IN, or has control characters."""
     if FILL_IN in text:
-        raise ValueError(f"is not filled in yet; replace {FILL_IN!r}")
+        raise ValueError(f"is not filled in yet; replace {FILL_IN!r} by the value")
     if not text.strip() or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
-        raise ValueError("this text is empty or has invisible characters; write one line of text")
+        raise ValueError("the text is empty or has control characters, such as a line break; write one line of text")
     return text
 
 
 def _require_email(text: str) -> str:
-    """Return `text` unchanged; raises an error if it is not an e-mail address."""
+    """Return `text` unchanged; raises ValueError if it is not an e-mail address."""
     if not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s.]+", text):
         raise ValueError("is not an e-mail address such as name@place.org; correct it")
     return text
@@ -51,11 +51,11 @@ Text = Annotated[str, AfterValidator(_require_visible)]
 
 
 def _require_fact(value: Any) -> Any:
-    """Return a text or a number unchanged; raises an error for other values."""
+    """Return a text or a number unchanged; raises ValueError for values of other types."""
     if isinstance(value, str):
         return _require_visible(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("must be text or a number")
+        raise ValueError("the value must be text or a number; correct it")
     return value
 
 
@@ -78,16 +78,16 @@ class Author(Strict):
 
 
 class System(Strict):
-    """A system of the package.
+    """The participant's facts about one system of the package.
 
     Attributes:
-        name, abbreviation: As the results page will show them.
-        output: File to submit, in the folder of this file: a score matrix (.npy), the edition's CSV or a file of
-            windows (.jsonl). None: the blind set that the run ranked by the same checkpoints or, without one, the
-            ranked set.
-        scored: Score matrix or file of windows for the figures; None: that of the run.
-        parameters: Number of parameters of all models together; None: those of the runs.
-        description: Values of meta.yaml's block `description` in place of those of the run, by their keys there.
+        name, abbreviation: Names for the results page of the challenge.
+        output: File to submit: a score matrix (.npy), the edition's CSV, or a file of moments (.jsonl). Its path is
+            relative to the folder of about.yaml. None: the run's scores of the blind set or, if the run has none, of
+            the ranked split.
+        scored: Score matrix or file of moments from which the results in meta.yaml are computed; None: that of the run.
+        parameters: Number of parameters of all models together; None: the number in the runs.
+        description: Values for the block `description` of meta.yaml, by key; they replace the values of the run.
     """
 
     name: Text
@@ -111,31 +111,32 @@ class About(Strict):
 
     @property
     def corresponding(self) -> Author:
-        """The corresponding author."""
+        """The author who is marked as corresponding author."""
         return next(author for author in self.authors if author.corresponding)
 
 
 def about_template(
     systems: Sequence[tuple[str, Sequence[str], Sequence[str]]], sources: Iterable[str], of_moments: bool
 ) -> str:
-    """Return a template of the participant's facts for a package (YAML text), with FILL_IN for every missing fact.
+    """Return a template of about.yaml as text, with the placeholder FILL_IN for every fact to fill in.
 
-    systems: For each system, the names of its runs, which of the keys `output`, `scored` and `parameters` it needs,
-        and the keys of its description that the runs do not state.
-    sources: Data sets and models without an address in the runs.
+    systems: For each system, (names of its runs, required keys among `output`, `scored` and `parameters`, keys of its
+        description that are not in the runs).
+    sources: Data sets and models whose address is not in the runs.
+    of_moments: Whether the systems find moments; otherwise they rank clips.
     """
     files = "file of windows (.jsonl)" if of_moments else "scores (.npy) or CSV"
     quoted = json.dumps(FILL_IN)
     lines = [
-        "# Facts for the package that runs do not have. Replace each FILL IN inside its quotes, or the value by null.",
+        "# Facts for the package that are not in the runs. Replace each FILL IN inside its quotes, or write null.",
         "authors:  # exactly one has corresponding: true",
         f"  - {{lastname: {quoted}, firstname: {quoted}, email: {quoted}, corresponding: true,",
         f"     affiliation: {{abbreviation: {quoted}, institute: {quoted}, department: null, location: {quoted}}}}}",
-        f"systems:  # in the order of the runs; output, if any: the blind set's {files}, in this folder",
+        f"systems:  # in the order of the runs; output: {files} of the blind set, in this folder",
     ]
     if any("scored" in keys for _, keys, _ in systems):
         scored = "file of windows (.jsonl)" if of_moments else "scores (.npy)"
-        lines.append(f"  # scored: the {scored} of the split of the figures, in this folder")
+        lines.append(f"  # scored: {scored} of the split for which results are reported, in this folder")
     for runs, keys, described in systems:
         ranked = "" if "output" in keys or runs.endswith(".npy") else ", which has ranked the blind set"
         lines.append(f"  # {runs}{ranked}")
@@ -144,7 +145,7 @@ def about_template(
             values.append(f"description: {{{', '.join(f'{key}: {quoted}' for key in described)}}}")
         lines.append(f"  - {{{', '.join(values)}}}")
     if sources := list(sources):
-        lines.append("sources:  # the address of each, in quotes; null: not published")
+        lines.append("sources:  # url: address of the data set or model, in quotes; null if it is not published")
         lines += [f"  {json.dumps(name, ensure_ascii=False)}: {{url: {quoted}}}" for name in sources]
     elif any(runs.endswith(".npy") for runs, _, _ in systems):
         lines.append("sources: {}  # external data and models, each with its address, such as {clotho: {url: null}}")
@@ -155,14 +156,14 @@ def about_template(
 
 
 def read_about(path: Path, n_systems: int) -> About:
-    """Read the participant's facts. Raises SubmissionError with every fact that is missing or wrong, one per line."""
-    require_file(path, "python -m submission pack RUN --template writes one")
+    """Read about.yaml. Raises SubmissionError with all missing or wrong facts, one per line."""
+    require_file(path, "python -m submission pack RUN --template ABOUT.yaml writes a template of this file")
     try:
         document = parse_yaml(path.read_bytes())
     except DataError as error:
         raise SubmissionError(f"{path}: {error}") from None
     if not isinstance(document, dict) or not document.keys() & About.model_fields.keys():
-        hint = "python -m submission pack RUN --template ABOUT.yaml writes a file with them"
+        hint = "python -m submission pack RUN --template ABOUT.yaml writes a template of this file"
         raise SubmissionError(f"{path}: must have the keys authors and systems; {hint}")
     try:
         about = About.model_validate(document)
@@ -170,9 +171,11 @@ def read_about(path: Path, n_systems: int) -> About:
         raise SubmissionError("\n".join(f"{path}: {fault}" for fault in faults_of(error))) from None
     problems = []
     if sum(author.corresponding for author in about.authors) != 1:
-        problems.append("authors: exactly one needs corresponding: true")
+        problems.append("authors: write corresponding: true for exactly one author")
     if (described := len(about.systems)) != n_systems:
-        problems.append(f"systems: {n_systems} submitted, but {described} described; describe each, in order")
+        problems.append(
+            f"systems: {described} systems are described, but {n_systems} are submitted; describe each, in order"
+        )
     if problems:
         raise SubmissionError("\n".join(f"{path}: {problem}" for problem in problems))
     return about

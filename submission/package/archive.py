@@ -1,10 +1,10 @@
 """Write and check the archive.
 
-The archive to submit: its tree, written whole or not at all, and checked like the official validator.
+Write the zip archive to submit, completely or not at all, and check it like the official validator. Its files are:
 
 <name>/task<T>/<label>/<label>.output.csv       one folder per system; for moments .output.jsonl
 <name>/task<T>/<label>/<label>.meta.yaml
-<name>/task<T>/<label>.technical_report.pdf     one report on all systems, named after the first
+<name>/task<T>/<label>.technical_report.pdf     one report on all systems, with the label of the first system
 
 Source: see Edition.sources, `names`; the layout is that of the validator of DCASE2020 Task 1.
 """
@@ -43,15 +43,16 @@ AnyTruth = Truth | MomentTruth
 
 
 class PackedSystem(NamedTuple):
-    """One system.
+    """A system in the form in which it is written to the archive.
 
     Attributes:
-        label: Name of its folder.
-        description: Of the submitted output.
-        output: Bytes of that file.
+        label: Label of the system, which is also the name of its folder.
+        description: Description of the submitted file, for a message.
+        output: Content of the submitted file.
         meta: Content of meta.yaml.
-        truth: Queries that the file must answer; None if only its form can be checked.
-        answered_by: Source that has the answers to its queries, such as an entry of the run; "" for a blind set.
+        truth: Queries that the submitted file must contain; None if only its format can be checked.
+        answered_by: Name of a ranked entry or file that has the true answers to the submitted queries; "" for a blind
+            set, whose answers are unknown.
     """
 
     label: str
@@ -63,7 +64,7 @@ class PackedSystem(NamedTuple):
 
 
 def file_names(names: Names, label: str, edition: AnyEdition) -> Names:
-    """Return the names of a system's files: the edition's name patterns, filled with the parts of `label`."""
+    """Return the names of a system's files: the name patterns `names`, filled with the parts of the system's label."""
     author, institute, _, index = label.split("_")
     filled = {"label": label, "author": author, "institute": institute, "task": edition.task, "index": index}
     return Names(*(name.format(**filled) for name in names))
@@ -72,9 +73,10 @@ def file_names(names: Names, label: str, edition: AnyEdition) -> Names:
 def write_archive(
     path: Path, systems: list[PackedSystem], edition: AnyEdition, style: str, report: bytes | None
 ) -> None:
-    """Write the package of some systems to a temporary file, check it, and rename it to `path` if it is correct.
+    """Write the archive of the systems to a temporary file, check it, and rename it to `path` if it is correct.
 
-    Raises SubmissionError, one line per problem, for the findings of check_archive; OSError when writing fails.
+    style: Naming style of its files. report: Content of the technical report (PDF), or None. Raises SubmissionError
+    with all problems that check_archive finds, one per line. Raises OSError when writing fails.
     """
     import yaml
 
@@ -94,7 +96,7 @@ def write_archive(
         file.flush()
         truths = {system.label: system.truth for system in systems}
         if problems := list(check_archive(Path(file.name), edition, truths.get, require_report=report is not None)):
-            raise SubmissionError("\n".join(f"{path} would not pass its check: {problem}" for problem in problems))
+            raise SubmissionError("\n".join(f"{path} is not written: {problem}" for problem in problems))
 
 
 def check_archive(
@@ -104,16 +106,17 @@ def check_archive(
     require_report: bool = True,
     shown: int | None = SHOWN_PROBLEMS,
 ) -> Iterator[str]:
-    """Yield everything that the official validator would refuse, and problems that it does not check, one message each.
+    """Yield a message for each problem of a package: those of the official validator, and further ones.
 
-    truth_of: Function from a label to the truth of its output. require_report: Whether a technical report must exist.
-    shown: See format_problems. Raises OSError for a file that cannot be opened.
+    truth_of: Function from a system's label to the truth for its submitted file. require_report: Whether a technical
+    report must exist. shown: Maximum number of messages per kind of problem. Raises OSError for a file that cannot be
+    opened.
     """
     with path.open("rb") as file:
         try:
             archive = zipfile.ZipFile(file)
         except Exception as error:  # for a damaged directory, zipfile raises BadZipFile, OSError, IndexError, and more
-            yield f"no zip archive ({error})"
+            yield f"the file is no zip archive ({error}); pack it again"
             return
         if problems := [*_container_problems(file, archive), *_size_problems(archive, edition)]:
             yield from problems  # without unpacking anything
@@ -121,16 +124,16 @@ def check_archive(
         try:
             damaged = archive.testzip()
         except Exception as error:  # every compression raises other errors
-            yield f"a member cannot be read ({error})"
+            yield f"a file in the archive cannot be read ({error}); pack it again"
             return
         if damaged:
-            yield f"{damaged}: its checksum is wrong"
+            yield f"{damaged}: is damaged (wrong checksum); pack it again"
             return
         yield from _check_members(archive, edition, truth_of, require_report, shown)
 
 
 def _container_problems(file: BinaryIO, archive: zipfile.ZipFile) -> Iterator[str]:
-    """Return problems: bytes around an archive, which some programs run or show, and files that some cannot unpack."""
+    """Yield a message for data before or after the archive, and for files that some programs cannot unpack."""
     file.seek(0)
     if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):
         yield "other data comes before the archive, such as a script; pack it again"
@@ -147,19 +150,20 @@ def _container_problems(file: BinaryIO, archive: zipfile.ZipFile) -> Iterator[st
 
 
 def _size_problems(archive: zipfile.ZipFile, edition: AnyEdition) -> Iterator[str]:
-    """Return a problem for each file in a package whose unpacked size is larger than such a file needs to be."""
+    """Yield a message for each file of a package that is larger than it may be, and for too many files."""
     limits = {".yaml": MAX_META_BYTES, ".pdf": MAX_REPORT_BYTES}
     for info in archive.infolist():
         largest = limits.get(PurePosixPath(info.filename).suffix, MAX_OUTPUT_BYTES)
         if info.file_size > largest:
-            size = f"{info.file_size:,} bytes unpacked, more than the {largest:,} that such a file may have"
+            size = f"{info.file_size:,} bytes unpacked, but such a file may have at most {largest:,}"
             yield f"{info.filename}: has {size}; check its content"
     if len(archive.infolist()) > (limit := 8 * edition.systems + 8):  # files and folders
-        yield f"has {len(archive.infolist()):,} members, more than the {limit} that {edition.systems} systems may have"
+        members = f"the package has {len(archive.infolist()):,} files and folders, but at most {limit} are allowed"
+        yield f"{members} for {edition.systems} systems; remove the others"
 
 
 def fitting_editions(path: Path) -> list[AnyEdition]:
-    """Return the editions whose rules allow every file of an archive; [] if the archive cannot be read.
+    """Return the editions whose rules allow the names of all files in an archive; [] if the archive cannot be read.
 
     Raises OSError for a file that cannot be opened.
     """
@@ -174,7 +178,7 @@ def fitting_editions(path: Path) -> list[AnyEdition]:
 def output_notes(
     path: Path, edition: AnyEdition, truth: AnyTruth | None, shown: int | None = SHOWN_PROBLEMS
 ) -> Iterator[str]:
-    """Yield a message for each oddity of the windows in a package without problems."""
+    """Yield a message for each oddity of the windows in a package of moments; nothing for packages that rank clips."""
     if not isinstance(edition, MomentsEdition):
         return
     assert not isinstance(truth, Truth)
@@ -192,7 +196,7 @@ def _check_members(
     require_report: bool,
     shown: int | None,
 ) -> Iterator[str]:
-    """Yield the problems of an archive's members: kinds of files, names, the report, and every system."""
+    """Yield a message for each problem of the files in an archive: their types and names, the report, every system."""
     files = [info for info in archive.infolist() if not info.filename.endswith("/")]  # is_dir() fails on an empty name
     for info in files:
         mode = info.external_attr >> 16  # 0 for a file from a system without modes
@@ -202,7 +206,7 @@ def _check_members(
             yield f"{info.filename}: is not a regular file ({stat.filemode(mode)}); replace it by a regular file"
     names = Counter(info.filename for info in files)
     for name in sorted(name for name, times in names.items() if times > 1):
-        yield f"{name}: occurs twice"
+        yield f"{name}: occurs twice in the archive; remove one of the files"
     wrong = {name for name in names if not _is_placed(name, edition)}
     actual_edition = next((other for other in all_editions() if all(_is_placed(name, other) for name in names)), None)
     if wrong and actual_edition:
@@ -214,23 +218,23 @@ def _check_members(
         yield f"{name}: is in the wrong place; a package has {task}/<label>/<file> and {task}/<report>.pdf"
     placed = [PurePosixPath(name) for name in names if name not in wrong]
     if len(tops := {path.parts[0] for path in placed}) > 1:
-        yield f"has several top folders: {', '.join(sorted(tops))}; a package has one"
+        yield f"the package has several top folders: {', '.join(sorted(tops))}; put all files into one top folder"
     reports = [path for path in placed if path.suffix == ".pdf"]
     for path in reports:
         if problem := pdf_problem(archive.read(str(path))):
             yield f"{path}: {problem}"
     if len(reports) > 1:
-        yield f"has {len(reports)} technical reports; a package has one, for all of its systems"
+        yield f"the package has {len(reports)} technical reports; keep one report on all systems"
     if require_report and not reports:
-        yield "the technical report (.pdf) is missing"
+        yield "the technical report (.pdf) is missing; add it"
     systems: dict[str, list[PurePosixPath]] = {}
     for path in placed:
         if len(path.parts) == 4 and path.suffix != ".pdf":
             systems.setdefault(path.parts[2], []).append(path)
     if not systems:
-        yield "has no system"
+        yield "the package has no system; pack at least one system"
     if len(systems) > edition.systems:
-        yield f"has {len(systems)} systems; at most {edition.systems} may be submitted"
+        yield f"the package has {len(systems)} systems; at most {edition.systems} may be submitted"
     for label, paths in systems.items():
         yield from _check_system(archive, label, paths, edition, truth_of(label), shown)
 
@@ -242,18 +246,18 @@ def pdf_problem(content: bytes) -> str | None:
     ("xref") or stream ("N 0 obj").
     """
     if not content.startswith(b"%PDF-"):
-        return "is no PDF; export the report as one"
+        return "is no PDF; export the report as a PDF"
     end = content[-1024:]
     if b"%%EOF" not in end:
-        return "is a PDF that was cut off (its end, %%EOF, is missing); export the report again"
+        return "is an incomplete PDF (its end, %%EOF, is missing); export the report again"
     offsets = re.findall(rb"startxref\s+([0-9]{1,12})\s+%%EOF", end)
     if not offsets or not re.match(rb"\s*(xref\b|[0-9]+\s+[0-9]+\s+obj\b)", content[int(offsets[-1]) :][:64]):
-        return "is no readable PDF (its table of objects is not where its end says); export the report again"
+        return "is a damaged PDF (its end names a wrong position of the table of objects); export the report again"
     return None
 
 
 def _is_placed(name: str, edition: AnyEdition) -> bool:
-    """Return whether the path of a file in a package is safe, and its folder right for a report or a system's file."""
+    """Return whether the path of a file in a package is safe, and in the folder of a report or of a system."""
     parts = name.split("/")
     sound = all(part not in ("", ".", "..") for part in parts) and "\\" not in name
     report = len(parts) == 3 and parts[-1].endswith(".pdf")
@@ -261,7 +265,7 @@ def _is_placed(name: str, edition: AnyEdition) -> bool:
 
 
 def _is_named(name: str, edition: AnyEdition) -> bool:
-    """Return whether a file in a package is named like a report, or like a system's output or meta.yaml."""
+    """Return whether the path of a file in a package is that of a report, a submitted file, or a meta.yaml."""
     if not _is_placed(name, edition):
         return False
     *_, label, file = name.split("/")
@@ -281,7 +285,7 @@ def _check_system(
     truth: AnyTruth | None,
     shown: int | None,
 ) -> Iterator[str]:
-    """Yield the problems of one system's folder: its label, its files, and their contents."""
+    """Yield a message for each problem of a system's folder in a package: its label, its files, and their contents."""
     if not re.fullmatch(edition.label, label):
         expected = f"<last name>_<institute>_task{edition.task}_<1 to {edition.systems}>"
         yield f"{label}: is not a label of this task: expected {expected}, without blanks, dots or other underscores"
@@ -290,7 +294,7 @@ def _check_system(
     present = {path.name for path in paths}
     style = next((names for names in styles if names.output in present or names.meta in present), styles[0])
     for name in sorted({style.output, style.meta} - present):
-        yield f"{label}: {name} is missing"
+        yield f"{label}: the file {name} is missing; add it"
     for path in paths:
         if path.name == style.output:
             problems = _output_problems(archive.read(str(path)), edition, truth)
@@ -302,13 +306,13 @@ def _check_system(
                 faults = [str(error)]
             yield from (f"{path}: {line}" for line in faults)
         else:
-            yield f"{path}: does not belong here; {label} has {style.output} and {style.meta}"
+            yield f"{path}: does not belong here; remove it ({label} must have only {style.output} and {style.meta})"
 
 
 def _output_problems(data: bytes, edition: AnyEdition, truth: AnyTruth | None) -> list[Problem]:
-    """Return the problems that the edition's check finds in the bytes of an output.
+    """Check the content of a submitted file by the rules of the edition, and return its problems.
 
-    For moments, these include scores and other things that a package must not have.
+    For moments, scores and a missing query or vid are problems too, because a package must not have them.
     """
     if isinstance(edition, MomentsEdition):
         assert not isinstance(truth, Truth)

@@ -1,6 +1,6 @@
 """Write meta.yaml.
 
-meta.yaml of a system, filled from its run and from about.yaml.
+Make meta.yaml, the description of a submitted system, from its runs and from the participant's about.yaml.
 """
 
 import re
@@ -20,9 +20,9 @@ from submission.runs.record import SetFacts
 
 
 def system_label(about: About, edition: AnyEdition, index: int) -> str:
-    """Return a system's label: last name and institute of the corresponding author, task, and index.
+    """Return a system's label: last name and institute of the corresponding author, task, and number of the system.
 
-    Blanks, dots and underscores, which separate the parts of file names, become hyphens.
+    Blanks, dots and underscores in the names become hyphens, because these characters separate the parts of file names.
     """
     author = about.corresponding
     lastname, institute = (_label_part(text) for text in (author.lastname, author.affiliation.abbreviation))
@@ -30,14 +30,14 @@ def system_label(about: About, edition: AnyEdition, index: int) -> str:
 
 
 def _label_part(text: str) -> str:
-    """Return a name in the form for labels: blanks, dots and underscores become hyphens."""
+    """Return a name as part of a system's label: blanks, dots and underscores become hyphens."""
     return re.sub(r"[\s._]+", "-", text).strip("-")
 
 
 def label_problems(about: About) -> Iterator[str]:
-    """Yield problems of the corresponding author's names that cannot be part of a label.
+    """Yield a message if the corresponding author's last name or institute cannot be part of a system's label.
 
-    Labels name folders and files.
+    Labels are names of folders and files.
     """
     author = about.corresponding
     for key, text in (("lastname", author.lastname), ("affiliation.abbreviation", author.affiliation.abbreviation)):
@@ -47,19 +47,19 @@ def label_problems(about: About) -> Iterator[str]:
 
 
 def missing_addresses(runs: Sequence[Finished], described: Collection[str] = ()) -> list[str]:
-    """Return the data sets and pre-trained models for which neither the runs nor `described` give an address."""
+    """Return the data sets and pre-trained models whose address is neither in the runs nor in `described`."""
     return [name for name, known in external_addresses(runs).items() if known is None and name not in described]
 
 
 def make_meta(
     runs: Sequence[FinishedRun], about: About, system: System, scored: ScoreMatrix, edition: Edition, label: str
 ) -> dict[str, Any]:
-    """Return the content of meta.yaml for a system of clips; keys that do not apply are null.
+    """Return the content of meta.yaml for a system that ranks clips; keys that do not apply are null.
 
+    runs: The run of the system, or all runs of a blend. system: The participant's facts about the system. scored: Score
+    matrix from which the results are computed. label: Label of the system. Parameters are those of all models of the
+    system; frozen experts are counted once. Lengths are in minutes, as in DCASE's templates.
     Source: see Edition.sources.
-
-    runs: One run, or those that were blended. scored: Matrix for the results. Parameters are those of all members of an
-    ensemble, frozen experts counted once. Lengths are minutes, as in DCASE's templates.
     """
     members = count_members(runs)
     summary = summarise_matrix(scored, edition)
@@ -88,32 +88,32 @@ def submission_block(about: About, system: System, label: str) -> dict[str, Any]
 
 
 def count_members(runs: Sequence[Finished]) -> int:
-    """Return the number of models of a system."""
+    """Return the number of models of a system, which has one or more runs."""
     return sum(len(run.members) for run in runs)
 
 
 def trained_stages(runs: Sequence[Finished]) -> list[StageSettings]:
-    """Return the settings of the training stage of each model (member) in the runs."""
+    """Return the settings of the training stage that each model of the runs comes from."""
     members = [(run, member.stage) for run in runs for member in run.members]
     return [run.recipe.stages[stage] for run, stage in members if stage is not None]
 
 
 def augmentation_of(runs: Sequence[Finished]) -> str | None:
-    """Return `SpecAugment` if any run uses it in training, else None."""
+    """Return the text `SpecAugment` if any run uses this augmentation in training, else None."""
     return "SpecAugment" if any(run.recipe.model.audio.spec_augment for run in runs) else None
 
 
 def missing_descriptions(runs: Sequence[Finished]) -> list[str]:
-    """Return the keys of the block `description` that an edition needs and that the runs do not state.
+    """Return the required keys of the block `description` of meta.yaml whose values are not in the runs.
 
-    A system without training has no loss, for example. Runs of moments need none of these keys.
+    For example, a system without training has no loss. Systems that find moments need no such keys.
     """
     known = describe(runs)
     return [key for key in Description.model_fields if key in known and known[key] in (None, [])]
 
 
 def describe(systems: Sequence[Finished]) -> dict[str, Any]:
-    """Return the block `description` of meta.yaml, collected from all runs of a system; {} for runs of moments."""
+    """Return the block `description` of meta.yaml from all runs of a system; {} for a system that finds moments."""
     runs = [run for run in systems if isinstance(run, FinishedRun)]
     if len(runs) < len(systems):
         return {}
@@ -151,20 +151,21 @@ def describe(systems: Sequence[Finished]) -> dict[str, Any]:
 
 
 def _join_unique(values: Iterable[str]) -> str | None:
-    """Join the values with ", ", each once and in their order; None without values."""
+    """Join the different values with ", " in their order; None if there are no values."""
     return ", ".join(dict.fromkeys(values)) or None
 
 
 def _value_or_list(values: list[Any]) -> Any:
-    """Return one value if all of `values` are equal, None without any, otherwise the list of the different values."""
+    """Return the list of different values; only the value itself if all are equal, and None for an empty list."""
     unique = list(dict.fromkeys(values))
     return unique if len(unique) > 1 else next(iter(unique), None)
 
 
 def count_parameters(runs: Sequence[Finished]) -> tuple[int, int]:
-    """Return the numbers of trained parameters of all members, and of frozen ones, each counted once.
+    """Return the number of trained parameters of all models, and the number of frozen parameters.
 
-    Adapters are not counted, since they are added to the weights of a frozen network.
+    A frozen network that several models use is counted once. Adapters are not counted, because they are added to the
+    weights of a frozen network.
     """
     members: set[tuple[object, ...]] = set()
     trained = 0
@@ -182,39 +183,39 @@ def count_parameters(runs: Sequence[Finished]) -> tuple[int, int]:
 
 
 def are_counted(runs: Sequence[Finished]) -> bool:
-    """Whether the parameters of all models are counted: not those of given embeddings without a number."""
+    """Return whether the runs know the number of parameters of all models; not for embeddings given without it."""
     given = [(run, name) for run in runs for name, expert in run.result.experts.items() if not expert.rate]
     counted = all(name in run.result.parameters.frozen for run, name in given)
     return counted and sum(count_parameters(runs)) > 0
 
 
 def frozen_experts(run: Finished) -> list[str]:
-    """Return the names of the experts that are pre-trained models."""
+    """Return the names of the run's experts that are pre-trained models."""
     frozen = run.result.parameters.frozen
     return [name for name, expert in run.result.experts.items() if name in frozen or expert.pretrained]
 
 
 def text_name(run: Finished) -> str:
-    """Return the name of the pre-trained text model or of the word vectors, or `trained from scratch`."""
+    """Return the name of a run's pre-trained text model or word vectors, or `trained from scratch`."""
     return _pretrained_text(run) or "trained from scratch"
 
 
 def _pretrained_text(run: Finished) -> str | None:
-    """Return the name of a run's pre-trained text model or word vectors; None without one."""
+    """Return the name of a run's pre-trained text model or word vectors; None if the run has neither."""
     text = run.recipe.model.text
     return Path(text.model or text.vectors or "").name or None
 
 
 def audio_name(run: Finished) -> str | None:
-    """Return the file of published weights that an audio encoder of waveforms starts from, or None."""
+    """Return the name of the file of published weights from which a run's audio encoder starts; None without it."""
     weights = run.recipe.model.audio.weights
     return None if weights is None else Path(weights).name
 
 
 def _external_sources(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, Any]]:
-    """Yield the entries of `external_datasets` in meta.yaml: the training sets, then the pre-trained models.
+    """Yield the items of `external_datasets` in meta.yaml: training sets, pre-trained models, and other sources.
 
-    Sources that only the participant names, such as those of a judge, follow.
+    The other sources are those that only the participant names in about.yaml, such as the model of a judge.
     """
     addresses = external_addresses(runs) | {name: address.url for name, address in about.sources.items()}
     for name, parts in training_sets(runs).items():
@@ -243,7 +244,7 @@ def _external_sources(runs: Sequence[FinishedRun], about: About) -> Iterator[dic
 
 
 def weight_licences(runs: Sequence[Finished]) -> dict[str, str]:
-    """Return a dict from each pre-trained audio model to the licence of its weights, where the run records it."""
+    """Return a dict from pre-trained audio model to the licence of its weights, if a run records the licence."""
     licences: dict[str, str] = {}
     for run in runs:
         names = {name: run.result.experts[name].model for name in frozen_experts(run)} | {"audio": audio_name(run)}
@@ -253,7 +254,7 @@ def weight_licences(runs: Sequence[Finished]) -> dict[str, str]:
 
 
 def external_addresses(runs: Sequence[Finished]) -> dict[str, str | None]:
-    """Return a dict from each external data set and pre-trained model, by name, to its address (None if unknown)."""
+    """Return a dict from the name of each external data set and pre-trained model to its address; None if unknown."""
     addresses: dict[str, str | None] = {}
     for run in runs:
         for source in run.result.data.values():
@@ -267,13 +268,13 @@ def external_addresses(runs: Sequence[Finished]) -> dict[str, str | None]:
 
 
 def extract_address(published: str | None) -> str | None:
-    """Return the address at the beginning of a recipe's `published` text; None if it does not begin with one."""
+    """Return the web address at the beginning of a recipe's `published` text; None if there is no address."""
     first = re.match(r"(?:https?://)?[\w-]+(?:\.[\w-]+)+(?:/[^\s(),;]*)?", published or "")
     return None if first is None else first[0] if "://" in first[0] else f"https://{first[0]}"
 
 
 def training_sets(runs: Sequence[Finished]) -> dict[str, list[SetFacts]]:
-    """Return the splits of data sets that any run trains on. A split of several runs or sources counts once."""
+    """Return a dict from each data set in the training data to its splits; a split of several runs occurs once."""
     parts: dict[str, list[SetFacts]] = {}
     for run in runs:
         for source in run.result.data.values():
@@ -284,6 +285,6 @@ def training_sets(runs: Sequence[Finished]) -> dict[str, list[SetFacts]]:
 
 
 def loss_in_words(term: LossSettings) -> str:
-    """Describe a loss, e.g. `ranking (weight 1, margin 0.2, relax none)`."""
+    """Return a loss and its settings as text, e.g. `ranking (weight 1, margin 0.2, relax none)`."""
     settings = {key: value for key, value in term.document().items() if key != "kind" and value is not None}
     return f"{term.kind} ({', '.join(f'{key} {value}' for key, value in settings.items())})"

@@ -1,8 +1,8 @@
 """Keys of meta.yaml.
 
-Models of meta.yaml, one for each edition and system: the keys that it must have, and their types.
+Pydantic models that check meta.yaml: the keys that it must have in an edition, and the types of their values.
 
-Sources: see the editions' `sources`, `result` and `external`. Other keys are allowed and not checked.
+Sources: see the keys `result` and `external` in the editions' `sources`. Other keys are allowed and not checked.
 """
 
 from collections.abc import Mapping
@@ -22,24 +22,24 @@ MESSAGES = {  # by pydantic's type of the error
     "int_type": "{key} is {value}, not a whole number",
     "float_type": "{key} is {value}, not a number from 0 to {highest}",
     "less_than_equal": "{key} is {value}, not a number from 0 to {highest}",
-    "greater_than_equal": "{key} is {value}, not a number from 0",
-    "literal_error": "{key} is {value}, but the folder's name is {expected}",
-    "string_too_long": "{key} {value} has more than {max_length} characters",
-    "too_short": "{key} is no list of authors",
+    "greater_than_equal": "{key} is {value}, not a number of 0 or more",
+    "literal_error": "{key} is {value}, but the name of the system's folder is {expected}; both must be equal",
+    "string_too_long": "{key} is {value}, which has more than {max_length} characters; shorten it",
+    "too_short": "{key} is an empty list; add the authors",
     "value_error": "{key}: {error}",
 }
 
 
 class Part(BaseModel):
-    """A mapping in meta.yaml. Nothing is converted."""
+    """A mapping in meta.yaml. Values are checked without conversion, and further keys are allowed."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
 
 def _require_value(value: Any) -> Any:
-    """Return the value of a key in meta.yaml unchanged; raises an error if it is empty."""
+    """Return the value of a key in meta.yaml unchanged; raises ValueError if it is empty."""
     if value in (None, ""):
-        raise ValueError("this value is missing")
+        raise ValueError("the value is missing; fill it in")
     return value
 
 
@@ -62,9 +62,9 @@ class Author(Part):
 
 
 def _with_one_corresponding(authors: list[Author]) -> list[Author]:
-    """Return the list of authors unchanged; raises an error unless exactly one is the corresponding author."""
+    """Return the list of authors unchanged; raises ValueError unless exactly one is the corresponding author."""
     if (count := sum(author.corresponding is True for author in authors)) != 1:
-        raise ValueError(f"{count} are corresponding authors, exactly one must be")
+        raise ValueError(f"{count} authors have corresponding: true; exactly one author must have it")
     return authors
 
 
@@ -99,7 +99,7 @@ class MomentsData(Part):
 
 
 def figure_keys(edition: AnyEdition) -> dict[str, str]:
-    """Return a dict from metric to its key in meta.yaml: R@1 to R1, or for moments R1@0.7 to Recall1@0.7."""
+    """Return a dict from each metric to its key in meta.yaml, e.g. from R@1 to R1, or from R1@0.7 to Recall1@0.7."""
     if isinstance(edition, Edition):
         metrics = [*(f"R@{k}" for k in edition.recall_ks), *(f"mAP@{k}" for k in edition.map_ks)]
         return {metric: metric.replace("@", "") for metric in metrics}
@@ -109,9 +109,9 @@ def figure_keys(edition: AnyEdition) -> dict[str, str]:
 
 
 def meta_faults(meta: Any, label: str, edition: AnyEdition) -> list[str]:
-    """Return everything that the official validator would refuse, one line each.
+    """Return a message for each fault of meta.yaml that the official validator would refuse.
 
-    label: Name of the file's folder.
+    meta: Content of the file. label: Name of the system's folder, which the file must repeat as its label.
     """
     highest = 1 if isinstance(edition, Edition) else 100  # figures of clips are shares, those of moments are per cent
     try:
@@ -123,12 +123,12 @@ def meta_faults(meta: Any, label: str, edition: AnyEdition) -> list[str]:
 
 
 def _fault(item: Mapping[str, Any], highest: int) -> str:
-    """Describe one validation error of meta.yaml in a line. highest: Largest allowed value of a metric."""
+    """Return a message for one validation error of meta.yaml. highest: Largest allowed value of a metric."""
     key, value = ".".join(map(str, item["loc"])) or "meta.yaml", item["input"]
     kind = "missing" if value in (None, "") else item["type"]
     number_or_type = repr(value) if isinstance(value, int | float) else f"a {type(value).__name__}"
     described = shown(value) if isinstance(value, str) else number_or_type
-    message = MESSAGES.get(kind, "{key} is {value}, which does not belong here")
+    message = MESSAGES.get(kind, "{key} is {value}, which is not allowed here; correct it")
     return message.format(**item.get("ctx", {}), key=key, value=described, highest=highest)
 
 

@@ -1,6 +1,6 @@
 """meta.yaml of a system of moments, filled from its runs.
 
-Source: see MomentsEdition.sources, `result`; `freezed_parameters` is the template's spelling.
+Source: see the key `result` in MomentsEdition.sources. The template spells the key `freezed_parameters` like this.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,11 +36,11 @@ def make_moments_meta(
     edition: MomentsEdition,
     label: str,
 ) -> dict[str, Any]:
-    """Return the content of meta.yaml for a system of moments, with results in per cent.
+    """Return the content of meta.yaml for a system that finds moments, with results in per cent.
 
-    runs: One run, or those of an ensemble. figures: Dict from metric to value, in [0, 1]. The key audio_captions counts
-    the moments of all training sources; for sources without moments, their captions. External data sets and pre-trained
-    models have their addresses.
+    runs: The run of the system, or all runs of a blend. system: The participant's facts about the system. figures: Dict
+    from metric to value, in [0, 1]. label: Label of the system. The key audio_captions is the number of moments in all
+    training data; for training data without moments, captions are counted.
     """
     trained, frozen = count_parameters(runs)
     names = [_audio_models(run) for run in runs]
@@ -68,12 +68,12 @@ def make_moments_meta(
 
 
 def results_block(figures: Mapping[str, float], edition: MomentsEdition) -> dict[str, dict[str, float]]:
-    """Return the block `results`: a dict from the template's keys to figures in per cent with two decimals."""
+    """Return the block `results` of meta.yaml: a dict from key to metric, in per cent with two decimals."""
     return {edition.result: {key: round(100 * figures[metric], 2) for metric, key in figure_keys(edition).items()}}
 
 
 def _audio_models(run: FinishedMoments) -> list[str]:
-    """Return the names of a run's pre-trained audio models; the kind of its encoder for a run without any."""
+    """Return the names of a run's pre-trained audio models or, if it has none, the kind of its audio encoder."""
     pretrained = [run.result.experts[name].model for name in frozen_experts(run)]
     pretrained += [weights] if (weights := audio_name(run)) else []
     return pretrained or [run.recipe.model.audio.kind]
@@ -86,7 +86,7 @@ def _format_millions(parameters: int) -> str:
 
 
 def _count_pairs(runs: Sequence[FinishedMoments]) -> int:
-    """Return the number of pairs of text and recording that the runs train on; each set counts once."""
+    """Return the number of (text, recording) pairs in the training data of all runs; each data set counts once."""
     counts: dict[str, int] = {}
     for run in runs:
         for source in run.result.data.values():
@@ -98,7 +98,7 @@ def _count_pairs(runs: Sequence[FinishedMoments]) -> int:
 
 
 def _external_sources(runs: Sequence[FinishedMoments], about: About) -> Iterator[dict[str, Any]]:
-    """Yield name and address of each external data set and pre-trained model, without the official data."""
+    """Yield the name and address of each external data set and pre-trained model; official data are left out."""
     addresses = external_addresses(runs) | {name: address.url for name, address in about.sources.items()}
     names = [name for name in training_sets(runs) if name not in OFFICIAL]
     names += [name for name in external_addresses(runs) if name not in training_sets(runs)]

@@ -1,6 +1,6 @@
 """Package of a system of moments.
 
-A system of moments in a package: its windows, and the figures of its runs.
+Pack a system that finds moments: the windows to submit, and meta.yaml with the metrics of its runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,12 @@ from submission.runs.finished import FinishedMoments
 def pack_moments(
     runs: Sequence[FinishedMoments], about: About, system: System, edition: MomentsEdition, label: str, folder: Path
 ) -> PackedSystem:
-    """Pack one system that finds moments: return its output, in order of queries and without scores, and its meta.yaml.
+    """Pack one system that finds moments: return its file to submit and the content of its meta.yaml.
 
-    runs: One run, or those of an ensemble, whose windows are `output` and `scored`. folder: Folder of these files.
-    Raises SubmissionError for files that do not fit the queries, and for figures of a blind list.
+    The file has no scores, and its queries are in the order of the truth.
+    runs: The run of the system, or all runs of a blend. system: The participant's facts; its files `output` and
+    `scored`, if any, are relative to `folder`. label: Label of the system.
+    Raises SubmissionError for files with other queries than the truth, and for a blind list, which has no metrics.
     """
     first = runs[0]
     source, figures = first.blind or first, require_figures(first)
@@ -39,7 +41,7 @@ def pack_moments(
     else:
         path, truth = source.file(f"submission/{source.entry}.jsonl"), source.truth
         ranked = f"{first.entry!r} ({format_size(truth)})"
-        hint = "to submit the blind list, give this system an `output`"
+        hint = "to submit the blind list, add its file to this system as `output` in about.yaml"
         description = f"submits {path}" if first.blind else f"submits the windows of the entry {ranked}; {hint}"
     answers = read_moments(path, edition, truth)
     if truth:
@@ -52,7 +54,7 @@ def pack_moments(
 
 
 def _entry_with_answers(answers: Sequence[Moments], runs: Sequence[FinishedMoments]) -> str:
-    """Return the name of an entry in `runs` that has true windows for all answered queries; "" if none has."""
+    """Return the name of a ranked entry that has true windows for all submitted queries; "" if no entry has."""
     answered = {(answer.qid, answer.query) for answer in answers}
     for run in runs:
         for name in (name for name, entry in run.result.moments.items() if entry.figures is not None):
@@ -64,16 +66,16 @@ def _entry_with_answers(answers: Sequence[Moments], runs: Sequence[FinishedMomen
 
 
 def require_figures(run: FinishedMoments) -> Mapping[str, float]:
-    """Return a dict from metric to value in [0, 1].
+    """Return the metrics of an entry that finds moments: a dict from metric to value in [0, 1].
 
-    Raises SubmissionError for an entry of a blind list, which has none.
+    Raises SubmissionError for an entry of a blind list, which has no metrics.
     """
     if run.ranked.figures is None:
         scored_entries = [name for name, entry in run.result.moments.items() if entry.figures is not None]
         hint = (
             f"use {run.folder}:{scored_entries[0]}"
             if scored_entries
-            else "add a rank entry with true windows to its recipe"
+            else "add an entry under `rank` in its recipe whose data have true windows"
         )
-        raise SubmissionError(f"{run.folder}: {run.entry!r} ranks a blind list, which has no figures; {hint}")
+        raise SubmissionError(f"{run.folder}: {run.entry!r} ranks a blind list, which has no metrics; {hint}")
     return run.ranked.figures

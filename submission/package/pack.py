@@ -30,7 +30,7 @@ from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 
 class Package(NamedTuple):
-    """A written archive. unready: Reasons why it must not be submitted yet, one message each."""
+    """A written archive (package). unready: Messages with the reasons why it must not be submitted yet."""
 
     path: Path
     systems: list[PackedSystem]
@@ -40,8 +40,9 @@ class Package(NamedTuple):
 class Submitted(NamedTuple):
     """A system to submit: one run, the runs of a blend, or the scores of another program.
 
-    blend: The blend's own run folder, if it has one. matrix: Score matrix for the figures of a system without runs.
-    Their files are submitted unless about.yaml names others.
+    runs: Its runs; empty for another program. blend: The run that was written as the blend of `runs`, if any. matrix:
+    Score matrix of another program, from which metrics are computed. The files of `blend` or `matrix` are submitted,
+    unless about.yaml names other files.
     """
 
     runs: Sequence[Finished]
@@ -50,11 +51,11 @@ class Submitted(NamedTuple):
 
     @property
     def ranks_blind(self) -> bool:
-        """Whether the blind set was ranked with the models of this system."""
+        """Whether the runs of this system have also ranked the blind set with the same models."""
         return self.matrix is None and (self.blend or self.runs[0]).ranks_blind
 
     def missing_facts(self) -> list[str]:
-        """Return the keys of about.yaml's systems that this one needs: output, scored, parameters."""
+        """Return the keys that about.yaml must have for this system: some of output, scored and parameters."""
         of_clips = not any(isinstance(run, FinishedMoments) for run in self.runs)
         files = [] if self.ranks_blind else ["output"]
         if len(self.runs) > 1 and not self.blend:
@@ -62,7 +63,7 @@ class Submitted(NamedTuple):
         return [*files, *(["parameters"] if of_clips and not are_counted(self.runs) else [])]
 
     def with_files(self, system: System) -> System:
-        """Return the participant's facts about the system, with files of the blend or matrix where they name none."""
+        """Return the participant's facts, completed by the files of the blend or the score matrix of this system."""
         files: dict[str, Path] = {}
         if self.matrix:
             files = {"scored": self.matrix, "output": self.matrix}
@@ -86,11 +87,12 @@ def pack(
     report: Path | None = None,
     style: str = "label",
 ) -> Package:
-    """Write the package (.zip) of the systems.
+    """Write the package (.zip) of the submitted systems.
 
-    about_path: The participant's file; the files it names are in its folder. The archive is called NAME.NOT_READY.zip
-    without a report, and if a system of moments answers queries whose answers are known.
-    Raises SubmissionError, one line per fact, for everything that is missing or wrong.
+    about_path: The participant's about.yaml; paths in it are relative to its folder. out: Path NAME.zip. style: Naming
+    style of the files. The archive is called NAME.NOT_READY.zip if there is no report, or if a system that finds
+    moments submits queries whose true windows are known.
+    Raises SubmissionError with all missing or wrong facts, one per line.
     """
     about = read_about(about_path, len(submitted))
     about = about.model_copy(
@@ -104,7 +106,7 @@ def pack(
         pack_one(runs, about, system, edition, system_label(about, edition, index), about_path.parent)
         for index, (runs, system) in enumerate(zip(systems, about.systems, strict=True), start=1)
     ]
-    reasons = [] if report else ["it has no technical report; add --report REPORT.pdf"]
+    reasons = [] if report else ["the package has no technical report; add --report REPORT.pdf"]
     if isinstance(edition, MomentsEdition):
         reasons += [known_answers_message(system) for system in packed if system.answered_by]
     unready = out.with_suffix(".NOT_READY.zip")
@@ -116,15 +118,15 @@ def pack(
 
 
 def known_answers_message(system: PackedSystem) -> str:
-    """Return the message on a system that answers queries whose answers are known."""
+    """Return the message for a system that does not submit the blind set, but queries whose answers are known."""
     fault = f"{system.label} submits queries whose answers are known ({system.answered_by}), not the blind set"
-    return f"{fault}; rank the blind set in the run, or give this system its file as `output`"
+    return f"{fault}; rank the blind set in the run, or add the file of the blind set as `output` in about.yaml"
 
 
 def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyEdition, style: str) -> Iterator[str]:
-    """Yield the reasons why the systems cannot form one package, such as too many of them."""
+    """Yield a message for each reason why the systems cannot form one package, such as too many systems."""
     if len(systems) > edition.systems:
-        yield f"{len(systems)} systems are submitted; edition {edition.name} accepts {edition.systems}"
+        yield f"{len(systems)} systems are submitted; edition {edition.name} accepts at most {edition.systems}"
     if style not in edition.names:
         yield f"edition {edition.name} has no naming style {style!r}; use {', '.join(edition.names)}"
     of_moments = isinstance(edition, MomentsEdition)
@@ -139,33 +141,37 @@ def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyE
         if of_moments and not runs:
             yield f"edition {edition.name} finds moments, but a score matrix (.npy) ranks clips"
         if not of_moments and not system.parameters and not are_counted(runs):
-            yield f"systems.{number}.parameters: is missing, and the runs do not count all; write that of all models"
+            count = "the runs do not have the numbers of parameters of all models"
+            yield f"systems.{number}.parameters: is missing, and {count}; write the total number"
         if len(system.abbreviation) > edition.abbreviation:
-            yield f"systems.{number}.abbreviation: has more than {edition.abbreviation} characters"
-        for key, what in (("output", "to submit"), ("scored", "of the split of its figures")):
+            yield f"systems.{number}.abbreviation: has more than {edition.abbreviation} characters; shorten it"
+        for key, what in (("output", "to submit"), ("scored", "of the split from which its results are computed")):
             if len(runs) > 1 and getattr(system, key) is None:
                 file = "file of windows" if of_moments else "score matrix"
                 blended = f"a blend of {len(runs)} runs needs the {file} {what}"
-                yield f"systems.{number}.{key}: is missing; {blended}"
+                yield f"systems.{number}.{key}: is missing; add it ({blended})"
         yield from _description_problems(f"systems.{number}.description", runs, system)
     for name in sorted({name for runs in systems for name in missing_addresses(runs, about.sources)}):
         yield f"sources.{name}.url: is missing; give the address of {name}, or null if it is not published"
 
 
 def _description_problems(at: str, runs: Sequence[Finished], system: System) -> Iterator[str]:
-    """Yield problems of a system's description: facts that neither the runs nor it state, and unknown keys."""
+    """Yield a message for each unknown key of a system's description, and for each value that is missing everywhere.
+
+    at: Key of the description in about.yaml. A value may be in the description or in the runs.
+    """
     known = describe(runs)
     for key in [key for key in system.description if key not in known]:
-        yield f"{at}.{key}: no such key; keys: {', '.join(known) or 'none for moments'}"
+        yield f"{at}.{key}: is an unknown key; known keys: {', '.join(known) or 'none for moments'}"
     for key in missing_descriptions(runs):
         if key not in system.description:
-            yield f"{at}.{key}: is missing, and no run states it; write it, for example none"
+            yield f"{at}.{key}: is missing, and is not in the runs; write a value, for example none"
 
 
 def _pack_clips(
     runs: Sequence[FinishedRun], about: About, system: System, edition: Edition, label: str, folder: Path
 ) -> PackedSystem:
-    """Pack one system that ranks clips: return its output and its meta.yaml."""
+    """Pack one system that ranks clips: return its file to submit and the content of its meta.yaml."""
     scored = _read_scores_of(runs, folder / system.scored) if system.scored else runs[0].matrix
     entry, known = (repr(runs[0].entry), runs[0].matrix) if runs else (str(system.scored), scored)
     if about.annotations:
@@ -187,21 +193,22 @@ def _pack_clips(
 
 
 def _answers_known(data: bytes, matrix: ScoreMatrix) -> bool:
-    """Return whether a score matrix knows the relevant clips of all queries in a CSV, given as bytes."""
+    """Return whether the relevant clips of all queries in a CSV (`data`) are known in a score matrix."""
     known = {text for text, clips in zip(matrix.query_texts, matrix.relevant, strict=True) if clips is not None}
     return all(known.issuperset(row.cells[:1]) for row in parse_rows(data) if isinstance(row, Row) and row.line > 1)
 
 
 def _describe_entry(run: FinishedRun) -> str:
-    """Return the note that a system submits an entry of queries with known answers, not of the blind set."""
+    """Return a message that a system submits a ranked entry whose answers are known, not the blind set."""
     ranked = f"{run.entry!r} ({counted(len(run.matrix.clip_ids), 'clip')})"
-    return f"submits the ranked entry {ranked}; to submit the blind set, give this system an `output`"
+    hint = "to submit the blind set, add its file to this system as `output` in about.yaml"
+    return f"submits the ranked entry {ranked}; {hint}"
 
 
 def _read_scores_of(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
-    """Read a score matrix that the runs made. Raises SubmissionError if its facts name other runs.
+    """Read a score matrix of the given runs. Raises SubmissionError if its facts name other runs or hub corrections.
 
-    Without runs, the scores may be those of any program.
+    For a system without runs, a score matrix of any program is accepted.
     """
     matrix = read_scores(path)
     if not runs:
@@ -210,9 +217,9 @@ def _read_scores_of(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
     expected = {str(maker or "an unnamed run") for run in runs for maker, _ in contributing_models(run.matrix.facts)}
     corrected, ours = corrections(matrix.facts), ", ".join(corrections(run.matrix.facts) for run in runs)
     if makers != expected:
-        names = f"{', '.join(sorted(makers))}, not by {', '.join(sorted(expected))}"
-        raise SubmissionError(f"{path}: was made by {names}; give scores that these runs made")
+        names = f"{', '.join(sorted(makers))}, not of {', '.join(sorted(expected))}"
+        raise SubmissionError(f"{path}: contains scores of {names}; give scores of the submitted runs")
     if corrected != ours:
-        problem = f"has the hub correction {corrected}, but the ranked entries have {ours}"
-        raise SubmissionError(f"{path}: {problem}; give scores of the same entries")
+        problem = f"has the hub correction {corrected}, but the ranked entries have the hub correction {ours}"
+        raise SubmissionError(f"{path}: {problem}; give scores of these entries")
     return matrix

@@ -1,4 +1,4 @@
 """The page of a finished run.
 
-elements.py has its parts; overview.py, results.py and listening.py fill them; page.py puts the page together.
+elements.py has the parts of the page; overview.py, results.py and listening.py fill them; page.py assembles the page.
 """

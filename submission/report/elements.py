@@ -1,6 +1,6 @@
 """Parts of the page.
 
-Parts of the page, and the format of its numbers; page.html lays out sections of text and numbers.
+Classes for the parts of the report page, and functions that format its numbers. The template page.html draws them.
 """
 
 import math
@@ -24,7 +24,7 @@ class Table(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A figure: its file, its title, its text alternative (alt), and its numbers."""
+    """A figure of the page: its file, its title, its description in words (alt), and its numbers as a table."""
 
     path: Path
     title: str
@@ -33,9 +33,9 @@ class Drawing(NamedTuple):
 
 
 class Player(NamedTuple):
-    """A clip of a query, to listen to in the report.
+    """A clip that a query found, with a player on the report page.
 
-    rank: For that query. audio: Number of its audio on the page, or None with the reason in `why`.
+    rank: Rank of the clip for the query. audio: Number of its audio on the page; if None, `why` has the reason.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Player(NamedTuple):
 
 
 class QueryPlayers(NamedTuple):
-    """A query to listen to.
+    """A query and the players of its clips on the report page.
 
-    margin: Score of its best relevant clip minus that of its hardest negative. further: Number of relevant clips left
-    out.
+    rank: Rank of the first relevant clip. margin: Score of the best relevant clip minus that of the hardest negative.
+    further: Number of relevant clips without a player.
     """
 
     text: str
@@ -62,7 +62,7 @@ class QueryPlayers(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A window. start, end: Seconds. weight: Opacity in the drawing, in [0, 1]."""
+    """A window drawn on a time axis. start, end: In seconds. weight: Opacity of the drawn window, in [0, 1]."""
 
     start: float
     end: float
@@ -75,10 +75,11 @@ class Span(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """A query on the time axis of its recording of `seconds`.
+    """The time axis of a query's recording, with true and found windows.
 
-    iou: Of the first window found. audio: Number of its audio on the page, or None with the reason in `why`. frames:
-    probabilities of its frames.
+    text: Text of the query. name: Id of the recording. seconds: Length of the recording. iou: IoU of the first window
+    found. true, predicted: True windows and found windows. audio: Number of the recording's audio on the page; if None,
+    `why` has the reason. frames: Probability that each frame is in a moment.
     """
 
     text: str
@@ -93,14 +94,14 @@ class Axis(NamedTuple):
 
     @property
     def outline(self) -> str:
-        """Return the curve of the frames' probabilities as an SVG path that spans the time axis, 0 to 100 high."""
+        """Return the curve of frame probabilities as an SVG path over the whole time axis; heights are 0 to 100."""
         starts, ends = self.frames.edges[:-1], self.frames.edges[1:]
         steps = zip(starts, ends, 100 - 100 * self.frames.frames, strict=True)
         return "M0 100 " + " ".join(f"L{a:.2f} {y:.1f} L{b:.2f} {y:.1f}" for a, b, y in steps) + f" L{ends[-1]:.2f} 100"
 
     @property
     def ticks(self) -> list[str]:
-        """The labels of the time axis at its quarters, from 0 to the end."""
+        """Return the five labels of the time axis: 0, each quarter of the recording, and its end."""
         return [_clock(part * self.seconds / 4).partition(".")[0] for part in range(5)]
 
 
@@ -112,14 +113,16 @@ def _clock(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page.
+    """A section of the report page.
 
     Attributes:
-        headline: One large figure and the words below it.
-        facts: Names and values.
-        folded: Titles of expandable texts, and these texts.
-        listening: Groups of queries by name.
-        axes: The same for moments.
+        anchor: Name of the section in links.
+        headline: A number in large type, and the text below it.
+        facts: Pairs of a name and a value.
+        folded: Pairs of a title and a text that readers can expand.
+        points: Items of a bulleted list.
+        listening: Dict from a title to a group of queries with players.
+        axes: Dict from a title to a group of queries on time axes (only for moments).
     """
 
     anchor: str
@@ -146,12 +149,12 @@ def percent(share: float) -> str:
 
 
 def figure(metric: str, value: float) -> str:
-    """Format a metric in the challenge's unit; a dash for NaN."""
+    """Format the value of a metric in the challenge's unit; a dash for NaN."""
     return NONE if math.isnan(value) else format_metric(metric, value).replace(" ", BLANK)
 
 
 def interval_text(interval: tuple[float, float], metric: str = "") -> str:
-    """Format an interval of a metric, or of scores, in its unit; a dash for NaN."""
+    """Format a confidence interval of a metric in the metric's unit; a dash for NaN."""
     low, high = (figure(metric, bound) for bound in interval)
     return NONE if math.isnan(interval[0]) else f"{low.removesuffix(f'{BLANK}%')}{BLANK}to{BLANK}{high}"
 
@@ -168,10 +171,10 @@ _PATHS = re.compile(
 
 
 def without_folders(value: Any) -> Any:
-    """Shorten the paths in a JSON value, so that it shows no folder of this machine.
+    """Return a JSON value in which all absolute paths are shortened, so that no folder of this machine is published.
 
-    An absolute path, as the whole text or within it, is cut to its last part. A path within a text ends at a blank
-    after its last slash. Unless the path is quoted, it also ends in a folder name at one of `,;:(){}[]=` with a blank.
+    An absolute path, as the whole text or within it, is cut to its last part, e.g. `…/evaluation.csv`. Within a text, a
+    path ends at the first blank after its last slash. If the path is not quoted, it also ends at one of `,;:(){}[]=`.
     """
     if isinstance(value, dict):
         return {name: without_folders(part) for name, part in value.items()}
@@ -187,11 +190,11 @@ def without_folders(value: Any) -> Any:
 
 
 def _last_part(match: re.Match[str]) -> str:
-    """Return the text that replaces a matched path: `…/` and the last part of the path, in quotes if the path was."""
+    """Return the text that replaces a path: `…/` and the last part of the path; quotes around the path stay."""
     quote = match["quote"] or ""
     return f"{quote}…/{_name(match['quoted'] or match['url'] or match['windows'] or match['posix'])}{quote}"
 
 
 def _name(path: str) -> str:
-    """Return the last part of a path, which may have the form of Windows or of another system."""
+    """Return the last part (file name) of a path in the form of Windows or of Unix."""
     return PureWindowsPath(path).name if PureWindowsPath(path).is_absolute() else PurePosixPath(path).name

@@ -1,6 +1,6 @@
 """Draw the figures.
 
-Draw the figures of the report into files. Text in them is escaped to characters that every font has.
+Draw the figures of the report into files. Characters of labels that are not ASCII are escaped, for any font.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,9 +28,9 @@ HATCHES = ("", "///", "...", "\\\\\\", "xxx")
 def draw_systems(
     path: Path, systems: Mapping[str, Summary | MomentSummary], levels: Mapping[str, float], metric: str
 ) -> None:
-    """Draw a dot and two intervals for each system, the first one highlighted.
+    """Draw a metric of each system as a dot with two confidence intervals; the first system is highlighted.
 
-    Reference scores without an interval are drawn below the systems.
+    levels: Reference scores by name, such as chance; they are drawn below the systems, without an interval.
     """
     rows = len(systems) + len(levels)
     figure = new_figure(1.1 + 0.45 * rows)
@@ -57,7 +57,7 @@ def draw_systems(
 
 
 def draw_ranks(path: Path, labels: Sequence[str], counts: Sequence[int], random: Sequence[float]) -> None:
-    """Draw the share of queries in each bin of ranks, and the share that a random order would have."""
+    """Draw the share of queries in each bin of ranks, next to the share for clips in random order."""
     total = sum(counts)
     figure = new_figure()
     axes = figure.add_subplot(xlabel="rank of the first relevant clip", ylabel=f"% of {total:,} queries")
@@ -75,7 +75,7 @@ def draw_ranks(path: Path, labels: Sequence[str], counts: Sequence[int], random:
 
 
 def draw_scores(path: Path, edges: Values, counts: Mapping[str, Ints], unit: str) -> None:
-    """Draw histograms of scores over the same edges, each with another colour and hatch."""
+    """Draw histograms of scores with the same bin edges, each in its own colour and hatch pattern."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")
     for number, (name, values) in enumerate(counts.items()):
@@ -86,9 +86,9 @@ def draw_scores(path: Path, edges: Values, counts: Mapping[str, Ints], unit: str
 
 
 def draw_score_differences(path: Path, edges: Values, counts: Ints, unit: str, marks: Sequence[float]) -> None:
-    """Draw a histogram of score differences between relevant clip and hardest negative.
+    """Draw a histogram of the differences between the scores of best relevant clip and hardest negative.
 
-    Lines mark 0 and the margins of the loss.
+    Vertical lines mark 0 and `marks`, the margins of the loss. counts: Number of queries per bin.
     """
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")
@@ -102,7 +102,7 @@ def draw_score_differences(path: Path, edges: Values, counts: Ints, unit: str, m
 
 
 def draw_boxes(path: Path, values: Mapping[str, Values], ylabel: str) -> None:
-    """Draw a box for each name: quartiles, median, and whiskers from the 5th to the 95th percentile."""
+    """Draw a box plot for each name in `values`: quartiles, median, and whiskers at the 5th and 95th percentile."""
     figure = new_figure()
     axes = figure.add_subplot(ylabel=ylabel)
     drawn = axes.boxplot(list(values.values()), whis=(5, 95), showfliers=False, patch_artist=True, widths=0.5)
@@ -116,7 +116,7 @@ def draw_boxes(path: Path, values: Mapping[str, Values], ylabel: str) -> None:
 
 
 def draw_bars(path: Path, bars: Sequence[Bar], xlabel: str, ylabel: str, level: float) -> None:
-    """Draw means with intervals, and the number of queries on every bar. level: The mean over all queries, a line."""
+    """Draw bars of means with intervals and numbers of queries. level: Mean over all queries, drawn as a line."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel, ylim=(0, 1.08))
     positions, means = np.arange(len(bars)), np.array([bar.mean for bar in bars])
@@ -133,7 +133,7 @@ def draw_bars(path: Path, bars: Sequence[Bar], xlabel: str, ylabel: str, level: 
 
 
 def _label(axes: "Axes", text: str, position: int, bold: bool = False) -> None:
-    """Write the name of a row above its dot, on the left, without formula syntax."""
+    """Write the label of a system into `axes`, above its dot and at the left. The label is not parsed as a formula."""
     plain = text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 1]}...{text[-LONGEST // 2 + 2 :]}"
     plain = plain.encode("ascii", "backslashreplace").decode()
     left = axes.get_yaxis_transform()

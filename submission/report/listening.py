@@ -1,6 +1,6 @@
 """Section: queries with audio.
 
-The listening section: queries with the clips that the run found, their relevant clips, and the audio of both.
+Make the section "Listening": queries with players for the best clips that the run found, and for relevant clips.
 """
 
 import base64
@@ -28,25 +28,26 @@ ORDINALS = {"best": "first", "median": "middle", "worst": "last"}
 
 
 class AudioStore:
-    """Audio on the page, each clip once: numbered data URIs of limited length."""
+    """Audio that is embedded in the page, as numbered data URIs; each clip is stored once, and cut if it is long."""
 
     def __init__(self, seconds: float = LONGEST) -> None:
+        """Start without audio. seconds: Maximum length of the embedded audio of a clip."""
         self._seconds = seconds
         self.uris: list[str] = []
         self._known: dict[Path, tuple[int | None, str]] = {}
 
     def add(self, path: Path) -> tuple[int | None, str]:
-        """Store a file's audio for the page; return its number, or None and the reason why it has no audio."""
+        """Store the audio of a file for the page; return (number of the audio, ""), or (None, reason) without audio."""
         if path not in self._known:
             self._known[path] = self._encoded(path)
         return self._known[path]
 
     def _encoded(self, path: Path) -> tuple[int | None, str]:
-        """Encode an audio file and store it for the page; return its number, or None and the reason for the failure."""
+        """Encode an audio file and store it for the page; return (its number, ""), or (None, reason) for a failure."""
         if not path.is_file():
             return None, f"no audio: {path.name} no longer exists"
         if holds_frames(path):
-            return None, f"no audio: {path.name} contains published frames instead"
+            return None, f"no audio: {path.name} contains published features, not audio"
         try:
             self.uris.append(f"data:audio/mpeg;base64,{base64.b64encode(to_mp3(path, self._seconds)).decode()}")
         except (AudioError, OSError) as error:
@@ -56,7 +57,7 @@ class AudioStore:
 
 
 def to_mp3(path: Path, seconds: float = LONGEST) -> bytes:
-    """Return the first seconds of a file as mono MP3 of 24 kHz and 40 kbit/s. Raises AudioError as read_audio does."""
+    """Return the first `seconds` of an audio file as mono MP3 of 24 kHz and 40 kbit/s. Raises AudioError."""
     wave = np.clip(read_audio(path, RATE, seconds=seconds), -1, 1)
     return encoded(wave, RATE, "MP3", "MPEG_LAYER_III", compression_level=COMPRESSION, bitrate_mode="CONSTANT")
 
@@ -64,13 +65,13 @@ def to_mp3(path: Path, seconds: float = LONGEST) -> bytes:
 def listening_section(
     matrix: ScoreMatrix, summary: Summary, gaps: ScoreGaps, clips: Clips, store: AudioStore
 ) -> Section:
-    """Return the section with the best, middle and worst queries and their clips; their audio goes into the store."""
+    """Return the section with the best, middle and worst queries and players of their clips; add audio to `store`."""
     first = summary.queries.ranks.min(axis=1)
     chosen = {name: rows for name, rows in choose_queries(first, gaps.margin).items() if rows}
     columns = matrix.relevant_columns()
 
     def query_players(row: int) -> QueryPlayers:
-        """Return the players of one query: its best clips and its relevant ones."""
+        """Return the players for the best clips and the relevant clips of the query in the given row."""
         order = ranked_columns(matrix.values[row : row + 1], matrix.file_names, len(matrix.clip_ids))[0]
         relevant = set(columns[row])
         ranks = [rank for rank, column in enumerate(order, start=1) if rank <= TOP or int(column) in relevant]
@@ -86,8 +87,8 @@ def listening_section(
         paragraphs=[
             "Queries are sorted by the rank of their first relevant clip, then by margin: the score of their best "
             "relevant clip minus that of their hardest negative. Shown are "
-            f"{' and '.join(sizes)} of that order. Each has its {TOP} best clips and up to {FURTHER} further relevant "
-            "ones.",
+            f"{' and '.join(sizes)} of that order. Each query has players for its {TOP} best clips, and for up to "
+            f"{FURTHER} further relevant clips.",
             f"Players contain at most the first {LONGEST:g} s of a clip, as mono MP3 of {RATE // 1000} kHz.",
         ],
         listening={TITLES[name]: [query_players(row) for row in rows] for name, rows in chosen.items()},
@@ -97,9 +98,9 @@ def listening_section(
 def _player(
     matrix: ScoreMatrix, clips: Clips, store: AudioStore, row: int, column: int, rank: int, relevant: set[int]
 ) -> Player:
-    """Return the player of a clip for a query: audio, rank, score, relevance.
+    """Return a player with a clip's audio, and its rank, score and relevance for a query.
 
-    row, column: Row of the query, and column of the clip, in the score matrix.
+    row, column: Row of the query and column of the clip in the score matrix. relevant: Columns of the relevant clips.
     """
     number, why = store.add(clips.paths[column])
     return Player(

@@ -1,6 +1,6 @@
 """Sections of moments.
 
-Sections of a run of moments: its figures, figures by length of the true windows, and queries on a time axis.
+Make the sections for a run that finds moments: metrics, metrics by length of the true windows, queries on a time axis.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,14 +25,17 @@ FAINT = 0.1  # share of the best window's score; windows below it are not drawn
 
 
 def summarise_entry(run: FinishedMoments) -> MomentSummary:
-    """Return the figures of an entry. Raises SubmissionError for a blind list."""
+    """Return the metrics of an entry that finds moments. Raises SubmissionError for a blind list, which has none."""
     return summarise_moments(windows_by_query(run.answers), run.truth, run.edition)
 
 
 def result_section(
     run: FinishedMoments, this: MomentSummary, others: Mapping[str, MomentSummary], path: Path
 ) -> Section:
-    """Return the section with the primary metric, reference scores such as chance, and all other metrics."""
+    """Return the section with all metrics, reference scores such as chance, and a comparison with other entries.
+
+    this: Metrics of this entry. others: Metrics of the other entries, by name. path: File of the drawn figure.
+    """
     ranked, summaries = run.ranked, {THIS_RUN: this, **others}
     levels = {"random windows": ranked.random or {}, "true frames (ceiling)": ranked.ceiling or {}}
     if this.chance is not None:
@@ -42,12 +45,13 @@ def result_section(
     rows = [[name, *(f"{figure(m, s.values[m])} ({interval_text(s.bootstraps[m], m)})" for m in this.values)]
             for name, s in summaries.items()]  # fmt: skip
     rows += [[name, *(figure(m, values.get(m, np.nan)) for m in this.values)] for name, values in levels.items()]
-    table = Table("All figures, with 95 % by bootstrap over recordings", ("system", *this.values), rows)
+    caption = "All metrics, with 95 % intervals by bootstrap over recordings"
+    table = Table(caption, ("system", *this.values), rows)
     constants = "; ".join(f"{name} {figure(this.primary, value)}" for name, value in primary.items())
     tables = [table]
     if others:
-        caption, header, compared = differences_table(this, others, "This entry")
-        tables.append(Table(caption, header[:4], [row[:4] for row in compared]))
+        title, header, compared = differences_table(this, others, "This entry")
+        tables.append(Table(title, header[:4], [row[:4] for row in compared]))
     drawn = Table(
         this.primary,
         ("system", this.primary, "95 % bootstrap"),
@@ -86,10 +90,10 @@ def lengths_section(run: FinishedMoments, this: MomentSummary) -> Section:
         ]  # fmt: skip
         rows.append([label, str(len(scores.qids)) if scores else "0", *values])
     text = (
-        "In each range, only true windows of that length count. A window that finds another true window is then false, "
-        "so these figures do not average to those of all windows."
+        "For each range, only true windows of such a length are used. A found window that matches another true window "
+        "is wrong there, so these metrics do not average to the metric of all windows."
     )
-    table = Table("Figures by length of the true windows", ("true windows", "queries", *this.values), rows)
+    table = Table("Metrics by length of the true windows", ("true windows", "queries", *this.values), rows)
     return Section("lengths", "Lengths of windows", paragraphs=[text], tables=[table])
 
 
@@ -119,7 +123,10 @@ def timelines_section(run: FinishedMoments, this: MomentSummary, store: AudioSto
 
 
 def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str, Path], store: AudioStore) -> Axis:
-    """Return the time axis of one answered query with its true windows, its found windows, and its audio."""
+    """Return the time axis of one query with its true windows, its found windows (`answer`), and its audio.
+
+    iou: IoU of the first found window. paths: Audio files by recording. store: Where the audio is stored.
+    """
     query = run.truth.queries[answer.qid]
     best = max(answer.windows[0][2], 1e-9)
     shares = [max(0.0, min(1.0, window[2] / best)) for window in answer.windows]
@@ -133,7 +140,7 @@ def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str,
 
 
 def _recordings(run: FinishedMoments) -> Iterator[tuple[str, Path]]:
-    """Yield the file name (without suffix) and path of each recording that a run ranked; none without a manifest."""
+    """Yield (file name without suffix, path) of each ranked recording; nothing if its manifest is missing."""
     source = run.recipe.data.get(run.ranked.data)
     if source is None or source.manifest is None or not Path(source.manifest).is_file():
         return

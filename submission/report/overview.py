@@ -1,6 +1,6 @@
 """Sections on the run itself.
 
-Sections about the run itself: its recipe and data, how it learnt, and caveats for the reader.
+Make the sections about the run itself: its recipe and data, its learning curves, and caveats for the reader.
 """
 
 import json
@@ -20,8 +20,8 @@ from submission.runs.recipe import RelevanceSettings
 from submission.runs.record import EpochLine, Parameters, Provenance, RankedResult
 
 MEANING_OF_M = (
-    "within validation batches, the share of clips whose own captions score highest (m1) and of captions whose own "
-    "clip does (m2)"
+    "within validation batches, the share of clips whose own caption has the highest score (m1), and the share of "
+    "captions whose own clip has the highest score (m2)"
 )
 LICENCES = 4  # maximum number of named licences per data set
 
@@ -62,7 +62,7 @@ def run_section(run: Finished) -> Section:
 
 
 def _duration(seconds: float) -> str:
-    """Format a duration in seconds, minutes or hours."""
+    """Format a duration (given in seconds) in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -72,7 +72,7 @@ def _parameters(parameters: Parameters) -> str:
     """Format the numbers of trained and frozen parameters, e.g. `trained 9,000 (audio 9,000); frozen 0`."""
 
     def format_parts(parts: Mapping[str, int]) -> str:
-        """Format the total of some parts, followed by each part's number."""
+        """Format the total number of parameters, followed by the number of each part, e.g. `9,000 (audio 9,000)`."""
         names = ", ".join(f"{name} {count:,}" for name, count in parts.items())
         return f"{sum(parts.values()):,}{f' ({names})' if names else ''}"
 
@@ -91,7 +91,7 @@ def _data_table(run: Finished) -> Table:
 
 
 def _other_uses(run: Finished, source: str) -> Iterator[str]:
-    """Yield the uses of a data source apart from training: monitored in a stage, or ranked in this entry."""
+    """Yield the uses of a data source except training: monitoring of a training stage, or ranking in this entry."""
     for stage, settings in run.recipe.stages.items():
         if source in settings.monitor.data:
             yield f"monitors {stage}"
@@ -100,7 +100,7 @@ def _other_uses(run: Finished, source: str) -> Iterator[str]:
 
 
 def _licences(counts: Mapping[str, int]) -> str:
-    """Format the most frequent licences with their numbers of clips, and one number for all other licences."""
+    """Format the most frequent licences with their numbers of clips; all other licences have one common number."""
     by_count = sorted(counts.items(), key=lambda item: -item[1])
     named = ", ".join(f"{name} ({count:,})" for name, count in by_count[:LICENCES])
     rest = sum(count for _, count in by_count[LICENCES:])
@@ -120,7 +120,7 @@ def _expert_table(run: Finished) -> Table:
 
 
 def curves_section(run: Finished) -> Section:
-    """Return the section with the existing curves of the training; a curve with a single point becomes text."""
+    """Return the section with the learning curves that the run has drawn; a curve with one point becomes text."""
     lines = run.epochs
     drawings, sentences = [], []
     keys: set[str] = set()
@@ -147,7 +147,7 @@ def curves_section(run: Finished) -> Section:
 
 
 def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[EpochLine]) -> Drawing:
-    """Return a drawing of metrics by epoch, with its table and its text alternative. labels: Label of each metric."""
+    """Return a drawing of metrics by epoch, with a table and a description in words. labels: Label of each metric."""
     known = {label: [line.value(key) for line in lines] for key, label in labels.items()}
     columns = {label: [math.nan if v is None else v for v in values] for label, values in known.items()}
     columns = {label: values for label, values in columns.items() if not all(map(math.isnan, values))}
@@ -160,7 +160,7 @@ def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[EpochL
 
 
 def _describe_curve(label: str, values: list[float]) -> str:
-    """Describe a curve in words: first and last value, lowest and highest with their epochs."""
+    """Describe a curve in words: first and last value, and the lowest and the highest value with their epochs."""
     known = [(epoch, value) for epoch, value in enumerate(values, start=1) if not math.isnan(value)]
     if len(known) == 1:
         return f"{label} {known[0][1]:.3g} (epoch {known[0][0]})"
@@ -172,19 +172,19 @@ def _describe_curve(label: str, values: list[float]) -> str:
 
 
 def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
-    """Return the drawing of how similar captions are (CIDEr-D), and how that changes the margin of the loss."""
+    """Return the drawing of the similarity of captions (CIDEr-D), and of its effect on the margin of the loss."""
     points = [(f"{point.percentile:g}", f"{point.factor:g}") for point in settings.relax]
     text = ", ".join(f"{factor} at percentile {percentile}" for percentile, factor in points)
     return Drawing(
         file,
         "Similarity of captions, and the relaxed margin",
-        f"Histogram of CIDEr-D between captions of {', '.join(settings.corpus)}, and the factor on the margin: {text}.",
+        f"Histogram of CIDEr-D between captions of {', '.join(settings.corpus)}, and the margin's factor: {text}.",
         Table("Relax function", ("percentile of CIDEr-D", "factor on the margin"), points),
     )
 
 
 def caveats_section(run: Finished, gaps: ScoreGaps | None) -> Section:
-    """Return the section with reasons for caution about the results, such as ties and omitted clips."""
+    """Return the section with reasons for caution about the results, such as equal scores and omitted clips."""
     broken = run.result.broken
     folded = [
         ("Clips left out, and why", "\n".join(f"{clip}: {_strip_folders(reason)}" for clip, reason in broken.items()))
@@ -201,25 +201,25 @@ def caveats_section(run: Finished, gaps: ScoreGaps | None) -> Section:
 
 
 def _strip_folders(message: str) -> str:
-    """Remove the folders from a message about a file, which begins with the file's path."""
+    """Return a message that begins with a file's path, with all paths shortened to the last part."""
     path, colon, rest = message.partition(": ")
     return f"{without_folders(path)}{colon}{without_folders(rest)}"
 
 
 def _collapses(lines: list[EpochLine]) -> Iterator[str]:
-    """Yield one sentence for each training stage in which the model collapsed."""
+    """Yield one sentence for each training stage in which the model collapsed (made all embeddings similar)."""
     collapsed = [line for line in lines if line.collapsed]
     for stage in dict.fromkeys(line.stage for line in collapsed):
         epochs = [line for line in collapsed if line.stage == stage]
         text = "; ".join(epochs[-1].collapsed)
         yield (
-            f"The model collapsed: in {counted(len(epochs), 'epoch', ',')} of stage {stage}, from {epochs[0].epoch} to "
-            f"{epochs[-1].epoch}; at the last of them {text}."
+            f"The model collapsed in {counted(len(epochs), 'epoch', ',')} of stage {stage}, between epochs "
+            f"{epochs[0].epoch} and {epochs[-1].epoch}. In the last of these epochs: {text}."
         )
 
 
 def _caveats_of_data(run: Finished) -> Iterator[str]:
-    """Yield sentences on clips both ranked and trained on, omitted clips, and expert files that are not published."""
+    """Yield sentences on ranked clips that are also training data, on hubs, on omitted clips, and on expert files."""
     trained, broken = run.ranked.also_trained_on, len(run.result.broken)
     if trained:
         yield f"Warning: {trained:,} ranked clips are also training data, by content or Freesound id."
@@ -227,7 +227,7 @@ def _caveats_of_data(run: Finished) -> Iterator[str]:
         yield "No ranked clip is also training data, by content or Freesound id."
     if isinstance(run.ranked, RankedResult) and run.ranked.hub_skewness is not None:
         yield (
-            "Hubs: the numbers of queries that have a clip in their top 10 have the skewness "
+            "Hubs: for each clip, count the queries that have it in their top 10. The skewness of these counts is "
             f"{run.ranked.hub_skewness:.2f}; {100 * (run.ranked.never_found or 0):.1f} % of the clips are in no top 10."
         )
     if broken:
@@ -240,12 +240,12 @@ def _caveats_of_data(run: Finished) -> Iterator[str]:
 
 
 def _ties(count: int, n: int) -> str:
-    """Return a sentence on `count` of `n` queries, whose relevant clip has the same score as another clip."""
+    """Return a sentence on equal scores: in `count` of `n` queries, the relevant clip has the score of another clip."""
     if not count:
         return "No relevant clip has the same score as a clip that is not relevant."
     return (
-        f"For {count:,} of {counted(n, 'query', ',')} a clip that is not relevant has exactly the score of the best "
-        "relevant one; clips of equal score are sorted by file name."
+        f"For {count:,} of {counted(n, 'query', ',')}, a clip that is not relevant has exactly the score of the best "
+        "relevant clip. Clips with equal scores are sorted by file name."
     )
 
 
@@ -253,11 +253,11 @@ def _caveats_of_training(run: Finished) -> Iterator[str]:
     """Yield sentences on test splits used for monitoring, uncommitted code, and runs resumed with other code."""
     if stages := [name for name, stage in run.recipe.stages.items() if stage.monitor.test_split]:
         yield (
-            f"A test split was monitored during training ({', '.join(stages)}), as the recipe acknowledges: a "
-            "checkpoint chosen by it has optimistic figures."
+            f"A test split was monitored during training (stages: {', '.join(stages)}), which the recipe permits. A "
+            "checkpoint chosen by this split has metrics that are too optimistic."
         )
     commits = run.result.commits
     if any(commit.endswith("+") for commit in commits):
-        yield "The code had uncommitted changes (+ after the commit)."
+        yield "The code had uncommitted changes, marked by + after the commit."
     if len(commits) > 1:
-        yield f"The run was resumed with other code: {', '.join(commits)}."
+        yield f"The run was resumed with other code; its commits are {', '.join(commits)}."

@@ -1,6 +1,6 @@
 """Render the page.
 
-Put every section of a run together and render them into one file without external parts.
+Assemble the sections of a run and render them into one HTML file, which needs no other files.
 """
 
 import base64
@@ -24,9 +24,10 @@ from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 
 def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edition: Edition) -> list[Drawing]:
-    """Write the page of a run, and its figures as ENTRY.NAME.svg into figures_folder; return all figures on the page.
+    """Write the report page of a run that ranks clips, and its figures; return all figures on the page.
 
-    others: Runs to compare with, in the same edition's metrics.
+    out: Path of the page. others: Runs to compare with. edition: Edition whose metrics are used for all runs. Figures
+    are written as ENTRY.NAME.svg into the folder that figures_folder returns.
     Raises SubmissionError for a run whose files are damaged or whose relevant clips are not known; OSError when writing
     fails.
     """
@@ -52,9 +53,10 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
 
 
 def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[FinishedMoments]) -> list[Drawing]:
-    """Write the page of an entry of moments, like write_report. Raises SubmissionError for a blind list.
+    """Write the report page of an entry that finds moments, and its figures; return all figures on the page.
 
-    others: Other entries to compare with, which have the same queries.
+    out: Path of the page. others: Entries to compare with; they must have the same queries. Raises SubmissionError for
+    a blind list.
     """
     names, store = _names(others), AudioStore(moments_sections.LONGEST)
     this, summaries = (
@@ -75,10 +77,10 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
 
 
 def figures_folder(out: Path, run: Path) -> Path:
-    """Return the folder for the figure files of a page.
+    """Return the folder for the figure files of a report page.
 
-    out: The page. run: Folder of the run. The result is RUN/figures for a page in the run's folder, else PAGE_figures
-    next to the page, so that a read-only run can have its report elsewhere.
+    out: Path of the page. run: Folder of the run. If the page is in the folder of the run, the result is RUN/figures.
+    Otherwise it is PAGE_figures next to the page, because the run may be read-only.
     """
     if out.absolute().parent.resolve() == run.resolve():
         return run / "figures"
@@ -86,7 +88,7 @@ def figures_folder(out: Path, run: Path) -> Path:
 
 
 def _write(out: Path, run: Finished, sections: Sequence[Section | None], store: AudioStore) -> list[Drawing]:
-    """Write the page with the sections that are not None; return the drawings in it."""
+    """Write the page with all sections that are not None; return the drawings in these sections."""
     shown = [section for section in sections if section is not None]
     html = render(f"{run.recipe.name} · {run.entry}", shown, store.uris)
     with writing(out) as file:
@@ -95,10 +97,7 @@ def _write(out: Path, run: Finished, sections: Sequence[Section | None], store: 
 
 
 def _names(runs: Sequence[Finished]) -> list[str]:
-    """Return a name FOLDER:ENTRY for each run, so that all names are different.
-
-    Runs with the same name get as many parent folders as are needed to distinguish them.
-    """
+    """Return a name FOLDER:ENTRY for each run; parent folders are added to equal names to distinguish them."""
     folders = [run.folder.resolve() for run in runs]
     names = [f"{folder.name}:{run.entry}" for folder, run in zip(folders, runs, strict=True)]
     common = os.path.commonpath(folders) if runs else ""
@@ -109,9 +108,9 @@ def _names(runs: Sequence[Finished]) -> list[str]:
 
 
 def render(title: str, sections: Sequence[Section], audio: Sequence[str]) -> str:
-    """Return the report as one self-contained HTML file. All text is escaped.
+    """Return the report page as the text of one HTML file, which needs no other files. All text is escaped.
 
-    The page's policy allows it to load only its embedded data and to run only its script.
+    audio: Data URIs of the audio. The content security policy of the page allows only embedded data and its own script.
     """
     from jinja2 import Environment, StrictUndefined
 
@@ -124,11 +123,11 @@ def render(title: str, sections: Sequence[Section], audio: Sequence[str]) -> str
 
 
 def _data_uri(path: Path) -> str:
-    """Return an SVG file as a data: address, which an HTML page can contain."""
+    """Return the content of an SVG file as a data URI, which can be embedded in an HTML page."""
     return f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def _hash(text: str, tag: str) -> str:
-    """Return the hash of the content of a page's only <tag> element, as its content security policy needs it."""
+    """Return the hash of the content of a page's only <tag> element, for its content security policy."""
     (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

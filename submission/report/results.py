@@ -1,6 +1,6 @@
 """Sections on results.
 
-Sections on the quality of a run: its figures and those of others, ranks, scores, experts, and lengths.
+Make the sections on the quality of a run: metrics of this run and of others, ranks, scores, experts, and lengths.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ from submission.runs.finished import FinishedRun
 
 THIS_RUN = "this run"
 PAIRED_TEST_NOTE = (
-    "p is from a paired randomisation test, which swaps whole groups of queries that share clips (for moments: a "
-    "recording); each comparison is a separate test."
+    "p is the result of a paired randomisation test. It swaps whole groups of queries that share clips or, for "
+    "moments, a recording. Each comparison is a separate test."
 )
 INTERVALS = ("95 % jackknife", "95 % bootstrap")
 CEILING = "mAP@10"  # metric of a run's ceiling
@@ -33,9 +33,10 @@ BINS = 30
 def result_section(
     run: FinishedRun, this: Summary, others: Mapping[str, Summary], edition: Edition, path: Path
 ) -> Section:
-    """Return the section with the primary metric, next to reference scores and other runs.
+    """Return the section with all metrics of this run, next to reference scores and other runs.
 
-    Reference scores are those of chance, of the untrained model, and of the ceiling. others: Runs by name.
+    Reference scores are chance, the untrained model, and the ceiling. this: Metrics of this run. others: Metrics of the
+    other runs, by name. path: File of the drawn figure.
     """
     summaries = {THIS_RUN: this, **others}
     levels, notes = _levels(run, this)
@@ -74,7 +75,7 @@ def result_section(
 
 
 def _intervals(summary: Summary) -> list[str]:
-    """Return both intervals of the primary metric, jackknife and bootstrap, as texts."""
+    """Return the jackknife and the bootstrap interval of the primary metric as texts."""
     return [interval_text(summary.interval), interval_text(summary.bootstrap)]
 
 
@@ -90,29 +91,32 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
         known = [figure4(level) if metric == this.primary else NONE for metric in this.values]
         rows.append([name, n_queries, n_clips, *known, NONE, NONE, NONE])
     header = ("system", "queries", "clips", *this.values, *INTERVALS, "median rank")
-    return Table(f"All figures (intervals of {this.primary}; median rank of the first relevant clip)", header, rows)
+    return Table(f"All metrics (intervals of {this.primary}; median rank of the first relevant clip)", header, rows)
 
 
 def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
-    """Return a dict from name to reference score for a system, such as chance, and notes on these scores."""
+    """Return the reference scores of a run, such as chance, in a dict by name, and notes on these scores."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
     if run.result.blend:
         notes.append("A blend is not compared with an untrained model.")
     elif ranked.untrained is None:
-        notes.append("Nothing was trained, so there is no untrained model to compare it with.")
+        notes.append("The run trained nothing, so it is not compared with an untrained model.")
     elif ranked.metric == this.primary:
         levels["untrained"] = ranked.untrained
     else:
-        notes.append(f"The untrained model's {this.primary} is not known: the run does not have it for this edition.")
+        notes.append(f"{this.primary} of the untrained model is not known: the run has it only for another edition.")
     if ranked.ceiling is not None and this.primary == CEILING:
         levels["ceiling"] = ranked.ceiling
-        notes.append("The ceiling is the score of a perfect labeller of the composed scenes.")
+        notes.append("The ceiling is the score of a system that labels the composed scenes perfectly.")
     return levels, notes
 
 
 def differences_table(this: Comparable, others: Mapping[str, Comparable], subject: str) -> Table:
-    """Return a table of differences in the primary metric: this system minus each other system."""
+    """Return a table of differences in the primary metric: this system minus each other system.
+
+    subject: Name of this system in the caption, such as `This run`.
+    """
     rows = []
     for name, summary in others.items():
         try:
@@ -131,7 +135,7 @@ def differences_table(this: Comparable, others: Mapping[str, Comparable], subjec
             ]
         )
     header = ("other", "difference", "95 % bootstrap", "p", "queries better / equal / worse")
-    return Table(f"{subject} minus another: {this.primary}, query by query", header, rows)
+    return Table(f"{subject} minus each other system: {this.primary}, query by query", header, rows)
 
 
 def ranks_section(summary: Summary, path: Path) -> Section:
@@ -145,8 +149,8 @@ def ranks_section(summary: Summary, path: Path) -> Section:
     n = len(queries.texts)
     ten, beyond = (percent(float(np.mean(which))) for which in (first <= 10, first > 100))
     alt = (
-        f"Of {counted(n, 'query', ',')}, {percent(counts[0] / n)} find a relevant clip first ({percent(random[0])} in "
-        f"a random order), {ten} among the first ten, and {beyond} beyond rank 100."
+        f"Of {counted(n, 'query', ',')}, {percent(counts[0] / n)} have a relevant clip at rank 1 ({percent(random[0])} "
+        f"in a random order), {ten} within the first ten ranks, and {beyond} only beyond rank 100."
     )
     rows = [
         [label, f"{count:,}", percent(count / n), percent(share)]
@@ -212,7 +216,7 @@ def _bins_table(unit: str, edges: Values, counts: Mapping[str, Ints]) -> Table:
 
 
 def loss_margins(run: FinishedRun) -> dict[float, str]:
-    """Return a dict from each margin of the ranking losses that trained the ranked checkpoints to its description."""
+    """Return a dict from margin to its description, for all ranking losses that trained the ranked checkpoints."""
     margins: dict[float, str] = {}
     stages = [run.recipe.stages[member.stage] for member in run.members if member.stage is not None]
     for term in (term for stage in stages for term in stage.losses):
@@ -223,17 +227,17 @@ def loss_margins(run: FinishedRun) -> dict[float, str]:
 
 
 def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section | None:
-    """Return the section on how much each expert contributes to clips' embeddings; None for a run of one expert.
+    """Return the section on the contribution of each expert to the clips' embeddings; None for fewer than two experts.
 
-    A clip's embedding is the mean of its experts' embeddings.
-
-    A query is assigned to the expert with the largest mean share on its relevant clips.
+    A clip's embedding is the mean of its experts' embeddings. The share of an expert in a clip is the norm of its
+    embedding, divided by the sum of all experts' norms. For one figure, queries are grouped by the expert that has the
+    largest mean share in their relevant clips.
     """
     title = "Shares of the experts"
     if len(run.result.experts) < 2:
         return None
     if len(clips.norms) < 2:
-        entry, why = run.recipe.rank[run.entry], "the run does not have them"
+        entry, why = run.recipe.rank[run.entry], "the run has not stored them"
         if entry.kind == "mean":
             why = f"{run.entry} is a mean of {', '.join(entry.of)}; make the report of one of them"
         return Section("experts", title, paragraphs=[f"Norms of the experts' embeddings are left out: {why}."])
@@ -256,17 +260,17 @@ def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
 
 
 def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
-    """Yield a text per expert about its share in the clips' embeddings. shares: (experts, C), for C clips."""
+    """Yield a text for each expert about its share in the clips' embeddings. shares: (experts, C), for C clips."""
     largest = shares.argmax(axis=0)
     for number, (name, share) in enumerate(zip(names, shares, strict=True)):
         yield (
-            f"{name} has {percent(float(share.mean()))} of the sum of norms on average, and the largest norm of "
+            f"{name} has on average {percent(float(share.mean()))} of the sum of norms, and the largest norm in "
             f"{np.count_nonzero(largest == number):,} of {counted(len(largest), 'clip', ',')}"
         )
 
 
 def _norms_table(norms: Mapping[str, Values], shares: Values) -> Table:
-    """Return a table with a row per expert: percentiles of the L2 norms of its embeddings, and its mean share."""
+    """Return a table, one row per expert: percentiles of the L2 norms of its embeddings, and its mean share."""
     rows = [
         [name, *(f"{value:.3f}" for value in np.percentile(norm, (5, 25, 50, 75, 95))), percent(float(share.mean()))]
         for (name, norm), share in zip(norms.items(), shares, strict=True)
@@ -289,26 +293,26 @@ def lengths_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
         xlabel, title = f"{name} of the {long_name}", f"{metric} by length of the {short_name}"
         bars = statistics.mean_bars(values, keys, labels, groups)
         if len(bars) == 1:
-            missing.append(f"{title} is left out: all are in {bars[0].label} {name}.")
+            missing.append(f"{title} is left out: all queries are in the bin of {bars[0].label} {name}.")
         elif bars:
             path = folder / f"{run.entry}.{name}.svg"
             drawings.append(_bars_drawing(path, bars, xlabel, metric, title, level))
         else:
-            missing.append(f"{title} is left out: the run does not have the {xlabel}.")
+            missing.append(f"{title} is left out: the run has not stored the {xlabel}.")
     explanation = (
-        "Intervals are Wilson's, 95 %. Queries that share their clips count as one trial; if groups differ in size, "
-        "Kish's effective number of groups is used."
+        "The 95 % intervals are Wilson's. Queries that share their clips are counted as one trial; if such groups "
+        "differ in size, the number of trials is Kish's effective number of groups."
     )
     return Section("lengths", "Lengths of captions and clips", paragraphs=[explanation, *missing], drawings=drawings)
 
 
 def _bars_drawing(path: Path, bars: Sequence[Bar], xlabel: str, metric: str, title: str, level: float) -> Drawing:
-    """Draw means by group; return the drawing with its table and its text alternative."""
+    """Draw the mean of a metric for each group of queries; return the drawing with a table and a description."""
     figures.draw_bars(path, bars, xlabel, metric, level)
     best, worst = (choose(bars, key=lambda bar: bar.mean) for choose in (max, min))
     alt = (
         f"{metric} by {xlabel}: highest for {best.label} ({best.mean:.3f}, n {best.n:,}), lowest for {worst.label} "
-        f"({worst.mean:.3f}, n {worst.n:,}); {level:.3f} over all."
+        f"({worst.mean:.3f}, n {worst.n:,}); {level:.3f} over all queries."
     )
     rows = [[bar.label, f"{bar.n:,}", figure4(bar.mean), interval_text(bar.interval)] for bar in bars]
     return Drawing(path, title, alt, Table(title, (xlabel, "queries", metric, "95 %"), rows))

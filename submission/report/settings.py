@@ -1,6 +1,6 @@
 """Section: differing settings.
 
-Settings of other runs that differ from those of this one.
+Make the section on settings that differ between this run and other runs.
 """
 
 import json
@@ -14,13 +14,15 @@ from submission.runs.reading import repair_hint
 
 
 def read_settings(run: Finished) -> Any:
-    """Return every setting of the resolved recipe."""
+    """Read all settings of a run from its resolved.json and return them as JSON values."""
     path = run.file("resolved.json")
     return read_json(path, repair_hint(run.folder, path))
 
 
 def dotted_values(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of a document with its dotted key; items of a list have their index as key, as in --set.
+    """Yield (dotted key, value) for each value in a JSON value; items of a list have their index as key, as in --set.
+
+    at: Dotted key of the whole value.
 
     >>> dict(dotted_values({"a": {"b": [1, {"c": 2}]}, "d": []}))
     {'a.b.0': 1, 'a.b.1.c': 2, 'd': []}
@@ -33,9 +35,9 @@ def dotted_values(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differing_settings_section(run: Finished, others: Mapping[str, Finished]) -> Section | None:
-    """Return the section with a table per other run: keys with different values, and keys that one of both runs lacks.
+    """Return the section on differing settings, with one table per other run; None if there is no other run.
 
-    Returns None if there is no other run.
+    A table has the keys with different values, and the keys that only one of the two runs has.
     """
     if not others:
         return None

@@ -1,6 +1,6 @@
 """Numbers of the figures.
 
-Q queries, C clips of the pool, G groups of queries that share clips.
+Compute the numbers that the report's figures show. Q: number of queries; C: number of clips in the pool.
 """
 
 import math
@@ -37,12 +37,12 @@ class ScoreGaps(NamedTuple):
 
     @property
     def margin(self) -> Values:
-        """Score of the best relevant clip minus that of the hardest negative, per query."""
+        """Score of the best relevant clip minus that of the hardest negative for each query, (Q,)."""
         return self.positive - self.negative
 
 
 def score_gaps(matrix: ScoreMatrix) -> ScoreGaps:
-    """Return the scores of the best relevant clip and the hardest negative of every query in a matrix.
+    """Return the scores of the best relevant clip and of the hardest negative for every query of a score matrix.
 
     >>> values = np.array([[0.5, 0.25, 0.5]], dtype=np.float32)
     >>> found = score_gaps(ScoreMatrix(values, ["q"], ["q"], ["a", "b", "c"], ["a", "b", "c"], [["a", "b"]]))
@@ -61,7 +61,7 @@ def score_gaps(matrix: ScoreMatrix) -> ScoreGaps:
 
 
 def rank_bins(n_pool: int) -> list[tuple[int, int]]:
-    """Return the first and last rank of each bin: 1, 2, 3-5, 6-10, 11-20, 21-50, ... to the pool's size.
+    """Return (first rank, last rank) of each bin for a histogram of ranks: 1, 2, 3-5, 6-10, 11-20, ... to n_pool.
 
     >>> rank_bins(30)
     [(1, 1), (2, 2), (3, 5), (6, 10), (11, 20), (21, 30)]
@@ -77,12 +77,12 @@ def rank_bins(n_pool: int) -> list[tuple[int, int]]:
 
 
 def count_ranks(first: Ranks, bins: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the number of queries whose first relevant clip has a rank in each bin. first: (Q,)."""
+    """Return for each bin the number of queries in it. first: (Q,) rank of each query's first relevant clip."""
     return [int(np.count_nonzero((first >= low) & (first <= high))) for low, high in bins]
 
 
 def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: Ints) -> list[float]:
-    """Return the expected share of queries in each bin for clips in random order.
+    """Return for each bin the expected share of queries whose first relevant clip is in it, for clips in random order.
 
     bins: First and last rank of each bin. n_pool: Clips in the pool, C. n_relevant: (Q,) relevant clips per query, R.
     The probability that no relevant clip is among the first r clips is prod_i (C - r - i) / (C - i), i = 0 ... R - 1
@@ -94,7 +94,7 @@ def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: Ints
     sizes, counts = np.unique(n_relevant, return_counts=True)
 
     def beyond(rank: int) -> float:
-        """Return the probability that no relevant clip is among the first `rank` clips."""
+        """Return the probability that no relevant clip is among the first `rank` clips in random order."""
         chances = [math.prod(max(0, n_pool - rank - i) / (n_pool - i) for i in range(size)) for size in sizes]
         return float(np.average(chances, weights=counts))
 
@@ -102,7 +102,7 @@ def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: Ints
 
 
 class Bar(NamedTuple):
-    """Mean of the queries in a bin, its 95 % interval, and the number of queries."""
+    """Mean of a metric over a group of queries, its 95 % interval, and the number of queries (n)."""
 
     label: str
     mean: float
@@ -111,11 +111,11 @@ class Bar(NamedTuple):
 
 
 def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], groups: Groups) -> list[Bar]:
-    """Return a bar for each key in `labels` that a query has: the mean of the key's values, with its interval.
+    """Return a bar for each key in `labels`: the mean over the queries with this key, with its interval.
 
-    values: (Q,) in [0, 1]. keys: (Q,) key of each query. labels: Dict from key to the label of its bar, in the order of
-    the bars.
-    groups: (Q,) group of each query, as for share_interval.
+    values: (Q,) value of a metric for each query, in [0, 1]. keys: (Q,) key of each query, such as a bin of lengths.
+    labels: Dict from key to the label of its bar, in the order of the bars. Keys without a query get no bar.
+    groups: (Q,) group of each query; see share_interval.
     """
     bars = []
     for key, label in labels.items():
@@ -127,15 +127,13 @@ def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, st
 
 
 def share_interval(values: Values, groups: Groups) -> Interval:
-    """Return the 95 % interval of the mean of `values`, each in [0, 1]; values of one group depend on each other.
+    """Return Wilson's 95 % interval of the mean of `values` in [0, 1], where values of one group depend on each other.
 
-    It is within [0, 1], and wide for few groups.
-
-    Returns Wilson's score interval. The number of trials is the number of groups or, if they differ in size, Kish's
-    effective number of them, (sum of sizes)^2 / sum of sizes^2.
-    Source: Wilson 1927; Kish 1965, section 8.2. Deviations: the trials are groups, as if their members agreed
-    completely, and values need not be 0 or 1; both can only make the interval wider than the exact one. The bootstrap
-    interval has no width if all values are equal, as is frequent in small bins.
+    The interval is within [0, 1], and wide for few groups. The number of trials is the number of groups or, if these
+    differ in size, Kish's effective number of groups, (sum of sizes)^2 / sum of sizes^2.
+    Source: Wilson 1927; Kish 1965, section 8.2. Deviations: all values of a group count as one trial, and values may be
+    other numbers than 0 or 1. Both can only make the interval wider than the exact interval. The bootstrap is not used
+    here: its interval has no width if all values are equal, as in many small bins.
 
     >>> low, high = share_interval(np.ones(4), np.arange(4))
     >>> round(low, 3), high
@@ -152,22 +150,23 @@ def share_interval(values: Values, groups: Groups) -> Interval:
 def bin_number(value: float, starts: Sequence[float]) -> int | None:
     """Return the index of the bin that contains `value`; None for NaN.
 
-    starts: First value of each bin; the last bin has no end.
+    starts: First value of each bin; the last bin has no upper limit.
     """
     return None if math.isnan(value) else int(np.searchsorted(starts, value, side="right")) - 1
 
 
 def bin_labels(starts: Sequence[int], whole: bool) -> dict[object, str]:
-    """Return a dict from the number of each bin to its label, e.g. `1–4`, ..., `20+`.
+    """Return a dict from the index of each bin to its label, e.g. `1–4`, ..., `20+`.
 
-    starts: First value of each bin. whole: Values are whole numbers; if not, a bin ends where the next begins: `0–5`.
+    starts: First value of each bin. whole: Whether values are whole numbers; if not, the label of a bin ends with the
+    first value of the next bin, e.g. `0–5`.
     """
     ends = [f"{low}–{high - whole}" for low, high in pairwise(starts)]
     return dict(enumerate([*ends, f"{starts[-1]}+"]))
 
 
 def edge_labels(edges: Values) -> list[str]:
-    """Return `0.100 to 0.200` for each bin between edges: with three decimals, or as many as distinguish close edges.
+    """Return a label such as `0.100 to 0.200` for each bin between `edges`; close edges get more decimals.
 
     >>> edge_labels(np.array([0.1, 0.10002, 0.10004]))
     ['0.100000 to 0.100020', '0.100020 to 0.100040']
@@ -179,11 +178,11 @@ def edge_labels(edges: Values) -> list[str]:
 
 
 def choose_queries(first: Ranks, margin: Values) -> dict[str, list[int]]:
-    """Return the rows of the best, the middle and the worst queries, the worst one first.
+    """Return the rows of the best, middle and worst queries, by the keys `best`, `median` and `worst`.
 
     first: (Q,) rank of each query's first relevant clip. margin: (Q,) see ScoreGaps.margin; NaN without negatives.
-    Queries are ordered by rank, then by margin, larger is better (NaN is the best), then by row. Each group has a third
-    of all queries, at most 5; groups do not overlap.
+    Queries are sorted by rank, then by descending margin (NaN first), then by row; the list `worst` begins with the
+    worst query. Each list has a third of all queries, at most 5. No query is in two lists.
     """
     margin = np.where(np.isnan(margin), np.inf, margin)
     order = sorted(range(len(first)), key=lambda row: (first[row], -margin[row], row))

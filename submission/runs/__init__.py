@@ -1,4 +1,4 @@
 """Recorded files of a run.
 
-The recorded files of a run: written by the system, read by the package and the report.
+The files in which a run records its settings and results. `system` writes them; packages and reports read them.
 """

@@ -1,6 +1,6 @@
 """Write a blend of runs.
 
-A blend of finished runs, written as the folder of a run, so that every verb reads it like one.
+Write a blend of finished runs as the folder of a run, so that every verb can read it like a run.
 """
 
 import os
@@ -30,7 +30,7 @@ from submission.runs.results import ranked_result
 
 
 def require_new(out: Path) -> None:
-    """Raise SubmissionError if a folder exists, or is inside a run. The folder above it is made."""
+    """Raise SubmissionError if a folder exists or is inside a run; otherwise create its parent folder."""
     if out.exists():
         raise SubmissionError(f"{out} already exists; delete it, or choose another folder")
     if inside := next((one for one in out.absolute().parents if (one / "resolved.json").is_file()), None):
@@ -39,14 +39,15 @@ def require_new(out: Path) -> None:
 
 
 def _blind_entry(first: str) -> str:
-    """Return the name of a blend's entry of the blind set. first: Name of its ranked entry."""
+    """Return the name of the entry that ranks the blind set in a blend. first: Name of the blend's ranked entry."""
     return "blind" if first != "blind" else "blind_set"
 
 
 def blend_runs(out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition: Edition) -> RunResult:
-    """Write a blend of runs that rank clips as a folder, with their blind set if all of them ranked it.
+    """Write a blend of runs that rank clips as the folder `out`, and return the content of its result.json.
 
-    Returns: Its result. Raises SubmissionError as `blend` does.
+    If all runs have ranked the blind set, the blend has it too. parts: The runs and their weights. how: See blend.
+    Raises the same errors as blend.
     """
     first = parts[0].run
     with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
@@ -63,7 +64,10 @@ def blend_runs(out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition:
 def _blend_entry(
     folder: Path, out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition: Edition
 ) -> RankedResult:
-    """Write the blended scores of the ranked entry, and its CSV if the first run has one. out: The final folder."""
+    """Write the blended scores of the ranked entry, and a CSV if the first run has a CSV; return the result.
+
+    folder: Temporary folder to write to. out: Final folder, for the paths in the result.
+    """
     first = parts[0].run
     scores, csv = f"scores/{first.entry}.npy", f"submission/{first.entry}.csv"
     for name in ("scores", "submission"):
@@ -92,7 +96,10 @@ def _blend_entry(
 def _blend_blind(
     folder: Path, out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition: Edition
 ) -> dict[str, BlindResult]:
-    """Write the blended scores of the blind set, and its CSV."""
+    """Write the blended scores of the blind set and a CSV; return a dict from the entry's name to its result.
+
+    folder: Temporary folder to write to. out: Final folder, for the paths in the result.
+    """
     name = _blind_entry(parts[0].run.entry)
     scores, csv = f"scores/{name}.npy", f"submission/{name}.csv"
     matrices = {part.label: read_scores(path) for part in parts if (path := part.run.blind_scores)}
@@ -112,9 +119,10 @@ def _blend_blind(
 
 
 def blend_runs_of_moments(out: Path, parts: Sequence[Part[FinishedMoments]], how: MomentsHow) -> RunResult:
-    """Blend runs that find moments into a new folder, with the blind list if all runs answered it.
+    """Write a blend of runs that find moments as the folder `out`, and return the content of its result.json.
 
-    Returns: Its result. Raises SubmissionError as blend_moments does.
+    If all runs have windows for the blind list, the blend has them too. parts: The runs and their weights. how: See
+    blend_moments. Raises the same errors as blend_moments.
     """
     first = parts[0].run
     lists = {first.entry: parts}
@@ -138,7 +146,10 @@ def blend_runs_of_moments(out: Path, parts: Sequence[Part[FinishedMoments]], how
 def _blend_moments(
     folder: Path, out: Path, name: str, parts: Sequence[Part[FinishedMoments]], how: MomentsHow
 ) -> MomentsResult:
-    """Write the blended windows of a list of queries. name: Of the entry."""
+    """Write the files with the blended windows of an entry, and return the result of the entry.
+
+    folder: Temporary folder to write to. out: Final folder, for the paths in the result. name: Name of the entry.
+    """
     first = parts[0].run
     answers = blend_moments({p.label: p.run.answers for p in parts}, how, first.edition, [p.weight for p in parts])
     files = {
@@ -164,7 +175,10 @@ def _blend_moments(
 
 
 def _figures(first: FinishedMoments, answers: Sequence[Moments]) -> dict[str, Any]:
-    """Return the figures of blended windows and their intervals; an empty dict for a blind list."""
+    """Return the metrics of blended windows and their bootstrap intervals; an empty dict for a blind list.
+
+    first: First run of the blend, which has the truth. answers: The blended windows of each query.
+    """
     if first.ranked.figures is None:
         return {}
     summary = summarise_moments(windows_by_query(answers), first.truth, first.edition)
@@ -173,7 +187,10 @@ def _figures(first: FinishedMoments, answers: Sequence[Moments]) -> dict[str, An
 
 
 def _mean_frames(parts: Sequence[Part[FinishedMoments]]) -> dict[str, FrameScores]:
-    """Return the weighted mean of the frame probabilities of each query, between the edges of all runs' frames."""
+    """Return the weighted mean of the runs' frame probabilities for each query.
+
+    The frames of the result begin and end at the edges of all runs' frames.
+    """
     found = {}
     for qid in parts[0].run.frames:
         each = [part.run.frames[qid] for part in parts]
@@ -189,7 +206,11 @@ def _mean_frames(parts: Sequence[Part[FinishedMoments]]) -> dict[str, FrameScore
 def _finish(
     folder: Path, out: Path, parts: Sequence[Part[Any]], rank: Mapping[str, Any], entries: Mapping[str, Any]
 ) -> RunResult:
-    """Write resolved.json, an empty metrics.jsonl, and result.json of a blend. rank: Settings of its own entries."""
+    """Write resolved.json, an empty metrics.jsonl, and result.json of a blend; return the content of result.json.
+
+    folder: Temporary folder to write to. out: Final folder. rank: Settings of the blend's own entries, by name.
+    entries: Results of these entries, by the keys `rank`, `blind` and `moments`.
+    """
     recipe = merged_recipe(out.name, parts)
     write_json(folder / "resolved.json", recipe | {"rank": recipe["rank"] | rank})
     (folder / "metrics.jsonl").write_text("")

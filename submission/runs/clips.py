@@ -1,6 +1,7 @@
 """Table of the ranked clips.
 
-Table of the clips that a run ranked: scores/ENTRY.clips.csv with their audio, lengths, and experts' norms.
+Write and read the table of the clips that a run ranked, scores/ENTRY.clips.csv: their audio files, their lengths, and
+the norms of the experts' embeddings.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,10 +21,10 @@ NORM = "norm "  # prefix of an expert's column
 
 
 class Clips(NamedTuple):
-    """The C clips of a pool, in its order.
+    """The C clips that a run ranked, in the order of the score matrix.
 
-    paths: Audio files. seconds: (C,), NaN if not known. norms: By expert, (C,) norms of its embedding of each clip;
-    empty for a mean.
+    paths: Their audio files. seconds: (C,) their lengths; NaN if not known. norms: Dict from expert to the norms (C,)
+    of its embeddings of the clips; empty for an entry that is the mean of other entries.
     """
 
     paths: list[Path]
@@ -32,7 +33,10 @@ class Clips(NamedTuple):
 
 
 def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, Floats]) -> None:
-    """Write the table of a run's ranked clips, one line per clip. norms: L2 norms of embeddings, (C,), by expert."""
+    """Write the table of a run's ranked clips, one line per clip.
+
+    norms: Dict from expert to the L2 norms (C,) of its embeddings of the clips.
+    """
     rows = []
     for row, clip in enumerate(clips):
         seconds = "" if clip.seconds is None else f"{clip.seconds:.3f}"
@@ -41,9 +45,9 @@ def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, Floats]) 
 
 
 def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
-    """Read the table of a run's ranked clips.
+    """Read the table of a run's ranked clips. clip_ids: Ids of the clips, in the order of the result.
 
-    Raises SubmissionError for a table that cannot be read or lacks a ranked clip, and for a cell that must be a number.
+    Raises SubmissionError for a table that cannot be read or lacks a clip, and for a cell that is not a number.
     """
     try:
         by_clip = {row["clip"]: (line, row) for line, row in read_table(path, ["clip", "path", "seconds"])}
@@ -51,7 +55,7 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
         raise SubmissionError(f"{error}; rank the run again to write it") from None
     if missing := [clip for clip in clip_ids if clip not in by_clip]:
         raise SubmissionError(
-            f"{path}: has no line for {counted(len(missing), 'clip')} of the scores, first {missing[0]!r}; "
+            f"{path}: has no line for {counted(len(missing), 'clip')} of the score matrix (first {missing[0]!r}); "
             "rank the run again"
         )
     lines = [by_clip[clip] for clip in clip_ids]

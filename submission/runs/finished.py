@@ -22,7 +22,7 @@ from submission.runs.reading import finish_hint, read_metrics, read_provenance, 
 
 @dataclass(frozen=True)
 class Finished(ABC):
-    """One ranked entry of a finished run. entry: Its name in `rank`."""
+    """One entry under `rank` of a finished run: a ranking of clips, or found moments. entry: Name of the entry."""
 
     folder: Path
     result: record.RunResult
@@ -32,7 +32,7 @@ class Finished(ABC):
     @property
     @abstractmethod
     def members(self) -> Sequence[recipes.RankSettings]:
-        """Settings of the entries with one checkpoint each that this entry consists of."""
+        """Settings of the entries whose results this entry combines; each of them uses one model."""
 
     @property
     @abstractmethod
@@ -47,7 +47,7 @@ class Finished(ABC):
     @property
     @abstractmethod
     def validation(self) -> "Self | None":
-        """The entry that ranks a validation split like this entry; None if the run has none."""
+        """The run's entry that ranks a validation split with the same settings; None if the run has no such entry."""
 
     @property
     def is_of_validation(self) -> bool:
@@ -57,10 +57,10 @@ class Finished(ABC):
     @property
     @abstractmethod
     def checksum(self) -> str:
-        """Checksum of the entry's scores."""
+        """Checksum of the file with the entry's scores."""
 
     def _is_of_validation(self, source: str) -> bool:
-        """Whether a data source is a validation split."""
+        """Return whether a data source is a validation split."""
         return source in self.recipe.data and self.recipe.data[source].split == "validation"
 
     @cached_property
@@ -70,12 +70,12 @@ class Finished(ABC):
 
     @cached_property
     def epochs(self) -> list[record.EpochLine]:
-        """The lines of metrics.jsonl: one per epoch, first those of the first stage, then of the next ones."""
+        """The lines of metrics.jsonl: one line per epoch, in the order of the training stages."""
         path = self.file("metrics.jsonl")
         return read_metrics(path, repair_hint(self.folder, path))
 
     def file(self, name: str) -> Path:
-        """Return the path of the run's file `name`; its checksum is verified if result.json has one.
+        """Return the path of the run's file `name`, after comparing its checksum with that in result.json, if any.
 
         Raises DataError for a damaged or missing file.
         """
@@ -86,7 +86,7 @@ class Finished(ABC):
 
 
 class FinishedRun(Finished):
-    """An entry that ranks clips."""
+    """An entry of a finished run that ranks clips."""
 
     @property
     def ranked(self) -> record.RankedResult:
@@ -100,7 +100,7 @@ class FinishedRun(Finished):
 
     @property
     def checksum(self) -> str:
-        """Checksum of the entry's score matrix."""
+        """Checksum of the file with the entry's score matrix."""
         return sha256_of(self.file(f"scores/{self.entry}.npy"))
 
     @cached_property
@@ -110,30 +110,30 @@ class FinishedRun(Finished):
 
     @property
     def members(self) -> list[recipes.RankSettings]:
-        """Settings of the entries with one checkpoint each: this entry, or the parts that it combines."""
+        """Settings of the entries with one model each: this entry itself, or the entries that it combines."""
         return list(self._leaf_entries(self.entry))
 
     @property
     def blind_scores(self) -> Path | None:
-        """The score matrix of the blind set, ranked with the checkpoints of this entry.
+        """File of the blind set's score matrix that has the same settings as this entry.
 
-        None if the run has no blind set for them, or several.
+        None if the run has no such score matrix, or several.
         """
         same = [name for name in self.result.blind if self._how(name) == self._how(self.entry)]
         return self.file(f"scores/{same[0]}.npy") if len(same) == 1 else None
 
     @property
     def validation(self) -> "FinishedRun | None":
-        """The entry that ranks a validation split like this entry; None if the run has none."""
+        """The run's entry that ranks a validation split with the same settings; None if the run has no such entry."""
         for name, result in self.result.rank.items():
             if self._is_of_validation(result.data) and self._how(name) == self._how(self.entry):
                 return replace(self, entry=name)
         return None
 
     def _how(self, entry: str) -> tuple[object, ...]:
-        """Return all settings of an entry, and of those that it combines, except the ranked source and the edition.
+        """Return the settings of an entry, and of the entries that it combines, except its data and its edition.
 
-        A blind set is thus ranked like a data source by the same checkpoint.
+        Two entries that rank different data by the same models in the same way thus have equal settings.
         """
         settings = self.recipe.rank[entry]
         parts = combined(settings)
@@ -142,7 +142,7 @@ class FinishedRun(Finished):
         return common, [self._how(part) for part in parts]
 
     def _leaf_entries(self, entry: str) -> Iterator[recipes.RankSettings]:
-        """Yield the settings of every entry that ranks by one model: the entry itself, or those that it combines."""
+        """Yield the settings of each entry with one model: the given entry, or the entries that it combines."""
         settings = self.recipe.rank[entry]
         for part in combined(settings):
             yield from self._leaf_entries(part)
@@ -151,7 +151,7 @@ class FinishedRun(Finished):
 
 
 class FinishedMoments(Finished):
-    """An entry that finds moments."""
+    """An entry of a finished run that finds moments."""
 
     @property
     def ranked(self) -> record.MomentsResult:
@@ -160,17 +160,17 @@ class FinishedMoments(Finished):
 
     @property
     def members(self) -> list[recipes.RankSettings]:
-        """Settings of this entry, as a list of one."""
+        """Settings of this entry, in a list with one item."""
         return [self._settings(self.entry)]
 
     @property
     def checksum(self) -> str:
-        """Checksum of the entry's windows."""
+        """Checksum of the file with the entry's windows."""
         return sha256_of(self.file(f"scores/{self.entry}.windows.jsonl"))
 
     @cached_property
     def blind(self) -> "FinishedMoments | None":
-        """The run's blind-list entry with the same settings as this entry; None unless there is exactly one."""
+        """The run's entry for the blind list with the same settings; None if the run has no such entry, or several."""
         mine = self._settings_without_data(self.entry)
         same = [
             name
@@ -186,7 +186,7 @@ class FinishedMoments(Finished):
 
     @property
     def validation(self) -> "FinishedMoments | None":
-        """The entry that finds moments in a validation split like this entry; None if the run has none."""
+        """The run's entry for a validation split with the same settings; None if the run has no such entry."""
         for name, result in self.result.moments.items():
             is_scored = result.figures is not None and self._is_of_validation(result.data)
             if is_scored and self._settings_without_data(name) == self._settings_without_data(self.entry):
@@ -194,14 +194,14 @@ class FinishedMoments(Finished):
         return None
 
     def _settings_without_data(self, entry: str) -> recipes.RankSettings:
-        """Return the settings of an entry, without the source it ranks."""
+        """Return the settings of an entry without its data source."""
         return self._settings(entry).model_copy(update={"data": None})
 
     def _settings(self, entry: str) -> recipes.RankSettings:
         """Return the settings of an entry. Raises SubmissionError if it does not find moments."""
         settings = self.recipe.rank[entry]
         if settings.kind != "moments":
-            problem = f"the entry {entry} in resolved.json is not of kind moments"
+            problem = f"the entry {entry} in resolved.json does not have the kind `moments`"
             raise SubmissionError(f"{self.folder}: {problem}; make the run again")
         return settings
 
@@ -212,7 +212,7 @@ class FinishedMoments(Finished):
 
     @cached_property
     def truth(self) -> MomentTruth:
-        """The queries, with their true windows except for a blind list.
+        """The queries of this entry with their true windows, which a blind list lacks.
 
         Raises SubmissionError as read_moment_truth does.
         """
@@ -220,25 +220,25 @@ class FinishedMoments(Finished):
 
     @cached_property
     def answers(self) -> list[Moments]:
-        """The windows of every query with their scores, best first. Raises SubmissionError as read_moments does."""
+        """Windows found for every query, with scores, best first. Raises SubmissionError for a file with a problem."""
         return read_moments(self.file(f"scores/{self.entry}.windows.jsonl"), self.edition, self.truth)
 
     @cached_property
     def frames(self) -> dict[str, FrameScores]:
-        """Frame probabilities of every query, by query id."""
+        """Dict from query id to the probability that each frame is in a moment of the query."""
         return read_frame_scores(self.file(f"scores/{self.entry}.frames.npz"))
 
 
 def combined(entry: recipes.RankSettings) -> list[str]:
-    """Return the names of the entries that a mean combines, or that are corrected for hubs; [] for other kinds."""
+    """Return the names of the entries that an entry averages or corrects for hubs; [] for an entry of another kind."""
     named = [entry.of] if isinstance(entry.of, str) else entry.of
     return named if entry.kind in ("mean", "hub_corrected") else []
 
 
 def open_finished(text: str) -> FinishedRun:
-    """Open RUN, or RUN:ENTRY for one of several ranked entries (default: the first).
+    """Open an entry that ranks clips. text: RUN:ENTRY, or RUN for the first ranked entry of the run.
 
-    Raises SubmissionError for a folder that is no finished run, for files that do not fit each other (one line per
+    Raises SubmissionError for a folder that is no finished run, for files that contradict each other (one line per
     fault), and for an unknown entry. Raises DataError for damaged files (one line per fault).
     """
     folder, result, recipe, entry = _open_run(text)
@@ -246,48 +246,52 @@ def open_finished(text: str) -> FinishedRun:
         cure = f"give a run that ranks clips; python -m submission report {folder} shows this one"
         raise SubmissionError(f"{folder}: the run ranks moments, not clips; {cure}")
     if not result.rank:
-        raise SubmissionError(f"{folder}: the run ranked nothing; add an entry under the key rank of its recipe")
+        raise SubmissionError(f"{folder}: the run has no ranked entry; add an entry under the key rank of its recipe")
     if entry in result.blind:
         hint = f"use {folder}/scores/{entry}.npy and {folder}/submission/{entry}.csv"
-        raise SubmissionError(f"{folder}: {entry!r} ranks a blind set, which has no figures; {hint}")
+        raise SubmissionError(f"{folder}: {entry!r} ranks a blind set, which has no metrics; {hint}")
     if entry and entry not in result.rank:
-        raise SubmissionError(f"{folder}: no ranked entry {entry!r}; choose one of {', '.join(result.rank)}")
+        raise SubmissionError(f"{folder}: has no ranked entry {entry!r}; choose one of {', '.join(result.rank)}")
     run = FinishedRun(folder, result, recipe, entry or next(iter(result.rank)))
     run.file("resolved.json")
     return run
 
 
 def open_finished_moments(text: str) -> FinishedMoments:
-    """Open RUN, or RUN:ENTRY for one of several entries of moments (default: the first).
+    """Open an entry that finds moments. text: RUN:ENTRY, or RUN for the first such entry of the run.
 
-    Raises as open_finished does.
+    Raises the same errors as open_finished.
     """
     folder, result, recipe, entry = _open_run(text)
     if not result.moments:
         raise SubmissionError(f"{folder}: the run ranks no moments; add a rank entry of kind moments to its recipe")
     if entry and entry not in result.moments:
-        raise SubmissionError(f"{folder}: no entry of moments {entry!r}; choose one of {', '.join(result.moments)}")
+        known = ", ".join(result.moments)
+        raise SubmissionError(f"{folder}: has no entry {entry!r} that finds moments; choose one of {known}")
     run = FinishedMoments(folder, result, recipe, entry or next(iter(result.moments)))
     run.file("resolved.json")
     return run
 
 
 def open_any_finished(text: str) -> FinishedRun | FinishedMoments:
-    """Open the entry that `text` names; if it only names a run, one that ranks clips, else one that finds moments."""
+    """Open an entry that ranks clips or finds moments. text: RUN:ENTRY, or RUN for the run's first entry.
+
+    For RUN, entries that rank clips come before entries that find moments. Raises the same errors as open_finished.
+    """
     return open_finished_moments(text) if has_moments(text) else open_finished(text)
 
 
 def has_moments(text: str) -> bool:
-    """Whether RUN, or RUN:ENTRY, finds moments; in a run that also ranks clips, the entry must be named.
+    """Return whether RUN or RUN:ENTRY finds moments; for a RUN that also ranks clips, the result is False.
 
-    Raises as open_finished does.
+    Raises the same errors as open_finished.
     """
     _, result, _, entry = _open_run(text)
     return entry in result.moments or (bool(result.moments) and not result.rank)
 
 
 def _open_run(text: str) -> tuple[Path, record.RunResult, recipes.ResolvedRecipe, str]:
-    """Open a finished run, RUN or RUN:ENTRY; return its folder, result, recipe, and the name ENTRY ("" for RUN)."""
+    """Open a finished run named by RUN or RUN:ENTRY; return its folder, its result, its recipe, and ENTRY or ""."""
     name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
     folder = Path(name)
     require_folder(folder, "give the folder of a finished run")
@@ -301,18 +305,18 @@ def _open_run(text: str) -> tuple[Path, record.RunResult, recipes.ResolvedRecipe
 
 
 def broken_references(result: record.RunResult, recipe: recipes.ResolvedRecipe) -> Iterator[str]:
-    """Yield a message for each name that a file of a run mentions, such as a rank entry, and that does not exist."""
+    """Yield a message for each name in a run's files, such as that of a rank entry, that does not exist in the run."""
     for name in result.parameters.frozen:
         if name not in ("audio", "text") and name.rpartition("/")[2] not in result.experts:
-            yield f"parameters.frozen.{name}: no such expert"
+            yield f"parameters.frozen.{name}: the run has no expert {name!r}"
     ranked: set[str] = set()
     for name, entry in recipe.rank.items():
         if entry.stage is not None and entry.stage not in recipe.stages:
-            yield f"rank.{name}.stage: no stage {entry.stage!r}"
+            yield f"rank.{name}.stage: the recipe has no stage {entry.stage!r}"
         for part in combined(entry):
             if part not in ranked:
-                yield f"rank.{name}.of: no earlier entry {part!r}"
+                yield f"rank.{name}.of: the recipe has no earlier entry {part!r}"
         ranked.add(name)
     for name in (*result.rank, *result.blind, *result.moments):
         if name not in ranked:
-            yield f"rank.{name}: is in result.json only"
+            yield f"rank.{name}: is in result.json, but not in resolved.json"

@@ -1,6 +1,6 @@
 """Merge the records of runs.
 
-Merge the records of blended runs, so that a blend has records of the same form.
+Merge the recipes and results of blended runs, so that a blend has resolved.json and result.json like a run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ AnyRun = TypeVar("AnyRun", bound=Finished)
 
 
 class Part(NamedTuple, Generic[AnyRun]):
-    """A run in a blend. label: Name of its folder, made unique. weight: In (0, 1]."""
+    """A run in a blend. label: Unique name, made from the name of its folder. weight: Weight of the run, in (0, 1]."""
 
     label: str
     run: AnyRun
@@ -22,7 +22,10 @@ class Part(NamedTuple, Generic[AnyRun]):
 
 
 def parts_of(runs: Sequence[AnyRun], weights: Sequence[float]) -> list[Part[AnyRun]]:
-    """Return the runs with weights above 0, which are scaled to the sum 1. weights: One per run, not all 0."""
+    """Return the runs with weights above 0, with labels and with weights scaled to the sum 1.
+
+    weights: One weight per run; at least one is above 0.
+    """
     names, parts = [run.folder.resolve().name for run in runs], []
     for number, (run, name, weight) in enumerate(zip(runs, names, weights, strict=True), 1):
         if weight > 0:
@@ -32,14 +35,14 @@ def parts_of(runs: Sequence[AnyRun], weights: Sequence[float]) -> list[Part[AnyR
 
 
 def described(parts: Sequence[Part[Any]]) -> str:
-    """Describe the runs of a blend with their weights and checkpoints."""
+    """Return a text that names the runs of a blend with their weights and checkpoints."""
     return "blend of " + ", ".join(f"{p.weight:.2f} {p.label}:{p.run.entry} ({p.run.ranked.checkpoint})" for p in parts)
 
 
 def merged_recipe(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
-    """Return the content of a blend's resolved.json: stages and entries of all runs, called LABEL/NAME.
+    """Return the content of a blend's resolved.json, in which stages and entries of all runs are called LABEL/NAME.
 
-    It has no entry of the blend itself.
+    The entries of the blend itself are missing; the caller adds them.
     """
     recipes = {part.label: part.run.recipe for part in parts}
     rank: dict[str, Any] = {}
@@ -64,7 +67,7 @@ def merged_recipe(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
 
 
 def merged_result(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
-    """Return the values of a blend's result.json that follow from those of its runs.
+    """Return the values of a blend's result.json that are merged from its runs, such as experts and parameters.
 
     Experts, data sources and licences that differ between runs are called LABEL/NAME.
     """
@@ -86,12 +89,15 @@ def merged_result(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Join different texts."""
+    """Join the different texts in their order by ", "."""
     return ", ".join(dict.fromkeys(texts))
 
 
 def _united(tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Unite tables of several runs. Values that differ from an earlier one of the same key get the key LABEL/KEY."""
+    """Unite dicts of several runs into one; a value that differs from an earlier value of its KEY gets LABEL/KEY.
+
+    tables: Dict from the label of a run to its dict.
+    """
     united: dict[str, Any] = {}
     for label, table in tables.items():
         for key, value in table.items():
@@ -101,7 +107,7 @@ def _united(tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _with_labels(label: str, sources: dict[str, Any]) -> dict[str, Any]:
-    """Return data sources whose trained stages are called LABEL/STAGE."""
+    """Return a run's data sources with new names LABEL/STAGE of the stages that they train."""
     return {
         name: source.model_copy(update={"trains": [f"{label}/{stage}" for stage in source.trains]})
         for name, source in sources.items()
@@ -109,7 +115,10 @@ def _with_labels(label: str, sources: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(parts: Sequence[Part[Any]], experts: dict[str, Any]) -> Parameters:
-    """Add the parameters of runs, each run once. Frozen ones of one expert, or of one published model, count once."""
+    """Return the numbers of parameters of all runs of a blend; each run counts once.
+
+    Frozen parameters of the same expert, or of the same published model, count once. experts: Merged experts.
+    """
     trained: dict[str, int] = {}
     frozen: dict[str, int] = {}
     models: dict[tuple[str, str, int], int] = {}  # by side, name and size of the published model of an encoder

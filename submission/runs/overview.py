@@ -15,7 +15,7 @@ LOWER_IS_BETTER = {"loss"}
 
 
 class Figure(Record):
-    """A value of a metric. where: The stage and its epoch, or the ranked entry."""
+    """A value of a metric. where: Stage and epoch of a validation, or name of a ranked entry."""
 
     metric: str
     value: float
@@ -23,16 +23,16 @@ class Figure(Record):
 
 
 class RunOverview(Record):
-    """Summary of a run.
+    """Summary of a run, finished or not.
 
     Attributes:
         run: Folder of the run.
-        changes: Changes of the recipe by --set.
+        changes: Settings of the recipe that --set changed.
         state: `finished`, `running`, `unfinished` or `damaged`.
-        stage, epoch: The last trained ones.
-        validation: Best epoch of that stage.
-        test: Figure of the first ranked entry.
-        seconds: Training steps of all epochs, without frames, validation and ranking.
+        stage, epoch: Last trained stage, and last epoch of this stage.
+        validation: Metric of the best epoch of this stage.
+        test: Primary metric of the first ranked entry.
+        seconds: Duration of the training steps of all epochs, without frames, validation and ranking.
         problem: Reason why a damaged run cannot be read.
     """
 
@@ -50,16 +50,16 @@ class RunOverview(Record):
 
 
 def overviews(runs: Path) -> Iterator[RunOverview]:
-    """Yield the summary of every run in a folder and in the studies in it, sorted by name.
+    """Yield a summary of every run in the folder `runs` and in its study folders, sorted by path.
 
-    If the folder is a run, yield only its summary.
+    If the folder itself is a run, yield only its summary.
     """
     recipes = [*runs.glob("*/resolved.json"), *runs.glob("*/*/resolved.json")]  # the second for studies
     yield from map(overview, [runs] if (runs / "resolved.json").exists() else sorted(path.parent for path in recipes))
 
 
 def overview(folder: Path) -> RunOverview:
-    """Return the summary of one run; marks damaged runs instead of raising."""
+    """Return a summary of one run; a damaged run gets the state `damaged` instead of an error."""
     try:
         return _read_overview(folder)
     except DataError as error:
@@ -67,7 +67,7 @@ def overview(folder: Path) -> RunOverview:
 
 
 def _read_overview(folder: Path) -> RunOverview:
-    """Read the files of one run folder and return their summary. Raises an error for damaged files."""
+    """Read the files in the folder of a run and return a summary. Raises DataError for damaged files."""
     recipe = read_recipe(folder)
     metrics = folder / "metrics.jsonl"
     epochs = read_metrics(metrics, repair_hint(folder, metrics)) if metrics.exists() else []
@@ -87,9 +87,9 @@ def _read_overview(folder: Path) -> RunOverview:
 
 
 def _test_figure(result: RunResult) -> Figure | None:
-    """Return the value of the primary metric of the first ranked entry.
+    """Return the primary metric of the first entry that has metrics; None without such an entry.
 
-    If there are only moments, it is that of the first entry with figures.
+    Entries that rank clips come before entries that find moments.
     """
     entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
     for name, entry in entries.items():
@@ -99,7 +99,10 @@ def _test_figure(result: RunResult) -> Figure | None:
 
 
 def _best_epoch(epochs: list[EpochLine]) -> Figure | None:
-    """Return the best epoch of the last training stage, by the first metric of CHOSEN_BY that was computed there."""
+    """Return the validation metric of the best epoch of the last training stage; None if no epoch was validated.
+
+    The metric is the first one in CHOSEN_BY that was computed in this stage.
+    """
     last = [line for line in epochs if line.stage == epochs[-1].stage]
     for metric in CHOSEN_BY:
         if measured := [line for line in last if metric in line.validation]:

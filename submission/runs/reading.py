@@ -14,7 +14,7 @@ from submission.runs.record import FORMAT, EpochLine, Provenance, RunResult
 
 
 def read_result(folder: Path) -> RunResult:
-    """Read result.json of a run. Raises DataError for a missing or damaged file, or one of a later release."""
+    """Read result.json of a run. Raises DataError for a missing or damaged file, or a file of a later release."""
     path = folder / "result.json"
     hint = repair_hint(folder, path)
     content = read_json(path, hint)
@@ -38,18 +38,17 @@ def read_provenance(folder: Path) -> Provenance:
 
 
 def read_metrics(path: Path, hint: str) -> list[EpochLine]:
-    """Read metrics.jsonl: one line per epoch of every stage.
+    """Read metrics.jsonl of a run, which has one line per epoch, in the order of the training stages.
 
-    Raises DataError, with the line, if it is missing or damaged.
-
-    A last line without a line end is skipped: a killed process may have left it.
+    hint: End of an error message, with the repair. A last line without a line end is skipped, because a killed process
+    may have left it. Raises DataError, with the line, for a missing or damaged file.
     """
     lines = read_json_lines(path, hint, unfinished=True)
     return [require_shape(line, EpochLine, f"{path}, line {number},", hint) for number, line in enumerate(lines, 1)]
 
 
 def repair_hint(folder: Path, *damaged: Path) -> str:
-    """Return the end of a message on damaged files of a run: files to delete, and the command that makes them again."""
+    """Return the end of an error message on damaged files of a run: which files to delete and which command to run."""
     if _is_blend(folder):
         return f"delete {folder}, then blend its runs again"
     files = dict.fromkeys([*damaged, *(path for path in [folder / "result.json"] if path.exists())])
@@ -64,7 +63,7 @@ def repair_hint(folder: Path, *damaged: Path) -> str:
 
 
 def _is_blend(folder: Path) -> bool:
-    """Whether a folder is a blend of runs, by its result.json; False if that file is damaged."""
+    """Return whether a folder is a blend of runs, according to its result.json; False if that file is damaged."""
     if (folder / "recipe.yaml").exists():  # only runs of the system have it
         return False
     try:
@@ -75,13 +74,13 @@ def _is_blend(folder: Path) -> bool:
 
 
 def finish_hint(folder: Path) -> str:
-    """Return the end of a message on an unfinished run: how to continue it.
+    """Return the end of an error message on an unfinished run, which says how to continue the run.
 
-    It names the command that continues the run, or reports that a process is training it now. For a folder that is no
-    run, it names the command that makes one.
+    For a run that a process is training now, the text says so. For a folder that is no run, it names the command that
+    makes a run.
     """
     if _is_blend(folder):
-        return "it is a blend of runs; name one of these"
+        return "it is a blend of runs; give one of its runs"
     if not (folder / "resolved.json").is_file():
         return "give the folder of a run, which python -m system run makes"
     if is_locked(folder / "lock"):
@@ -91,7 +90,7 @@ def finish_hint(folder: Path) -> str:
 
 
 def recorded_changes(folder: Path) -> list[str]:
-    """Return the settings that --set changed, from the run's provenance.json; [] if that file is damaged."""
+    """Return the settings of a run that --set changed, from its provenance.json; [] if that file is damaged."""
     try:
         return read_provenance(folder).changes
     except DataError:

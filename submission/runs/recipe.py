@@ -1,6 +1,6 @@
 """Models of a run's recipe.
 
-The used part of resolved.json, the recipe of a run with all its settings.
+Pydantic models of the keys in resolved.json that `submission` reads. This file is a run's recipe with all settings.
 """
 
 from typing import Any
@@ -15,9 +15,10 @@ class Kind(Record):
 
 
 class EncoderSettings(Kind):
-    """Settings of an encoder.
+    """Settings of an audio or text encoder.
 
-    model: Published text encoder. vectors, weights: Files. spec_augment: For audio encoders.
+    model: Name of a published text encoder. vectors: File of word vectors. weights: File of published weights of an
+    audio encoder. spec_augment: Settings of SpecAugment for an audio encoder; None: not used.
     """
 
     model: str | None = None
@@ -55,11 +56,11 @@ class StageSettings(Record):
 
 
 class RankSettings(Kind):
-    """An entry of `rank`, of any kind.
+    """Settings of an entry under `rank` in a recipe, of any kind.
 
-    data: The source it ranks; None for blind sets, and for kinds that combine entries.
-    stage, checkpoint: For kinds that rank by one model; None for published weights, before any stage.
-    of: The entries that a mean or a correction of hubs combines.
+    data: Name of the data source that the entry ranks; None for blind sets, and for kinds that combine other entries.
+    stage, checkpoint: Training stage and checkpoint of the model; None for published weights without training, and for
+    kinds that combine other entries. of: Names of the entries that a mean averages, or that are corrected for hubs.
     """
 
     data: str | None = None
@@ -84,7 +85,7 @@ class SourceSettings(Record):
 
 
 class ResolvedRecipe(Record):
-    """The used part of resolved.json; the system's recipes describe all of it."""
+    """The keys of resolved.json that `submission` reads; the recipes in `system` describe all keys."""
 
     name: str
     seed: int

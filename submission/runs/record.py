@@ -1,9 +1,9 @@
 """Models of a run's files.
 
-The files of a run: the only description of their format, for the system that writes them and for all readers.
+Pydantic models that define the format of a run's files, both for `system`, which writes them, and for all readers.
 
-result.json (RunResult), provenance.json (Provenance), a line of metrics.jsonl (EpochLine), and the facts of a score
-matrix and of an export's model.json (ModelFacts). The used part of resolved.json: recipe.py.
+RunResult is the content of result.json, Provenance that of provenance.json, and EpochLine a line of metrics.jsonl.
+ModelFacts are the facts of a score matrix, and of model.json in an exported model. For resolved.json, see recipe.py.
 """
 
 from pathlib import Path
@@ -28,17 +28,17 @@ Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class Record(BaseModel):
-    """A part of the record: values are not converted, objects do not change after reading, other keys are kept."""
+    """Base class of all records in a run's files: strict types, unchangeable objects; unknown keys stay."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow", populate_by_name=True)
 
     def document(self) -> dict[str, Any]:
-        """Return the record as a dict for JSON, with the keys of the file; values that were not given are left out."""
+        """Return the record as a dict for JSON, with the keys of the file; values that were not set are left out."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
 class Parameters(Record):
-    """Numbers of parameters. trained: By part of the model. frozen: By expert, `audio`, or `text`."""
+    """Numbers of parameters. trained: By part of the model. frozen: By expert, or by encoder (`audio`, `text`)."""
 
     trained: dict[str, Count]
     frozen: dict[str, Count]
@@ -46,13 +46,15 @@ class Parameters(Record):
 
 
 class ExpertFacts(Record):
-    """Facts of an expert, which is a frozen audio model.
+    """Facts about an expert, which is a frozen audio model.
 
     Attributes:
-        rate: In Hz; 0 if no audio is read. dim: Dimension of a frame.
-        published: Addresses of its weights.
-        unpublished: Other weight files.
-        pretrained: Model of frames that were read instead of computed; None: see `kind`.
+        kind: Kind of the expert.
+        rate: Sample rate in Hz; 0 if it reads no audio.
+        dim: Dimension of the embedding of a frame.
+        published: Web addresses of its published weights.
+        unpublished: Weight files that are not the published ones.
+        pretrained: Name of the model that computed the frames, if they were read from a file; None otherwise.
     """
 
     kind: str
@@ -65,12 +67,12 @@ class ExpertFacts(Record):
 
     @property
     def model(self) -> str:
-        """Name of the pre-trained model, or else the kind of the expert."""
+        """Name of the pre-trained model; the kind of the expert if `pretrained` is None."""
         return self.pretrained or self.kind
 
 
 class SetFacts(Record):
-    """A data set within a source. licences: Number of clips by licence."""
+    """Facts about a data set in a data source. licences: Dict from licence to its number of clips."""
 
     clips: Annotated[int, Field(gt=0)]
     captions: Count
@@ -79,10 +81,10 @@ class SetFacts(Record):
 
 
 class SourceFacts(Record):
-    """A source of the recipe's `data`.
+    """Facts about a data source under the key `data` of a recipe.
 
-    sets: Its data sets by name. trains: The stages it trains. published: Its address. moments: Number of moments of its
-    clips; None without a file of moments.
+    sets: Its data sets by name. trains: Names of the stages that train on it. published: Its web address. moments:
+    Number of moments of its clips; None if it has no file of moments.
     """
 
     sets: dict[str, SetFacts]
@@ -92,12 +94,15 @@ class SourceFacts(Record):
 
 
 class RankedResult(Record):
-    """Result of a ranked entry; its figures, such as mAP@10 and R@1, are among the other keys.
+    """Result of an entry that ranks clips; its metrics, such as mAP@10 and R@1, are further keys.
 
     Attributes:
-        interval, bootstrap: 95 % intervals of `metric`; None for a single query.
-        chance, untrained, ceiling: Values of `metric` for comparison; untrained is None if nothing was trained.
-        also_trained_on: Number of ranked clips that are also training data. hub_skewness, never_found: See Hubness.
+        metric: Primary metric.
+        interval, bootstrap: 95 % jackknife and bootstrap intervals of `metric`; None for a single query.
+        chance, untrained, ceiling: Values of `metric` for random order, for the untrained model (None if nothing was
+            trained), and for a perfect system on composed scenes (None for other data).
+        also_trained_on: Number of ranked clips that are also training data.
+        hub_skewness, never_found: Skewness and share of clips that are never found; see Hubness.
     """
 
     __pydantic_extra__: dict[str, Any]
@@ -122,21 +127,22 @@ class RankedResult(Record):
 
     @model_validator(mode="after")
     def _has_its_figure(self) -> Self:
-        """Raise an error if the figures of a result lack its primary metric."""
+        """Return this result; raise ValueError if it has no value of its primary metric."""
         if self.metric not in self.figures:
-            raise ValueError(f"its figures lack its metric {self.metric}")
+            raise ValueError(f"the value of the primary metric {self.metric} is missing")
         return self
 
     @property
     def figures(self) -> dict[str, float]:
-        """Value of each metric of the entry, by the metric's name."""
+        """Dict from each metric of the entry to its value."""
         return {key: value for key, value in self.__pydantic_extra__.items() if isinstance(value, float | int)}
 
 
 class BlindResult(Record):
-    """A ranked blind set.
+    """Result of an entry that ranks a blind set, without metrics.
 
-    checkpoint: Description. scores, csv: Files. sha256: Of names and contents of the ranked clips and queries.
+    checkpoint: Description of the checkpoint. scores, csv: Files with the score matrix and the CSV to submit. sha256:
+    Checksum of the names and contents of the ranked clips and queries.
     """
 
     queries: Count
@@ -149,10 +155,10 @@ class BlindResult(Record):
 
 
 class FittedScore(Record):
-    """Fitted score of moments.
+    """Fitted numbers of the score that finds moments.
 
-    scale, offset: Of the frames' values. enter, leave: Log odds of each change from frame to frame. rate: Factor of the
-    cosines of changes; None for the score kind `moments`.
+    scale, offset: Factor and offset of the frames' values. enter, leave: Log odds that a moment begins or ends from one
+    frame to the next. rate: Factor of the cosines of changes; None for the score kind `moments`.
     """
 
     scale: float
@@ -163,19 +169,20 @@ class FittedScore(Record):
 
 
 class MomentsResult(Record):
-    """Result of an entry that finds windows.
+    """Result of an entry that finds moments.
 
     Attributes:
-        figures: By metric, in [0, 1]; None for a blind list.
-        bootstrap: 95 % interval of each figure, over recordings; None for a blind list.
-        random, ceiling: R1@0.5 and so on of random windows, and of windows made of the true frames.
-        new_texts: Number of queries whose text the model was not trained on; None for a blend.
-        figures_of_new_texts: By metric, of these queries; None without such queries, and for a blind list.
-        fitted: Fitted score, if the entry has a `fit`.
-        windows: File with scores.
-        answers: File to submit.
-        truth: File of the queries.
-        frames: File of the frames' probabilities.
+        metric: Primary metric.
+        figures: Dict from metric to its value in [0, 1]; None for a blind list.
+        bootstrap: Dict from metric to its 95 % bootstrap interval over recordings; None for a blind list.
+        random, ceiling: Metrics of random windows, and of windows made of the true frames.
+        new_texts: Number of queries whose text was not in the training data; None for a blend.
+        figures_of_new_texts: Metrics of these queries; None without such queries, and for a blind list.
+        fitted: Fitted numbers of the score, if the entry has the setting `fit`.
+        windows: File with the found windows and their scores.
+        answers: File to submit, with the found windows without scores.
+        truth: File with the queries and their true windows.
+        frames: File with the frame probabilities.
     """
 
     metric: str
@@ -199,8 +206,11 @@ class MomentsResult(Record):
 
 
 class Member(Record):
-    """A run in a blend. run: Its folder, relative to that of the blend. sha256: Of the entry's scores. weight:
-    In (0, 1]."""
+    """A run in a blend.
+
+    run: Folder of the run, relative to the folder of the blend. entry: Name of the blended entry. sha256: Checksum of
+    the file with the entry's scores. weight: Weight of the run, in (0, 1].
+    """
 
     run: str
     sha256: str
@@ -212,14 +222,15 @@ class RunResult(Record):
     """Content of result.json.
 
     Attributes:
-        commits: Of the code, in turn.
-        weight_licences: Licences of published weights, where recorded, by expert or `audio`.
-        broken: Reasons why clips were left out, by id.
-        seconds: Of the last process.
-        training_seconds: Of all epochs.
+        commits: Commits of the code that made the run, in order of time.
+        weight_licences: Dict from expert (or `audio`, the audio encoder) to the licence of its published weights.
+        broken: Dict from the id of a clip that was left out to the reason.
+        seconds: Duration of the last process.
+        training_seconds: Duration of the training in all epochs.
         sha256: Checksums of the run's files.
-        rank, blind, moments: By entry of the recipe's `rank`. Those of `blind` have no figures.
-        blend: The runs that were blended; empty for a run of its own.
+        rank, blind, moments: Results by name of the entry under `rank` in the recipe: entries that rank clips, rank a
+            blind set, or find moments.
+        blend: The runs that were blended; empty if the run is no blend.
     """
 
     format: int
@@ -245,15 +256,15 @@ class Provenance(Record):
     """Inputs of a run: code, recipe, data and machine.
 
     Attributes:
-        changes: Those of --set.
-        manifests, contents: Checksums by data source, of its manifest and of all its audio.
-        experts: Identities of the experts.
-        text: Identity of a pre-trained text encoder.
-        starts: Checksums of exported models by folder.
-        teachers: By name, checksums of the files that identify their weights.
-        augment: Checksums of files that change training data.
-        waveforms: Whether they were read from a bank, or from the audio files.
-        started_in: Folder that relative paths of the recipe start from, relative to the run.
+        changes: Settings that the option --set changed.
+        manifests, contents: Dicts from data source to the checksum of its manifest, and of all its audio.
+        experts: Dict from expert to the values that identify its model.
+        text: Fingerprint that identifies a pre-trained text encoder.
+        starts: Dict from the folder of a trained model, from which training starts, to its checksums.
+        teachers: Dict from teacher to the checksums of the files that identify its weights.
+        augment: Checksums of the files that are read for augmentation, and of annotations for monitoring.
+        waveforms: `bank` or `files`: whether waveforms were read from a bank or from the audio files.
+        started_in: Folder to which paths in the recipe are relative; it is itself relative to the run's folder.
         sha256: Checksums of the run's files.
     """
 
@@ -283,16 +294,17 @@ class Provenance(Record):
 
 
 class EpochLine(Record):
-    """A line of metrics.jsonl, its keys in the written order.
+    """A line of metrics.jsonl: values of one epoch. The keys are in the written order.
 
     Attributes:
-        epoch: Of the stage, from 1.
+        stage: Training stage.
+        epoch: Number of the epoch in the stage, from 1.
         loss, positive, hardest_negative, violations, violations_relaxed: Means over the steps of the epoch.
         skipped: Number of updates that were skipped because the fp16 loss was not finite.
-        validation: Values by metric.
-        spread_of_clips, zeros_of_clips, spread_of_captions, zeros_of_captions, captions_alike: Values of the collapse
-            watch.
-        collapsed: Its messages.
+        validation: Dict from validation metric to its value.
+        spread_of_clips, zeros_of_clips, spread_of_captions, zeros_of_captions, captions_alike: Values that show whether
+            the model collapses, which means that all embeddings become similar.
+        collapsed: Messages on a collapse; empty if the model did not collapse.
     """
 
     stage: str
@@ -322,13 +334,13 @@ class EpochLine(Record):
 
 
 class ModelFacts(Record):
-    """Facts about a model, stored with its scores and in model.json of an export.
+    """Facts about a model, stored with its score matrix, and in model.json of an exported model.
 
     Attributes:
-        run: Name of its folder.
-        edition: The one its recipe ranks for; None for several.
-        fitted: For an export, fitted score of moments, if it was fitted after training.
-        sha256: Checksums of an export's other files.
+        run: Name of the folder of its run.
+        edition: Edition for which its recipe ranks; None if there are several.
+        fitted: Fitted numbers of the score that finds moments, in an exported model whose score was fitted.
+        sha256: Checksums of the other files of an exported model.
     """
 
     recipe: str

@@ -1,6 +1,6 @@
 """Result of a ranked entry.
 
-The result of a ranked entry, as result.json has it, computed from its score matrix.
+Compute the result of a ranked entry for result.json from its score matrix.
 """
 
 import math
@@ -14,10 +14,10 @@ from submission.runs.record import RankedResult
 def ranked_result(
     matrix: ScoreMatrix, edition: Edition, untrained: ScoreMatrix | None, **facts: object
 ) -> RankedResult:
-    """Compute the figures of a ranked entry.
+    """Compute the metrics of a ranked entry from its score matrix, and return its result.
 
-    untrained: Score matrix of the untrained model for comparison, or None. facts: The fields of RankedResult that do
-    not follow from the matrix: data, checkpoint, ceiling, also_trained_on, scores, csv.
+    untrained: Score matrix of the untrained model for comparison, or None. facts: The fields of RankedResult that are
+    not computed from the matrix: data, checkpoint, ceiling, also_trained_on, scores, csv.
     """
     summary = summarise_matrix(matrix, edition)
     hubs = summary.hubness
@@ -38,8 +38,5 @@ def ranked_result(
 
 
 def _interval(bounds: tuple[float, float]) -> list[float] | None:
-    """Convert a confidence interval to a list; None if it is NaN, as for a single query.
-
-    JSON has no NaN.
-    """
+    """Convert a confidence interval to a list; None if it is NaN, as for a single query, since JSON has no NaN."""
     return None if math.isnan(bounds[0]) else list(bounds)

@@ -1,4 +1,4 @@
 """Verbs of `python -m submission`.
 
-The verbs of `python -m submission`, one file each: they read arguments, call functions, and print lines.
+One file per verb of `python -m submission`: it defines the arguments, calls functions, and prints the result.
 """

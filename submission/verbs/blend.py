@@ -1,6 +1,6 @@
 """Verb blend: combine systems.
 
-One system from several, by given, equal, or searched weights: a run's folder, a score matrix, or a file of moments.
+Combine several runs, score matrices, or files of moments into one, by given, equal, or searched weights.
 """
 
 import argparse
@@ -17,38 +17,42 @@ from submission.verbs.moments import blend_moment_files, is_moments
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `blend` to its parser."""
-    parts = "two or more finished runs (RUN or RUN:ENTRY), score matrices (.npy), or files of moments (.jsonl)"
+    parts = "what to blend: two or more finished runs (RUN or RUN:ENTRY), score matrices (.npy), or moments (.jsonl)"
     parser.add_argument("scores", nargs="+", metavar="SCORES", help=parts)
-    out = "for runs: a new folder, which other verbs read as a run; else the .npy or .jsonl file to write"
+    out = "new folder for a blend of runs, which other verbs read like a run; or a .npy or .jsonl file to write"
     parser.add_argument("--out", type=Path, required=True, metavar="BLEND", help=out)
-    how = "average raw scores, standardised scores (not for moments) or ranks (default %(default)s)"
+    how = "values to average: raw scores, standardised scores (not for moments) or ranks (default %(default)s)"
     parser.add_argument("--how", choices=tuple(SCALES), default="raw", help=how)
     weighting = parser.add_mutually_exclusive_group()
-    weighting.add_argument("--weights", nargs="+", type=float, metavar="W", help="weight of each part (default: equal)")
+    given = "weight of each system (default: equal weights)"
+    weighting.add_argument("--weights", nargs="+", type=float, metavar="W", help=given)
     searched = (
-        "search the weights on the same models' scores of a validation split, given in the same order; without SCORES, "
-        "those that the runs have"
+        "search the weights that are best on a validation split: give the same models' scores of that split, in the "
+        "same order; without SCORES, use the validation scores of the runs"
     )
     weighting.add_argument("--validation", nargs="*", metavar="SCORES", help=searched)
-    truth = "for files of moments: the true windows of --validation (.jsonl)"
+    truth = "true windows of the --validation files (.jsonl); only for files of moments"
     parser.add_argument("--truth", type=Path, metavar="TRUTH.jsonl", help=truth)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `blend` with its parsed arguments; return the exit status."""
     if len(arguments.scores) < 2:
-        raise SubmissionError("a blend needs two or more parts; give more")
+        raise SubmissionError(f"a blend needs two or more systems, but {len(arguments.scores)} is given; give more")
     if arguments.validation == []:
         arguments.validation = [validation_of(name) for name in arguments.scores]
     named = [*arguments.scores, *(arguments.validation or ())]
     files = {name: file_of(name) for name in named}
     require_other(arguments.out, [*files.values(), arguments.truth])
     if arguments.validation and len(arguments.validation) != len(arguments.scores):
-        raise SubmissionError(f"--validation needs {len(arguments.scores)} parts, one per model, in the same order")
+        raise SubmissionError(
+            f"--validation has {len(arguments.validation)} systems; give {len(arguments.scores)}, one for each blended "
+            "system, in the same order"
+        )
     for names in (arguments.scores, arguments.validation or []):
         paths = [files[name].resolve() for name in names]
         if twice := next((name for name, path in zip(names, paths, strict=True) if paths.count(path) > 1), None):
-            raise SubmissionError(f"{twice}: the same part is given twice; give it once")
+            raise SubmissionError(f"{twice}: the same system is given twice; give it once")
     if arguments.out.suffix not in (".npy", ".jsonl") and not any(is_moments(name) for name in arguments.scores):
         return blend_into_folder(arguments)
     if is_moments(arguments.out) or any(map(is_moments, named)):

@@ -1,6 +1,6 @@
 """Blend finished runs.
 
-The verb blend for finished runs: their files, their validation scores, and the folder that is written.
+Functions of the verb `blend` for finished runs: find their files and validation scores, and write the blend as a run.
 """
 
 import argparse
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def refuse_truth(arguments: argparse.Namespace) -> None:
-    """Raise SubmissionError if --truth is given for parts that have their truth."""
+    """Raise SubmissionError if --truth is given, because runs and score matrices contain their truth."""
     if arguments.truth:
         raise SubmissionError(
             "--truth only works with files of moments (.jsonl); runs and score matrices contain their truth, so leave "
@@ -34,7 +34,10 @@ def refuse_truth(arguments: argparse.Namespace) -> None:
 def weights_of(
     arguments: argparse.Namespace, parts: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]
 ) -> list[float] | None:
-    """Return the given weights, or those that score best on the validation matrices; None for equal ones."""
+    """Return the weights of --weights, or those that are best on the validation matrices; None for equal weights.
+
+    parts: Score matrices to blend, by name. validation: Score matrices for the search, by name; empty without a search.
+    """
     if not validation:
         given: list[float] | None = arguments.weights
         return given
@@ -42,12 +45,15 @@ def weights_of(
     editions = {name: edition_in_facts(matrix) for name, matrix in {**parts, **validation}.items()}
     edition = chosen_edition(arguments, editions)
     weights, best_score = search_weights(validation, arguments.how, edition)
-    print(f"searched on validation: {edition.metric} {best_score:.4f} there")
+    print(f"searched the weights on the validation split, where {edition.metric} is {best_score:.4f}")
     return weights
 
 
 def file_of(name: str) -> Path:
-    """Return the file of a score matrix: for a run that of its entry; the folder of a run of moments."""
+    """Return the file with the scores of a system: of a run's entry, or the file called `name`.
+
+    For a run that finds moments, it is the file with windows and scores.
+    """
     if not is_run(name):
         return Path(name)
     if is_run_of_moments(name):
@@ -62,26 +68,32 @@ def file_of(name: str) -> Path:
 
 
 def validation_of(name: str) -> str:
-    """Return RUN:ENTRY of a run's scores of a validation split. Raises SubmissionError if the run has none."""
+    """Return RUN:ENTRY of the entry that ranks a validation split like the run's entry `name`.
+
+    Raises SubmissionError if the run has no such entry, or if `name` is no run.
+    """
     if not is_run(name):
-        raise SubmissionError(f"{name} is no run, so its validation scores are unknown; name them after --validation")
+        raise SubmissionError(f"{name} is no run, so its validation scores are unknown; give them after --validation")
     from submission.runs.finished import open_any_finished
 
     run = open_any_finished(name)
     if run.validation is None:
-        problem = f"{run.folder}: has no scores of a validation split that are made as those of {run.entry!r}"
+        problem = f"{run.folder}: has no scores of a validation split with the settings of {run.entry!r}"
         raise SubmissionError(f"{problem}; {_validation_command(run)}")
     return f"{run.folder}:{run.validation.entry}"
 
 
 def _validation_command(run: "Finished") -> str:
-    """Return the command that ranks the validation split of a run's recipe like its entry; nothing is trained."""
+    """Return a hint with the command that ranks a run's validation split with the settings of its entry.
+
+    The command trains nothing. If the recipe has no validation split, the hint says so.
+    """
     from submission.runs.finished import combined
     from submission.runs.reading import recorded_changes
 
     source = next((name for name, one in run.recipe.data.items() if one.split == "validation"), None)
     if source is None:
-        return "its recipe has no validation split; leave out --validation, or add one to the recipe"
+        return "its recipe has no validation split; leave out --validation, or add a validation split to the recipe"
     changes: list[str] = []
     names = [run.entry]
     while names:
@@ -99,7 +111,7 @@ def _validation_command(run: "Finished") -> str:
 
 
 def blend_into_folder(arguments: argparse.Namespace) -> int:
-    """Blend runs into the folder of a run."""
+    """Write a blend of finished runs as a new run folder, print its metrics, and return the exit status."""
     if others := [name for name in arguments.scores if not is_run(name)]:
         cure = "for files, give --out a name that ends in .npy or .jsonl"
         raise SubmissionError(f"{others[0]} is no folder of a run; correct it, or {cure}")
@@ -112,13 +124,14 @@ def blend_into_folder(arguments: argparse.Namespace) -> int:
     runs = {name: open_any_finished(name) for name in arguments.scores}
     for name, run in runs.items():
         if run.result.blend:
-            raise SubmissionError(f"{name} is a blend; name its runs")
+            raise SubmissionError(f"{name} is a blend; give the runs that it blends instead")
         if isinstance(run, FinishedMoments) and run.ranked.figures is None:
-            raise SubmissionError(f"{name} answers a blind list; name an entry with figures")
+            raise SubmissionError(f"{name} has windows of a blind list; give an entry that has metrics")
     of_moments = {name: run for name, run in runs.items() if isinstance(run, FinishedMoments)}
     of_clips = {name: run for name, run in runs.items() if not isinstance(run, FinishedMoments)}
     if of_moments and of_clips:
-        raise SubmissionError(f"{next(iter(of_clips))} ranks clips, but {next(iter(of_moments))} finds moments")
+        both = f"{next(iter(of_clips))} ranks clips, but {next(iter(of_moments))} finds moments"
+        raise SubmissionError(f"{both}; blend runs of one kind")
     if of_moments:
         require_scale(arguments)
         weights = _weights_of_moments(arguments, of_moments)
@@ -137,19 +150,20 @@ def blend_into_folder(arguments: argparse.Namespace) -> int:
             print(f"{name}: {ranked.metric} {format_metric(ranked.metric, ranked.figures[ranked.metric])}")
     for name, run in runs.items():
         if not run.ranks_blind:
-            print(f"note: {name} has no blind set that is ranked like {run.entry!r}, so the blend has none")
-    print(f"wrote {arguments.out}; score, compare, report and pack take it as a run")
+            reason = f"{name} has not ranked it with the settings of {run.entry!r}"
+            print(f"note: the blend has no blind set, because {reason}")
+    print(f"wrote {arguments.out}; score, compare, report and pack read it like a run")
     return 0
 
 
 def _weights_of_runs(arguments: argparse.Namespace, runs: Mapping[str, "FinishedRun"]) -> Sequence[float] | None:
-    """Return the weights of runs that rank clips; None for equal ones."""
+    """Return the given or searched weights of runs that rank clips; None for equal weights."""
     validation = {name: read_scores(file_of(name)) for name in arguments.validation or ()}
     return weights_of(arguments, {name: run.matrix for name, run in runs.items()}, validation)
 
 
 def _weights_of_moments(arguments: argparse.Namespace, runs: Mapping[str, "FinishedMoments"]) -> Sequence[float] | None:
-    """Return the weights of runs that find moments; None for equal ones."""
+    """Return the given or searched weights of runs that find moments; None for equal weights."""
     if not arguments.validation:
         given: list[float] | None = arguments.weights
         return given
@@ -161,5 +175,6 @@ def _weights_of_moments(arguments: argparse.Namespace, runs: Mapping[str, "Finis
     answers, first = {name: one.answers for name, one in opened.items()}, next(iter(opened.values()))
     require_disjoint_moments({name: run.answers for name, run in runs.items()}, answers, first.truth)
     weights, best_score = search_moment_weights(answers, arguments.how, first.truth, first.edition)
-    print(f"searched on validation: {first.edition.metric} {format_metric(first.edition.metric, best_score)} there")
+    figure = format_metric(first.edition.metric, best_score)
+    print(f"searched the weights on the validation split, where {first.edition.metric} is {figure}")
     return weights

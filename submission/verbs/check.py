@@ -1,6 +1,6 @@
 """Verb check: list faults of a file.
 
-Every problem of a ranked CSV, a matrix CSV, moments or a package, one per line.
+List every problem of a ranked CSV, a matrix CSV, a file of moments, or a package, one per line.
 """
 
 import argparse
@@ -33,14 +33,16 @@ from submission.verbs.options import (
 )
 
 PACKAGE = "package"  # kind of the problems of a package
-NOT_COMPARED = "note: its texts and names were not compared; add --truth, --scores, or --queries and --audio"
-MOMENTS_NOT_COMPARED = "note: its queries were not compared; add --truth, or --queries for a blind list"
+NOT_COMPARED = (
+    "note: the queries and file names were not compared with a truth; add --truth, --scores, or --queries and --audio"
+)
+MOMENTS_NOT_COMPARED = "note: the queries were not compared with a truth; add --truth, or --queries for a blind list"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `check` to its parser."""
     parser.add_argument("file", metavar="FILE", type=Path, help="submission or package (.zip) to check")
-    parser.add_argument("--all", action="store_true", help=f"print all problems, not {SHOWN_PROBLEMS} of each kind")
+    parser.add_argument("--all", action="store_true", help=f"print all problems, not only {SHOWN_PROBLEMS} per kind")
     add_ranked(parser)
     add_reference_arguments(parser)
     add_json(parser)
@@ -82,14 +84,14 @@ def _report(path: Path, edition: AnyEdition, result: "_CheckResult", as_json: bo
 
 
 class _CheckResult(NamedTuple):
-    """Result of a check.
+    """Result of the check of a file or a package.
 
     Attributes:
-        queries, columns: Of the file; None if it could not be read.
-        verdict: Description of the result.
+        queries, columns: Numbers of queries and columns in the file; None if it could not be read.
+        verdict: The result in words.
         compared: Whether the file was compared with a truth.
-        notes: Oddities that are no problem.
-        hint: Options for a comparison, if the file was not compared.
+        notes: Oddities of the file that are no problems.
+        hint: Note on the options for a comparison, if the file was not compared.
     """
 
     problems: Sequence[Problem]
@@ -102,7 +104,7 @@ class _CheckResult(NamedTuple):
 
 
 def _format_lines(problems: Sequence[Problem], shown: int | None) -> Iterable[str]:
-    """Format problems as lines of text, at most `shown` of each kind; those of a package already name their file."""
+    """Format problems as lines of text, at most `shown` of each kind; problems of a package are not shortened again."""
     if problems and problems[0].kind == PACKAGE:
         return [problem.sentence for problem in problems]
     return format_problems(problems, shown)
@@ -120,14 +122,14 @@ def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) 
         if matrix:
             queries, columns = len(matrix.query_ids), len(matrix.clip_ids)
     if problems:
-        verdict = f"has {counted(len(problems), 'problem')}, listed above with the line each row starts on"
+        verdict = f"has {counted(len(problems), 'problem')}, listed above with the first line of each row"
         return _CheckResult(problems, queries or None, columns or None, verdict, truth is not None)
     verdict = f"ok: {counted(queries, 'query')} x {counted(columns, unit)}"
     return _CheckResult([], queries, columns, verdict, truth is not None, hint="" if truth else NOT_COMPARED)
 
 
 def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Namespace) -> _CheckResult:
-    """Check a file of moments, which has found windows or is a truth, and return the result."""
+    """Check a file of moments, with found windows or with true windows, and return the result."""
     refuse_options(arguments, scores=None, audio=None, ranked=False)
     data = path.read_bytes()
     if is_truth(data):
@@ -148,12 +150,12 @@ def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Name
 
 
 def _matrix_edition(arguments: argparse.Namespace) -> dict[str, str | None]:
-    """Return a dict from the file of --scores to the edition that its facts name; {} without --scores."""
+    """Return a dict from the file of --scores to the edition in the facts of its score matrix; {} without --scores."""
     return {str(arguments.scores): edition_in_facts(read_scores(arguments.scores))} if arguments.scores else {}
 
 
 def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
-    """Return the edition of a package: the one of --edition, or else the only one that allows all its files."""
+    """Return the edition of a package: that of --edition, otherwise the only edition that allows all its files."""
     if arguments.ranked:
         raise SubmissionError("--ranked does not work with a package (.zip); leave it out")
     from submission.package.archive import fitting_editions

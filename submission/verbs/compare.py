@@ -1,6 +1,6 @@
 """Verb compare: test two systems.
 
-A paired test between a system and others over the same queries.
+Compare a system with the mean of other systems by a paired test over the same queries.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from submission.verbs.options import SYSTEM_HELP, add_truth_arguments, read_summ
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `compare` to its parser."""
     parser.add_argument("system", metavar="SYSTEM", help=SYSTEM_HELP)
-    parser.add_argument("others", metavar="OTHER", nargs="+", help=f"{SYSTEM_HELP}; of several, their mean")
+    parser.add_argument("others", metavar="OTHER", nargs="+", help=f"{SYSTEM_HELP}; with several, their mean is used")
     add_truth_arguments(parser)
     add_json(parser)
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         interval = format_interval(difference.interval, metric, "+")
         print(f"{format_metric(metric, difference.mean, '+')}  {metric}, the first minus {other}; 95 % {interval}")
         print(
-            f"p {difference.p:.4f}  paired randomisation of {difference.n_groups} groups of queries that share "
+            f"p {difference.p:.4f}  paired randomisation test with {difference.n_groups} groups of queries that share "
             f"{system.sharing}"
         )
         print(f"{counted(difference.better, 'query')} better, {difference.equal} equal, {difference.worse} worse")

@@ -1,9 +1,9 @@
 """Verb convert: change the format of a CSV.
 
-A CSV of any edition as another edition's CSV, or as a score matrix.
+Convert a CSV of any edition to the CSV of another edition, or to a score matrix. Score matrices are converted by
+`write`.
 
-It starts from CSVs; `write` starts from score matrices. Ranked lists can be shortened and get another header, but they
-cannot be converted to scores.
+Ranked lists can be shortened and get another header, but they cannot be converted to scores.
 """
 
 import argparse
@@ -30,10 +30,10 @@ from submission.verbs.options import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `convert` to its parser."""
-    parser.add_argument("file", metavar="FILE.csv", type=Path, help="CSV to convert, ranked or matrix, of any edition")
-    parser.add_argument(
-        "--out", metavar="FILE", type=Path, required=True, help="output file: the .csv of --edition, or scores as .npy"
-    )
+    source = "CSV to convert: a ranked or matrix CSV of any edition"
+    parser.add_argument("file", metavar="FILE.csv", type=Path, help=source)
+    out = "file to write: a .csv of --edition, or a score matrix (.npy)"
+    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help=out)
     add_ranked(parser)
     add_force(parser)
     add_reference_arguments(parser)
@@ -53,12 +53,12 @@ def run(arguments: argparse.Namespace) -> int:
     if is_ranked(header):
         if out.suffix != ".csv" or not (arguments.ranked or target.output == "ranked"):
             wanted = f"edition {target.name}" if out.suffix == ".csv" else out
-            problem = f"a ranked CSV has no scores, which {wanted} needs"
+            problem = f"this ranked CSV has no scores, but {wanted} needs scores"
             raise SubmissionError(f"{arguments.file}: {problem}; use the score matrix (.npy)")
         ranked = read_ranked_csv(arguments.file, source, truth)
         write_ranked_lists(ranked, out, target)
         length = target.for_pool(len(ranked[0].file_names)).ranking_length
-        print(f"wrote {out}: {counted(len(ranked), 'query')} x {counted(length, 'name')}")
+        print(f"wrote {out}: {counted(len(ranked), 'query')} x {counted(length, 'file name')}")
         return 0
     matrix = read_matrix_csv(arguments.file, source, truth)
     if out.suffix != ".npy":

@@ -1,6 +1,6 @@
 """Verb facts: rules of an edition.
 
-The rules of an edition, with sources and their certainty; or all editions, one per line.
+Print the rules of an edition, with their sources and the certainty of these; or list all editions, one per line.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.edition is None:
         for edition in all_editions():
             print(f"{edition.name:8}task {edition.task:4}{FILES[edition.output]}; figure {edition.metric}")
-        log.info("add --edition YEAR to print all facts of that edition, with their sources")
+        log.info("to print all facts of an edition with their sources, add --edition YEAR")
         return 0
     edition = get_any_edition(arguments.edition)
     for name, (sure, where) in edition.sources.items():
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _format(value: object) -> str:
-    """Format the value of a fact about an edition or a file on one line."""
+    """Format the value of a fact about an edition on one line."""
     if isinstance(value, Mapping):
         return "; ".join(f"{key}: {', '.join(map(str, names))}" for key, names in value.items())
     if isinstance(value, tuple):

@@ -1,6 +1,7 @@
 """Reports for --json.
 
-The --json output of the reporting verbs. A separate module, because scoring a CSV does not need pydantic.
+Build the JSON output of the verbs that have the option --json. This is a separate module, because it imports pydantic,
+which the verbs do not need without --json.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,9 @@ from submission.metrics.summary import Summary
 
 
 class Fact(Report):
-    """A fact of an edition.
+    """A fact about an edition.
 
-    sure: `confirmed`, `secondary`, `inferred` or `remembered`. source: Where it is published.
+    sure: Certainty of the fact: `confirmed`, `secondary`, `inferred` or `remembered`. source: Where it is published.
     """
 
     value: object
@@ -26,7 +27,11 @@ class Fact(Report):
 
 
 class EditionReport(Report):
-    """An edition. output: `ranked`, `matrix` or `windows`. metric: Primary one. facts: By name; empty for several."""
+    """Facts about an edition of the challenge.
+
+    output: Kind of the submitted file: `ranked`, `matrix` or `windows`. metric: Primary metric. facts: Facts by name;
+    empty if several editions are listed.
+    """
 
     edition: str
     task: str
@@ -45,18 +50,20 @@ class HubsReport(Report):
 
 
 class ScoreReport(Report):
-    """Figures of a system.
+    """Metrics of a system.
 
-    values: By metric, in [0, 1].
-    primary: Metric of chance and of both intervals.
-    interval: 95 %, by the jackknife over queries; null for a single query.
-    bootstrap: 95 %, by the bootstrap over groups that share clips; null for a single group.
-    median_rank: Of the first relevant one; null beyond a ranked list.
-    hubs: Skewness of the numbers of queries that have a clip in their top 10, and the share of clips that are in none;
-    null if it is not a score matrix.
+    pool: Number of clips in the pool.
+    values: Values by metric, in [0, 1].
+    primary: Primary metric, to which chance and both intervals belong.
+    interval: 95 % jackknife interval over queries; null for a single query.
+    bootstrap: 95 % bootstrap interval over groups of queries that share clips; null for a single group.
+    median_rank: Median rank of the first relevant clip; null if it is beyond the end of ranked lists.
+    chance: Primary metric of clips in random order.
+    hubs: Skewness of the number of queries that have a clip in their top 10, and the share of clips in no top 10; null
+    if the system is no score matrix.
 
-    For moments, pool is the number of recordings, groups share a recording, and median_rank is null. Then chance is
-    the figure of whole recordings as the answers, null if a length is missing.
+    For moments, pool is the number of recordings, queries of a group share a recording, and median_rank is null. Then
+    chance is the primary metric if each answer is the whole recording; null if the length of a recording is missing.
     """
 
     system: str
@@ -73,12 +80,12 @@ class ScoreReport(Report):
 
 
 class CompareReport(Report):
-    """Comparison of the first system with the mean of the others.
+    """Comparison of the first system with the mean of the other systems.
 
-    difference: Of the primary metric, the first minus the mean of the others.
+    difference: Difference in the primary metric: the first system minus the mean of the other systems.
     interval: 95 % interval of the difference.
-    p: Of a paired randomisation test of `groups` groups of queries.
-    better, equal, worse: Numbers of queries where the first is better, equal or worse.
+    p: Result of a paired randomisation test. groups: Number of groups of queries in this test.
+    better, equal, worse: Numbers of queries for which the first system is better, equal or worse.
     """
 
     systems: list[ScoreReport]
@@ -93,7 +100,7 @@ class CompareReport(Report):
 
 
 class FileProblem(Report):
-    """A problem or note. line: From 1; null for the whole file. kind: The same words for every problem of its kind."""
+    """A problem or an oddity of a file. line: Line number, from 1; null for the whole file. kind: Kind of problem."""
 
     line: int | None
     sentence: str
@@ -101,12 +108,12 @@ class FileProblem(Report):
 
 
 class CheckReport(Report):
-    """Result of a check.
+    """Result of the check of a file.
 
-    queries, columns: Of the file; null if it could not be read. Columns are names of a ranked CSV, clips of a matrix,
-    or windows of the longest answer of moments.
-    compared: Whether its texts and names were compared with the given truth, scores or blind set.
-    notes: Oddities of moments, which are scored.
+    queries, columns: Numbers of queries and columns; null if the file could not be read. Columns are the file names per
+    row of a ranked CSV, the clips of a matrix CSV, or the maximum number of windows per query of moments.
+    compared: Whether the queries and file names were compared with a given truth, score matrix or blind set.
+    notes: Oddities of moments, which do not prevent scoring.
     """
 
     file: str
@@ -120,7 +127,7 @@ class CheckReport(Report):
 
 
 def edition_report(edition: Edition | MomentsEdition, whole: bool) -> EditionReport:
-    """Return the JSON report of an edition. whole: Whether to include all facts and their sources."""
+    """Return the JSON report on an edition. whole: Whether to include all facts and their sources."""
     facts = {
         name: Fact(value=_json_value(getattr(edition, name)), sure=sure, source=where)
         for name, (sure, where) in edition.sources.items()
@@ -135,7 +142,7 @@ def edition_report(edition: Edition | MomentsEdition, whole: bool) -> EditionRep
 
 
 def _json_value(value: object) -> object:
-    """Convert tuples to lists, also those that a mapping holds; return any other value unchanged."""
+    """Convert a tuple to a list, and a mapping of tuples to a dict of lists; return any other value unchanged."""
     if isinstance(value, tuple):
         return list(value)
     return {key: list(names) for key, names in value.items()} if hasattr(value, "items") else value
@@ -144,7 +151,7 @@ def _json_value(value: object) -> object:
 def score_report(
     system: str, summary: Summary | MomentSummary, further: Mapping[str, float] = MappingProxyType({})
 ) -> ScoreReport:
-    """Return the JSON report of a system's summary. further: Additional metrics."""
+    """Return the JSON report on the metrics of a system. further: Dict of additional metrics."""
     hubness = summary.hubness if isinstance(summary, Summary) else None
     return ScoreReport(
         system=system,
@@ -162,7 +169,7 @@ def score_report(
 
 
 def compare_report(systems: list[ScoreReport], difference: Difference) -> CompareReport:
-    """Return the JSON report of a comparison of the first of `systems` with the mean of the others."""
+    """Return the JSON report on a comparison of the first of `systems` with the mean of the other systems."""
     return CompareReport(
         systems=systems,
         primary=systems[0].primary,
@@ -177,11 +184,11 @@ def compare_report(systems: list[ScoreReport], difference: Difference) -> Compar
 
 
 def file_problems(problems: Sequence[Problem]) -> list[FileProblem]:
-    """Return the problems of a file in the form of a JSON report."""
+    """Convert the problems of a file to the form of the JSON report."""
     return [FileProblem(**problem._asdict()) for problem in problems]
 
 
 def _interval(bounds: Interval) -> Interval | None:
-    """Return a confidence interval for JSON; None if a bound is NaN or infinite."""
+    """Return a confidence interval for the JSON report; None if a bound is NaN or infinite."""
     low, high = map(number, bounds)
     return None if low is None or high is None else (low, high)

@@ -1,6 +1,6 @@
 """Verb judge: ask a command.
 
-Ask a local command for its score of each pair of a query and one of its best clips.
+Let a local command (the judge) score each pair of a query and one of its best clips.
 """
 
 import argparse
@@ -21,22 +21,25 @@ from data_tools.files import require_other
 from submission.errors import SubmissionError
 from submission.formats.top_pairs import Pair, pairs_in, read_pairs
 
-ONE_LINE = 'print {"judge": NUMBER} for each line, and nothing else'
-AGAIN = "run the same command again to go on after these"
+ONE_LINE = 'the command must print {"judge": NUMBER} for each line, and nothing else'
+AGAIN = "run `judge` again to continue after the pairs that were scored"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `judge` to its parser."""
     add = parser.add_argument
-    add("pairs", type=Path, metavar="TOP.jsonl", help="pairs of queries and clips, from system rank --top K")
-    command = 'reads a pair per line of JSON, and prints {"judge": NUMBER} or {"judge": null} for each, in their order'
+    add("pairs", type=Path, metavar="TOP.jsonl", help="pairs of queries and clips, written by system rank --top K")
+    command = (
+        'program that reads one pair per line of JSON, and prints {"judge": NUMBER} or {"judge": null} for each pair, '
+        "in the same order"
+    )
     add("--command", required=True, metavar="COMMAND", help=command)
     add(
         "--out",
         type=Path,
         required=True,
         metavar="JUDGED.jsonl",
-        help="the pairs with scores; an unfinished file goes on",
+        help="file to write, with the pairs and their scores; an unfinished file is continued",
     )
 
 
@@ -49,12 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
     if done < len(pairs):
         with arguments.out.open("ab") as out:
             _ask(command, pairs[done:], out, done)
-    print(f"wrote {arguments.out}: {counted(len(pairs), 'judged pair', ',')}, {done:,} of them before")
+    print(f"wrote {arguments.out}: {counted(len(pairs), 'judged pair', ',')}, {done:,} of them in an earlier process")
     return 0
 
 
 def _words(command: str) -> list[str]:
-    """Split a command line into words. Raises SubmissionError if it cannot be split."""
+    """Split the command line of --command into words. Raises SubmissionError if its quotes do not match."""
     try:
         return shlex.split(command)
     except ValueError as error:
@@ -62,9 +65,10 @@ def _words(command: str) -> list[str]:
 
 
 def _judged_before(out: Path, pairs: Sequence[Pair]) -> int:
-    """Return how many of the first pairs the file `out` has already; a line that was cut is removed.
+    """Return the number of pairs in an unfinished file `out`, which are judged already; 0 without such a file.
 
-    Raises SubmissionError if it has other pairs, and does not change it.
+    An incomplete last line is removed from the file. Raises SubmissionError, and does not change the file, if it does
+    not have the first of `pairs`.
     """
     if not out.exists():
         return 0
@@ -76,17 +80,17 @@ def _judged_before(out: Path, pairs: Sequence[Pair]) -> int:
     is_cut_line = following != b"" and following.startswith(rest[: len(following)])
     is_same = [one._replace(judge=None) for one in found] == [one._replace(judge=None) for one in pairs[: len(found)]]
     if not is_same or not (whole == data or is_cut_line):
-        raise SubmissionError(f"{out} has other pairs than the file to judge; give another --out, or remove it")
+        raise SubmissionError(f"{out} has other pairs than the file to judge; give another --out, or remove {out.name}")
     if whole != data:
         out.write_bytes(whole)
     return len(found)
 
 
 def _ask(command: Sequence[str], pairs: Sequence[Pair], out: IO[bytes], done: int) -> None:
-    """Start the command, send it the pairs, and append each answer to the file at once.
+    """Start the command, send it the pairs, and append each judged pair immediately to the file `out`.
 
-    Raises SubmissionError if it cannot be started, ends early or with an error, or prints anything but one score per
-    pair.
+    done: Number of pairs that were judged before, for messages. Raises SubmissionError if the command cannot be
+    started, ends early or with an error, or prints anything except one score per pair.
     """
     try:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -107,7 +111,7 @@ def _ask(command: Sequence[str], pairs: Sequence[Pair], out: IO[bytes], done: in
         if more := process.stdout.readline():
             raise SubmissionError(f"the judge printed more than {len(pairs)} answers ({more[:60]!r}); {ONE_LINE}")
         if status := process.wait():
-            raise SubmissionError(f"the judge ended with status {status} after the last answer; its scores are stored")
+            raise SubmissionError(f"the judge ended with status {status} after the last answer; all scores are stored")
     finally:
         process.kill()
         process.wait()
@@ -116,7 +120,7 @@ def _ask(command: Sequence[str], pairs: Sequence[Pair], out: IO[bytes], done: in
 
 
 def _send(file: IO[bytes], pairs: Sequence[Pair]) -> None:
-    """Write the pairs to the command's input; stop quietly if it ends, since its output tells."""
+    """Write the pairs to the input of the command; stop without an error if the command ends early."""
     with contextlib.suppress(OSError), file:
         for pair in pairs:
             file.write(pair.line.encode())
@@ -124,7 +128,10 @@ def _send(file: IO[bytes], pairs: Sequence[Pair]) -> None:
 
 
 def _score_in(line: bytes, process: "subprocess.Popen[bytes]", number: int) -> float | None:
-    """Return the score in an answer. Raises SubmissionError for another answer, or none."""
+    """Return the score in a line that the command printed. Raises SubmissionError for another or a missing line.
+
+    number: Number of the pair, from 1, for messages.
+    """
     where = f"the judge's answer to pair {number}"
     if not line:
         raise SubmissionError(f"{where} is missing: the command ended with status {process.wait()}; {AGAIN}")

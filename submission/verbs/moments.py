@@ -1,6 +1,6 @@
 """Common functions for files of moments.
 
-Common functions of the verbs for files of moments, which end in .jsonl.
+Functions that several verbs use for files of moments. Such files end in .jsonl.
 """
 
 import argparse
@@ -33,27 +33,30 @@ SUFFIX = ".jsonl"
 
 
 def is_moments(name: str | Path) -> bool:
-    """Return whether a file's name has the suffix of a file of moments."""
+    """Return whether a file name has the suffix .jsonl of files of moments."""
     return Path(name).suffix.lower() == SUFFIX
 
 
 def moments_edition(arguments: argparse.Namespace) -> MomentsEdition:
-    """Return the edition that --edition names, or the latest."""
+    """Return the edition of moments that --edition names; without --edition, the latest one."""
     return get_moments_edition(arguments.edition)
 
 
 def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -> list[MomentSummary]:
-    """Return the metrics of files of moments, all against one truth, and of runs, each against its own truth.
+    """Return the metrics of systems that find moments, in the order of `names`.
 
-    names: The files and runs. arguments: The parsed options of add_truth_arguments.
-    Raises SubmissionError for systems that cannot be scored.
+    names: Files of moments, which are scored by the true windows of --truth, and runs, which contain their true
+    windows. arguments: The parsed options of add_truth_arguments. Raises SubmissionError for systems that cannot be
+    scored, or that have different true windows.
     """
     if others := [name for name in names if not is_moments(name) and not is_run_of_moments(name)]:
         raise SubmissionError(f"{others[0]} ranks clips; moments ({SUFFIX}) can only be compared with moments")
     refuse_options(arguments, annotations=None, direction="text-to-audio")
     edition, files = moments_edition(arguments), [name for name in names if is_moments(name)]
     if files and not arguments.truth:
-        raise SubmissionError(f"{files[0]} needs true windows; add --truth FILE, such as castella_test_release.jsonl")
+        raise SubmissionError(
+            f"{files[0]} needs true windows to be scored; add --truth FILE, such as castella_test_release.jsonl"
+        )
     if arguments.truth and not files:
         raise SubmissionError(f"{names[0]} contains its truth; leave out --truth")
     runs: dict[str, FinishedMoments] = {}
@@ -96,7 +99,7 @@ def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdi
 
 
 def is_run_of_moments(name: str) -> bool:
-    """Return whether `name` is RUN, or RUN:ENTRY, of moments. Raises SubmissionError for a folder that is no run."""
+    """Return whether `name` is a RUN or RUN:ENTRY that finds moments. Raises SubmissionError for other folders."""
     if not is_run(name):
         return False
     from submission.runs.finished import has_moments  # pydantic, not needed for a file
@@ -105,20 +108,23 @@ def is_run_of_moments(name: str) -> bool:
 
 
 def is_run(name: str) -> bool:
-    """Return whether `name` is the folder of a run: RUN, or RUN:ENTRY."""
+    """Return whether `name` is a folder, or a folder with the name of an entry (RUN:ENTRY), not a file."""
     path, folder = Path(name), Path(name.rpartition(":")[0] or name)
     return path.is_dir() or (folder.is_dir() and not path.exists())
 
 
 def moment_reference(edition: MomentsEdition, arguments: argparse.Namespace) -> MomentTruth | None:
-    """Return the queries of --truth or --queries; None without both. Raises SubmissionError for options for clips."""
+    """Read the queries of --truth or --queries; None without these options.
+
+    Raises SubmissionError for options that only work with files that rank clips.
+    """
     refuse_options(arguments, scores=None, audio=None, ranked=False)
     listed = arguments.truth or arguments.queries
     return read_moment_truth(listed, edition) if listed else None
 
 
 def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -> str:
-    """Write a submission of moments from `source`, which may have scores. Returns a description of the new file."""
+    """Write the windows in the file `source` without scores to a file to submit; return a message on the new file."""
     refuse_options(arguments, ranked=False)
     edition = moments_edition(arguments)
     if not is_moments(out):
@@ -128,11 +134,15 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
     if out.is_file() and not arguments.force and (problem := _overwrite_problem(out, edition, scores=True)):
         raise SubmissionError(f"{out} already exists and {problem}; choose another file, or add --force")
     write_moments(out, answers, edition)
-    return f"wrote {out}: {counted(len(answers), 'query')}, {edition.max_windows} windows or fewer each, without scores"
+    form = f"at most {edition.max_windows} windows per query, without scores"
+    return f"wrote {out}: {counted(len(answers), 'query')}, {form}"
 
 
 def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str:
-    """Return why a file must not be overwritten; "" if it may be. scores: Whether a file with scores is refused too."""
+    """Return the reason why a file must not be overwritten; "" if there is no reason.
+
+    scores: Whether scores in the file are a reason.
+    """
     answers, _, _ = check_moments(path.read_bytes(), edition)
     if not answers:
         return "is not a file of moments"
@@ -140,17 +150,17 @@ def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str
 
 
 def blend_moment_files(arguments: argparse.Namespace) -> int:
-    """Write one file of moments, with scores, from several. arguments: Those of the verb `blend`."""
+    """Blend several files of moments into one file with scores. arguments: The parsed arguments of the verb `blend`."""
     scored, searched = ([Path(name) for name in names or ()] for names in (arguments.scores, arguments.validation))
     paths = [*scored, *searched]
     if others := [path for path in paths if not is_moments(path)]:
-        fault = "is a folder: give its scores/ENTRY.windows.jsonl" if others[0].is_dir() else "ranks clips"
+        fault = "is a folder (give its scores/ENTRY.windows.jsonl)" if others[0].is_dir() else "ranks clips"
         raise SubmissionError(f"{others[0]} {fault}; moments ({SUFFIX}) can only be blended with moments")
     if not is_moments(arguments.out):
         raise SubmissionError(f"{arguments.out}: a blend of moments is JSON lines; give a name ending in {SUFFIX}")
     require_scale(arguments)
     if (arguments.validation is None) != (arguments.truth is None):
-        raise SubmissionError("a search of weights of moments needs --validation FILES and --truth TRUTH; give both")
+        raise SubmissionError("to search weights for moments, give both --validation FILES and --truth TRUTH")
     edition = moments_edition(arguments)
     if arguments.out.is_file() and (problem := _overwrite_problem(arguments.out, edition, scores=False)):
         raise SubmissionError(f"{arguments.out} already exists and {problem}; choose another file")
@@ -161,7 +171,8 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
         validation = {str(path): read_moments(path, edition, truth) for path in searched}
         require_disjoint(parts, validation, truth)
         weights, best_score = search_moment_weights(validation, arguments.how, truth, edition)
-        print(f"searched on validation: {edition.metric} {format_metric(edition.metric, best_score)} there")
+        figure = format_metric(edition.metric, best_score)
+        print(f"searched the weights on the validation split, where {edition.metric} is {figure}")
     answers = blend_moments(parts, arguments.how, edition, weights)
     write_scored_moments(arguments.out, answers, edition)
     factors = weight_factors(weights, len(parts))
@@ -172,15 +183,15 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
 
 
 def require_scale(arguments: argparse.Namespace) -> None:
-    """Raises SubmissionError if --how does not work with moments."""
+    """Raises SubmissionError if the method that --how names does not work with moments."""
     if arguments.how not in SCALES:
         raise SubmissionError(f"--how {arguments.how} is for score matrices; for moments use {' or '.join(SCALES)}")
 
 
 def refuse_options(arguments: argparse.Namespace, **usual: object) -> None:
-    """Raises SubmissionError if an option that moments do not have was given.
+    """Raises SubmissionError if an option was given that does not work with moments.
 
-    usual: Dict from option to its default.
+    usual: Dict from each such option to its default value.
     """
     for option, value in usual.items():
         if getattr(arguments, option) != value:

@@ -1,6 +1,6 @@
 """Shared options.
 
-Options of several verbs, and reading their files: the reference of a check, and the systems to score.
+Add and read the options that several verbs share: the truth that a file is compared with, and the systems to score.
 """
 
 import argparse
@@ -31,18 +31,18 @@ ANNOTATED_EDITION = "2025"  # edition of the figures for several relevant clips 
 def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that name the truth, a score matrix, or a blind set to compare a file with."""
     against = parser.add_mutually_exclusive_group()
-    captions = "captions file in Clotho's format, or for moments true windows (.jsonl)"
+    captions = "truth to compare with: captions file in Clotho's format, or true windows of moments (.jsonl)"
     against.add_argument("--truth", metavar="TRUTH", type=Path, help=captions)
     against.add_argument("--scores", metavar="SCORES.npy", type=Path, help="score matrix to compare the file with")
-    blind = "a blind set's queries: a CSV with a column caption, or for moments the organisers' list (.jsonl)"
+    blind = "queries of a blind set: CSV with a column `caption`, or the organisers' list for moments (.jsonl)"
     against.add_argument("--queries", metavar="QUERIES", type=Path, help=blind)
-    parser.add_argument("--audio", metavar="FOLDER", type=Path, help="folder of the blind set's audio, with --queries")
+    parser.add_argument("--audio", metavar="FOLDER", type=Path, help="folder of the blind set's audio; needs --queries")
 
 
 def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
-    """Read the truth that the options name; None without such options.
+    """Read the truth that --truth, --scores, or --queries with --audio name; None without these options.
 
-    Raises SubmissionError for half of a blind set.
+    Raises SubmissionError if only one of --queries and --audio is given.
     """
     if (arguments.queries is None) != (arguments.audio is None):
         raise SubmissionError("a blind set needs --queries FILE.csv and --audio FOLDER; give both")
@@ -54,19 +54,20 @@ def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
 
 
 def require_csv(path: Path) -> None:
-    """Raises SubmissionError if the path is that of a recipe instead of a CSV."""
+    """Raises SubmissionError if the file is YAML, such as a recipe, instead of a CSV."""
     if path.suffix.lower() in (".yaml", ".yml") and path.is_file():
         hint = f"to check a recipe: python -m system check {path}"
         raise SubmissionError(f"{path}: is YAML, such as a recipe, not a CSV, score matrix or package; {hint}")
 
 
 def add_ranked(parser: argparse.ArgumentParser) -> None:
-    """Add the option --ranked: write or expect a ranked CSV."""
-    parser.add_argument("--ranked", action="store_true", help="use a ranked CSV, even if the edition needs all scores")
+    """Add the option --ranked, to write or check a ranked CSV."""
+    purpose = "write or check a ranked CSV, even if the edition needs all scores"
+    parser.add_argument("--ranked", action="store_true", help=purpose)
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
-    """Add the option --force: overwrite a file of another edition."""
+    """Add the option --force, to overwrite a file of another kind or edition."""
     parser.add_argument("--force", action="store_true", help="overwrite an existing file of another kind or edition")
 
 
@@ -76,13 +77,16 @@ def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--truth", metavar="TRUTH", type=Path, help=captions)
     wanted = "score only these queries, each with several relevant clips: metadata_eval.csv of the 2025 baseline"
     parser.add_argument("--annotations", metavar="ANNOTATIONS.csv", type=Path, help=wanted)
-    sides = "which side is the query and which is ranked; audio-to-text needs a score matrix (default %(default)s)"
+    sides = (
+        "text-to-audio: captions are queries for clips; audio-to-text: clips are queries for captions, which needs a "
+        "score matrix (default %(default)s)"
+    )
     directions = ("text-to-audio", "audio-to-text")
     parser.add_argument("--direction", choices=directions, default="text-to-audio", help=sides)
 
 
 class System(NamedTuple):
-    """A system to score. name: As given. matrix: None for a CSV. edition: Of the system; None if unknown."""
+    """A system to score. name: Its file or run. matrix: Its score matrix; None for a CSV. edition: None if unknown."""
 
     name: str
     matrix: ScoreMatrix | None
@@ -109,7 +113,7 @@ def open_system(name: str) -> System:
 
 
 def edition_in_facts(matrix: ScoreMatrix) -> str | None:
-    """Return the edition in the facts of a score matrix; for a blend, the edition that all its parts have in common."""
+    """Return the edition in the facts of a score matrix or, for a blend, of all blended matrices; None if unknown."""
     if isinstance(edition := matrix.facts.get("edition"), str):
         return edition
     editions = [facts.get("edition") for facts in facts_of_parts(matrix.facts)]
@@ -120,10 +124,11 @@ def edition_in_facts(matrix: ScoreMatrix) -> str | None:
 def chosen_edition(
     arguments: argparse.Namespace, editions: Mapping[str, str | None], file: Path | None = None, hint: str = ""
 ) -> Edition:
-    """Return the edition of clips that --edition names, or else the one edition of all files.
+    """Return the edition that --edition names or, without it, the only edition of all files; it must rank clips.
 
-    editions: Dict from file name to edition, None if unknown. file: The file being read, for the message. hint: Option
-    to add. Raises SubmissionError if --edition is missing and the files have no edition or several.
+    editions: Dict from each file to its edition (None if unknown). file: File that needs an edition, for the message.
+    hint: Option that the message suggests. Raises SubmissionError if --edition is missing, and the files have no
+    edition or different editions.
     """
     return get_edition(
         _edition_name(arguments, editions, file, hint or f"--edition YEAR, one of {', '.join(EDITIONS)}")
@@ -133,7 +138,10 @@ def chosen_edition(
 def chosen_any_edition(
     arguments: argparse.Namespace, editions: Mapping[str, str | None], file: Path | None = None
 ) -> AnyEdition:
-    """Return the edition of a package, of clips or of moments, chosen like in chosen_edition."""
+    """Return the edition that --edition names or the only edition of all files, for clips or moments.
+
+    editions, file: See chosen_edition, which raises the same errors.
+    """
     hint = f"--edition YEAR, one of {', '.join([*EDITIONS, *MOMENTS])}"
     return get_any_edition(_edition_name(arguments, editions, file, hint))
 
@@ -141,9 +149,10 @@ def chosen_any_edition(
 def _edition_name(
     arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None, option: str
 ) -> str:
-    """Return the edition of --edition, or else the common one of the files in `noted`.
+    """Return the name of the edition of --edition, otherwise the only edition of the files.
 
-    Raises SubmissionError if none.
+    noted: Dict from each file to its edition (None if unknown). file, option: File and option for the message. Raises
+    SubmissionError if there is no edition, or more than one.
     """
     if arguments.edition is not None:
         return str(arguments.edition)
@@ -153,17 +162,18 @@ def _edition_name(
     if silent := [name for name, edition in noted.items() if edition is None]:
         why = f"the edition of {silent[0]} is not known"
     elif noted:
-        why = f"the files have several editions ({', '.join(f'{name}: {edition}' for name, edition in noted.items())})"
+        listed = ", ".join(f"{name}: {edition}" for name, edition in noted.items())
+        why = f"the files have different editions ({listed})"
     else:
         why = f"{file}: its edition is not known" if file else "the edition is not known"
     raise SubmissionError(f"{why}; add {option}")
 
 
 def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) -> Edition:
-    """Return the edition for scoring: --edition, else the common one of all systems.
+    """Return the edition for scoring: that of --edition, otherwise the edition that all systems have in common.
 
-    A CSV belongs to every edition with its header. Raises SubmissionError, with a remedy, if there is no common
-    edition.
+    A CSV belongs to every edition with its header. Raises SubmissionError, with a cure, if the systems have no edition
+    in common.
     """
     csvs = [Path(system.name) for system in systems if system.matrix is None]
     if not csvs or (arguments.edition is not None and len(csvs) == 1):
@@ -183,11 +193,12 @@ def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) ->
 
 
 def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
-    """Return the error message for CSVs that have no edition in common.
+    """Return the error message for CSVs that have no edition in common, with a command that converts one of them.
 
-    The message names the first CSV whose edition is not that of --edition or of the shortest lists.
+    This is the first CSV of another edition than the target. The target is the edition of --edition or, without it,
+    that of the shortest ranked lists, because lists can only be shortened.
 
-    Ranked lists can be shortened and get another header; they cannot be converted to scores.
+    editions_of: Dict from each CSV to its possible editions and its header. wanted: Edition of --edition, or None.
     """
     targets = [
         (edition != wanted, len(header), edition)
@@ -205,11 +216,11 @@ def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str
 
 
 def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Sequence[Summary | MomentSummary]:
-    """Return the metrics of CSVs, score matrices and runs, or of files of moments, all by one edition.
+    """Return the metrics of all systems (files and runs called `names`), computed by the rules of one edition.
 
-    The edition is that of --edition, else the systems' common one, which for a CSV follows from its header.
-    names: The files and runs. arguments: The parsed options of add_truth_arguments.
-    Raises SubmissionError for systems that cannot be scored.
+    The systems are CSVs, score matrices and runs that rank clips, or files and runs of moments. The edition is that of
+    --edition, otherwise the edition that all systems have in common. arguments: The parsed options of
+    add_truth_arguments. Raises SubmissionError for systems that cannot be scored.
     """
     if any(is_moments(name) or is_run_of_moments(name) for name in names):
         return read_moment_summaries(names, arguments)
@@ -225,7 +236,7 @@ def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Seque
 
 
 def _summary(system: System, edition: Edition, truth: Truth | None, arguments: argparse.Namespace) -> Summary:
-    """Return the metrics of one system: a ranked CSV, a matrix CSV, or a score matrix."""
+    """Return the metrics of one system that ranks clips: a ranked CSV, a matrix CSV, or a score matrix."""
     annotations = arguments.annotations
     figures = get_edition(ANNOTATED_EDITION) if annotations else edition
     if system.matrix is None and edition.output == "ranked":

@@ -1,6 +1,6 @@
 """Verb pack: make the package.
 
-Make the archive to submit from finished runs.
+Pack finished runs into the zip archive that is submitted to the challenge.
 """
 
 import argparse
@@ -26,20 +26,20 @@ log = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `pack` to its parser."""
     runs = (
-        "one system each: a finished run (and one of its ranked entries), a blend or its runs, or scores of another "
-        "program (.npy) for the figures"
+        "a system to submit: a finished run or one of its ranked entries, a blend, the runs of a blend, or a score "
+        "matrix of another program (.npy), from which the results are computed"
     )
     parser.add_argument("systems", nargs="+", metavar="RUN[:ENTRY][,RUN...]", help=runs)
     needed = "(default: none; required without --template)"
-    about = f"facts for the package that runs do not have; see submission/PACKAGE.md {needed}"
+    about = f"your facts for the package, such as authors; see submission/PACKAGE.md {needed}"
     parser.add_argument("--about", type=Path, metavar="ABOUT.yaml", help=about)
     parser.add_argument("--out", type=Path, metavar="NAME.zip", help=f"the archive to write {needed}")
-    parser.add_argument("--template", type=Path, metavar="ABOUT.yaml", help="only write a file to fill in, for --about")
+    parser.add_argument("--template", type=Path, metavar="ABOUT.yaml", help="only write a template for --about")
     parser.add_argument("--report", type=Path, metavar="REPORT.pdf", help="technical report to add to the package")
     parser.add_argument(
         "--style",
         default="label",
-        help="name the package's files after the submission label (label), or after the task (task; only 2022 to 2024)",
+        help="file names in the package: by submission label (label), or by task (task; only 2022 to 2024)",
     )
 
 
@@ -49,10 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     systems = [one.runs for one in submitted]
     if arguments.template:
         _write_template(arguments.template, arguments.systems, submitted)
-        print(f"wrote {arguments.template}; fill it in, and give it as --about")
+        print(f"wrote {arguments.template}; fill it in, then run `pack` with --about {arguments.template}")
         return 0
     if not arguments.about or not arguments.out:
-        raise SubmissionError("give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes an ABOUT.yaml")
+        hint = "--template ABOUT.yaml writes a template of ABOUT.yaml"
+        raise SubmissionError(f"--about or --out is missing; give --about ABOUT.yaml and --out NAME.zip ({hint})")
     editions: dict[str, str | None] = {str(run.folder): run.ranked.edition for runs in systems for run in runs}
     editions |= {str(one.matrix): edition_in_facts(read_scores(one.matrix)) for one in submitted if one.matrix}
     edition, out = chosen_any_edition(arguments, editions), arguments.out
@@ -69,19 +70,21 @@ def run(arguments: argparse.Namespace) -> int:
         if system.answered_by and isinstance(edition, Edition):
             print(f"note: {known_answers_message(system)}")
         if system.truth is None and not system.answered_by:
-            print(f"note: {system.label}: its queries were not compared; to do so: {_compare_command(path, edition)}")
+            command = _compare_command(path, edition)
+            print(f"note: {system.label}: the queries were not compared with the blind set; to compare them: {command}")
     print("wrote " + ("\n".join(f"{path}: NOT READY, {reason}" for reason in unready) or str(path)))
     return 0
 
 
 def _open_system(text: str) -> Submitted:
-    """Open RUN[:ENTRY][,RUN...], one run or the runs of a blend, or SCORES.npy of another program.
+    """Open a system to submit. text: RUN[:ENTRY], several runs RUN[:ENTRY],..., or SCORES.npy of another program.
 
-    For the folder of a blend, open its runs too. Raises SubmissionError as open_any_finished does.
+    If the run is a blend, its runs are opened too. Raises the same errors as open_any_finished, and SubmissionError if
+    a run has changed since it was blended.
     """
     if text.endswith(".npy"):
         if any(clips is None for clips in read_scores(Path(text)).relevant):
-            cure = "give those of the split of the figures, and name these as `output` in about.yaml"
+            cure = "give scores of the split for the results, and write this file as `output` in about.yaml"
             raise SubmissionError(f"{text}: has queries without relevant clips, as a blind set has; {cure}")
         return Submitted([], matrix=Path(text))
     runs = [open_any_finished(name) for name in text.split(",")]
@@ -90,21 +93,24 @@ def _open_system(text: str) -> Submitted:
     blend = runs[0]
     for member in blend.result.blend:
         folder = blend.folder / member.run
-        require_folder(folder, f"{blend.folder} is a blend of it; put the run there again")
+        require_folder(folder, f"{blend.folder} is a blend of this run; move the run back to this folder")
         if open_any_finished(f"{folder}:{member.entry}").checksum != member.sha256:
             changed = f"{member.entry} of {folder} has changed since {blend.folder} was made"
-            raise SubmissionError(f"{changed}; delete that folder, and blend the runs again")
+            raise SubmissionError(f"{changed}; delete {blend.folder}, and blend the runs again")
     return Submitted([open_any_finished(f"{blend.folder / one.run}:{one.entry}") for one in blend.result.blend], blend)
 
 
 def _write_template(path: Path, names: Sequence[str], submitted: Sequence[Submitted]) -> None:
-    """Write a template of the participant's facts, to fill in before packing. Raises SubmissionError if it exists."""
+    """Write a template of about.yaml for the submitted systems. Raises SubmissionError if the file exists.
+
+    names: Systems as given on the command line.
+    """
     if path.exists():
         raise SubmissionError(f"{path} already exists; choose another file")
     all_runs = [run for one in submitted for run in one.runs]
     of_moments = [run for run in all_runs if isinstance(run, FinishedMoments)]
     if 0 < len(of_moments) < len(all_runs):
-        raise SubmissionError("some runs rank clips, others moments; make two packages")
+        raise SubmissionError("some runs rank clips, but other runs find moments; make two packages")
     for run in of_moments:
         require_figures(run)
     needed = [
@@ -114,6 +120,6 @@ def _write_template(path: Path, names: Sequence[str], submitted: Sequence[Submit
 
 
 def _compare_command(path: Path, edition: AnyEdition) -> str:
-    """Return the command that checks a package against the queries and clips of the blind set."""
+    """Return the command that compares a package with the queries and clips of the blind set."""
     blind = "LIST.jsonl" if isinstance(edition, MomentsEdition) else "QUERIES.csv --audio FOLDER"
     return f"python -m submission check {shlex.quote(str(path))} --edition {edition.name} --queries {blind}"

@@ -1,6 +1,6 @@
 """Verb report: make a page of a run.
 
-One page with the settings of a run, its figures, its failures, and clips to listen to.
+Write one HTML page with the settings of a run, its metrics, its failures, and clips to listen to.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Verb rerank: mix in a judge.
 
-A score matrix whose best clips are re-ranked by the scores of a judge.
+Re-rank the best clips of a score matrix by the scores of a judge.
 """
 
 import argparse
@@ -25,17 +25,17 @@ from submission.verbs.options import chosen_edition, edition_in_facts
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `rerank` to its parser."""
     add = parser.add_argument
-    add("scores", type=Path, metavar="SCORES.npy", help="score matrix of the first system")
-    add("--judged", type=Path, required=True, metavar="JUDGED.jsonl", help="its best clips with scores of a judge")
+    add("scores", type=Path, metavar="SCORES.npy", help="score matrix to re-rank")
+    add("--judged", type=Path, required=True, metavar="JUDGED.jsonl", help="its best clips, scored by a judge")
     weighting = parser.add_mutually_exclusive_group(required=True)
-    searched = "the same of a validation split, to choose the judge's weight"
+    searched = "score matrix and judged clips of a validation split, to choose the judge's weight"
     weighting.add_argument("--validation", nargs=2, type=Path, metavar=("SCORES.npy", "JUDGED.jsonl"), help=searched)
     weighting.add_argument("--weight", type=_share, metavar="W", help="the judge's weight, from 0 to 1")
     add("--out", type=Path, required=True, metavar="SCORES.npy", help="the score matrix to write")
 
 
 def _share(text: str) -> float:
-    """Parse a number from 0 to 1, as a type of argparse."""
+    """Parse the text of an option as a number from 0 to 1. Raises ArgumentTypeError for other texts."""
     try:
         if 0 <= float(text) <= 1:
             return float(text)
@@ -64,9 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(arguments: argparse.Namespace, matrix: ScoreMatrix) -> tuple[float, dict[str, Any]]:
-    """Choose the weight on validation, and print the gain there. Returns: The weight, and facts about the choice.
+    """Choose the judge's weight on the validation split; return the weight, and facts about the choice.
 
-    Raises SubmissionError if the validation matrix has clips of the tested one, or is another model's.
+    The gain on the validation split is printed. matrix: Score matrix to re-rank. Raises SubmissionError if the
+    validation matrix has clips in common with `matrix`, or was made by another model.
     """
     path, judged_path = arguments.validation
     validation = read_scores(path)
@@ -81,5 +82,6 @@ def _chosen(arguments: argparse.Namespace, matrix: ScoreMatrix) -> tuple[float, 
     metric, value = edition.metric, float(after.mean())
     interval = format_interval(difference.interval, metric, "+")
     gain = f"{format_metric(metric, difference.mean, '+')}, 95 % {interval}"
-    print(f"chosen on validation: weight {weight:g}; {metric} {format_metric(metric, value)}, gain {gain}")
+    result = f"{metric} {format_metric(metric, value)}, gain {gain}"
+    print(f"chosen on the validation split: weight {weight:g}; there: {result}")
     return weight, {"validation": {metric: value, "without": float(before.mean())}}

@@ -1,6 +1,6 @@
 """Verb score: print figures.
 
-Figures of a ranked CSV, a matrix CSV, a score matrix, or a file of moments.
+Print the metrics of a ranked CSV, a matrix CSV, a score matrix, a run, or a file of moments.
 """
 
 import argparse
@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("system", metavar="SYSTEM", help=SYSTEM_HELP)
     add_truth_arguments(parser)
     add_json(parser)
-    per_query = "also write the figures of each query to this file"
+    per_query = "also write the metrics of each query to this file"
     parser.add_argument("--per-query", metavar="FILE.csv", type=Path, help=per_query)
-    by_length = "for moments: also the figures of true windows of six ranges of lengths"
+    by_length = "for moments: also print the metrics for six ranges of lengths of the true windows"
     parser.add_argument("--by-length", action="store_true", help=by_length)
 
 

@@ -1,6 +1,6 @@
 """Verb write: make an edition's file.
 
-An edition's file from a score matrix, or from moments with scores.
+Write the file that an edition requires from a score matrix, a run, or a file of moments with scores.
 """
 
 import argparse
@@ -14,9 +14,10 @@ from submission.verbs.options import add_force, add_ranked, chosen_edition, open
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `write` to its parser."""
-    what = "score matrix, next to its .json; a finished run, as RUN or RUN:ENTRY; or moments (.jsonl)"
+    what = "scores to submit: a score matrix (.npy), a finished run (RUN or RUN:ENTRY), or moments (.jsonl)"
     parser.add_argument("scores", metavar="SCORES.npy", help=what)
-    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="submission to write, a .csv or .jsonl")
+    out = "file to write: a .csv or, for moments, a .jsonl"
+    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help=out)
     add_ranked(parser)
     add_force(parser)
 
