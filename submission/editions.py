@@ -129,7 +129,7 @@ class MomentsEdition(Year):
         output: `windows`: the submitted file has the windows of each query, as JSON lines.
         line: Keys of each line of the submitted file.
         metric: Primary metric.
-        metrics: Every published metric, in the order in which the verb `score` prints them.
+        metrics: Every published metric, in the order of the output of the verb `score`.
         thresholds: IoU thresholds; mAP is the mean over them.
         max_windows: Number of windows per query that mAP uses.
         max_seconds: Length of the longest true window that counts.

@@ -115,7 +115,7 @@ def test_json_reports_have_the_values_that_the_verbs_print(
     _, csv = document(
         ["submission", "check", "ranked.csv", "--edition", "2022", "--truth", "other.csv", "--json"], capsys
     )
-    assert csv["problems"][0]["sentence"].startswith("none of its queries is known")
+    assert csv["problems"][0]["sentence"].startswith("no query of this file is known")
 
 
 def test_every_json_report_has_a_published_schema(root: Path) -> None:

@@ -29,7 +29,7 @@ NO_CSV = "is YAML, such as a recipe, not a CSV, score matrix or package; to chec
 UNTRAINED = "has stages that must be trained first; train it with python -m system run recipe.yaml"
 NO_MODEL = "is neither a run (resolved.json) nor an exported model (model.safetensors); name such a folder"
 SPLITS = "it has development, evaluation, validation"
-OTHER_SET = "none of its queries is known: it belongs to another split or data set; give the captions that it answers"
+OTHER_SET = "no query of this file is known: the file belongs to another split or data set; give the captions of"
 JSONL = "argument --out: {}: give a file name that ends in .jsonl"
 
 DATA = [
@@ -119,7 +119,7 @@ DATA = [
 SUBMISSION = [
     ("score nowhere.csv --truth captions.csv", "nowhere.csv: no such file; correct the path"),
     ("score empty", "empty: not a finished run (no result.json)"),
-    ("score run:odd", "run: no ranked entry 'odd'; choose one of evaluation"),
+    ("score run:odd", "run: has no ranked entry 'odd'; choose one of evaluation"),
     ("compare run scores.npy --truth captions.csv", "run contains its truth; leave out --truth"),
     ("score ranked.csv --truth audio", f"audio{IS_FOLDER}"),
     ("check run", f"run{IS_FOLDER}"),
@@ -134,24 +134,33 @@ SUBMISSION = [
     ("report audio", "audio: not a finished run (no result.json); give the folder of a run, which python -m"),
     ("pack recipe.yaml --about about.yaml --out x.zip", f"recipe.yaml{IS_FILE}"),
     ("pack nowhere --about about.yaml --out x.zip", "nowhere: no such folder; give the folder of a finished run"),
-    ("pack run --about nowhere.yaml --out x.zip", "no such file; python -m submission pack RUN --template writes one"),
+    (
+        "pack run --about nowhere.yaml --out x.zip",
+        "no such file; python -m submission pack RUN --template ABOUT.yaml writes a template",
+    ),
     ("pack run --about recipe.yaml --out x.zip", "recipe.yaml: must have the keys authors and systems"),
-    ("pack run --out x.zip", "give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes an ABOUT.yaml"),
+    (
+        "pack run --out x.zip",
+        "--about or --out is missing; give --about ABOUT.yaml and --out NAME.zip (--template",
+    ),
     ("pack run --about about.yaml --out x.tar", "x.tar: the name of a package must end in .zip"),
     ("pack run --template notes/old.txt", "notes/old.txt already exists; choose another file"),
     ("report run --out x.pdf", "x.pdf: the report is an HTML page; give a name that ends in .html"),
-    ("report run:nothing --out x.html", "run: no ranked entry 'nothing'; choose one of evaluation"),
+    ("report run:nothing --out x.html", "run: has no ranked entry 'nothing'; choose one of evaluation"),
     (
         "score ranked.csv",
         "ranked.csv needs captions to be scored; add --truth FILE, such as clotho_",
     ),
     ("score ranked.csv --truth other.csv", f"ranked.csv: whole file: {OTHER_SET}"),
     ("check ranked.csv --edition 2022 --truth other.csv", f"whole file: {OTHER_SET}"),
-    ("score ranked.csv --truth manifest.jsonl", "manifest.jsonl: line 1: JSON, such as a manifest, not a CSV; give or"),
+    (
+        "score ranked.csv --truth manifest.jsonl",
+        "manifest.jsonl: line 1: the file is JSON, such as a manifest, not a CSV; give",
+    ),
     ("score ranked.csv --truth blind.csv", "the header must be file_name,caption_1,caption_2,... as in Clotho's"),
     ("score captions.csv --truth ranked.csv", "ranked.csv: line 1: the header must be file_name,caption_1"),
     ("score scores.npy --truth captions.csv", "contains its truth; leave out --truth"),
-    ("score old.npy", "old.json is missing; a score matrix is the pair old.npy and old.json"),
+    ("score old.npy", "old.json is missing; a score matrix needs both old.npy and old.json"),
     ("check 2024.csv", "2024.csv: its edition is not known; add --edition YEAR, one of 2022"),
     ("write scores.npy --out 2024.csv", "is a file of edition 2023 and 2024; choose another file, or add --force"),
     ("check 2024.csv --edition 2022", "header of edition 2023 and 2024: add --edition 2023 or --edition 2024; t"),
@@ -170,9 +179,9 @@ SUBMISSION = [
     ),
     (
         "convert ranked.csv --out x.npy",
-        "ranked.csv: a ranked CSV has no scores, which x.npy needs; use the score matrix (.npy)",
+        "ranked.csv: this ranked CSV has no scores, but x.npy needs scores; use the score matrix (.npy)",
     ),
-    ("blend scores.npy --out x.npy", "a blend needs two or more parts"),
+    ("blend scores.npy --out x.npy", "a blend needs two or more systems, but 1 is given"),
     ("blend scores.npy run/scores/evaluation.npy --out scores.npy", "would overwrite the input file scores.npy"),
 ]
 SYSTEM = [

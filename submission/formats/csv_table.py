@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from data_tools.cli import counted
 from data_tools.documents.problems import Problem, Problems
 from data_tools.tables import holds_rows
 
@@ -102,7 +103,7 @@ def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBL
     """Yield the problems as lines of text, at most `shown` problems of each kind (None: all problems).
 
     At the end, one line per kind counts the problems that were left out, with their line numbers: `lines 26-5226: 5201
-    more of: ...`.
+    more problems of the kind: ...`.
     """
     times: Counter[str] = Counter()
     others: dict[str, list[Problem]] = {}
@@ -115,7 +116,7 @@ def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBL
     for kind, folded in others.items():
         lines = sorted({problem.line for problem in folded if problem.line is not None})
         where = f"lines {_format_line_ranges(lines)}" if lines else "whole file"
-        yield f"{where}: {len(folded)} more problems of the kind: {kind} (`check --all` prints each)"
+        yield f"{where}: {counted(len(folded), 'more problem')} of the kind: {kind} (`check --all` prints each)"
 
 
 def _whole_row(line: bytes, file: io.BytesIO) -> list[bytes]:

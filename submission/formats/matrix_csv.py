@@ -43,8 +43,8 @@ def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     """Write all scores as a matrix CSV: the header is the edition's query column and the file names.
 
     Rows and columns keep the order of the matrix. Texts and file names are written byte for byte, in UTF-8 with RFC
-    4180 quoting and \\n line ends. A score has the fewest digits from which readers get the same float32, even if they
-    read it as float64 first. The file is written completely or not at all.
+    4180 quoting and \\n line ends. A score has as few digits as possible, but readers get the same float32, even if
+    they read it as float64 first. The file is written completely or not at all.
     Source: DCASE 2025 baseline, d25_t6/predict.py. Deviations: none in the layout. Two queries with the same text are
     refused here; the baseline writes only the last of them.
     Raises SubmissionError for clips with the same file name, for queries with the same text, and for any text or name
@@ -191,7 +191,7 @@ def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
             (shown(cell) if cell.strip() else "nothing", shown(name)) for name, cell in invalid[:SHOWN_COLUMNS]
         )
         bad_values = ", ".join(f"{cell} for {name}" for cell, name in shown_cells)
-        more = f" and {len(invalid) - SHOWN_COLUMNS} more columns" if len(invalid) > SHOWN_COLUMNS else ""
+        more = f" and {len(invalid) - SHOWN_COLUMNS} more" if len(invalid) > SHOWN_COLUMNS else ""
         yield f"scores must be finite float32 numbers; found {bad_values}{more}", "a score that is no finite number"
 
 

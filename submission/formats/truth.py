@@ -201,9 +201,7 @@ def _read_rows(path: Path) -> list[Row]:
     width = len(rows[0].cells)
     for row in rows:
         if len(row.cells) != width:
-            raise SubmissionError(
-                f"{path}: line {row.line}: found {len(row.cells)} columns instead of {width}; correct it"
-            )
+            raise SubmissionError(f"{path}: line {row.line}: found {len(row.cells)} of {width} columns; correct it")
     return rows
 
 
@@ -240,7 +238,7 @@ def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
 
 
 def _header_error(path: Path, header: Row, must: str) -> SubmissionError:
-    """Return an error for a wrong header. must: What it must be or have, after the word `must` in the message."""
+    """Return an error for a wrong header. must: End of the requirement `the header must ...` for the message."""
     return SubmissionError(f"{path}: line 1: the header must {must}; found {shown(','.join(header.cells))}")
 
 

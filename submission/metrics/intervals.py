@@ -99,10 +99,10 @@ def paired_difference(
     """Test by randomisation whether two systems differ in the mean of a metric, and return their difference.
 
     first, second: (Q,) values of the metric for the same queries. groups: See bootstrap_interval.
-    FLIPS times, every group of queries swaps the two systems with probability 1/2. p is the share of these swaps, with
-    the observed values as one more, whose mean difference is at least as far from 0 as the observed one.
+    FLIPS times, every group of queries swaps the two systems with probability 1/2. The observed data count as one more
+    such trial. p is the share of trials whose mean difference is at least as far from 0 as the observed one.
     Raises SubmissionError for no queries and for different lengths.
-    Source: Fisher's randomisation test, by which Smucker, Allan and Carterette compare retrieval systems (CIKM 2007).
+    Source: Fisher's randomisation test, as Smucker, Allan and Carterette compare retrieval systems (CIKM 2007).
     Deviations: their test swaps single queries, which treats five captions of a clip as independent. In 400 simulated
     comparisons of equal systems whose captions of a clip agree completely, that test has p below 0.05 in 41 % of
     cases; with groups, it is 4 %.

@@ -102,8 +102,8 @@ def score_moments(
     highest IoU (of equal ones, the later one), and is right if this IoU is at least t. For each right window, take the
     best precision at this window or a later one. AP is their sum, divided by the number of true windows (VOC 2011).
 
-    Raises SubmissionError if the query ids differ from those of the truth, if a query has no windows, if only some
-    windows have scores, for no query, and if no true window has a length in the range.
+    Raises SubmissionError for other query ids than in the truth, for no query, for a query without windows, if only
+    some windows have scores, and if no true window has a length in the range.
     Source: DCASE 2026 baseline, src/standalone_eval/eval.py and utils.py at 45ef471 (github.com/awkrail).
 
     Deviations:
@@ -111,9 +111,9 @@ def score_moments(
     - A reversed window as long as a true window has an IoU of 0 / 0, which the script counts as right in AP. Here it
       is wrong, unless undefined_hits.
     - Windows without scores raise an IndexError in the script. Here they are ranked in the order of the file.
-    - The script sorts true windows of equal IoU by numpy's unstable sort, whose order depends on the processor (with
-      AVX-512, for four windows or more). This matters only if true windows overlap, or if a predicted window covers
-      two adjacent true windows of equal length.
+    - The script sorts true windows of equal IoU by numpy's unstable sort. Its order depends on the processor (with
+      AVX-512, for four windows or more). This matters only if true windows overlap, or if two adjacent true windows of
+      equal length form a predicted window.
 
     >>> scores = score_moments({"a": [[0, 10]]}, {"a": [[0, 8], [20, 30]]})
     >>> scores.recall(0.7), scores.mean_precision(0.75)
@@ -157,7 +157,7 @@ def _require_valid(predictions: Mapping[str, Windows], truth: Mapping[str, Windo
         ([qid for qid in predictions if qid not in truth], "is not in the truth"),
     ):
         if missing:
-            others = f" (and {len(missing) - 1} more queries)" if len(missing) > 1 else ""
+            others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             cure = "give predictions and a truth with the same queries"
             raise SubmissionError(f"the query {missing[0]!r} {problem}{others}; {cure}")
     forms = set()

@@ -220,7 +220,7 @@ def _omission_notes(scores: MomentScores, edition: MomentsEdition) -> list[str]:
         why = f"of no length or longer than {edition.max_seconds:g} s"
         notes.append(f"left out: {counted(scores.n_dropped, 'true window')} {why}")
     if scores.left_out:
-        more = f" and {len(scores.left_out) - 1} more queries" if len(scores.left_out) > 1 else ""
+        more = f" and {counted(len(scores.left_out) - 1, 'more query')}" if len(scores.left_out) > 1 else ""
         notes.append(f"left out, because they have no true window: query {scores.left_out[0]}{more}")
     return notes
 

@@ -55,7 +55,7 @@ def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
 
 
 def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Iterator[Scores]:
-    """Yield blocks of rows (n, C) of the score matrix, in which the judged clips of each query are re-ranked.
+    """Yield the score matrix with the judged clips of each query re-ranked, in blocks of rows (n, C).
 
     The new order follows a mixture of the matrix's and the judge's scores, both standardised over the judged clips of
     the query. weight: Weight of the judge, from 0 (matrix unchanged) to 1 (only the judge). Clips with equal mixtures

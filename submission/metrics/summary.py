@@ -50,7 +50,7 @@ class Summary:
 
     Attributes:
         values: Dict from metric ("R@1", ..., "mAP@10") to its mean in [0, 1], in the order of a results table.
-        primary: Primary metric, to which both intervals belong.
+        primary: Primary metric. Both intervals and chance belong to it.
         per_query: Dict from metric to its value for each query, (Q,); AP@k is called mAP@k, like its mean.
         interval: 95 % jackknife interval of the primary metric, like the official interval.
         bootstrap: 95 % bootstrap interval of the primary metric, over groups of queries that share clips.
@@ -129,8 +129,8 @@ def summarise(queries: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map
 def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
     """Return the metrics from audio to text, where each clip searches for its captions: three recalls, and mAP.
 
-    The recalls are HR@k (see hit_rate; called R@k by Mei et al., WavCaps, LAION-CLAP), R@k (see recall), and pooled R@k
-    (see pooled_recall). mAP@10 divides by the number of all captions of a clip; mAP uses all ranks.
+    The recalls are HR@k (see hit_rate), R@k (see recall), and pooled R@k (see pooled_recall). Mei et al., WavCaps and
+    LAION-CLAP call HR@k R@k. mAP@10 divides by the number of all captions of a clip; mAP uses all ranks.
     """
     per_query = {f"HR@{k}": hit_rate(queries.ranks, k) for k in ks}
     per_query |= {f"R@{k}": recall(queries.ranks, queries.n_relevant, k) for k in ks}

@@ -1,6 +1,6 @@
 """Read about.yaml.
 
-Read about.yaml, in which the participant writes the facts for a package that are not in the runs: people, names, URLs.
+Read about.yaml, the participant's file of facts for a package that are not in the runs: people, names, web addresses.
 
 authors:
   - {lastname: ..., firstname: ..., email: ..., corresponding: true,
@@ -85,7 +85,7 @@ class System(Strict):
         output: File to submit: a score matrix (.npy), the edition's CSV, or a file of moments (.jsonl). Its path is
             relative to the folder of about.yaml. None: the run's scores of the blind set or, if the run has none, of
             the ranked split.
-        scored: Score matrix or file of moments from which the results in meta.yaml are computed; None: that of the run.
+        scored: Score matrix or file of moments for the results in meta.yaml; None: that of the run.
         parameters: Number of parameters of all models together; None: the number in the runs.
         description: Values for the block `description` of meta.yaml, by key; they replace the values of the run.
     """

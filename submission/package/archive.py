@@ -43,7 +43,7 @@ AnyTruth = Truth | MomentTruth
 
 
 class PackedSystem(NamedTuple):
-    """A system in the form in which it is written to the archive.
+    """A system with all content of its folder in the archive.
 
     Attributes:
         label: Label of the system, which is also the name of its folder.

@@ -57,8 +57,8 @@ def make_meta(
     """Return the content of meta.yaml for a system that ranks clips; keys that do not apply are null.
 
     runs: The run of the system, or all runs of a blend. system: The participant's facts about the system. scored: Score
-    matrix from which the results are computed. label: Label of the system. Parameters are those of all models of the
-    system; frozen experts are counted once. Lengths are in minutes, as in DCASE's templates.
+    matrix for the results. label: Label of the system. Parameters are those of all models of the system; frozen experts
+    are counted once. Lengths are in minutes, as in DCASE's templates.
     Source: see Edition.sources.
     """
     members = count_members(runs)
@@ -207,7 +207,7 @@ def _pretrained_text(run: Finished) -> str | None:
 
 
 def audio_name(run: Finished) -> str | None:
-    """Return the name of the file of published weights from which a run's audio encoder starts; None without it."""
+    """Return the file name of the published weights that initialise a run's audio encoder; None without weights."""
     weights = run.recipe.model.audio.weights
     return None if weights is None else Path(weights).name
 

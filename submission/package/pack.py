@@ -41,8 +41,8 @@ class Submitted(NamedTuple):
     """A system to submit: one run, the runs of a blend, or the scores of another program.
 
     runs: Its runs; empty for another program. blend: The run that was written as the blend of `runs`, if any. matrix:
-    Score matrix of another program, from which metrics are computed. The files of `blend` or `matrix` are submitted,
-    unless about.yaml names other files.
+    Score matrix of another program, for its metrics. The files of `blend` or `matrix` are submitted, unless about.yaml
+    names other files.
     """
 
     runs: Sequence[Finished]
@@ -145,7 +145,7 @@ def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyE
             yield f"systems.{number}.parameters: is missing, and {count}; write the total number"
         if len(system.abbreviation) > edition.abbreviation:
             yield f"systems.{number}.abbreviation: has more than {edition.abbreviation} characters; shorten it"
-        for key, what in (("output", "to submit"), ("scored", "of the split from which its results are computed")):
+        for key, what in (("output", "to submit"), ("scored", "of the split for its results")):
             if len(runs) > 1 and getattr(system, key) is None:
                 file = "file of windows" if of_moments else "score matrix"
                 blended = f"a blend of {len(runs)} runs needs the {file} {what}"
@@ -218,7 +218,7 @@ def _read_scores_of(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
     corrected, ours = corrections(matrix.facts), ", ".join(corrections(run.matrix.facts) for run in runs)
     if makers != expected:
         names = f"{', '.join(sorted(makers))}, not of {', '.join(sorted(expected))}"
-        raise SubmissionError(f"{path}: contains scores of {names}; give scores of the submitted runs")
+        raise SubmissionError(f"{path}: has scores of {names}; give scores of the submitted runs")
     if corrected != ours:
         problem = f"has the hub correction {corrected}, but the ranked entries have the hub correction {ours}"
         raise SubmissionError(f"{path}: {problem}; give scores of these entries")

@@ -125,7 +125,7 @@ def timelines_section(run: FinishedMoments, this: MomentSummary, store: AudioSto
 def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str, Path], store: AudioStore) -> Axis:
     """Return the time axis of one query with its true windows, its found windows (`answer`), and its audio.
 
-    iou: IoU of the first found window. paths: Audio files by recording. store: Where the audio is stored.
+    iou: IoU of the first found window. paths: Audio files by recording. store: Store for the audio.
     """
     query = run.truth.queries[answer.qid]
     best = max(answer.windows[0][2], 1e-9)

@@ -207,7 +207,7 @@ def _strip_folders(message: str) -> str:
 
 
 def _collapses(lines: list[EpochLine]) -> Iterator[str]:
-    """Yield one sentence for each training stage in which the model collapsed (made all embeddings similar)."""
+    """Yield one sentence for each training stage with a collapse of the model, where all embeddings become similar."""
     collapsed = [line for line in lines if line.collapsed]
     for stage in dict.fromkeys(line.stage for line in collapsed):
         epochs = [line for line in collapsed if line.stage == stage]

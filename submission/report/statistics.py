@@ -42,7 +42,7 @@ class ScoreGaps(NamedTuple):
 
 
 def score_gaps(matrix: ScoreMatrix) -> ScoreGaps:
-    """Return the scores of the best relevant clip and of the hardest negative for every query of a score matrix.
+    """Return the scores of the best relevant clip and of the hardest negative for every query.
 
     >>> values = np.array([[0.5, 0.25, 0.5]], dtype=np.float32)
     >>> found = score_gaps(ScoreMatrix(values, ["q"], ["q"], ["a", "b", "c"], ["a", "b", "c"], [["a", "b"]]))
@@ -133,7 +133,7 @@ def share_interval(values: Values, groups: Groups) -> Interval:
     differ in size, Kish's effective number of groups, (sum of sizes)^2 / sum of sizes^2.
     Source: Wilson 1927; Kish 1965, section 8.2. Deviations: all values of a group count as one trial, and values may be
     other numbers than 0 or 1. Both can only make the interval wider than the exact interval. The bootstrap is not used
-    here: its interval has no width if all values are equal, as in many small bins.
+    here, because its interval has no width if all values are equal.
 
     >>> low, high = share_interval(np.ones(4), np.arange(4))
     >>> round(low, 3), high

@@ -1,4 +1,4 @@
 """Recorded files of a run.
 
-The files in which a run records its settings and results. `system` writes them; packages and reports read them.
+Files with the settings and results of a run. `system` writes them; packages and reports read them.
 """

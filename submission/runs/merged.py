@@ -40,7 +40,7 @@ def described(parts: Sequence[Part[Any]]) -> str:
 
 
 def merged_recipe(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
-    """Return the content of a blend's resolved.json, in which stages and entries of all runs are called LABEL/NAME.
+    """Return the content of a blend's resolved.json, with the stages and entries of all runs, renamed to LABEL/NAME.
 
     The entries of the blend itself are missing; the caller adds them.
     """

@@ -74,9 +74,9 @@ def _is_blend(folder: Path) -> bool:
 
 
 def finish_hint(folder: Path) -> str:
-    """Return the end of an error message on an unfinished run, which says how to continue the run.
+    """Return the end of an error message on an unfinished run: the command that continues the run.
 
-    For a run that a process is training now, the text says so. For a folder that is no run, it names the command that
+    If a process is training the run now, the text asks to wait. For a folder that is no run, it names the command that
     makes a run.
     """
     if _is_blend(folder):

@@ -67,7 +67,7 @@ class ExpertFacts(Record):
 
     @property
     def model(self) -> str:
-        """Name of the pre-trained model; the kind of the expert if `pretrained` is None."""
+        """Name of the pre-trained model, if it is stored; otherwise the kind of the expert."""
         return self.pretrained or self.kind
 
 
@@ -260,7 +260,7 @@ class Provenance(Record):
         manifests, contents: Dicts from data source to the checksum of its manifest, and of all its audio.
         experts: Dict from expert to the values that identify its model.
         text: Fingerprint that identifies a pre-trained text encoder.
-        starts: Dict from the folder of a trained model, from which training starts, to its checksums.
+        starts: Dict from the folder of a trained model at the start of training to its checksums.
         teachers: Dict from teacher to the checksums of the files that identify its weights.
         augment: Checksums of the files that are read for augmentation, and of annotations for monitoring.
         waveforms: `bank` or `files`: whether waveforms were read from a bank or from the audio files.

@@ -46,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     require_other(arguments.out, [*files.values(), arguments.truth])
     if arguments.validation and len(arguments.validation) != len(arguments.scores):
         raise SubmissionError(
-            f"--validation has {len(arguments.validation)} systems; give {len(arguments.scores)}, one for each blended "
-            "system, in the same order"
+            f"--validation has {counted(len(arguments.validation), 'system')}; give {len(arguments.scores)}, one for "
+            "each blended system, in the same order"
         )
     for names in (arguments.scores, arguments.validation or []):
         paths = [files[name].resolve() for name in names]

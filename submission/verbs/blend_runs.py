@@ -86,7 +86,7 @@ def validation_of(name: str) -> str:
 def _validation_command(run: "Finished") -> str:
     """Return a hint with the command that ranks a run's validation split with the settings of its entry.
 
-    The command trains nothing. If the recipe has no validation split, the hint says so.
+    The command trains nothing. If the recipe has no validation split, the hint reports this instead.
     """
     from submission.runs.finished import combined
     from submission.runs.reading import recorded_changes

@@ -18,7 +18,7 @@ from submission.metrics.summary import Summary
 class Fact(Report):
     """A fact about an edition.
 
-    sure: Certainty of the fact: `confirmed`, `secondary`, `inferred` or `remembered`. source: Where it is published.
+    sure: Certainty of the fact: `confirmed`, `secondary`, `inferred` or `remembered`. source: Place of publication.
     """
 
     value: object
@@ -54,7 +54,7 @@ class ScoreReport(Report):
 
     pool: Number of clips in the pool.
     values: Values by metric, in [0, 1].
-    primary: Primary metric, to which chance and both intervals belong.
+    primary: Primary metric. Both intervals and chance belong to it.
     interval: 95 % jackknife interval over queries; null for a single query.
     bootstrap: 95 % bootstrap interval over groups of queries that share clips; null for a single group.
     median_rank: Median rank of the first relevant clip; null if it is beyond the end of ranked lists.

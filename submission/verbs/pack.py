@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `pack` to its parser."""
     runs = (
         "a system to submit: a finished run or one of its ranked entries, a blend, the runs of a blend, or a score "
-        "matrix of another program (.npy), from which the results are computed"
+        "matrix (.npy) of another program, for its results"
     )
     parser.add_argument("systems", nargs="+", metavar="RUN[:ENTRY][,RUN...]", help=runs)
     needed = "(default: none; required without --template)"

@@ -65,10 +65,10 @@ def test_blend_does_not_depend_on_order_of_parts() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"query_texts": ["x", "text 1", "text 2"]}, "two and one differ in their query texts"),
-        ({"clip_ids": ["c1", "c0", "c2"], "relevant": [["c1"], ["c1"], ["c2"]]}, "differ in their clip ids"),
-        ({"file_names": ["a", "b", "c"]}, "differ in their file names"),
-        ({"relevant": [["c0"], ["c0"], ["c2"]]}, "differ in their relevant"),
+        ({"query_texts": ["x", "text 1", "text 2"]}, "two and one have different query texts"),
+        ({"clip_ids": ["c1", "c0", "c2"], "relevant": [["c1"], ["c1"], ["c2"]]}, "have different clip ids"),
+        ({"file_names": ["a", "b", "c"]}, "have different file names"),
+        ({"relevant": [["c0"], ["c0"], ["c2"]]}, "have different relevant"),
     ],
 )
 def test_blend_refuses_matrices_with_other_queries_or_clips(change: dict[str, Any], words: str) -> None:
@@ -83,7 +83,7 @@ def test_blend_refuses_matrices_with_other_queries_or_clips(change: dict[str, An
 @pytest.mark.parametrize(
     ("weights", "words"),
     [
-        ([1], "1 weights are given for 2 files"),
+        ([1], "1 weights are given for 2 systems"),
         ([1, -1], "0 or more"),
         ([0, 0], "a finite sum above 0"),
         ([1, np.nan], "0 or more"),
@@ -162,7 +162,9 @@ def test_blend_verb_uses_weights_from_validation(files: Path, capsys: pytest.Cap
     assert main(["blend", "a.npy", "b.npy", "c.npy", *searched]) == 0
     validation = {name: read_scores(files / f"val_{name}.npy") for name in "abc"}
     weights, reached = search_weights(validation, "standardised", E2022)
-    assert capsys.readouterr().out.startswith(f"searched on validation: mAP@10 {reached:.4f} there\n")
+    assert capsys.readouterr().out.startswith(
+        f"searched the weights on the validation split, where mAP@10 is {reached:.4f}\n"
+    )
     assert list(read_scores(files / "best.npy").facts["weights"].values()) == pytest.approx(weights)
 
 
@@ -171,12 +173,12 @@ def test_blend_verb_uses_weights_from_validation(files: Path, capsys: pytest.Cap
     [
         (["a.npy", "b.npy", "--validation", "a.npy", "b.npy"], "have 40 clips in common (first 'c0')"),
         (["a.npy", "b.npy", "--validation", "val_b.npy", "val_a.npy"], "comes from run a, but val_b.npy from run b"),
-        (["a.npy", "b.npy", "--validation", "val_a.npy"], "--validation needs 2 parts"),
-        (["a.npy", "val_b.npy"], "differ in their"),
-        (["a.npy"], "a blend needs two or more parts"),
+        (["a.npy", "b.npy", "--validation", "val_a.npy"], "--validation has 1 system; give 2"),
+        (["a.npy", "val_b.npy"], "have different"),
+        (["a.npy"], "a blend needs two or more systems, but 1 is given"),
         (["a.npy", "./a.npy"], "given twice"),
         (["a.npy", "b.npy", "--truth", "t.jsonl"], "--truth only works with files of moments (.jsonl); runs and"),
-        (["a.npy", "b.npy", "--weights", "1"], "1 weights are given for 2 files"),
+        (["a.npy", "b.npy", "--weights", "1"], "1 weights are given for 2 systems"),
         (["a.npy", "none.npy"], "none.npy is missing"),
         (["a.npy", "b.npy", "--out", "b.npy"], "b.npy would overwrite the input file b.npy"),
         (
@@ -212,7 +214,7 @@ def test_blend_takes_runs_and_their_entries(unbroken: Path, tmp_path: Path, caps
     capsys.readouterr()
     twice = ["blend", str(other), f"{other}:{entry}", "--out", str(out)]
     assert main(twice) == 1
-    assert "the same part is given twice" in capsys.readouterr().err
+    assert "the same system is given twice" in capsys.readouterr().err
     assert main(["blend", str(unbroken), str(other), "--out", str(path)]) == 1
     assert "would overwrite the input file" in capsys.readouterr().err
     same = [str(unbroken), str(other)]
@@ -220,7 +222,7 @@ def test_blend_takes_runs_and_their_entries(unbroken: Path, tmp_path: Path, caps
     assert "clips in common" in capsys.readouterr().err
     (tmp_path / "a.csv").write_text("caption,file_name_1\n")
     assert main(["blend", str(unbroken), str(tmp_path / "a.csv"), "--out", str(tmp_path / "x.npy")]) == 1
-    assert "a.csv: a score matrix is a pair NAME.npy and NAME.json" in capsys.readouterr().err
+    assert "a.csv: a score matrix is a file NAME.npy with NAME.json" in capsys.readouterr().err
 
 
 def test_blend_refuses_validation_clips_that_are_tested(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,7 +273,7 @@ def test_compare_verb_prints_difference_of_two_systems(files: Path, capsys: pyte
     c, a = map_of(read_scores(files / "c.npy")), map_of(read_scores(files / "a.npy"))
     assert (low, high) == (f"{c:.4f}  c.npy", f"{a:.4f}  a.npy")
     assert difference.startswith(f"{a - c:+.4f}  mAP@10, the first minus the second; 95 % +")
-    assert p == "p 0.0001  paired randomisation of 40 groups of queries that share their clips"
+    assert p == "p 0.0001  paired randomisation test with 40 groups of queries that share their clips"
     assert sum(int(word) for word in queries.split() if word.isdigit()) == 40
     assert main(["compare", "a.npy", "val_a.npy"]) == 0, (
         "the same texts and numbers of clips: as good as the same queries"
@@ -332,7 +334,7 @@ def test_compare_matches_queries_in_another_order_by_their_text(
 def test_compare_refuses_systems_with_other_queries_or_clips(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scores(files / "few.npy", matrix_of(np.eye(39, 40)))
     assert main(["compare", "a.npy", "few.npy", "--edition", "2022"]) == 1
-    assert "the systems answer different queries (40 and 39)" in capsys.readouterr().err
+    assert "the systems have different queries (40 and 39)" in capsys.readouterr().err
     write_scores(files / "wide.npy", matrix_of(np.eye(40, 41)))
     assert main(["compare", "a.npy", "wide.npy", "--edition", "2022"]) == 1
     assert "different pools or relevant clips" in capsys.readouterr().err
@@ -349,7 +351,7 @@ def test_compare_accepts_a_ranked_csv_and_a_score_matrix(files: Path, capsys: py
     assert capsys.readouterr().out.endswith("0 queries better, 40 equal, 0 worse\n")
     assert main(["compare", "a.npy", "a.csv", "--truth", "captions.csv", "--annotations", "listed.csv"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2] == "        note: mAP@16: a lower bound, because the lists have 10 names"
+    assert lines[2] == "        note: mAP@16: a lower bound, because the ranked lists have only 10 file names"
     assert main(["compare", "a.npy", "a.csv"]) == 1
     assert "a.csv needs captions to be scored; add --truth" in capsys.readouterr().err
     assert main(["compare", "a.npy", "b.npy", "--truth", "captions.csv"]) == 1
@@ -359,4 +361,4 @@ def test_compare_accepts_a_ranked_csv_and_a_score_matrix(files: Path, capsys: py
 def test_difference_of_systems_over_one_query_has_no_interval(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scores(files / "one.npy", matrix_of([[1.0, 0.0]]))
     assert main(["compare", "one.npy", "one.npy", "--edition", "2022"]) == 0
-    assert "95 % none, one group of queries shows no spread" in capsys.readouterr().out
+    assert "95 % no interval, because one group of queries has no spread" in capsys.readouterr().out

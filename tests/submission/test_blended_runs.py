@@ -77,7 +77,7 @@ def test_blend_of_runs_has_the_weighted_mean_and_reads_as_a_run(runs: Path, caps
     assert main(["blend", "a", "b", "--weights", "3", "1", "--out", "both"]) == 0
     printed = capsys.readouterr().out
     assert "  0.75  ../a:evaluation\n  0.25  ../b:evaluation\n" in printed
-    assert "wrote both; score, compare, report and pack take it as a run" in printed
+    assert "wrote both; score, compare, report and pack read it like a run" in printed
     assert "no blind set" not in printed
     for mine, theirs in (("evaluation", "evaluation"), ("blind", "blind")):
         first, second = (read_scores(Path(name, f"scores/{theirs}.npy")).values for name in "ab")
@@ -107,7 +107,7 @@ def test_weights_are_searched_on_the_validation_scores_of_the_runs(
     (name,) = [path.stem for path in Path("b/scores").glob("*_validation.npy")]
     matrices = {"a": read_scores(Path("a/scores/validation.npy")), "b": read_scores(Path(f"b/scores/{name}.npy"))}
     weights, best = search_weights(matrices, "raw", get_edition(2025))
-    assert f"searched on validation: mAP@16 {best:.4f} there" in printed
+    assert f"searched the weights on the validation split, where mAP@16 is {best:.4f}" in printed
     shown = [float(line.split()[0]) for line in printed.splitlines() if line.startswith("  ")]
     assert shown == pytest.approx([weight for weight in weights if weight], abs=0.005)
     assert main(["blend", "a", "b", "--validation", "--out", "both.npy"]) == 0
@@ -148,10 +148,10 @@ def test_blend_is_packed_by_its_folder(runs: Path, capsys: pytest.CaptureFixture
     result["blend"][1]["sha256"] = "0" * 64
     Path("both/result.json").write_text(json.dumps({key: value for key, value in result.items() if key != "checksum"}))
     assert main(["pack", "both", "--about", "about.yaml", "--out", "q.zip"]) == 1
-    assert "evaluation of both/../b has changed since both was made; delete that folder" in capsys.readouterr().err
+    assert "evaluation of both/../b has changed since both was made; delete both" in capsys.readouterr().err
     shutil.rmtree("b")
     assert main(["pack", "both", "--about", "about.yaml", "--out", "q.zip"]) == 1
-    assert "both is a blend of it; put the run there again" in capsys.readouterr().err
+    assert "both is a blend of this run; move the run back to this folder" in capsys.readouterr().err
 
 
 def test_other_corrections_and_validation_splits_are_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +172,10 @@ def test_other_corrections_and_validation_splits_are_refused(runs: Path, capsys:
     packing = ["--about", "about.yaml", "--out", "p.zip"]
     assert main(["pack", "a", *packing]) == 1
     error = capsys.readouterr().err
-    assert "blind_corrected5.npy: has the hub correction csls 5, but the ranked entries have none" in error
+    assert (
+        "blind_corrected5.npy: has the hub correction csls 5, but the ranked entries have the hub correction none"
+        in error
+    )
     assert main(["pack", "a:validation", *packing]) == 1
     assert (
         "a:validation ranks a validation split; name an entry of the split for the results" in capsys.readouterr().err
@@ -186,9 +189,9 @@ def test_blend_names_what_does_not_fit(made: Path, runs: Path, capsys: pytest.Ca
         (["a", "m.npy", "--out", "x"], "m.npy is no folder of a run; correct it, or for files, give --out a name"),
         (["a", "b", "--weights", "-1", "2", "--out", "x"], "give numbers of 0 or more"),
         (["a", "b", "--weights", "0", "0", "--out", "x"], "with a finite sum above 0"),
-        (["a", "b", "--weights", "1", "--out", "x"], "1 weights are given for 2 files"),
+        (["a", "b", "--weights", "1", "--out", "x"], "1 weights are given for 2 systems"),
         (["a", "b", "--out", "a/x"], "is inside the run"),
-        (["a", "a:evaluation", "--out", "x"], "the same part is given twice"),
+        (["a", "a:evaluation", "--out", "x"], "the same system is given twice"),
         (["a", "m.npy", "--validation", "--out", "x.npy"], "m.npy is no run, so its validation scores are unknown"),
         (["a", "b", "--truth", "t.jsonl", "--out", "x"], "--truth only works with files of moments"),
     ):
@@ -197,9 +200,9 @@ def test_blend_names_what_does_not_fit(made: Path, runs: Path, capsys: pytest.Ca
         assert not Path("x").exists()
     assert main(["blend", "a", "b", "--out", "both"]) == 0
     assert main(["blend", "both", "a", "--out", "x"]) == 1
-    assert "both is a blend; name its runs" in capsys.readouterr().err
+    assert "both is a blend; give the runs that it blends instead" in capsys.readouterr().err
     assert system(["search", "both", "a tone", "--audio", str(made / "blind")]) == 1
-    assert "it is a blend of runs; name one of these" in capsys.readouterr().err
+    assert "it is a blend of runs; give one of its runs" in capsys.readouterr().err
     Path("both/scores/evaluation.npy").write_bytes(b"x")
     assert main(["score", "both"]) == 1
     assert "delete both, then blend its runs again" in capsys.readouterr().err
@@ -246,7 +249,7 @@ def test_blend_of_runs_of_moments_reads_as_a_run(
     assert main(["blend", "a", "b", "--how", "standardised", "--out", str(tmp_path / "x")]) == 1
     assert "--how standardised is for score matrices" in capsys.readouterr().err
     assert main(["blend", "a", "b", "--validation", "--out", str(tmp_path / "x.jsonl")]) == 1
-    assert "a search of weights of moments needs --validation FILES and --truth TRUTH" in capsys.readouterr().err
+    assert "to search weights for moments, give both --validation FILES and --truth TRUTH" in capsys.readouterr().err
 
 
 def test_frames_of_a_blend_are_the_weighted_mean_between_all_edges(moments: Path) -> None:

@@ -88,8 +88,8 @@ def test_refused_blocks_of_scores_leave_existing_files_unchanged(tmp_path: Path)
     cases: list[tuple[Iterator[np.ndarray], type[BaseException], str]] = [
         (iter([bad[:3], bad[3:]]), SubmissionError, f"in row {len(bad) - 1}, column 2 .* is nan"),
         (iter([matrix.values[:-1]]), ValueError, f"the blocks have {len(bad) - 1} rows"),
-        (iter([matrix.values[:, 1:]]), ValueError, "a block of scores has float32 and shape"),
-        (iter([matrix.values.astype(np.float64)]), ValueError, "a block of scores has float64"),
+        (iter([matrix.values[:, 1:]]), ValueError, "a block of scores is float32 of shape"),
+        (iter([matrix.values.astype(np.float64)]), ValueError, "a block of scores is float64"),
         (interrupted(), KeyboardInterrupt, "^$"),
     ]
     for parts, error, words in cases:

@@ -56,7 +56,8 @@ def folded(patterns: Callable[[int], str], first: int, kind: str, more: int = 52
     shown = [patterns(line) for line in range(first, first + SHOWN)]
     return [
         *shown,
-        rf"lines {first + SHOWN}-5226: {more + 2 - first - SHOWN} more of: {kind} \(`check --all` prints each\)",
+        rf"lines {first + SHOWN}-5226: {more + 2 - first - SHOWN} more problems of the kind: {kind} "
+        r"\(`check --all` prints each\)",
     ]
 
 
@@ -78,9 +79,9 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
                      ["line 2: unknown query 'caption'", *["line 2: unknown file name 'file_name_"] * 10]),
     "semicolons": (lambda lines: b"".join(lines).replace(b",", b";"), ["line 1: columns are separated by semicolons"]),
     "tabs": (lambda lines: b"".join(lines).replace(b",", b"\t"), ["line 1: columns are separated by tabs"]),
-    "UTF-16": (lambda lines: b"".join(lines).decode().encode("utf-16"), ["line 1: not UTF-8 but UTF-16"]),
+    "UTF-16": (lambda lines: b"".join(lines).decode().encode("utf-16"), ["line 1: the file is not UTF-8 but UTF-16"]),
     "UTF-16 without a mark": (lambda lines: b"".join(lines).decode().encode("utf-16-le"),
-                              ["line 1: not UTF-8 but UTF-16"]),
+                              ["line 1: the file is not UTF-8 but UTF-16"]),
     "Latin-1 letter": (change_line(700, lambda line: line.replace(b".wav", b"\xe9.wav", 1)),
                        [r"line 700: not UTF-8 \(character \d+ is the byte 0xE9, 'é' in Latin-1\)", NO_ROW]),
     "byte order mark": (lambda lines: b"\xef\xbb\xbf" + b"".join(lines), ["line 1: the file starts with a byte order"]),
@@ -100,9 +101,9 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "a row twice": (lambda lines: b"".join([*lines, lines[41]]),
                     ["line 5227: the query '.*' is repeated; it is already on line 42"]),
     "half of the file": (lambda lines: b"".join(lines[:2613]),
-                         [*[NO_ROW] * SHOWN, r"whole file: 2593 more of: no row for a query \(`check --all` prints"]),
+                         [*[NO_ROW] * SHOWN, r"whole file: 2593 more problems of the kind: no row for a query \("]),
     "a short row": (change_line(10, lambda line: line.rsplit(b",", 1)[0] + b"\n"),
-                    ["line 10: found 10 of 11 columns: one query and 10 file names"]),
+                    ["line 10: found 10 of 11 columns: a row has one query and 10 file names"]),
     "ten names more": (by_row(lambda row: row + row[1:], 2),
                        folded(lambda line: f"line {line}: found 21 of 11 columns", 2, "columns missing or too many")),
     "trailing comma": (change_line(8, lambda line: line.strip() + b",\n"), ["line 8: a comma at the end of the line"]),
@@ -115,7 +116,7 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
                          folded(lambda line: f"line {line}: scores in place of file names: file_name_1 is '0.9",
                                 2, "scores instead of names")),
     "a score matrix": (lambda lines: b"index,a.wav,b.wav\nq,0.1,0.2\n",
-                       ["line 1: this is a score matrix, but edition 2022 is checked as ranked lists of names"]),
+                       ["line 1: this is a CSV of all scores, but edition 2022 needs ranked lists of file names"]),
     "a name twice": (lambda lines: change_cell(77, 3, lambda _: next(csv.reader([lines[76].decode()]))[9])(lines),
         ["line 77: the file '.*' is listed more than once, as file_name_3 and file_name_9"]),
     "a name empty": (change_cell(78, 10, lambda _: ""), ["line 78: file_name_10 is empty"]),
@@ -188,7 +189,7 @@ def test_check_counts_thousands_of_unknown_names_on_one_line_quickly(lines: list
     assert len(problems) == 52_250
     shown = list(format_problems(problems, SHOWN))
     assert len(shown) == SHOWN + 1
-    assert shown[-1] == "lines 4-5226: 52230 more of: unknown file name (`check --all` prints each)"
+    assert shown[-1] == "lines 4-5226: 52230 more problems of the kind: unknown file name (`check --all` prints each)"
 
 
 def test_check_counts_further_problems_of_a_kind_on_one_line() -> None:
@@ -197,8 +198,8 @@ def test_check_counts_further_problems_of_a_kind_on_one_line() -> None:
     problems += [Problem(9, "a9 again", "a"), Problem(None, "c", "c"), Problem(None, "d", "c"), Problem(None, "e", "c")]
     assert list(format_problems(problems, 2)) == [
         "line 1: a1", "line 2: a2", "line 3: b3", "whole file: c", "whole file: d",
-        "lines 3-4, 6-7, 9: 6 more of: a (`check --all` prints each)",
-        "whole file: 1 more of: c (`check --all` prints each)",
+        "lines 3-4, 6-7, 9: 6 more problems of the kind: a (`check --all` prints each)",
+        "whole file: 1 more problem of the kind: c (`check --all` prints each)",
     ]  # fmt: skip
     assert list(format_problems(problems, len(problems))) == [str(problem) for problem in problems]
 
@@ -212,4 +213,4 @@ def test_check_with_option_all_prints_every_problem(
         assert main(["check", str(bad), "--edition", "2022", *option]) == 1
         shown = capsys.readouterr()
         assert len(shown.out.splitlines()) == n_lines
-        assert shown.err == f"error: {bad} has 60 problems, listed above with the line each row starts on\n"
+        assert shown.err == f"error: {bad} has 60 problems, listed above with the first line of each row\n"

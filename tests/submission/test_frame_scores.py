@@ -14,7 +14,7 @@ SCORES = {
     "a_1": FrameScores(np.array([0.0, 1.0, 2.0]), np.array([0.25, 0.75], np.float32)),
     "a_2": FrameScores(np.array([0.0, 0.5]), np.array([1.0], np.float32)),
 }
-SENTENCE = r"^\S+frames\.npz: cannot be read as probabilities of frames \(.*\); rank the run again$"
+SENTENCE = r"^\S+frames\.npz: cannot be read as probabilities of frames \(.*\); rank the run again to write it$"
 
 
 @pytest.fixture
@@ -78,11 +78,11 @@ def test_frame_scores_with_flipped_bytes_are_refused_or_unchanged(path: Path) ->
         ),
         (
             lambda arrays: arrays | {"lengths": np.array([4, -1])},
-            "the array lengths contains -1, a negative number of frames",
+            "the array `lengths` contains -1, a negative number of frames",
         ),
         (
             lambda arrays: arrays | {"lengths": np.array([2, 2])},
-            "the sizes of its arrays qids, lengths, edges, frames do not match",
+            "the sizes of the arrays qids, lengths, edges, frames do not match",
         ),
         (lambda arrays: {key: arrays[key] for key in ARRAYS[:3]}, "frames"),
     ],

@@ -92,15 +92,15 @@ def test_missing_facts_are_named(here: Path, capsys: pytest.CaptureFixture[str])
     capsys.readouterr()
     assert main(["pack", "tested.npy", "--about", "about.yaml", "--edition", "2024", "--out", "p.zip"]) == 1
     error = capsys.readouterr().err
-    assert "systems.0.parameters: is missing, and the runs do not count all" in error
-    assert "systems.0.description.optimizer: is missing, and no run states it" in error
+    assert "systems.0.parameters: is missing, and the runs do not have the numbers of parameters of all models" in error
+    assert "systems.0.description.optimizer: is missing, and is not in the runs" in error
     assert main(["pack", "tested.npy", "--about", "about.yaml", "--out", "p.zip"]) == 1
     assert "the edition of tested.npy is not known; add --edition" in capsys.readouterr().err
 
 
 def test_scores_that_cannot_be_packed_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, expected in (
-        (["gone.npy", "--template", "x.yaml"], "gone.npy is missing; a score matrix is the pair"),
+        (["gone.npy", "--template", "x.yaml"], "gone.npy is missing; a score matrix needs both"),
         (["blind.npy", "--template", "x.yaml"], "blind.npy: has queries without relevant clips, as a blind set has"),
     ):
         assert main(["pack", *arguments]) == 1

@@ -157,7 +157,10 @@ def test_matrix_csv_keeps_numeric_file_names_and_separators_in_names(tmp_path: P
     [
         ({"file_names": ["x.wav", *NAMES[1:11], "x.wav"]}, "'clip0' and 'clip11' have the same file name 'x.wav'"),
         ({"query_texts": ["same", *map(str, range(22)), "same"]}, "'q0' and 'q23' have the same text 'same'"),
-        ({"query_texts": [" ", *map(str, range(23))]}, r"out\.csv would not pass its check: line 2: index is empty"),
+        (
+            {"query_texts": [" ", *map(str, range(23))]},
+            r"out\.csv is not written, because it would not pass `check`: line 2: index is empty",
+        ),
         ({"query_texts": ["a\0b", *map(str, range(23))]}, "line 2: contains a NUL byte"),
         ({"query_texts": ["a\ud800b", *map(str, range(23))]}, "line 2: not UTF-8"),
         ({"file_names": [*NAMES[1:], " "]}, "line 1: column 13 of the header is empty"),
@@ -177,22 +180,22 @@ ROWS_2022 = b"caption," + b",".join(b"file_name_%d" % rank for rank in range(1, 
 FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "empty file": (lambda lines: b"", ["line 1: the file is empty"]),
     "an empty line for a header": (lambda lines: b"\n" + lines[1],
-                                   ["line 1: column 1 is missing instead of index", "line 1: no file name follows",
+                                   ["line 1: column 1 of the header is missing", "line 1: no file name follows",
                                     "line 2: found 13 of 1 columns", *["whole file: no row for the query"] * 23]),
     "only a header": (lambda lines: lines[0], ["line 1: no row follows the header"]),
-    "UTF-16": (lambda lines: b"".join(lines).decode().encode("utf-16"), ["line 1: not UTF-8 but UTF-16"]),
+    "UTF-16": (lambda lines: b"".join(lines).decode().encode("utf-16"), ["line 1: the file is not UTF-8 but UTF-16"]),
     "tabs": (lambda lines: b"".join(lines).replace(b",", b"\t"), ["line 1: columns are separated by tabs"]),
     "old line ends": (lambda lines: b"".join(lines).replace(b"\n", b"\r"), ["line 1: lines end with a carriage ret"]),
     "byte order mark": (lambda lines: b"\xef\xbb\xbf" + b"".join(lines), ["line 1: .*byte order mark"]),
     "another query column": (change_line(1, lambda line: b"caption" + line[5:]),
-                             ["line 1: column 1 is 'caption' instead of index"]),
-    "index name lost": (change_line(1, lambda line: line[5:]), ["line 1: column 1 is '' instead of index"]),
+                             ["line 1: column 1 of the header is 'caption'; it must be index"]),
+    "index name lost": (change_line(1, lambda line: line[5:]), ["line 1: column 1 of the header is ''; it must be"]),
     "row numbers": (lambda lines: b"".join(b"%s,%s" % (b"" if n == 0 else b"%d" % n, line) for n, line in
                                            enumerate(lines)), ["line 1: the first column has row numbers"]),
     "ranked": (lambda lines: ROWS_2022 + b"q" + b",x.wav" * 10 + b"\n",
                [r"line 1: this is a ranked CSV \(with the header of edition 2022\); edition 2025 needs every score"]),
     "header missing": (lambda lines: b"".join(lines[1:]),
-                       ["line 1: the header is missing; it is index and then every file name"]),
+                       ["line 1: the header is missing; it must be index, followed by every file name"]),
     "unknown name": (change_cell(1, 3, lambda _: "x.wav"),
                      ["line 1: unknown file name 'x.wav' in column 4", "line 1: no column for the file 'b, c, and d"]),
     "name stripped": (change_cell(1, 1, str.strip), ["line 1: unknown file name .* which differs in blanks",
@@ -201,20 +204,20 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
                    ["line 1: the file 'i.wav' has more than one column: 9 and 11", "line 1: no column .* 'g.wav'"]),
     "empty name": (change_cell(1, 8, lambda _: ""), ["line 1: column 9 of the header is empty", "line 1: no column"]),
     "not a number": (change_cell(4, 2, lambda _: "high"),
-                     ["line 4: expected finite float32 numbers, found 'high' for 'Breaking Glass .wav'"]),
+                     ["line 4: scores must be finite float32 numbers; found 'high' for 'Breaking Glass .wav'"]),
     "nan, inf and nothing": (lambda lines: change_cell(4, 2, lambda _: "nan")(
         change_cell(4, 1, lambda _: "-inf")(change_cell(4, 9, lambda _: "")(change_cell(4, 5, lambda _: "1e39")(
             lines).splitlines(True)).splitlines(True)).splitlines(True)),
-        ["line 4: expected finite .*'-inf' for ' Ambience Birds.wav', 'nan' for 'Breaking Glass .wav', '1e39' for 'the "
+        ["line 4: scores must .*'-inf' for ' Ambience Birds.wav', 'nan' for 'Breaking Glass .wav', '1e39' for 'the "
          "\"bus\".wav' and 1 more$"]),
     "half way beyond the largest float32": (change_cell(4, 2, lambda _: repr(2.0**128 - 2.0**103)),
-                                            [r"line 4: expected .* found '3\.4028235677973366e\+38'"]),
-    "nothing": (change_cell(5, 1, lambda _: ""), ["line 5: expected .* found nothing for ' Ambience"]),
-    "an underscore between digits": (change_cell(5, 1, lambda _: "1_0"), ["line 5: expected finite float32 .*'1_0'"]),
-    "a leading blank": (change_cell(5, 1, lambda cell: " " + cell), ["line 5: expected finite float32 .* ' -?[0-9]"]),
-    "digits of another script": (change_cell(5, 1, lambda _: "١"), ["line 5: expected finite float32 .*'١'"]),
+                                            [r"line 4: scores must be .* found '3\.4028235677973366e\+38'"]),
+    "nothing": (change_cell(5, 1, lambda _: ""), ["line 5: scores must be .* found nothing for ' Ambience"]),
+    "an underscore between digits": (change_cell(5, 1, lambda _: "1_0"), ["line 5: scores must be finite .*'1_0'"]),
+    "a leading blank": (change_cell(5, 1, lambda cell: " " + cell), ["line 5: scores must be finite .* ' -?[0-9]"]),
+    "digits of another script": (change_cell(5, 1, lambda _: "١"), ["line 5: scores must be finite float32 .*'١'"]),
     "short row": (change_line(6, lambda line: line.rsplit(b",", 1)[0] + b"\n"),
-                  ["line 6: found 12 of 13 columns: one query and a score for each of 12 files"]),
+                  ["line 6: found 12 of 13 columns: a row has one query and a score for each of 12 files"]),
     "trailing comma": (change_line(6, lambda line: line.strip() + b",\n"), ["line 6: a comma at the end"]),
     "trailing commas": (lambda lines: b"".join(line.strip() + b",\n" for line in lines),
                         [f"line {line}: a comma at the end" for line in range(1, 26)]),
@@ -262,7 +265,7 @@ def test_verbs_convert_scores_to_every_format_and_back(tmp_path: Path, capsys: p
         assert main(["check", out, *edition, *against]) == 0
     shown = capsys.readouterr().out
     good = "ok: 24 queries x 12 scores\n"
-    output, _, rest = shown.partition("note: its texts and names were not compared; ")
+    output, _, rest = shown.partition("note: the queries and file names were not compared with a truth; ")
     assert output == f"wrote {out}: 24 queries x 12 scores\n" + good
     assert rest.endswith(good * 2)
     assert main(["convert", out, "--out", again, "--scores", scores]) == 0
@@ -279,7 +282,7 @@ def test_verbs_convert_scores_to_every_format_and_back(tmp_path: Path, capsys: p
     assert rows == (tmp_path / "a.csv").read_bytes().split(b"\n", 1)[1]
     capsys.readouterr()
     assert main(["check", out, "--edition", "2022"]) == 1
-    assert "this is a score matrix, but edition 2022 is checked as ranked lists" in capsys.readouterr().out
+    assert "this is a CSV of all scores, but edition 2022 needs ranked lists" in capsys.readouterr().out
 
 
 def test_option_ranked_writes_a_ranked_csv_in_an_edition_of_matrices(tmp_path: Path) -> None:

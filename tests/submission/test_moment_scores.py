@@ -288,8 +288,16 @@ def test_windows_without_scores_count_in_file_order(golden: dict[str, Any]) -> N
             {"a": [[0, 1]], "b": [[0, 1]]},
             "the query 'b' has no window; each query needs one or",
         ),
-        ({"a": [[0, 1]]}, {"a": [[0, 1]], "b": [[0, 1]], "c": []}, r"the query 'b' has no answer \(and 1 more\)"),
-        ({"a": [[0, 1]], "b": [[0, 1]]}, {"a": [[0, 1]]}, "the query 'b' is not in the truth; predictions and truth"),
+        (
+            {"a": [[0, 1]]},
+            {"a": [[0, 1]], "b": [[0, 1]], "c": []},
+            r"the query 'b' has no predicted windows \(and 1 more\)",
+        ),
+        (
+            {"a": [[0, 1]], "b": [[0, 1]]},
+            {"a": [[0, 1]]},
+            "the query 'b' is not in the truth; give predictions and a truth",
+        ),
         ({"a": [[0, 1], [0, 1, 0.5]]}, {"a": [[0, 1]]}, "query 'a': only some windows have a score"),
         ({"a": [[0, 1]], "b": [[0, 1, 0.5]]}, {"a": [[0, 1]], "b": [[0, 1]]}, "query 'b': only some windows"),
         ({"a": [[0]]}, {"a": [[0, 1]]}, r"must be \[start, end\] or \[start, end, score\]"),

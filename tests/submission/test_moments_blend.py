@@ -105,7 +105,7 @@ def test_blend_of_moments_is_bitwise_equal_in_any_file_order() -> None:
 
 def test_blend_refuses_overflowing_window_scores_with_their_file() -> None:
     parts = {"one": [answer([[20, 25, 0.5]], "q0")], "other": [answer([[0, 5, 1.7e308]], "q0")]}
-    said = "^other: its scores are too large to be added; add --how rank, or scale them down$"
+    said = "^other: the scores of this file are too large to be added; add --how rank, or scale the scores down$"
     with pytest.raises(SubmissionError, match=said):
         blend_moments(parts | {"third": parts["other"]}, "raw", E2026)
     with pytest.raises(SubmissionError, match=said):
@@ -190,9 +190,9 @@ def test_missing_query_text_and_recording_are_taken_from_another_file() -> None:
     [
         ([answer([[0, 1, 0.5]], "b_1")], "raw", None, "only one of other and one has the query 'a_1'"),
         ([answer([[0, 1, 0.5]], vid="b")], "raw", None, r"for the query 'a_1' \(vid 'b' and 'a'\)"),
-        ([answer([[0, 1]])], "raw", None, "other: its windows have no scores; add --how rank"),
+        ([answer([[0, 1]])], "raw", None, "other: the windows have no scores; add --how rank"),
         ([answer([[0, 1, 0.5], [2, 3, -0.5]])], "raw", None, "other: line 1 has a window with the score -0.5; raw"),
-        ([answer([[0, 1, 0.5]])], "raw", [1], "1 weights are given for 2 files"),
+        ([answer([[0, 1, 0.5]])], "raw", [1], "1 weights are given for 2 systems"),
         ([answer([[0, 1, 0.5]])], "rank", [0, 0], "a finite sum above 0"),
     ],
 )
@@ -231,7 +231,7 @@ def test_blend_verb_uses_weights_from_validation(files: Path, capsys: pytest.Cap
     searched = ["--validation", "val_good.jsonl", "val_poor.jsonl", "--truth", "val_truth.jsonl"]
     assert main(["blend", "good.jsonl", "poor.jsonl", *searched, "--out", "best.jsonl"]) == 0
     first, *shares, _ = capsys.readouterr().out.splitlines()
-    assert first == "searched on validation: R1@0.7 100.00 % there"
+    assert first == "searched the weights on the validation split, where R1@0.7 is 100.00 %"
     assert shares == ["  1.00  good.jsonl", "  0.00  poor.jsonl"]
     assert main(["check", "best.jsonl", "--queries", "truth.jsonl"]) == 0
     capsys.readouterr()
@@ -267,20 +267,23 @@ def test_keys_missing_in_all_files_are_omitted_in_the_blend(files: Path, capsys:
             "good.jsonl poor.jsonl --how standardised --out o.jsonl",
             "for score matrices; for moments use raw or rank",
         ),
-        ("good.jsonl poor.jsonl --truth truth.jsonl --out o.jsonl", "--validation FILES and --truth TRUTH; give both"),
+        ("good.jsonl poor.jsonl --truth truth.jsonl --out o.jsonl", "give both --validation FILES and --truth TRUTH"),
         ("good.jsonl poor.jsonl --validation val_good.jsonl val_poor.jsonl --out o.jsonl", "give both"),
-        ("good.jsonl poor.jsonl --validation val_good.jsonl --truth val_truth.jsonl --out o.jsonl", "needs 2 parts"),
+        (
+            "good.jsonl poor.jsonl --validation val_good.jsonl --truth val_truth.jsonl --out o.jsonl",
+            "--validation has 1 system; give 2",
+        ),
         (
             "good.jsonl poor.jsonl --validation good.jsonl poor.jsonl --truth truth.jsonl --out o.jsonl",
-            "good.jsonl and good.jsonl have 3 queries in common (first 'x_1'); search weights on a validation",
+            "good.jsonl and good.jsonl have 3 queries in common (first 'x_1'); search the weights on a validation",
         ),
-        ("good.jsonl ./good.jsonl --out o.jsonl", "the same part is given twice"),
-        ("good.jsonl --out o.jsonl", "a blend needs two or more parts"),
+        ("good.jsonl ./good.jsonl --out o.jsonl", "the same system is given twice"),
+        ("good.jsonl --out o.jsonl", "a blend needs two or more systems, but 1 is given"),
         ("good.jsonl poor.jsonl --out good.jsonl", "good.jsonl would overwrite the input file good.jsonl"),
         ("good.jsonl val_poor.jsonl --out o.jsonl", "only one of val_poor.jsonl and good.jsonl has the query"),
         ("good.jsonl gone.jsonl --out o.jsonl", "gone.jsonl: no such file"),
-        ("good.jsonl truth.jsonl --out o.jsonl", "this is a query of a truth or of a blind list"),
-        ("good.jsonl bare.jsonl --out o.jsonl", "bare.jsonl: its windows have no scores"),
+        ("good.jsonl truth.jsonl --out o.jsonl", "give the file with the windows that you found, not the truth"),
+        ("good.jsonl bare.jsonl --out o.jsonl", "bare.jsonl: the windows have no scores"),
         ("good.jsonl poor.jsonl --edition 2025 --out o.jsonl", "edition 2025 ranks clips, not moments"),
     ],
 )

@@ -75,7 +75,7 @@ def test_score_verb_prints_moment_metrics_in_per_cent_with_intervals(capsys: pyt
         assert lines[:2] == ["queries     12", "recordings  6"]
         assert lines[3].startswith("R1@0.7       50.00 %  95 % ")
         assert lines[4].startswith("mAP          75.00 %  95 % ")
-        assert "trivial       0.00 %  R1@0.7 of whole recordings as the answers" in lines
+        assert "trivial       0.00 %  R1@0.7 if each answer is the whole recording" in lines
         assert len(lines) == 9
     bare = output(capsys, "score", "bare.jsonl", "--truth", "truth.jsonl")
     assert bare == output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl")
@@ -117,7 +117,7 @@ def test_compare_verb_swaps_whole_recordings_and_prints_every_moment_metric(caps
     assert lines[:2] == ["100.00 %  all.jsonl", "50.00 %  half.jsonl"]
     assert lines[2].startswith("+50.00 %  R1@0.7, the first minus the second; 95 % +")
     # Three recordings differ, so that 2 of 2^3 ways to flip them are as extreme.
-    assert lines[3].endswith("paired randomisation of 6 groups of queries that share their recording")
+    assert lines[3].endswith("paired randomisation test with 6 groups of queries that share their recording")
     assert float(lines[3].split()[1]) == pytest.approx(0.25, abs=0.02)
     assert lines[4] == "6 queries better, 6 equal, 0 worse"
     assert [line.split()[2] for line in lines[2::3]] == ["R1@0.7,", "R1@0.5,", "mAP,", "mAP@0.5,", "mAP@0.75,"]
@@ -134,14 +134,14 @@ def test_check_verb_accepts_valid_moment_files_and_notes_oddities(capsys: pytest
     ):
         assert output(capsys, "check", "bare.jsonl", *against) == ["ok: 12 queries, 24 windows without scores"]
     assert output(capsys, "check", "bare.jsonl")[1:] == [
-        "note: its queries were not compared; add --truth, or --queries for a blind list"
+        "note: the queries were not compared with a truth; add --truth, or --queries for a blind list"
     ]
     lines = answers(lambda place: True, scored=False)
     lines[2]["pred_relevant_windows"] = [[5, 5], [50, 70], [0, 1]]
     write_lines("odd.jsonl", lines)
     assert output(capsys, "check", "odd.jsonl", "--truth", "truth.jsonl") == [
         "note: line 3: window 1, [5, 5], has no length",
-        "note: line 3: window 2, [50, 70], ends after the recording, which has 60 s",
+        "note: line 3: window 2, [50, 70], ends after the recording, which lasts 60 s",
         "ok: 12 queries, 25 windows without scores",
     ]
     found = report(capsys, "check", "odd.jsonl", "--truth", "truth.jsonl")
@@ -153,7 +153,7 @@ def test_check_verb_counts_repeated_oddities_of_a_kind_on_one_line(capsys: pytes
     windows = [[n, n] for n in range(25)]
     write_lines("odd.jsonl", [{"qid": "a", "query": "q", "vid": "v", "pred_relevant_windows": windows}])
     lines = output(capsys, "check", "odd.jsonl")
-    assert "note: lines 1: 5 more of: a window of no length (`check --all` prints each)" in lines
+    assert "note: lines 1: 5 more problems of the kind: a window of no length (`check --all` prints each)" in lines
     assert len(output(capsys, "check", "odd.jsonl", "--all")) == len(lines) + 4
 
 
@@ -188,12 +188,14 @@ def test_check_verb_accepts_a_truth_of_moments(capsys: pytest.CaptureFixture[str
 def test_internal_moment_file_and_blind_list_are_one_problem_each(capsys: pytest.CaptureFixture[str]) -> None:
     own = [{"id": "a_1", "text": "Rain", "clip": "a", "windows": windows} for windows in ([[0, 5]], None)]
     write_lines("moments.jsonl", own)
-    said = "this is the kit's internal file of moments (id, text, clip, windows); give the published list, whose lines "
+    said = "this is the kit's internal file of moments, with the keys id, text, clip, windows; "
+    said += "give the published list, whose lines "
     assert main(["check", "bare.jsonl", "--queries", "moments.jsonl"]) == 1
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", f"error: moments.jsonl: whole file: {said}have qid, query and vid\n")
     assert output(capsys, "check", "moments.jsonl", status=1) == [f"whole file: {said}have qid, query and vid"]
-    without = "this is a list of queries without answers; give the file of the answers, and this one as --queries"
+    without = "this is a list of queries without windows; give the file with the windows that you found, "
+    without += "and add --queries with this list"
     for against in ([], ["--queries", "blind.jsonl"]):
         assert output(capsys, "check", "blind.jsonl", *against, status=1) == [f"whole file: {without}"]
     assert main(["score", "blind.jsonl", "--truth", "truth.jsonl"]) == 1
@@ -211,7 +213,7 @@ def test_wrong_or_missing_keys_of_moment_answers_are_reported_with_their_lines(
 
 
 def test_write_verb_makes_a_moment_submission_without_scores(capsys: pytest.CaptureFixture[str]) -> None:
-    said = ["wrote out.jsonl: 12 queries, 10 windows or fewer each, without scores"]
+    said = ["wrote out.jsonl: 12 queries, at most 10 windows per query, without scores"]
     assert output(capsys, "write", "half.jsonl", "--out", "out.jsonl") == said
     assert Path("out.jsonl").read_bytes() == Path("bare.jsonl").read_bytes()
     assert output(capsys, "write", "all.jsonl", "--out", "out.jsonl", "--edition", "2026") == said
@@ -236,10 +238,13 @@ def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("score half.jsonl", "half.jsonl needs true windows; add --truth FILE, such as castella_test_release.jsonl"),
+        (
+            "score half.jsonl",
+            "half.jsonl needs true windows to be scored; add --truth FILE, such as castella_test_release.jsonl",
+        ),
         ("score gone.jsonl --truth truth.jsonl", "gone.jsonl: no such file; correct the path"),
         ("score half.jsonl --truth gone.jsonl", "gone.jsonl: no such file; correct the path"),
-        ("score half.jsonl --truth blind.jsonl", "blind.jsonl has no relevant_windows to score against"),
+        ("score half.jsonl --truth blind.jsonl", "blind.jsonl has no true windows (relevant_windows) to score against"),
         ("score half.jsonl --truth captions.csv", "captions.csv: line 1: not JSON"),
         (
             "score half.jsonl --truth half.jsonl",
@@ -249,21 +254,24 @@ def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.Capture
         ("score half.jsonl --truth truth.jsonl --annotations x.csv", "--annotations does not work with moments"),
         ("score half.jsonl --truth truth.jsonl --direction audio-to-text", "--direction does not work with moments"),
         ("score good.csv --truth captions.csv --by-length", "--by-length only works with moments, but good.csv ranks"),
-        ("score good.csv --truth captions.csv --edition 2026", "edition 2026 is for windows of moments"),
+        ("score good.csv --truth captions.csv --edition 2026", "edition 2026 finds moments"),
         ("compare half.jsonl s.npy --truth truth.jsonl", "s.npy ranks clips; moments (.jsonl) can only be compared"),
         ("check half.jsonl --scores s.npy", "--scores does not work with moments (.jsonl); leave it out"),
         ("check half.jsonl --queries blind.jsonl --audio .", "--audio does not work with moments (.jsonl)"),
         ("check half.jsonl --ranked", "--ranked does not work with moments (.jsonl); leave it out"),
         ("check half.jsonl --edition 2022", "edition 2022 ranks clips, not moments; choose one of: 2026"),
-        ("check good.csv --edition 2026", "edition 2026 is for windows of moments (.jsonl), not for clips"),
+        ("check good.csv --edition 2026", "edition 2026 finds moments (.jsonl) and does not rank clips"),
         ("write half.jsonl --out out.csv", "out.csv: a submission of moments is JSON lines; choose a name"),
         ("write half.jsonl --out half.jsonl", "half.jsonl would overwrite the input file half.jsonl"),
         ("write half.jsonl --out all.jsonl", "all.jsonl already exists and has scores, which would be lost; choose"),
         ("write half.jsonl --out truth.jsonl", "truth.jsonl already exists and is not a file of moments"),
         ("write half.jsonl --out x.jsonl --ranked", "--ranked does not work with moments (.jsonl); leave it out"),
         ("write s.npy --out x.jsonl --edition 2022", "x.jsonl: a submission is a CSV; choose a name ending in .csv"),
-        ("write s.npy --out x.csv --edition 2026", "edition 2026 is for windows of moments (.jsonl), not for"),
-        ("convert half.jsonl --out x.csv --edition 2022", "half.jsonl: line 1: JSON, such as a manifest, not a CSV"),
+        ("write s.npy --out x.csv --edition 2026", "edition 2026 finds moments (.jsonl) and does not rank"),
+        (
+            "convert half.jsonl --out x.csv --edition 2022",
+            "half.jsonl: line 1: the file is JSON, such as a manifest, not a CSV",
+        ),
     ],
 )
 def test_refused_moment_commands_print_one_line_and_write_nothing(

@@ -85,7 +85,7 @@ def test_truth_of_moments_is_read_unchanged(tmp_path: Path) -> None:
 
 
 GOOD = answer_bytes().splitlines(keepends=True)
-SCORES = "whole file: windows have scores: the public scorer needs them; a submission must not"
+SCORES = "whole file: windows have scores: the public scorer needs the scores, but a submission must not"
 FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "empty": (b" \n", ["line 1: the file is empty"]),
     "list": (
@@ -121,9 +121,9 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     ),
     "no windows key": (
         truth_bytes(),
-        [f"line {n}: pred_relevant_windows is missing; this is a query" for n in (1, 2, 3)],
+        [f"line {n}: pred_relevant_windows is missing; give the file" for n in (1, 2, 3)],
     ),
-    "none": (windows_on_line_2([]), ["line 2: pred_relevant_windows is empty; each query needs a window or more"]),
+    "none": (windows_on_line_2([]), ["line 2: pred_relevant_windows is empty; each query needs at least one window"]),
     "no list": (windows_on_line_2({"a": 1}), ["line 2: pred_relevant_windows must be a list of windows, not"]),
     "null": (windows_on_line_2(None), ["line 2: pred_relevant_windows must be a list of windows, not 'None'"]),
     "one number": (
@@ -137,11 +137,11 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "reversed": (windows_on_line_2([[1, 2], [9, 5]]), [r"line 2: window 2 ends before it starts: '\[9, 5\]'"]),
     "both forms": (
         windows_on_line_2([[1, 2]], True),
-        ["line 2: window 1 has no score, but the first of line 1 has one"],
+        ["line 2: window 1 has no score, but the first window of line 1 has one"],
     ),
     "both in one": (
         windows_on_line_2([[1, 2], [1, 2, 3]]),
-        ["line 2: window 2 has a score, but the first of line 1 has"],
+        ["line 2: window 2 has a score, but the first window of line 1 has"],
     ),
     "no qid": (
         answer_bytes(qid="").replace(b'"qid": ""', b'"id": 1'),
@@ -159,7 +159,10 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
         ["line 2: unknown query 'A_2'; the most similar is 'a_2', which differs", "who"],
     ),
     "missing": (GOOD[0] + GOOD[1], [r"whole file: no line for the query 'b_1' \(line 3 of truth.jsonl\)"]),
-    "another set": (answer_bytes().replace(b'_1"', b'_9"').replace(b'_2"', b'_8"'), ["whole file: none of its"]),
+    "another set": (
+        answer_bytes().replace(b'_1"', b'_9"').replace(b'_2"', b'_8"'),
+        ["whole file: no query of this file"],
+    ),
 }
 
 
@@ -170,7 +173,7 @@ def test_faulty_moment_answers_are_refused_with_their_lines(name: str, tmp_path:
     require(problems, expected)
     path = tmp_path / "bad.jsonl"
     path.write_bytes(data)
-    more = rf" \(and {len(expected) - 1} more; `check` lists them all\)$" if len(expected) > 1 else ""
+    more = rf" \(and {len(expected) - 1} more problems?; `check` lists all\)$" if len(expected) > 1 else ""
     with pytest.raises(SubmissionError, match=rf"bad\.jsonl: {expected[0]}.*{more}"):
         read_moments(path, E2026, truth())
 
@@ -189,25 +192,31 @@ def test_faulty_moment_answers_are_refused_with_their_lines(name: str, tmp_path:
         (windows_on_line_2([[-0.5, 3]]), [r"line 2: window 1, \[-0.5, 3\], begins before the recording"]),
         (
             windows_on_line_2([[50, 60.5]]),
-            [r"line 2: window 1, \[50, 60.5\], ends after the recording, which has 60 s"],
+            [r"line 2: window 1, \[50, 60.5\], ends after the recording, which lasts 60 s"],
         ),
         (windows_on_line_2([[0, 1], [1, 2], [0, 1.0]]), ["line 2: window 3 repeats window 1"]),
         (windows_on_line_2([[n, n + 1] for n in range(10)]), []),
-        (windows_on_line_2([[n, n + 1] for n in range(11)]), ["line 2: 11 windows; only the first 10 count"]),
+        (windows_on_line_2([[n, n + 1] for n in range(11)]), ["line 2: 11 windows; only the first 10 are counted"]),
         (windows_on_line_2([[0, 1, 0.5], [1, 2, 0.5]], True), [SCORES]),
-        (windows_on_line_2([[0, 1, 0.4], [1, 2, 0.5]], True), ["line 2: scores are not in descending order", SCORES]),
+        (
+            windows_on_line_2([[0, 1, 0.4], [1, 2, 0.5]], True),
+            ["line 2: windows are not sorted by descending score", SCORES],
+        ),
         (
             answer_bytes(False, query="Rain"),
-            ["line 2: query is 'Rain', but 'Someone says \"ü\"' in the truth; scoring"],
+            ["line 2: query is 'Rain', but 'Someone says \"ü\"' in the truth; correct it"],
         ),
-        (answer_bytes(False, vid="b"), ["line 2: vid is 'b', but 'a' in the truth; scoring uses only qid"]),
+        (
+            answer_bytes(False, vid="b"),
+            ["line 2: vid is 'b', but 'a' in the truth; correct it"],
+        ),
         (
             answer_bytes(False, vid=None),
-            ["line 2: vid is missing; scoring needs only qid, but a submission needs vid"],
+            ["line 2: vid is missing; add it before you submit the file"],
         ),
         (
             b"".join(reversed(answer_bytes(False).splitlines(keepends=True))),
-            ["whole file: its queries are in another"],
+            ["whole file: the queries of this file are in another"],
         ),
     ],
 )
@@ -241,8 +250,14 @@ def change(number: int, **changes: Any) -> list[dict[str, Any]]:
         (change(2, query=" "), ["line 2: query is empty"]),
         (change(2, duration=0), ["line 2: duration must be a number of seconds above 0, not '0'"]),
         (change(2, duration="60"), ["line 2: duration must be a number of seconds above 0, not \"'60'\""]),
-        (change(2, relevant_windows=...), ["line 2: has no relevant_windows, unlike line 1; all need it, or none"]),
-        (change(1, relevant_windows=...), ["line 2: has relevant_windows, unlike line 1", "line 3: has relevant"]),
+        (
+            change(2, relevant_windows=...),
+            ["line 2: the line has no relevant_windows, unlike line 1; all lines need it, or no line"],
+        ),
+        (
+            change(1, relevant_windows=...),
+            ["line 2: the line has relevant_windows, unlike line 1", "line 3: has relevant"],
+        ),
         (change(2, relevant_windows=7), [r"line 2: relevant_windows must be a list of \[start, end\], not '7'"]),
         (change(2, relevant_windows=[[1, 2, 3]]), [r"line 2: window 1 must be \[start, end\], not '\[1, 2, 3\]'"]),
         (change(2, relevant_windows=[[1, None]]), ["line 2: window 1 holds a value that is not a number"]),
@@ -261,15 +276,15 @@ def test_faulty_truth_of_moments_is_refused_with_its_lines(
 @pytest.mark.parametrize(
     ("queries", "expected"),
     [
-        (change(2, relevant_windows=[]), ["line 2: the query 'a_2' has no true window and is in no mean"]),
+        (change(2, relevant_windows=[]), ["line 2: the query 'a_2' has no true window, so metrics leave it out"]),
         (change(2, relevant_windows=[[3, 3], [5, 4]]),
-         [r"line 2: the true window \[3, 3\] has no length and does not", r"line 2: the true window \[5, 4\] has no"]),
+         [r"line 2: the true window \[3, 3\] has no length and is not", r"line 2: the true window \[5, 4\] has no"]),
         (change(2, duration=..., relevant_windows=[[0, 1500], [0, 1500.5]]),
-         [r"line 2: the true window \[0, 1500.5\] is longer than 1500 s and does not", "line 2: the recording 'a'"]),
+         [r"line 2: the true window \[0, 1500.5\] is longer than 1500 s and is not", "line 2: the recording 'a'"]),
         (change(2, relevant_windows=[[-1, 3]]), [r"line 2: the true window \[-1, 3\] begins before the recording"]),
         (change(2, relevant_windows=[[55, 61]]), [r"line 2: .* \[55, 61\] ends after the end of the recording, .*"]),
         (change(2, relevant_windows=[[60, 61]]), [r"line 2: .* \[60, 61\] begins after the end of the recording"]),
-        (change(2, duration=61), ["line 2: the recording 'a' has two lengths, 61 s and 60 s"]),
+        (change(2, duration=61), ["line 2: the recording 'a' has different lengths, 61 s and 60 s"]),
     ],
 )  # fmt: skip
 def test_truth_of_moments_with_oddities_is_read_and_noted(queries: list[dict[str, Any]], expected: list[str]) -> None:
@@ -281,7 +296,9 @@ def test_scoring_against_a_blind_list_of_moments_is_refused() -> None:
     blind = truth([{key: query[key] for key in ("qid", "query", "duration", "vid")} for query in QUERIES])
     assert blind.is_blind
     assert check_moments(answer_bytes(False), E2026, blind)[1:] == ([], [])
-    with pytest.raises(SubmissionError, match=r"truth.jsonl has no relevant_windows to score against; give a file"):
+    with pytest.raises(
+        SubmissionError, match=r"truth.jsonl has no true windows \(relevant_windows\) to score against; give a file"
+    ):
         blind.windows()
 
 
@@ -302,7 +319,7 @@ def test_answer_without_query_or_recording_is_not_written(tmp_path: Path) -> Non
     path = tmp_path / "dev.jsonl"
     for key in ("vid", "query"):
         path.write_bytes(answer_bytes(**{key: None}))
-        with pytest.raises(SubmissionError, match=f"line 2: {key} is missing; each line of a submission needs it"):
+        with pytest.raises(SubmissionError, match=f"line 2: {key} is missing; add it, as a submission needs it"):
             write_moments(tmp_path / "out.jsonl", read_moments(path, E2026), E2026)
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -364,5 +381,5 @@ def test_edition_2026_has_the_limits_that_the_moment_metrics_use() -> None:
                           (1999, "edition 1999 is unknown; choose one of: 2026")):  # fmt: skip
         with pytest.raises(SubmissionError, match=message):
             get_moments_edition(name)
-    with pytest.raises(SubmissionError, match=r"edition 2026 is for windows of moments"):
+    with pytest.raises(SubmissionError, match=r"edition 2026 finds moments"):
         get_edition(2026)

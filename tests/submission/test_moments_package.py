@@ -25,7 +25,7 @@ from system.__main__ import main as system
 SYSTEMS = ["run1:posterior", "run1:thresholds", "run2:posterior", "run2:thresholds"]
 SOURCES = {"tones": {"url": None}}
 LABEL = "de-la-Cruz_U-X_task6"
-NOT_COMPARED = "were not compared"
+NOT_COMPARED = "were not compared with a truth"
 LIST = 177  # queries of 100 recordings, as in 2026
 
 
@@ -95,12 +95,12 @@ def test_blind_list_is_ranked_written_and_passes_check(here: Path, capsys: pytes
     assert (here / "out.jsonl").read_bytes() == Path(found["answers"]).read_bytes()
     capsys.readouterr()
     assert main(["score", found["answers"], "--truth", "list.jsonl"]) == 1
-    assert "a blind set is scored by the organisers" in capsys.readouterr().err
+    assert "only the organisers can score a blind set" in capsys.readouterr().err
 
 
 def test_package_of_four_systems_passes_check(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert packed() == 0
-    assert "mine.NOT_READY.zip: NOT READY, it has no technical report" in capsys.readouterr().out
+    assert "mine.NOT_READY.zip: NOT READY, the package has no technical report" in capsys.readouterr().out
     assert packed("--report", "report.pdf") == 0
     assert main(["check", "mine.zip", "--edition", "2026", "--queries", "list.jsonl"]) == 0
     label = LABEL
@@ -147,7 +147,7 @@ def test_check_notes_oddities_of_a_package_and_that_it_was_not_compared(
     assert main(["check", "mine.zip", "--queries", "list.jsonl"]) == 0
     assert capsys.readouterr().out == "ok: a package of edition 2026\n"
     assert main(["check", "mine.zip"]) == 0
-    said = ["ok: a package of edition 2026", f"note: its queries {NOT_COMPARED}; add --truth, or --queries"]
+    said = ["ok: a package of edition 2026", f"note: the queries {NOT_COMPARED}; add --truth, or --queries"]
     assert [line[: len(start)] for line, start in zip(capsys.readouterr().out.splitlines(), said, strict=True)] == said
     member = f"mine/task6/{LABEL}_2/{LABEL}_2.output.jsonl"
     files = members(here / "mine.zip")
@@ -160,7 +160,9 @@ def test_check_notes_oddities_of_a_package_and_that_it_was_not_compared(
     assert verdict == "ok: a package of edition 2026"
     assert notes[0].startswith(f"note: {member}: line {LIST}: window 1, [")
     assert "ends after the recording" in notes[0]
-    assert notes[1:] == [f"note: {member}: whole file: its queries are in another order than in list.jsonl"]
+    assert notes[1:] == [
+        f"note: {member}: whole file: the queries of this file are in another order than in list.jsonl"
+    ]
     assert main(["check", "odd.zip", "--queries", "list.jsonl", "--json"]) == 0
     assert [note["sentence"] for note in json.loads(capsys.readouterr().out)["notes"]] == [n[6:] for n in notes]
 
@@ -237,11 +239,15 @@ def with_result(text: str, value: float) -> str:
 @pytest.mark.parametrize(
     ("systems", "changes", "said"),
     [
-        (["run1:blind_posterior"], {}, "'blind_posterior' ranks a blind list, which has no figures; use run1:post"),
-        (["run1,run2"], {}, "systems.0.output: is missing; a blend of 2 runs needs the file of windows to submit"),
+        (["run1:blind_posterior"], {}, "'blind_posterior' ranks a blind list, which has no metrics; use run1:post"),
+        (
+            ["run1,run2"],
+            {},
+            "systems.0.output: is missing; add it (a blend of 2 runs needs the file of windows to submit",
+        ),
         (["run1"], {"output": "other.jsonl"}, "no line for the query"),
-        (["run1:other"], {}, "no entry of moments 'other'"),
-        (["run1"] * 5, {}, "5 systems are submitted; edition 2026 accepts 4"),
+        (["run1:other"], {}, "has no entry 'other' that finds moments"),
+        (["run1"] * 5, {}, "5 systems are submitted; edition 2026 accepts at most 4"),
     ],
 )
 def test_pack_refuses_invalid_runs_or_facts(
@@ -296,7 +302,7 @@ def test_pack_notes_output_that_was_not_compared(without_blind: Path, capsys: py
     *_, note, last = capsys.readouterr().out.splitlines()
     check = "python -m submission check mine.zip --edition 2026 --queries LIST.jsonl"
     assert (note, last) == (
-        f"note: {LABEL}_1: its queries were not compared; to do so: {check}",
+        f"note: {LABEL}_1: the queries were not compared with the blind set; to compare them: {check}",
         "wrote mine.zip",
     )
     assert main(check.replace("LIST", "list").split()[3:]) == 0
@@ -328,7 +334,7 @@ def test_pack_template_asks_for_facts_missing_in_the_runs(here: Path) -> None:
     text = (here / "new.yaml").read_text()
     assert text.count("which has ranked the blind set") == 4
     assert "output:" not in text.partition("systems:")[2].partition("\n")[2].partition("sources:")[0]
-    assert "output, if any: the blind set's file of windows (.jsonl), in this folder" in text
+    assert "output: file of windows (.jsonl) of the blind set, in this folder" in text
     assert "annotations" not in text
     assert "scored" not in text
 
@@ -337,7 +343,7 @@ def test_filled_template_of_an_ensemble_suffices_for_pack(here: Path) -> None:
     ensemble = ["run1,run2"]
     assert main(["pack", *ensemble, "--template", "new.yaml"]) == 0
     text = Path("new.yaml").read_text()
-    assert "# scored: the file of windows (.jsonl) of the split of the figures, in this folder" in text
+    assert "# scored: file of windows (.jsonl) of the split for which results are reported, in this folder" in text
     shutil.copy("run1/scores/blind_posterior.windows.jsonl", "blind.jsonl")
     shutil.copy("run1/scores/posterior.windows.jsonl", "test.jsonl")
     for key, value in (("email", "jo@example.org"), ("output", "blind.jsonl"), ("scored", "test.jsonl")):
@@ -349,7 +355,7 @@ def test_filled_template_of_an_ensemble_suffices_for_pack(here: Path) -> None:
 
 def test_pack_template_refuses_entries_of_blind_lists(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", "run1", "run1:blind_posterior", "--template", "new.yaml"]) == 1
-    said = "error: run1: 'blind_posterior' ranks a blind list, which has no figures; use run1:posterior\n"
+    said = "error: run1: 'blind_posterior' ranks a blind list, which has no metrics; use run1:posterior\n"
     assert capsys.readouterr().err == said
     assert not Path("new.yaml").exists()
 
@@ -380,4 +386,7 @@ def test_pack_refuses_entry_missing_in_the_recipe(without_blind: Path, capsys: p
     del content["rank"]["posterior"]
     resolved.write_text(json.dumps(content))
     assert pack_alone(None) == 1
-    assert "alone: rank.posterior: is in result.json only; make the run again" in capsys.readouterr().err
+    assert (
+        "alone: rank.posterior: is in result.json, but not in resolved.json; make the run again"
+        in capsys.readouterr().err
+    )

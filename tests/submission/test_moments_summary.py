@@ -131,7 +131,7 @@ def test_comparison_of_moment_systems_uses_the_primary_metric_in_any_line_order(
     there = summarise_moments(answers, truth_of(true), E2026)
     assert there.queries.texts == ["b_1", "a_1", "a_2"]
     assert (compare(here, [there]).mean, compare(here, [there]).equal) == (0, 3)
-    with pytest.raises(SubmissionError, match=r"answer different queries \(3 and 2\)"):
+    with pytest.raises(SubmissionError, match=r"have different queries \(3 and 2\)"):
         compare(here, [hits_and_misses({"a_1": 1, "a_2": 1})])
 
 
@@ -143,15 +143,15 @@ def test_comparison_of_moment_systems_uses_the_mean_of_several_others() -> None:
 def test_moment_metrics_of_a_single_recording_have_no_interval() -> None:
     summary = hits_and_misses({"a_1": 1, "a_2": 0})
     assert all(math.isnan(bound) for interval in summary.bootstraps.values() for bound in interval)
-    assert "R1@0.7       50.00 %  95 % none, one group of queries shows no spread" in summary.lines()
+    assert "R1@0.7       50.00 %  95 % no interval, because one group of queries has no spread" in summary.lines()
 
 
 def test_summary_notes_dropped_true_windows_and_queries() -> None:
     true: Answers = {"a_1": [[0, 10], [3, 3]], "b_1": [[4, 2]], "c_1": [[0, 1501]], "d_1": []}
     summary = summarise_moments({qid: [[0, 10]] for qid in true}, truth_of(true), E2026)
     assert summary.notes == [
-        "3 true windows of no length or longer than 1500 s, left out",
-        "without a true window, and in no mean: b_1 and 2 more",
+        "left out: 3 true windows of no length or longer than 1500 s",
+        "left out, because they have no true window: query b_1 and 2 more queries",
     ]
     assert hits_and_misses({"a_1": 1}).notes == []
     assert summarise_moments({"a": [[0, 1]]}, truth_of({"a": [[0, 1]]}, None), E2026).chance is None
@@ -200,7 +200,7 @@ def test_summary_of_the_baselines_moment_file_has_the_published_figures(goldens:
         assert f"R1@0.7 {expected['MR-R1']['0.7']:.2f} %  mAP {expected['MR-mAP']['average']:.2f} %  " in line
         assert f"({expected['queries']} queries)" in line
     notes = "\n".join(summary.notes)
-    assert "preds.jsonl: 9 x a window of no length (`check` names each)" in notes
+    assert "preds.jsonl: 9 x a window of no length (`check` lists each)" in notes
     assert "truth.jsonl: " in notes
     assert "scores" not in notes
 

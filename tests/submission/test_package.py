@@ -71,12 +71,12 @@ def task(edition: str) -> str:
 @pytest.mark.parametrize("edition", EDITIONS)
 def test_package_of_four_systems_passes_check(here: Path, edition: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert packed(edition) == 0
-    assert "mine.NOT_READY.zip: NOT READY, it has no technical report" in capsys.readouterr().out
+    assert "mine.NOT_READY.zip: NOT READY, the package has no technical report" in capsys.readouterr().out
     assert packed(edition, "--report", "report.pdf") == 0
     assert not (here / "mine.NOT_READY.zip").exists()
     capsys.readouterr()
     assert main(["check", "mine.zip", "--edition", edition]) == 0
-    assert "\nnote: its texts and names were " in capsys.readouterr().out
+    assert "\nnote: the queries and file names were " in capsys.readouterr().out
     known = edition not in ("2022", "2023")  # two years of one task, whose files are named alike
     assert main(["check", "mine.zip"]) == (0 if known else 1)
     other = "2024" if edition == "2025" else "2025"
@@ -204,7 +204,7 @@ def test_blend_of_runs_is_packed_as_one_system(here: Path, capsys: pytest.Captur
     assert meta["system"]["complexity"]["total_parameters"] == 2 * (14_864 + 11_472)
     assert meta["system"]["external_datasets"][0]["licences"] == {"not known": 48}, "one set, though two runs name it"
     assert packed("2022", systems=["run1"]) == 1
-    assert "blend.npy: was made by run1, run2, not by run1" in capsys.readouterr().err
+    assert "blend.npy: has scores of run1, run2, not of run1" in capsys.readouterr().err
     (here / "about.yaml").write_text(yaml.safe_dump(about(systems=1)))
     assert packed("2022", systems=["run1,run2"]) == 1
     assert re.search("systems.0.output: is missing; .*2 runs.*score matrix", capsys.readouterr().err)
@@ -268,8 +268,8 @@ def test_filled_template_is_sufficient_for_pack(here: Path, capsys: pytest.Captu
     assert text.index("# run1:by_map\n") < text.index("# run1:by_loss,run2\n")
     assert 'abbreviation: "FILL IN", output: "FILL IN"}\n  # run1:by_loss,run2\n' in text
     assert 'abbreviation: "FILL IN", output: "FILL IN", scored: "FILL IN"}\n' in text
-    assert "# scored: the scores (.npy) of the split of the figures, in this folder\n" in text
-    assert "the blind set's scores (.npy) or CSV, in this folder\n" in text
+    assert "# scored: scores (.npy) of the split for which results are reported, in this folder\n" in text
+    assert "scores (.npy) or CSV of the blind set, in this folder\n" in text
     assert text.count("- {name: ") == 2
     capsys.readouterr()
     assert main(template) == 1
@@ -298,9 +298,9 @@ def test_filled_template_is_sufficient_for_pack(here: Path, capsys: pytest.Captu
             {"authors": [{"lastname": "X"}]},
             ["authors.0.firstname: is missing", "authors.0.email: is missing", "authors.0.affiliation: is missing"],
         ),
-        ({"authors": [about()["authors"][1]]}, ["authors: exactly one needs corresponding: true"]),
-        ({"authors": [about()["authors"][0]] * 2}, ["authors: exactly one needs corresponding: true"]),
-        ({"systems": about(3)["systems"]}, ["systems: 4 submitted, but 3 described"]),
+        ({"authors": [about()["authors"][1]]}, ["authors: write corresponding: true for exactly one author"]),
+        ({"authors": [about()["authors"][0]] * 2}, ["authors: write corresponding: true for exactly one author"]),
+        ({"systems": about(3)["systems"]}, ["systems: 3 systems are described, but 4 are submitted"]),
         ({"systems": [{"name": "N", "abbreviation": "eleven_char"}] * 4}, ["systems.0.abbreviation: has more than 10"]),
         ({"systems": [{"name": "N"}] * 4}, ["systems.3.abbreviation: is missing"]),
         *(
@@ -323,7 +323,7 @@ def test_missing_facts_in_about_yaml_are_reported_by_key(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run1:none"], "run1: no ranked entry 'none'; choose one of by_map, by_loss, mean"),
+        (["run1:none"], "run1: has no ranked entry 'none'; choose one of by_map, by_loss, mean"),
         (["nowhere"], "nowhere: no such folder; give the folder of a finished run"),
         (["run1", "--style", "own"], "edition 2022 has no naming style 'own'; use label, task"),
         (["run1", "--report", "none.pdf"], "none.pdf: no such file"),
@@ -331,7 +331,7 @@ def test_missing_facts_in_about_yaml_are_reported_by_key(
         (["run1", "--about", "none.yaml"], "none.yaml: no such file"),
         (["run1", "--about", "run1/scores/mean.npy"], "mean.npy: not YAML"),
         (["run1", "--out", "mine.tar"], "the name of a package must end in .zip"),
-        ([*FOUR, "run2:mean", "--about", "five.yaml"], "5 systems are submitted; edition 2022 accepts 4"),
+        ([*FOUR, "run2:mean", "--about", "five.yaml"], "5 systems are submitted; edition 2022 accepts at most 4"),
     ],
 )
 def test_pack_refuses_invalid_arguments_with_one_line(
@@ -400,13 +400,13 @@ FAULTS: dict[str, tuple[Callable[[Members], object], str]] = {
     "yaml of another shape": (lambda m: m.update({f"{FOLDER}/{LABEL}.meta.yaml": b"- 1\n"}), "not a mapping"),
     "two corresponding": (
         meta_change(lambda c: c["submission"]["authors"][1].update(corresponding=True)),
-        "submission.authors: 2 are corresponding authors",
+        "submission.authors: 2 authors have corresponding: true",
     ),
     "none corresponding": (
         meta_change(lambda c: c["submission"]["authors"][0].update(corresponding=False)),
-        "submission.authors: 0 are corresponding authors",
+        "submission.authors: 0 authors have corresponding: true",
     ),
-    "no authors": (meta_change(lambda c: c["submission"].update(authors=[])), "is no list of authors"),
+    "no authors": (meta_change(lambda c: c["submission"].update(authors=[])), "is an empty list; add the authors"),
     "author without email": (
         meta_change(lambda c: c["submission"]["authors"][0].pop("email")),
         "authors.0.email is missing",
@@ -417,11 +417,11 @@ FAULTS: dict[str, tuple[Callable[[Members], object], str]] = {
     ),
     "other label": (
         meta_change(lambda c: c["submission"].update(label="x")),
-        "submission.label is 'x', but the folder",
+        "submission.label is 'x', but the name of the system's folder",
     ),
     "long abbreviation": (
         meta_change(lambda c: c["submission"].update(abbreviation="eleven_char")),
-        "'eleven_char' has more than 10 characters",
+        "'eleven_char', which has more than 10 characters",
     ),
     "no system": (meta_change(lambda c: c.pop("system")), ".meta.yaml: system is missing\n"),
     "no rate": (
@@ -488,12 +488,14 @@ def test_damaged_archives_are_refused(tmp_path: Path, members: Members) -> None:
     good = write_zip(tmp_path / "mine.zip", members).read_bytes()
     assert list(check_archive(tmp_path / "mine.zip", edition)) == []
     (tmp_path / "none.zip").write_bytes(b"text")
-    assert list(check_archive(tmp_path / "none.zip", edition)) == ["no zip archive (File is not a zip file)"]
+    assert list(check_archive(tmp_path / "none.zip", edition)) == [
+        "the file is no zip archive (File is not a zip file); pack it again"
+    ]
     flipped = bytearray(good)
     flipped[good.index(b"caption,fname_1") + 3] ^= 1
     (tmp_path / "flipped.zip").write_bytes(flipped)
     (problem,) = check_archive(tmp_path / "flipped.zip", edition)
-    assert problem.endswith(".output.csv: its checksum is wrong")
+    assert problem.endswith(".output.csv: is damaged (wrong checksum)")
     with zipfile.ZipFile(tmp_path / "mine.zip", "a") as archive, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         archive.writestr(next(iter(members)), b"again")

@@ -103,7 +103,7 @@ def test_damaged_file_in_a_package_is_one_problem(members: Members, capsys: pyte
     capsys.readouterr()
     assert main(["check", "t.zip", "--edition", "2022"]) == 1
     shown = capsys.readouterr()
-    assert shown.out.startswith("a member cannot be read (")
+    assert shown.out.startswith("a file in the archive cannot be read (")
     assert shown.err == "error: t.zip is not ready to be submitted; its problems are listed above\n"
 
 
@@ -112,7 +112,9 @@ def test_unreadable_zip_directory_is_one_problem(members: Members) -> None:
     entry = data.index(b"PK\x01\x02")
     data[entry + 6] = 200  # needs version 20.0 of the format
     Path("t.zip").write_bytes(data)
-    assert list(check_archive(Path("t.zip"), E2022)) == ["no zip archive (zip file version 20.0)"]
+    assert list(check_archive(Path("t.zip"), E2022)) == [
+        "the file is no zip archive (zip file version 20.0); pack it again"
+    ]
 
 
 def test_links_special_files_bad_paths_and_bad_pdfs_are_reported(members: Members) -> None:
@@ -129,10 +131,10 @@ def test_links_special_files_bad_paths_and_bad_pdfs_are_reported(members: Member
         assert problems[0].startswith(f"{name}: is in the wrong place; a package has <package>/task6b/"), name
     for start in (b"%PDF", b"%PDF\n1.4", b"%pdf-1.4", b""):
         (problem,) = check_archive(write_zip(members | {REPORT: start}), E2022)
-        assert problem == f"{REPORT}: is no PDF; export the report as one"
+        assert problem == f"{REPORT}: is no PDF; export the report as a PDF"
     for cut in (b"%PDF-1.4\n", PDF + b"x" * 1024, PDF[: len(PDF) // 2]):
         (problem,) = check_archive(write_zip(members | {REPORT: cut}), E2022)
-        assert problem.startswith(f"{REPORT}: is a PDF that was cut off (its end, %%EOF, is missing)")
+        assert problem.startswith(f"{REPORT}: is an incomplete PDF (its end, %%EOF, is missing)")
     for fake in (
         b"%PDF-1.4\n%%EOF\n",
         b"%PDF-1.4\nstartxref\n5\n%%EOF\n",
@@ -140,7 +142,7 @@ def test_links_special_files_bad_paths_and_bad_pdfs_are_reported(members: Member
         PDF[:-8] + b"999 %%EOF",
     ):
         (problem,) = check_archive(write_zip(members | {REPORT: fake}), E2022)
-        assert problem.startswith(f"{REPORT}: is no readable PDF")
+        assert problem.startswith(f"{REPORT}: is a damaged PDF")
     (problem,) = check_archive(write_zip(members | {"\0x": b""}), E2022)
     assert problem.startswith(": is in the wrong place")
     dotted = {name.replace("Doe_", "St.Doe_"): data for name, data in members.items()}
@@ -160,17 +162,21 @@ def test_oversized_files_in_a_package_are_not_unpacked(
     path = write_zip(members | {member: bytes(limit + 1)})
     assert path.stat().st_size < limit / 100
     (problem,) = check_archive(path, E2022)
-    assert problem.startswith(f"{member}: has {limit + 1:,} bytes unpacked, more than the {limit:,} that")
+    assert problem.startswith(
+        f"{member}: has {limit + 1:,} bytes unpacked, but such a file may have at most {limit:,}; check"
+    )
 
 
 def test_package_with_too_many_files_is_refused(members: Members) -> None:
     (problem,) = check_archive(write_zip(members | {f"mine/task6b/{n}.pdf": b"" for n in range(50)}), E2022)
-    assert problem == "has 53 members, more than the 40 that 4 systems may have"
+    assert (
+        problem == "the package has 53 files and folders, but at most 40 are allowed for 4 systems; remove the others"
+    )
 
 
 def test_package_with_two_reports_is_refused(members: Members) -> None:
     problems = list(check_archive(write_zip(members | {"mine/task6b/other.pdf": PDF}), E2022))
-    assert problems == ["has 2 technical reports; a package has one, for all of its systems"]
+    assert problems == ["the package has 2 technical reports; keep one report on all systems"]
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
@@ -205,7 +211,10 @@ def test_package_for_other_queries_than_the_truth_is_refused(
     assert main(["check", "mine.zip", "--edition", "2022", "--scores", "same.npy"]) == 0
     capsys.readouterr()
     assert main(["check", "mine.zip", "--edition", "2022", "--scores", "other.npy"]) == 1
-    assert f"{OUTPUT}: whole file: none of its queries is known: it belongs to another split" in capsys.readouterr().out
+    assert (
+        f"{OUTPUT}: whole file: no query of this file is known: the file belongs to another split"
+        in capsys.readouterr().out
+    )
     assert main(["check", "mine.zip", "--edition", "2022", "--scores", "most.npy"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{OUTPUT}: line 2: unknown query ")
@@ -291,21 +300,24 @@ def test_yaml_alias_bombs_are_refused(members: Members) -> None:
     [
         ("systems: [{name: N, abbreviation: n}]", "about.yaml: authors: is missing"),
         ("- 1", "must have the keys authors and systems"),
-        (about(lastname=" "), "authors.0.lastname: this text is empty or has invisible characters"),
-        (about(lastname="a\nb"), "authors.0.lastname: this text is empty or has invisible characters"),
-        (about(lastname="a\0b"), "authors.0.lastname: this text is empty or has invisible characters"),
+        (about(lastname=" "), "authors.0.lastname: the text is empty or has control characters"),
+        (about(lastname="a\nb"), "authors.0.lastname: the text is empty or has control characters"),
+        (about(lastname="a\0b"), "authors.0.lastname: the text is empty or has control characters"),
         (about(lastname="_"), "authors.0.lastname: '_' cannot be part of a file name"),
         (about(lastname="a/b"), "authors.0.lastname: 'a/b' cannot be part of a file name"),
         (about(lastname="a:b"), "authors.0.lastname: 'a:b' cannot be part of a file name"),
         (
             about() | {"systems": [{"name": "N", "abbreviation": "n", "output": ""}]},
-            "systems.0.output: this text is empty",
+            "systems.0.output: the text is empty",
         ),
         (
             about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "a\0b"}]},
-            "systems.0.output: this text is empty",
+            "systems.0.output: the text is empty",
         ),
-        (about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "odd.npy"}]}, "made by an unnamed run"),
+        (
+            about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "odd.npy"}]},
+            "has scores of an unnamed run",
+        ),
     ],
 )
 def test_invalid_facts_in_about_yaml_are_refused_with_their_key(
@@ -339,7 +351,7 @@ def test_check_counts_further_problems_of_a_packed_csv_on_one_line(
     assert pack() == 1
     lines = capsys.readouterr().err.splitlines()
     assert 20 < len(lines) < 60
-    assert any("479 more of: columns missing or too many" in line for line in lines)
+    assert any("479 more problems of the kind: columns missing or too many" in line for line in lines)
 
 
 # --- runs edited by hand -----------------------------------------------------------------------------------------
@@ -406,23 +418,38 @@ def test_edited_run_files_never_cause_a_traceback(copied: Path, name: str, capsy
             "result.json is damaged (parameters: must be a mapping of keys to values); delete mine/",
         ),
         ("result.json", ("data", "train", "sets", "tones", "clips"), 0, "data.train.sets.tones.clips: must be"),
-        ("result.json", ("parameters", "frozen"), {"gone": 3}, "parameters.frozen.gone: no such expert"),
+        ("result.json", ("parameters", "frozen"), {"gone": 3}, "parameters.frozen.gone: the run has no expert 'gone'"),
         (
             "result.json",
             ("rank",),
             {"other": {}},
             "result.json is damaged (rank.other.metric: is missing)\nerror: ",
         ),
-        ("resolved.json", ("rank",), {}, "mine: rank.evaluation: is in result.json only; make the run again"),
-        ("result.json", ("rank",), {}, "the run ranked nothing"),
+        (
+            "resolved.json",
+            ("rank",),
+            {},
+            "mine: rank.evaluation: is in result.json, but not in resolved.json; make the run again",
+        ),
+        ("result.json", ("rank",), {}, "the run has no ranked entry"),
         (
             "result.json",
             ("broken",),
             ["a"],
             "result.json is damaged (broken: must be a mapping of keys to values); delete mine/",
         ),
-        ("resolved.json", ("rank", "evaluation", "stage"), "gone", "rank.evaluation.stage: no stage 'gone'"),
-        ("resolved.json", ("rank", "again"), {"kind": "mean", "of": ["again"]}, "rank.again.of: no earlier entry"),
+        (
+            "resolved.json",
+            ("rank", "evaluation", "stage"),
+            "gone",
+            "rank.evaluation.stage: the recipe has no stage 'gone'",
+        ),
+        (
+            "resolved.json",
+            ("rank", "again"),
+            {"kind": "mean", "of": ["again"]},
+            "rank.again.of: the recipe has no earlier entry",
+        ),
     ],
 )
 def test_pack_names_the_missing_or_wrong_part_of_a_run(

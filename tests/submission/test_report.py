@@ -81,7 +81,7 @@ def test_every_figure_has_alternative_text_and_a_table(made: Path, whole: Read) 
     own = {f"best.{name}.svg" for name in ("result", "ranks", "scores", "margins", "experts", "words")}
     assert own <= drawn
     assert "best.seconds.svg" not in drawn, "all clips are of one length: a single bar"
-    assert "R@10 by length of the clip is left out: all are in 0–5 seconds." in whole.text
+    assert "R@10 by length of the clip is left out: all queries are in the bin of 0–5 seconds." in whole.text
     trained = {"loss.svg", "accuracy.svg", "similarity.svg", "violations.svg", "relevance.svg"}
     assert trained <= drawn
     contents = {base64.b64encode((made / "figures" / name).read_bytes()).decode() for name in own | trained}
@@ -103,7 +103,7 @@ def test_report_shows_the_figures_of_the_run(made: Path, whole: Read) -> None:
         assert words in whole.text, words
     assert "trains pretrain; trains finetune" in whole.text
     assert "No ranked clip is also training data" in whole.text
-    assert "factor on the margin: 1 at percentile 60, 0.7 at percentile 80, 0.4 at percentile 95" in whole.html
+    assert "the margin's factor: 1 at percentile 60, 0.7 at percentile 80, 0.4 at percentile 95" in whole.html
     lines = [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
     assert f"training from {lines[0]['loss']:.3g} to {lines[1]['loss']:.3g}" in whole.html
 
@@ -119,7 +119,7 @@ def test_report_in_another_edition_has_its_metrics_and_no_ceiling(run: Path) -> 
     assert "ceiling" not in own.text, "that is of mAP@10"
     changed = report(run, "--edition", "2025")
     assert "mAP@16 " in changed.text
-    assert "The untrained model's mAP@16 is not known" in changed.text
+    assert "mAP@16 of the untrained model is not known" in changed.text
     assert "; ceiling 0.7654" in report(run).text
 
 
@@ -149,8 +149,8 @@ def test_report_compares_other_runs_or_gives_the_reason(run: Path, made: Path) -
     assert str(made.parent) not in found.html
     assert f"{run.parent.name}/run:best+0.0000" in found.text
     assert "1.00000 / 120 / 0" in found.text, "p, and queries better, equal, worse"
-    assert "run:lastnot comparable: the systems answer different queries (120 and 80)" in found.text
-    assert "p is from a paired randomisation test" in found.text
+    assert "run:lastnot comparable: the systems have different queries (120 and 80)" in found.text
+    assert "p is the result of a paired randomisation test" in found.text
     assert "paired randomisation" not in report(run).text
 
 
@@ -193,7 +193,10 @@ def test_report_describes_a_single_epoch_instead_of_drawing_it(run: Path) -> Non
 
 
 def test_report_explains_m1_and_m2(whole: Read, run: Path) -> None:
-    meaning = "the share of clips whose own captions score highest (m1) and of captions whose own clip does (m2)"
+    meaning = (
+        "the share of clips whose own caption has the highest score (m1), and the share of captions whose own clip "
+    )
+    meaning += "has the highest score (m2)"
     assert whole.text.count(meaning) == 1, "at the curves"
     change(run / "result.json", lambda content: content["rank"]["best"].update(checkpoint="only epoch 1, best m1 0.5"))
     assert report(run).text.count(meaning) == 2, "and at the checkpoint"
@@ -246,7 +249,7 @@ def test_listening_section_shows_ranks_scores_and_clips_of_a_query(run: Path) ->
     output = " ".join(found.text.split())
     assert "For 55.6 % of 9 queries the best relevant clip scores higher than every clip that is not" in output
     assert "44.4 % reach the margin 0.15 of the ranking loss" in output
-    assert "For 3 of 9 queries a clip that is not relevant has exactly the score" in found.text
+    assert "For 3 of 9 queries, a clip that is not relevant has exactly the score" in found.text
 
 
 @pytest.mark.usefixtures("quick")
@@ -289,7 +292,7 @@ def test_report_explains_why_it_has_no_norms(run: Path) -> None:
     path = run / "scores/best.clips.csv"
     rows = [",".join(line.split(",")[:3]) for line in path.read_text().splitlines()]
     path.write_text("\n".join(rows) + "\n")
-    assert "Norms of the experts' embeddings are left out: the run does not have them" in report(run).text
+    assert "Norms of the experts' embeddings are left out: the run has not stored them" in report(run).text
 
 
 def test_report_works_without_curves_provenance_and_audio(run: Path, whole: Read) -> None:
@@ -314,7 +317,7 @@ def test_report_works_for_one_query(run: Path) -> None:
     assert "The middle" not in found.text
     shown = {attrs["alt"].split(" by ")[0] for attrs in found.all("img")}
     assert not shown & {"R@10", "At 100.0"}, "a single bar"
-    assert "R@10 by length of the caption is left out: all are in 5–7 words." in found.text
+    assert "R@10 by length of the caption is left out: all queries are in the bin of 5–7 words." in found.text
     assert not any("median" in attrs["alt"] for attrs in found.all("img")), "histograms of one number"
 
 
@@ -362,7 +365,7 @@ def test_caveats_list_reasons_for_optimistic_figures(run: Path) -> None:
         "Warning: 7 ranked clips are also training data",
         "1 clip with broken audio was left out",
         "world/evaluation/x.wav: truncated <b>",
-        "A test split was monitored during training (finetune)",
+        "A test split was monitored during training (stages: finetune)",
         "The code had uncommitted changes",
         "resumed with other code: abc, def+",
     ):
@@ -381,7 +384,7 @@ def test_report_assigns_queries_to_the_expert_with_the_largest_share(run: Path) 
     text = report(run).text
     share = (2 * 3 / 4 + 22 * 1 / 5) / 24
     assert (
-        f"logmel has {100 * share:.1f} % of the sum of norms on average, and the largest norm of 2 of 24"
+        f"logmel has on average {100 * share:.1f} % of the sum of norms, and the largest norm in 2 of 24"
         in text.replace("\xa0", " ")
     )
     precision = []
@@ -408,7 +411,7 @@ def test_damaged_run_files_are_reported_with_one_line(run: Path, capsys: pytest.
     for changed, words in (
         (kept.replace("0.600", "long", 1), "line 2: the column seconds has 'long', not a number"),
         (kept.replace("clip,", "klip,", 1), "no column clip; the first line has klip, "),
-        ("\n".join(kept.splitlines()[:-1]) + "\n", "has no line for 1 clip of the scores, first"),
+        ("\n".join(kept.splitlines()[:-1]) + "\n", "has no line for 1 clip of the score matrix (first"),
         (kept + "x,y\n", "2 values for 5 columns"),
         ("", "the file is empty"),
         ("\n" + kept, "line 1: the line is blank"),

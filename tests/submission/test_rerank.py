@@ -146,7 +146,7 @@ def test_rerank_chooses_on_validation_and_records_the_choice(
     said = capsys.readouterr().out
     found = read_scores(out)
     weight = found.facts["reranked"]["weight"]
-    assert f"chosen on validation: weight {weight:g}; mAP@10 " in said
+    assert f"chosen on the validation split: weight {weight:g}; there: mAP@10 " in said
     assert 0 < weight <= 1
     assert found.facts["reranked"]["judged pairs"] == 1200
     matrix = read_scores(named["test"][0])
@@ -192,11 +192,11 @@ def test_faults_of_rerank_are_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     for change, words in (
         ({"query": "q99"}, "the judged query 'q99' is not in the score matrix"),
         ({"clip": "x"}, "the judged clip 'x' is not in the score matrix"),
-        ({"judge": "good"}, "line 1: judge is 'good'; write a number"),
-        ({"judge": True}, "line 1: judge is True; write a number"),
+        ({"judge": "good"}, "line 1: judge is 'good'; it must be null or a number"),
+        ({"judge": True}, "line 1: judge is True; it must be null or a number"),
         ({"text": None}, "line 1: text is missing"),
         ({"score": "x"}, "line 1: score and rank must be numbers"),
-        ({"clip": pairs[1].clip}, "line 2: has the query and the clip of line 1"),
+        ({"clip": pairs[1].clip}, "line 2: the query and the clip are the same as in line 1"),
     ):
         lines = [pair._asdict() for pair in pairs]
         judged.write_text("".join(json.dumps(line) + "\n" for line in [lines[0] | change, *lines[1:]]))
@@ -227,11 +227,11 @@ def test_command_judges_each_pair_and_a_stopped_one_goes_on(tmp_path: Path, caps
     out = tmp_path / "judged.jsonl"
     ask = ["judge", tmp_path / "top.jsonl", "--out", out, "--command"]
     text = failed(capsys, *ask, f"{sys.executable} {tmp_path}/short.py")
-    assert "the judge's answer to pair 101 is missing: the command ended with status 0; run the same command" in text
+    assert "the judge's answer to pair 101 is missing: the command ended with status 0; run `judge` again" in text
     with out.open("ab") as file:
         file.write(b'{"query": "q2')
     assert main([*map(str, ask), f"{sys.executable} {tmp_path}/judge.py"]) == 0
-    assert "300 judged pairs, 100 of them before" in capsys.readouterr().out
+    assert "300 judged pairs, 100 of them in an earlier process" in capsys.readouterr().out
     found = read_pairs(out)
     assert [pair._replace(judge=None) for pair in found] == pairs
     assert [pair.judge for pair in found] == [None if p.rank == 3 else len(p.text) + p.rank for p in pairs]

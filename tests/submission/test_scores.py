@@ -64,7 +64,7 @@ def edit_json(path: Path, edit: Callable[[dict], object]) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda folder: (folder / "s.json").unlink(), r"s\.json is missing; a score matrix is the pair s\.npy and"),
+        (lambda folder: (folder / "s.json").unlink(), r"s\.json is missing; a score matrix needs both s\.npy and"),
         (lambda folder: (folder / "s.npy").unlink(), r"s\.npy is missing"),
         (lambda folder: (folder / "s.npy").write_bytes(b""), r"s\.npy is not a complete \.npy file"),
         (lambda folder: (folder / "s.npy").write_bytes(b"caption,file_name_1\n"), "not a complete"),
@@ -128,7 +128,7 @@ def test_labels_that_json_cannot_represent_are_refused_before_writing(
 
 
 def test_score_matrix_without_the_npy_suffix_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SubmissionError, match=r"give the name ending in \.npy"):
+    with pytest.raises(SubmissionError, match=r"give the name NAME\.npy"):
         write_scores(tmp_path / "s.bin", small_matrix())
 
 

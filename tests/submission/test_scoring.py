@@ -148,7 +148,7 @@ def test_baseline_submission_scores_against_2025_annotations(
     expected = f"{sum(precisions) / 1037:.4f}"
     assert expected == "0.0834"
     assert {"queries 1037", f"mAP@10  {expected}", f"mAP@16  {expected}"} <= set(output)
-    assert "note    mAP@16: a lower bound, because the lists have 10 names" in output
+    assert "note    mAP@16: a lower bound, because the ranked lists have only 10 file names" in output
     assert sum(float(row[-1]) for row in read_rows(table)[1:]) == pytest.approx(sum(precisions), abs=1e-3)
 
 

@@ -81,12 +81,14 @@ def test_ranked_csv_of_a_small_pool_with_a_missing_column_is_reported(
         capsys.readouterr().out
     )
     assert main(["check", str(out), *CUSTOM]) == 1
-    assert "found 8 of 7 columns: one query and 6 file names" in capsys.readouterr().out
+    assert "found 8 of 7 columns: a row has one query and 6 file names" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("year", ["2022", "2023", "2024"])
 def test_yearly_editions_refuse_small_pools(tmp_path: Path, year: str) -> None:
-    with pytest.raises(SubmissionError, match=rf"the pool has 7 clips, but a row of edition {year} lists 10; rank a"):
+    with pytest.raises(
+        SubmissionError, match=rf"the pool has 7 clips, but a row of edition {year} lists 10 clips; rank a"
+    ):
         write_ranked_csv(matrix_of(7), tmp_path / "x.csv", get_edition(year))
     assert get_edition(year).for_pool(7) == get_edition(year)
     assert get_edition("custom").for_pool(12) == get_edition("custom")

@@ -27,12 +27,12 @@ def test_verbs_write_check_and_score_a_submission(
     write_scores(tmp_path / "s.npy", small_matrix())
     scores, out, truth = str(tmp_path / "s.npy"), str(tmp_path / "out.csv"), str(truth_path)
     assert main(["write", scores, "--edition", "2022", "--out", out]) == 0
-    assert capsys.readouterr().out == f"wrote {out}: 24 queries x 10 names\n"
+    assert capsys.readouterr().out == f"wrote {out}: 24 queries x 10 file names\n"
     for against in ([], ["--truth", truth], ["--scores", scores]):
         assert main(["check", out, "--edition", "2022", *against]) == 0
         good, _, note = capsys.readouterr().out.partition("\n")
-        assert good == "ok: 24 queries x 10 names"
-        assert note.startswith("note: its texts and names were not compared") == (against == [])
+        assert good == "ok: 24 queries x 10 file names"
+        assert note.startswith("note: the queries and file names were not compared with a truth") == (against == [])
     assert main(["score", out, "--truth", truth]) == 0
     from_csv = capsys.readouterr().out.splitlines()
     assert main(["score", scores, "--edition", "2022"]) == 0
@@ -56,11 +56,11 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
     shown = capsys.readouterr()
     assert shown.out.splitlines() == [
         "line 4: unknown query 'new'",
-        "line 4: found 1 of 11 columns: one query and 10 file names",
+        "line 4: found 1 of 11 columns: a row has one query and 10 file names",
         "whole file: no row for the query 'Sound 1, near' (line 3 of captions.csv)",
         "whole file: no row for the query 'Sound 1 far' (line 3 of captions.csv)",
     ]
-    assert shown.err == f"error: {bad} has 4 problems, listed above with the line each row starts on\n"
+    assert shown.err == f"error: {bad} has 4 problems, listed above with the first line of each row\n"
     assert main(["score", str(bad), "--truth", str(truth_path)]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -74,12 +74,12 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
         (["score", "good.csv", "--truth", "none.csv"], "none.csv: no such file or folder; correct the path"),
         (["score", "good.csv"], "good.csv needs captions to be scored; add --truth"),
         (["score", "s.npy", "--truth", "captions.csv"], "leave out --truth"),
-        (["score", "none.npy"], "none.npy is missing; a score matrix is the pair none.npy and none.json"),
+        (["score", "none.npy"], "none.npy is missing; a score matrix needs both none.npy and none.json"),
         (["score", "blind.npy", "--edition", "2022"], "no relevant clip is known for 24 of 24 queries (first 'q0')"),
         (["score", "half.npy", "--edition", "2022"], "no relevant clip is known for 1 of 24 queries (first 'q23')"),
         (["score", "s.npy"], "the edition of s.npy is not known; add --edition YEAR, one of 2022, 2023, 2024"),
         (["score", "of2022.npy", "--truth", "captions.csv"], "of2022.npy contains its truth; leave out --truth"),
-        (["compare", "of2022.npy", "of2025.npy"], "have several editions (of2022.npy: 2022, of2025.npy: 2025)"),
+        (["compare", "of2022.npy", "of2025.npy"], "have different editions (of2022.npy: 2022, of2025.npy: 2025)"),
         (["compare", "of2022.npy", "s.npy"], "the edition of s.npy is not known; add --edition"),
         (["write", "s.npy", "--out", "out.csv"], "the edition of s.npy is not known; add --edition"),
         (["write", "good.csv", "--out", "out.csv"], "good.csv is not a score matrix (.npy); use `convert`"),
@@ -108,26 +108,26 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
         (["convert", "empty.csv", "--out", "out.csv"], "empty.csv: line 1: the file is empty"),
         (
             ["convert", "good.csv", "--out", "x.npy"],
-            "good.csv: a ranked CSV has no scores, which x.npy needs; use the score matrix (.npy)",
+            "good.csv: this ranked CSV has no scores, but x.npy needs scores; use the score matrix (.npy)",
         ),
         (
             ["convert", "good.csv", "--out", "x.csv", "--edition", "2025"],
-            "a ranked CSV has no scores, which edition 2025 needs",
+            "this ranked CSV has no scores, but edition 2025 needs scores",
         ),
         (
             ["convert", "good.csv", "--out", "x.csv", "--edition", "2025", "--ranked"],
-            "line 2 lists 10 names, but a row of edition 2025 needs 16; write the file from the score matrix",
+            "line 2 lists 10 file names, but a row of edition 2025 needs 16; write the file from the score matrix",
         ),
         (
             ["convert", "good.csv", "--out", "x.csv", "--edition", "2023", "--scores", "other.npy"],
-            "good.csv: whole file: none of its queries is known",
+            "good.csv: whole file: no query of this file is known",
         ),
         (
             ["convert", "good.csv", "--out", "nowhere/x.csv", "--edition", "2023"],
             "nowhere/x.csv: no such file or folder; correct the path",
         ),
         (["check", "."], ".: is a folder; name a file"),
-        (["check", "good.csv", "--scores", "good.csv"], "give the name ending in .npy"),
+        (["check", "good.csv", "--scores", "good.csv"], "give the name NAME.npy"),
         (["check", "good.csv", "--scores", "twins.npy"], "have the same text"),
         (
             ["write", "s.npy", "--out", "nowhere/out.csv", "--edition", "2022"],
@@ -144,8 +144,8 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
             ["score", "good.csv", "--truth", "captions.csv", "--per-query", "./captions.csv"],
             "overwrite the input file captions.csv",
         ),
-        (["score", "good.csv", "--truth", "s.npy"], "s.npy: line 1: a NumPy file, not a CSV"),
-        (["convert", "s.npy", "--out", "x.csv"], "s.npy: line 1: a NumPy file, not a CSV"),
+        (["score", "good.csv", "--truth", "s.npy"], "s.npy: line 1: the file is a NumPy file, not a CSV"),
+        (["convert", "s.npy", "--out", "x.csv"], "s.npy: line 1: the file is a NumPy file, not a CSV"),
         (["score", "good.csv", "--truth", "wide.csv"], "found 'index,0.wav,1.wav,"),
         (["score", "s.npy", "--annotations", "wide.csv", "--edition", "2025"], "found 'index,0.wav,1.wav,"),
         (["check", "good.csv", "--queries", "wide.csv", "--audio", "."], "found 'index,0.wav,1.wav,"),
@@ -214,7 +214,7 @@ def test_checking_and_scoring_a_csv_import_only_numpy(
         "print({'torch', 'pandas', 'scipy', 'pydantic', 'system'} & set(sys.modules), code)"
     )
     done = run(root, code, "check", baseline, "--edition", "2022", "--truth", clotho("evaluation"))
-    assert done.stdout.decode() == "ok: 5225 queries x 10 names\nset() 0\n"
+    assert done.stdout.decode() == "ok: 5225 queries x 10 file names\nset() 0\n"
     done = run(root, code, "score", baseline, "--truth", clotho("evaluation"))
     shown = done.stdout.decode()
     for line in ("R@1     0.0316", "R@5     0.1095", "R@10    0.1883", "mAP@10  0.0679", "95 %    0.0626 to 0.0732"):

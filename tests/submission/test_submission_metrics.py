@@ -173,14 +173,14 @@ def test_metric_with_k_beyond_the_list_length_is_noted_as_lower_bound() -> None:
     summary = summarise(found_of([[1], []], [2, 1], depth=10), map_ks=(16, 10))
     assert (summary.primary, summary.values["mAP@16"]) == ("mAP@16", 0.25)
     lines = summary.lines()
-    assert "note    mAP@16: a lower bound, because the lists have 10 names" in lines
-    assert "median  above 10 (rank of the first relevant one)" in lines
+    assert "note    mAP@16: a lower bound, because the ranked lists have only 10 file names" in lines
+    assert "median  above 10 (rank of the first relevant clip)" in lines
     assert not any("bound," in line for line in summarise(found_of([[1], []], [2, 1]), map_ks=(16, 10)).lines())
 
 
 def test_summary_of_one_query_has_no_interval() -> None:
     lines = summarise(found_of([[1]], [1])).lines()
-    assert sum("shows no spread" in line for line in lines) == 2
+    assert sum("has no spread" in line for line in lines) == 2
     assert not any("nan" in line for line in lines)
 
 

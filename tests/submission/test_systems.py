@@ -52,7 +52,7 @@ def test_comparing_runs_of_two_editions_needs_the_edition_option(run: str, capsy
     assert shown.splitlines()[0] == f"{figure:.4f}  {run}:mean"
     assert main(["compare", f"{run}:last", f"{run}:best"]) == 1
     said = capsys.readouterr().err
-    assert f"the files have several editions ({run}:last: 2025, {run}:best: 2022); add --edition YEAR" in said
+    assert f"the files have different editions ({run}:last: 2025, {run}:best: 2022); add --edition YEAR" in said
 
 
 def test_run_is_written_in_its_edition_but_not_over_another_edition(
@@ -62,7 +62,7 @@ def test_run_is_written_in_its_edition_but_not_over_another_edition(
     assert Path("a.csv").read_text().startswith(",".join(EDITIONS["2022"].columns))
     before = Path("a.csv").read_bytes()
     assert main(["write", f"{run}:last", "--out", "a.csv"]) == 1
-    hint = "choose another file, or add --force to overwrite it with one of edition 2025"
+    hint = "choose another file, or add --force to overwrite it with a file of edition 2025"
     assert capsys.readouterr().err == f"error: a.csv already exists and is a file of edition 2022; {hint}\n"
     assert Path("a.csv").read_bytes() == before
     output(capsys, "write", f"{run}:best", "--out", "a.csv")  # of the same edition: made again

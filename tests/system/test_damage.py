@@ -59,7 +59,7 @@ def test_folder_with_user_files_is_refused_as_run_folder(
         (lambda result: result["rank"]["evaluation"].update(metric=None), "rank.evaluation.metric"),
         (
             lambda result: result["rank"]["evaluation"].pop("mAP@10"),
-            "rank.evaluation: its figures lack its metric mAP@10",
+            "rank.evaluation: the value of the primary metric mAP@10 is missing",
         ),
         (lambda result: result.update(sha256={"/etc/passwd": "0"}), "sha256"),
         (lambda result: result.update(sha256={"../other": "0"}), "sha256"),

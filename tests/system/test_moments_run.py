@@ -191,7 +191,9 @@ def test_finished_moment_run_is_opened_with_its_queries_and_found_windows(run: P
     assert all(len(window) == 3 for answer in opened.answers for window in answer.windows)
     assert open_finished_moments(str(run)).entry == "posterior"
     assert has_moments(str(run))
-    with pytest.raises(SubmissionError, match="no entry of moments 'other'; choose one of posterior, thresholds"):
+    with pytest.raises(
+        SubmissionError, match="has no entry 'other' that finds moments; choose one of posterior, thresholds"
+    ):
         open_finished_moments(f"{run}:other")
     with pytest.raises(SubmissionError, match="the run ranks moments, not clips; give a run that ranks"):
         open_finished(str(run))
@@ -220,8 +222,8 @@ def test_submission_scores_and_compares_moment_entries_by_their_name(
     assert json.loads(capsys.readouterr().out)["difference"] == found["difference"]
     for arguments, words in (
         (["score", str(run), "--truth", truth], f"{run} contains its truth; leave out --truth"),
-        (["score", f"{run}:other"], "no entry of moments 'other'; choose one of posterior, thresholds"),
-        (["compare", str(run), handed], f"{handed} needs true windows; add --truth"),
+        (["score", f"{run}:other"], "has no entry 'other' that finds moments; choose one of posterior, thresholds"),
+        (["compare", str(run), handed], f"{handed} needs true windows to be scored; add --truth"),
         (["compare", str(run), str(tmp_path)], f"{tmp_path}: not a finished run (no result.json)"),
         (["score", str(run), "--edition", "2025"], "edition 2025 ranks clips, not moments"),
     ):

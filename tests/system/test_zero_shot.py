@@ -145,9 +145,11 @@ def test_zero_shot_run_is_packed_with_a_description_of_its_own(
     text = text.replace('{url: "FILL IN"}', "{url: null}")
     pack = ["pack", str(run), "--about", str(about), "--edition", "2022", "--report", str(report), "--out", str(out)]
     about.write_text(text.replace(f", {wanted}", "").replace("FILL IN", "Name"))
-    assert "systems.0.description.loss_function: is missing, and no run states it" in refused_pack(capsys, pack)
+    assert "systems.0.description.loss_function: is missing, and is not in the runs" in refused_pack(capsys, pack)
     about.write_text(text.replace(wanted, "description: {loss: none}").replace("FILL IN", "Name"))
-    assert "systems.0.description.loss: no such key; keys: input_sampling_rate, " in refused_pack(capsys, pack)
+    assert "systems.0.description.loss: is an unknown key; known keys: input_sampling_rate, " in refused_pack(
+        capsys, pack
+    )
     described = "description: {loss_function: none, optimizer: none}"
     about.write_text(text.replace(wanted, described).replace("FILL IN", "Name"))
     assert submission(pack) == 0
