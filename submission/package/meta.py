@@ -183,7 +183,7 @@ def count_parameters(runs: Sequence[Finished]) -> tuple[int, int]:
 
 
 def are_counted(runs: Sequence[Finished]) -> bool:
-    """Return whether the runs know the number of parameters of all models; not for embeddings given without it."""
+    """Return whether the runs state the number of parameters of every model; embeddings from files may lack it."""
     given = [(run, name) for run in runs for name, expert in run.result.experts.items() if not expert.rate]
     counted = all(name in run.result.parameters.frozen for run, name in given)
     return counted and sum(count_parameters(runs)) > 0

@@ -178,7 +178,7 @@ def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
     return Drawing(
         file,
         "Similarity of captions, and the relaxed margin",
-        f"Histogram of CIDEr-D between captions of {', '.join(settings.corpus)}, and the margin's factor: {text}.",
+        f"Histogram of CIDEr-D between captions of {', '.join(settings.corpus)}, and the factor on the margin: {text}.",
         Table("Relax function", ("percentile of CIDEr-D", "factor on the margin"), points),
     )
 

@@ -305,7 +305,7 @@ def _open_run(text: str) -> tuple[Path, record.RunResult, recipes.ResolvedRecipe
 
 
 def broken_references(result: record.RunResult, recipe: recipes.ResolvedRecipe) -> Iterator[str]:
-    """Yield a message for each name in a run's files, such as that of a rank entry, that does not exist in the run."""
+    """Yield a message for each name in a run's files that refers to nothing, such as the name of a missing stage."""
     for name in result.parameters.frozen:
         if name not in ("audio", "text") and name.rpartition("/")[2] not in result.experts:
             yield f"parameters.frozen.{name}: the run has no expert {name!r}"

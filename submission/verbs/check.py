@@ -115,7 +115,7 @@ def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) 
     queries = columns = 0
     if ranked or edition.output == "ranked":
         rows, problems = check_ranked_csv(path.read_bytes(), edition, truth)
-        queries, columns, unit = len(rows), len(rows[0].file_names) if rows else 0, "name"
+        queries, columns, unit = len(rows), len(rows[0].file_names) if rows else 0, "file name"
     else:
         matrix, problems = check_matrix_csv(path.read_bytes(), edition, truth)
         unit = "score"

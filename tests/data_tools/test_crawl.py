@@ -237,7 +237,7 @@ def test_null_items_are_listed_once(tmp_path: Path) -> None:
 
 def test_crawl_continues_after_an_api_that_never_answers(tmp_path: Path) -> None:
     answers = make_answers(1800, 7, 0.0, 0)
-    with pytest.raises(DataError, match=r"gives no answer \(the answer was 503\); run `judge` again later"):
+    with pytest.raises(DataError, match=r"gives no answer \(the answer was 503\); run the same command later"):
         read_all(
             tmp_path / "store",
             Direct(answers, tamper=lambda number, answer: answer if number < 9 else Response(503, b"", 0)),

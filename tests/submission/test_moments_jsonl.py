@@ -256,7 +256,7 @@ def change(number: int, **changes: Any) -> list[dict[str, Any]]:
         ),
         (
             change(1, relevant_windows=...),
-            ["line 2: the line has relevant_windows, unlike line 1", "line 3: has relevant"],
+            ["line 2: the line has relevant_windows, unlike line 1", "line 3: the line has relevant"],
         ),
         (change(2, relevant_windows=7), [r"line 2: relevant_windows must be a list of \[start, end\], not '7'"]),
         (change(2, relevant_windows=[[1, 2, 3]]), [r"line 2: window 1 must be \[start, end\], not '\[1, 2, 3\]'"]),

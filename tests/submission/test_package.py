@@ -495,7 +495,7 @@ def test_damaged_archives_are_refused(tmp_path: Path, members: Members) -> None:
     flipped[good.index(b"caption,fname_1") + 3] ^= 1
     (tmp_path / "flipped.zip").write_bytes(flipped)
     (problem,) = check_archive(tmp_path / "flipped.zip", edition)
-    assert problem.endswith(".output.csv: is damaged (wrong checksum)")
+    assert problem.endswith(".output.csv: is damaged (wrong checksum); pack it again")
     with zipfile.ZipFile(tmp_path / "mine.zip", "a") as archive, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         archive.writestr(next(iter(members)), b"again")

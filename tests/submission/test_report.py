@@ -103,7 +103,7 @@ def test_report_shows_the_figures_of_the_run(made: Path, whole: Read) -> None:
         assert words in whole.text, words
     assert "trains pretrain; trains finetune" in whole.text
     assert "No ranked clip is also training data" in whole.text
-    assert "the margin's factor: 1 at percentile 60, 0.7 at percentile 80, 0.4 at percentile 95" in whole.html
+    assert "factor on the margin: 1 at percentile 60, 0.7 at percentile 80, 0.4 at percentile 95" in whole.html
     lines = [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
     assert f"training from {lines[0]['loss']:.3g} to {lines[1]['loss']:.3g}" in whole.html
 
@@ -367,7 +367,7 @@ def test_caveats_list_reasons_for_optimistic_figures(run: Path) -> None:
         "world/evaluation/x.wav: truncated <b>",
         "A test split was monitored during training (stages: finetune)",
         "The code had uncommitted changes",
-        "resumed with other code: abc, def+",
+        "resumed with other code; its commits are abc, def+",
     ):
         assert words in text, words
 

@@ -48,7 +48,7 @@ def test_custom_edition_lists_the_whole_small_pool(
     ]
     assert main(["check", str(out), "--scores", str(scores), *CUSTOM]) == 0
     assert main(["check", str(out), *CUSTOM]) == 0
-    names = "1 name" if clips == 1 else "7 names"
+    names = "1 file name" if clips == 1 else "7 file names"
     assert capsys.readouterr().out.count(f"ok: {2 * clips} queries x {names}\n") == 2
     assert main(["score", str(scores), *CUSTOM]) == 0
     of_matrix = capsys.readouterr().out

@@ -243,7 +243,7 @@ def test_signal_saves_the_training_and_prints_how_to_resume(
     with monkeypatch.context() as patched:
         patched.setattr(StageTraining, "_train_step", signalled)
         assert main(["run", str(recipe), "--out", str(tmp_path / "run")]) == 130
-    said = "stopped at step 5 of stage pretrain; run `judge` again again to resume\n"
+    said = "stopped at step 5 of stage pretrain; run the same command again to resume\n"
     assert capsys.readouterr().err.endswith(said)
     assert "stopped at step 5 of stage pretrain" in (tmp_path / "run/log.txt").read_text()
     assert signal.getsignal(number) == before
