@@ -423,8 +423,8 @@ def test_verbs_use_the_singular_for_one_query_and_one_clip(
         "1 query x 1 clip\n",
         "using 1 clip; skipped 1 file that",
         "wrote",
-        "1 query x 1 name\n",
-        "ok: 1 query x 1 name\n",
+        "1 query x 1 file name\n",
+        "ok: 1 query x 1 file name\n",
     ):
         assert words in shown, words
     assert not re.findall(r"(?<![\d.,])1 (?:clips|queries|names|scores|sounds|rows|captions|files)\b", shown)

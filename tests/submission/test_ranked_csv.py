@@ -67,7 +67,7 @@ def test_score_matrix_with_several_relevant_clips_per_query_counts_them_all() ->
     ("changes", "words"),
     [
         ({"file_names": ["x.wav", *NAMES[1:11], "x.wav"]}, "'clip0' and 'clip11' have the same file name 'x.wav'"),
-        ({"query_texts": ["same", *map(str, range(22)), "same"]}, "'q0' and 'q23' have same text 'same'.*remove one"),
+        ({"query_texts": ["same", *map(str, range(22)), "same"]}, "'q0' and 'q23' have the same text 'same'.*remove"),
         ({"query_texts": [" ", *map(str, range(23))]}, r"out\.csv is not written, .*: line 2: caption is empty"),
         ({"query_texts": ["a\0b", *map(str, range(23))]}, "line 2: contains a NUL byte"),
         ({"query_texts": ["a\ud800b", *map(str, range(23))]}, "line 2: not UTF-8"),

@@ -37,7 +37,7 @@ def test_verbs_write_check_and_score_a_submission(
     from_csv = capsys.readouterr().out.splitlines()
     assert main(["score", scores, "--edition", "2022"]) == 0
     (hubs,), from_matrix = split_lines(capsys.readouterr().out, "hubs")
-    assert "skewness of the top-10 counts" in hubs
+    assert "skewness of top-10 counts" in hubs
     assert len(from_csv) == len(from_matrix) > 6
     # Only the matrix knows ranks beyond the tenth.
     differing = {line.split()[0] for line, other in zip(from_csv, from_matrix, strict=True) if line != other}
