@@ -236,7 +236,20 @@ class Joined(Collection[Clip]):
         return any(clip in part for part in self._parts)
 
 
-_ALL_FIELDS = set(Clip.model_fields)  # shared by all clips of usual lines
+_ATTRIBUTES = {  # of a model, besides its values; shared by all clips of usual lines
+    "__pydantic_fields_set__": set(Clip.model_fields),
+    "__pydantic_extra__": None,
+    "__pydantic_private__": None,
+}
+
+
+def _clip_of(values: dict[str, Any]) -> Clip:
+    """Make a clip of the valid values of all its fields, in a fifth of the time of Clip.model_construct."""
+    clip = Clip.__new__(Clip)
+    object.__setattr__(clip, "__dict__", values)
+    for name, value in _ATTRIBUTES.items():
+        object.__setattr__(clip, name, value)
+    return clip
 
 
 class _Manifest:
@@ -280,10 +293,10 @@ class _Manifest:
             return found
         values = from_json(self.lines.line(row))  # with a third of the memory of a clip that is checked again
         path, seconds = values["path"], values["seconds"]
-        values["path"] = absolute(path if path.startswith("/") else os.path.join(self._folder, path))
+        values["path"] = absolute(path if path.startswith("/") else f"{self._folder}/{path}")
         values["seconds"] = None if seconds is None else float(seconds)
         values["source"], values["split"] = sys.intern(values["source"]), SPLITS[self.splits[row]]
-        return Clip.model_construct(_ALL_FIELDS, **values)
+        return _clip_of(values)
 
 
 def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:

@@ -43,11 +43,13 @@ class AudioFiles:
         Returns: The key of each file: its own, or the content key if files with this key have different contents.
         Raises AudioError for such a file that is missing.
         """
-        paths: dict[str, dict[str, None]] = {}
+        first: dict[str, str] = {}
+        several: dict[str, dict[str, None]] = {}  # paths of files with the same key
         for key, path, _ in files:
-            paths.setdefault(key, {})[path] = None
-        contents = {path: content_key(path) for group in paths.values() if len(group) > 1 for path in group}
-        mixed = {key for key, group in paths.items() if len({contents.get(path) for path in group}) > 1}
+            if first.setdefault(key, path) != path:
+                several.setdefault(key, {first[key]: None})[path] = None
+        contents = {path: content_key(path) for group in several.values() for path in group}
+        mixed = {key for key, group in several.items() if len({contents[path] for path in group}) > 1}
         keys = [contents[path] if key in mixed else key for key, path, _ in files]
         for key, (_, path, sound) in zip(keys, files, strict=True):
             self._files.setdefault(key, (path, sound))

@@ -10,6 +10,7 @@ from collections.abc import Collection, Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -70,7 +71,7 @@ class Features:
             count = len(bank.keys()) if isinstance(bank, Bank) else len(set(self.keys.values()))
             yield f"{name}: {count} series of dimension {bank.dim} {where}"
 
-    @property
+    @cached_property
     def waveforms(self) -> Literal["bank", "files"]:
         """Whether frames are stored in banks, or waveforms are decoded from audio files whenever they are read."""
         return "bank" if all(bank.threads is None for bank in self.banks.values()) else "files"

@@ -7,7 +7,7 @@ its last change are the same.
 import os
 import sqlite3
 import time as clock
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +33,6 @@ class FileFacts:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self._table, self._time = path, table, time
         self._flushed = clock.monotonic()
-        self._select = f"select * from {table} where path = ?"
         self._insert = f"insert or replace into {table} values ({', '.join('?' * (3 + len(columns)))})"
         self._new: dict[str, tuple[object, ...]] = {}  # not written yet
         self._store: sqlite3.Connection | None = None
@@ -63,12 +62,17 @@ class FileFacts:
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: a damaged schema is quoted
             raise KitError(f"{self.path} is damaged ({error}); delete it, and it is made again") from error
 
-    def get(self, path: str, status: os.stat_result) -> tuple[Any, ...] | None:
-        """Return the stored facts about a file; None for an unknown file, and for one that has changed."""
-        rows = [self._new[path]] if path in self._new else self._execute(self._select, (path,))
-        if not rows or tuple(rows[0][1:3]) != (status.st_size, getattr(status, self._time)):
-            return None
-        return tuple(rows[0][3:])
+    def get(self, status: Mapping[str, os.stat_result]) -> dict[str, tuple[Any, ...]]:
+        """Return the stored facts about files by path, without unknown files and those that have changed.
+
+        status: Present status of at most some thousand files, by path.
+        """
+        stored = [path for path in status if path not in self._new]
+        marks = ", ".join("?" * len(stored))
+        rows = self._execute(f"select * from {self._table} where path in ({marks})", stored)
+        rows += [self._new[path] for path in status if path in self._new]
+        present = {path: (one.st_size, getattr(one, self._time)) for path, one in status.items()}
+        return {row[0]: tuple(row[3:]) for row in rows if tuple(row[1:3]) == present[row[0]]}
 
     def put(self, path: str, status: os.stat_result, facts: Sequence[object]) -> None:
         """Store facts about a file. status: Of the file before its facts were read."""
@@ -120,8 +124,8 @@ class ContentKeys:
             status = os.stat(container_of(path))  # noqa: PTH116  a third of the time of Path(path).stat()
         except FileNotFoundError as error:
             raise AudioError(f"{path}: no such audio file") from error
-        stored = self._facts.get(path, status)
-        return str(stored[0]) if stored else self.read_key(path)
+        stored = self._facts.get({path: status})
+        return str(stored[path][0]) if stored else self.read_key(path)
 
     def read_key(self, path: str) -> str:
         """Read a file and return its content key, even if a key of the file is stored.

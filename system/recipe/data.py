@@ -3,8 +3,10 @@
 Read the manifests of a recipe, compute missing frames, and list the training items.
 """
 
+import gc
 import logging
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -109,6 +111,19 @@ def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
     return clips
 
 
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Pause the search for unused objects, which would go through all clips again and again while they are read."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_no_garbage_collection()
 def load_data(
     recipe: schema.Recipe,
     strict: bool = False,
