@@ -39,8 +39,8 @@ def download(
         path: Target path. Without a known checksum, `<path>.sha256` stores the checksum of the fetched file, in the
             form of sha256sum.
         sha256: The known first digits of the file's checksum, or "md5:" and its MD5. With them, an interrupted download
-            is resumed (`<path>.part`) if the server supports it. Without them, it starts from the beginning, because
-            the published file may have changed.
+            is resumed (`<path>.part`) if the server supports it. Without them, it is resumed only if the server also
+            names the version of the file (ETag or Last-Modified), because the published file may have changed.
         require_usable: Function that opens a file without a known checksum; raises KitError if it is unusable.
     Raises DataError for an address that cannot be reached, another checksum, and a file that does not open. Also for an
         answer that is empty, a web page, a part, compressed, or of more than MAX_BYTES.
@@ -55,9 +55,11 @@ def download(
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{short_name(path.name)}.part")
     with lock_of(path):
-        if not sha256:
+        version = _version_file(part)
+        if not sha256 and not version.exists():
             part.unlink(missing_ok=True)
         asyncio.run(_fetch(address, path, part))
+        version.unlink(missing_ok=True)
         try:
             hint = f"open the address in a browser, and put the file at {path}"
             _require_published(part, address, hint, address, sha256, require_usable)
@@ -70,6 +72,11 @@ def download(
         if not sha256:
             write_text(_noted(path), f"{sha256_of(path)}  {path.name}\n")
     return True
+
+
+def _version_file(part: Path) -> Path:
+    """Return the path of the file that stores which version of a published file `part` was begun from."""
+    return part.with_name(f"{part.name}.version")
 
 
 def _noted(path: Path) -> Path:
@@ -156,7 +163,11 @@ async def _get(session: "ClientSession", address: str, part: Path, have: int, el
 
     Raises DataError for an error status, a compressed answer, and a part of the file that was not requested.
     """
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    headers, version = {"Accept-Encoding": "identity"}, _version_file(part)
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    if have and version.exists():  # the server sends all bytes of another version
+        headers["If-Range"] = version.read_text(encoding="utf-8")
     async with session.get(address, headers=headers) as answer:
         if have and answer.status == 416:
             return False
@@ -171,6 +182,12 @@ async def _get(session: "ClientSession", address: str, part: Path, have: int, el
         sent = answer.headers.get("Content-Range", "")
         if have and sent and not sent.startswith(f"bytes {have}-"):
             raise DataError(f"{address}: the server sent the wrong part of the file ({sent}); {elsewhere}")
+        tag = answer.headers.get("ETag", "").strip()
+        name = tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")  # W/"..." names no exact bytes
+        if not have and name:
+            write_text(version, name)
+        elif not have:
+            version.unlink(missing_ok=True)
         await _write(answer, part, have, address)
         return True
 

@@ -26,24 +26,32 @@ SHA256 = hashlib.sha256(DATA).hexdigest()
 
 
 class Files(BaseHTTPRequestHandler):
-    """Serves DATA. /whole: no ranges. /broken: stops at half, once. /long: more than announced. /missing: 404."""
+    """Serves DATA. /whole: no ranges. /broken: stops at half, once. /long: more than announced. /missing: 404.
+
+    version: Sent as ETag. A range is only sent of this version.
+    """
 
     asked: ClassVar[list[tuple[str, str | None]]] = []
+    version: ClassVar[str] = ""
 
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")
         self.asked.append((self.path, wanted))
         first = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.path != "/whole" else 0
+        if self.headers.get("If-Range", self.version) != self.version:
+            first = 0
         if self.path == "/missing":
             return self.send_error(404)
         if first >= len(DATA):
             return self.send_error(416)
         body = DATA[first:]
         self.send_response(206 if first else 200)
+        if self.version:
+            self.send_header("ETag", self.version)
         if self.path != "/long":
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.path == "/broken" and not first:
+        if self.path == "/broken" and not wanted:
             self.wfile.write(body[: len(body) // 2])
             self.wfile.flush()
             self.connection.close()
@@ -90,6 +98,36 @@ def test_interrupted_download_without_checksum_starts_again(site: str, tmp_path:
     assert download(f"{site}/file", tmp_path / "w.pth")
     assert (tmp_path / "w.pth").read_bytes() == DATA
     assert Files.asked == [("/file", None)]
+
+
+REST = "bytes=1500000-"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "wanted", "is_resumed"),
+    [('"a"', '"a"', REST, True), ('"a"', '"b"', REST, False), ('W/"a"', 'W/"a"', None, False)],
+    ids=["same", "other version", "weak tag"],
+)
+def test_interrupted_download_without_checksum_is_resumed_if_the_version_is_the_same(
+    before: str,
+    now: str,
+    wanted: str | None,
+    is_resumed: bool,
+    site: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Files, "version", before)
+    path = tmp_path / "w.pth"
+    with pytest.raises(DataError, match="after 1,500,000 bytes, which are kept"):
+        download(f"{site}/broken", path)
+    begun = path.with_name("w.pth.part")
+    begun.write_bytes(bytes(1000) + begun.read_bytes()[1000:])
+    monkeypatch.setattr(Files, "version", now)
+    assert download(f"{site}/file", path)
+    assert Files.asked[-1][1] == wanted
+    assert path.read_bytes() == (bytes(1000) if is_resumed else DATA[:1000]) + DATA[1000:]
+    assert not path.with_name("w.pth.part.version").exists()
 
 
 def test_interrupted_download_gets_the_whole_file_from_a_server_without_ranges(site: str, tmp_path: Path) -> None:
