@@ -99,7 +99,8 @@ def _folders(root: Path) -> tuple[Path, Path]:
     """
     base = root / "AUDIOCAPS" if (root / "AUDIOCAPS").is_dir() else root
     tables, audio = sorted(base.glob("csv_files_v*")), sorted(base.glob("audio_*Hz"))
-    return tables[0] if tables else base, audio[0] if audio else base
+    without_version = root if (root / "train.csv").exists() else base
+    return tables[0] if tables else without_version, audio[0] if audio else base
 
 
 def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:

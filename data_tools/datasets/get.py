@@ -8,16 +8,19 @@ import asyncio
 import shlex
 import shutil
 import subprocess
+import tarfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.cli import counted, ending_in, printable
 from data_tools.datasets.download import download
-from data_tools.datasets.published import SETS, PublishedFile, PublishedSet
+from data_tools.datasets.published import SETS, PublishedSet
 from data_tools.errors import DataError
 from data_tools.files import format_size, free_bytes, write_text
 
 SEVEN_ZIP = ("7z", "7zz", "7za")  # names of the same program
+TAR_GZ = ".tar.gz"  # unpacked without that program
 WITH_CONTENT = 2.2  # bytes on disk per byte of an archive: itself and its files
 ASKED_SECONDS = 20  # for the sizes of all files
 
@@ -29,17 +32,18 @@ def get(published: PublishedSet, folder: Path, mirror: str | None = None) -> Non
     one. Raises DataError for a file that cannot be fetched or is another one, and for an archive that cannot be
     unpacked.
     """
-    if any(file.is_archive for file in published.files):
+    archives = {file.archive: None for file in published.files if file.archive}
+    if any(not archive.endswith(TAR_GZ) for archive in archives):
         seven_zip()  # before an hour of downloads
     for file in published.files:
-        if file.is_archive and is_unpacked(folder, file):
+        if file.archive and is_unpacked(folder, file.archive):
             print(f"{folder / file.name}: is unpacked already")
             continue
         fetched = download(file.address_at(mirror), folder / file.name, f"md5:{file.md5}" if file.md5 else "")
         print(f"{folder / file.name}: {'fetched' if fetched else 'is there already'}")
-    for file in published.files:
-        if file.is_archive and not is_unpacked(folder, file):
-            unpack(folder, file)
+    for archive in archives:
+        if not is_unpacked(folder, archive):
+            unpack(folder, archive)
 
 
 def seven_zip() -> str:
@@ -50,31 +54,31 @@ def seven_zip() -> str:
     return found
 
 
-def is_unpacked(folder: Path, file: PublishedFile) -> bool:
+def is_unpacked(folder: Path, archive: str) -> bool:
     """Return whether an archive was unpacked into the data set's folder, and all of its entries are still there."""
-    done = folder / f"{file.name}.unpacked"
+    done = folder / f"{archive}.unpacked"
     return done.is_file() and all((folder / name).exists() for name in done.read_text(encoding="utf-8").splitlines())
 
 
-def unpack(folder: Path, file: PublishedFile) -> None:
+def unpack(folder: Path, name: str) -> None:
     """Unpack an archive into the data set's folder, unless that is done. No existing file is changed.
 
     `<archive>.unpacked` lists the archive's files and folders; it is written when all are in place. A killed call
     leaves `<archive>.moving`, which says that the hidden folder is complete: then only the moves are continued.
     Raises DataError for a damaged archive, and if the folder has one of its entries from elsewhere.
     """
-    archive, done, moving = (folder / f"{file.name}{suffix}" for suffix in ("", ".unpacked", ".moving"))
-    temporary = folder / f".{file.name}.part"
+    archive, done, moving = (folder / f"{name}{suffix}" for suffix in ("", ".unpacked", ".moving"))
+    temporary = folder / f".{name}.part"
     known = set(done.read_text(encoding="utf-8").splitlines()) if done.is_file() else set()
     if not moving.exists():
         _extract(archive, temporary)
-        names = sorted(entry.name for entry in temporary.iterdir())
-        foreign = [name for name in names if (folder / name).exists() and name not in known]
+        names = sorted(path.name for path in temporary.iterdir())
+        foreign = [entry for entry in names if (folder / entry).exists() and entry not in known]
         if foreign:
             shutil.rmtree(temporary)
             keep = f"move it away, or, to keep it, write its name into {done}"
             raise DataError(f"{folder / foreign[0]} exists, but was not unpacked by this command; {keep}")
-        write_text(moving, "".join(f"{name}\n" for name in names))
+        write_text(moving, "".join(f"{entry}\n" for entry in names))
     for entry in temporary.iterdir() if temporary.exists() else ():
         if not (folder / entry.name).exists():
             entry.replace(folder / entry.name)
@@ -86,6 +90,9 @@ def unpack(folder: Path, file: PublishedFile) -> None:
 def _extract(archive: Path, temporary: Path) -> None:
     """Unpack an archive into a new folder. Raises DataError for a damaged archive or a full disk."""
     shutil.rmtree(temporary, ignore_errors=True)
+    if archive.name.endswith(TAR_GZ):
+        _extract_tar(archive, temporary)
+        return
     command = [seven_zip(), "x", "-y", "-bd", f"-o{temporary}", str(archive)]
     finished = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if finished.returncode:
@@ -93,6 +100,17 @@ def _extract(archive: Path, temporary: Path) -> None:
         lines = [line for line in (finished.stderr + finished.stdout).splitlines() if "ERROR" in line.upper()]
         reason = printable(lines[0].strip() if lines else f"exit status {finished.returncode}")
         raise DataError(f"{archive} cannot be unpacked ({reason}); free disk space, or delete it to fetch it again")
+
+
+def _extract_tar(archive: Path, temporary: Path) -> None:
+    """Unpack a .tar.gz file into a new folder. Raises as _extract does."""
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(temporary, filter="data")
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        hint = "free disk space, or delete it to fetch it again"
+        raise DataError(f"{archive} cannot be unpacked ({printable(str(error))}); {hint}") from None
 
 
 async def _sizes(addresses: Sequence[str]) -> list[int | None]:
@@ -114,15 +132,16 @@ async def _sizes(addresses: Sequence[str]) -> list[int | None]:
 def _print_plan(name: str, published: PublishedSet, folder: Path, mirror: str | None) -> None:
     """Print what will be fetched, with sizes, licence and disk space. Raises DataError if the disk is too small."""
     print(f"{name}: {published.licence}")
+    print(f"  size as published: {published.size}")
     addresses = [file.address_at(mirror) for file in published.files]
     sizes = asyncio.run(_sizes(addresses)) if addresses else []
     needed = 0.0
     for file, address, size in zip(published.files, addresses, sizes, strict=True):
         known = "size unknown" if size is None else format_size(size)
         print(f"  {address}  {known}, {f'md5 {file.md5}' if file.md5 else 'no published checksum'}")
-        if not (file.is_archive and is_unpacked(folder, file)):
+        if not (file.archive and is_unpacked(folder, file.archive)):
             present = (folder / file.name).stat().st_size if (folder / file.name).exists() else 0
-            needed += max(0, (size or 0) * (WITH_CONTENT if file.is_archive else 1) - present)
+            needed += max(0, (size or 0) * (WITH_CONTENT if file.archive else 1) - present)
     free = free_bytes(folder)
     if addresses:
         unknown = ", and the files of unknown size" if None in sizes else ""
@@ -148,17 +167,18 @@ def run(arguments: argparse.Namespace) -> int:
     folder = arguments.folder or Path("data") / arguments.name
     manifest = arguments.out or Path("data") / f"{arguments.name}.jsonl"
     _print_plan(arguments.name, published, folder, arguments.mirror)
-    names = {"folder": shlex.quote(str(folder)), "manifest": shlex.quote(str(manifest))}
-    make = published.make.format(**names)
+    paths = {"folder": folder, "manifest": manifest, "stem": manifest.with_suffix("")}
+    names = {name: shlex.quote(str(path)) for name, path in paths.items()}
+    makes = [command.format(**names) for command in published.make]
     steps = [step.format(**names) for step in published.steps]
     if arguments.dry_run:
-        steps += [f"python -m data_tools {make}"] if make else []
+        steps = [f"python -m data_tools {command}" for command in makes] + steps
     else:
-        if make:
-            manifest.parent.mkdir(parents=True, exist_ok=True)  # before an hour of downloads
+        manifest.parent.mkdir(parents=True, exist_ok=True)  # before an hour of downloads
         get(published, folder, arguments.mirror)
-        if make and (status := _make(make)):
-            return status
+        for command in makes:
+            if status := _make(command):
+                return status
     if steps:
         print("then:" if arguments.dry_run else f"{counted(len(steps), 'step')} by hand:")
         print(*(f"  {number}. {step}" for number, step in enumerate(steps, 1)), sep="\n")

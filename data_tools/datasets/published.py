@@ -1,61 +1,111 @@
 """Addresses and checksums of published data sets.
 
-What `get` fetches. Sources of addresses and MD5s: github.com/Labbeti/aac-datasets 0.7.0, datasets/functional/clotho.py
-and audiocaps.py. Files without an MD5 there are checked for damage only.
+What `get` fetches. Sources of addresses and MD5s:
+    Clotho, the blind set, AudioCaps' tables: github.com/Labbeti/aac-datasets 0.7.0, datasets/functional/.
+    Audio of AudioCaps and WavCaps: github.com/CPJKU/dcase2025_task6_baseline, download_datasets.py.
+    CASTELLA, Clotho-Moment: README of github.com/awkrail/dcase2026_task6_baseline, and the queries of
+    github.com/line/lighthouse at commit d095eaa.
+Files without an MD5 there are checked for damage only.
 """
 
+import re
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import NamedTuple
 
 
 class PublishedFile(NamedTuple):
-    """A published file. md5: "" if it is not known. An archive's content is put into the data set's folder."""
+    """A published file.
+
+    md5: "" if it is not known. folder: Folder of the file below that of the data set. An archive's content is put into
+    the data set's folder.
+    """
 
     address: str
     md5: str = ""
+    folder: str = ""
 
     @property
     def name(self) -> str:
-        """Name of the file in the data set's folder."""
-        return self.address.rpartition("/")[2]
+        """Path of the file in the data set's folder."""
+        name = self.address.rpartition("/")[2]
+        return f"{self.folder}/{name}" if self.folder else name
 
     def address_at(self, mirror: str | None) -> str:
         """Return the address of the file below a mirror's address; None: as published."""
         return f"{mirror.rstrip('/')}/{self.name}" if mirror else self.address
 
     @property
-    def is_archive(self) -> bool:
-        """Whether the file must be unpacked."""
-        return self.name.endswith((".7z", ".zip"))
+    def archive(self) -> str:
+        """Name of the archive that the file is, or is a part of; "" for other files."""
+        part = _PART.fullmatch(self.name)
+        if part:
+            return f"{part[1]}.001"
+        return self.name if self.name.endswith((".7z", ".zip", ".tar.gz")) else ""
 
 
 class PublishedSet(NamedTuple):
     """A published data set.
 
-    licence: With the terms of use. make: Command of data_tools that writes the manifest from the folder, with {folder}
-    and {manifest}; "" for files without clips. steps: Instructions for parts without a public address.
+    licence: With the terms of use. size: Bytes to fetch, as text, for readers without a network. make: Commands of
+    data_tools that write the manifests from the folder, with {folder}, {manifest} and {stem} (the manifest's path
+    without .jsonl). steps: Instructions for parts without a public address.
     """
 
     licence: str
+    size: str
     files: tuple[PublishedFile, ...]
-    make: str = ""
+    make: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
 
 
-def _files(folder: str, checksums: Mapping[str, str]) -> tuple[PublishedFile, ...]:
-    """Return the files at the address of a folder. checksums: Dict from a file's name to its MD5, or ""."""
-    return tuple(PublishedFile(f"{folder}/{name}", md5) for name, md5 in checksums.items())
+_PART = re.compile(r"(.+\.7z)\.\d{3}")
+
+
+def _files(at: str, checksums: Mapping[str, str], folder: str = "") -> tuple[PublishedFile, ...]:
+    """Return the files below an address. checksums: Dict from name to MD5, or "". folder: See PublishedFile."""
+    return tuple(PublishedFile(f"{at}/{name}", md5, folder) for name, md5 in checksums.items())
 
 
 _CLOTHO = "https://zenodo.org/record/4783391/files"
 _BLIND = "https://zenodo.org/record/6590983/files"
 _AUDIOCAPS = "https://raw.githubusercontent.com/cdjkim/audiocaps/master/dataset"
 _LISTS = "https://raw.githubusercontent.com/Labbeti/aac-datasets/main/data/wavcaps"
+_LIST_NAME = "dcase2025_task6_excluded_freesound_ids.csv"
+_LIST_2025 = f"https://raw.githubusercontent.com/CPJKU/dcase2025_task6_baseline/HEAD/resources/{_LIST_NAME}"
+_JKU = "https://cloud.cp.jku.at/index.php/s"
+_WAVCAPS = "https://huggingface.co/datasets/cvssp/WavCaps/resolve/main/json_files"
+_WAVCAPS_MP3 = [  # keys in the addresses of the parts 1 to 15
+    "BxBp6r6asdsiWK8",
+    "dYMoW7D7nAx2LSE",
+    "6TREKcC4e7nzk2E",
+    "pg47anEan8kPaTD",
+    "4DSTDiC2kWPSgc7",
+    "XZ3s7mkdyn9pZ2K",
+    "fKwb8c5FMS3KYDa",
+    "ZW4LgFfxNJS3PGb",
+    "pG2i2fqJBr96EW9",
+    "NfN977dpoirFr9D",
+    "qWoqYiHzeDa7xSw",
+    "8EPsKozRn9WekG4",
+    "8Mri5yQmLPfKKSt",
+    "qc6FRwTSTXw6FX7",
+    "mTG3XMirG9EzMEb",
+]
+_MOMENTS = "https://raw.githubusercontent.com/line/lighthouse/d095eaa552cecef240897a8b750306b3b2a08740/data"
+_CLOTHO_MOMENT_FRAMES = "https://huggingface.co/datasets/lighthouse-emnlp2024/Clotho-Moment_CLAP_features/resolve/main"
+_PARTS = {  # WavCaps' captions, with the name of the part's manifest, and the option for its forbidden ids
+    "FreeSound/fsd_final.json": ("freesound", f" --exclude {{folder}}/{_LIST_NAME}"),
+    "BBC_Sound_Effects/bbc_final.json": ("bbc", ""),
+    "SoundBible/sb_final.json": ("soundbible", ""),
+    "AudioSet_SL/as_final.json": ("audioset", ""),
+}
 
 SETS = {
     "clotho": PublishedSet(
         "Clotho v2.1: audio under each file's Freesound licence (some non-commercial), captions for non-commercial "
         "research (Tampere University licence)",
+        "6.5 GB, 11 GB unpacked",
         _files(
             _CLOTHO,
             {
@@ -70,11 +120,12 @@ SETS = {
                 "clotho_audio_development.7z": "c8b05bc7acdb13895bb3c6a29608667e",
             },
         ),
-        "clotho {folder} --out {manifest}",
+        ("clotho {folder} --out {manifest}",),
     ),
     "clotho_blind": PublishedSet(
         "blind set of 2022 to 2024: audio under each file's Freesound licence, captions for non-commercial research; "
         "not for the development of methods",
+        "2 GB unpacked",
         _files(
             _BLIND,
             {
@@ -83,65 +134,85 @@ SETS = {
                 "retrieval_audio.7z": "24102395fd757c462421a483fba5c407",
             },
         ),
-        "blind {folder}/test --out {manifest}",
+        ("blind {folder}/test --out {manifest}",),
     ),
     "exclusion_lists": PublishedSet(
-        "lists of WavCaps' sounds that are in Clotho or AudioCaps too (MIT, aac-datasets)",
-        _files(
-            _LISTS,
-            {
-                "blacklist_clotho.full.csv": "",
-                "blacklist_audiocaps.full.csv": "",
-            },
-        ),
-        steps=(
-            "the list of 2025, dcase2025_task6_excluded_freesound_ids.csv: copy it from resources/ of "
-            "github.com/CPJKU/dcase2025_task6_baseline into {folder}",
+        "lists of sounds that must not be used for training: sounds of WavCaps that are in Clotho or AudioCaps too "
+        "(aac-datasets), and the list of 2025 (dcase2025_task6_baseline); both MIT",
+        "less than 1 MB",
+        (
+            *_files(_LISTS, {"blacklist_clotho.full.csv": "", "blacklist_audiocaps.full.csv": ""}),
+            PublishedFile(_LIST_2025),
         ),
     ),
     "audiocaps": PublishedSet(
         "AudioCaps v1: captions for academic use only; the audio is 10 s of YouTube videos, without a licence",
-        _files(_AUDIOCAPS, {"train.csv": "", "val.csv": "", "test.csv": ""}),
-        steps=(
-            "audio: get the 10 s from start_time of each youtube_id, and put them at "
-            "{folder}/<split>/<youtube_id>_<start_time>.wav (also .flac or .mp3); or read a copy of the data set "
-            "OpenSound/AudioCaps by the verb hub",
-            "python -m data_tools audiocaps {folder} --out {manifest}",
+        "not published; 32 GB as WAV at 32 kHz",
+        (
+            *_files(_AUDIOCAPS, {"train.csv": "", "val.csv": "", "test.csv": ""}),
+            PublishedFile(f"{_JKU}/9MiMcrNjJ3Z9FfH/download/AUDIOCAPS.zip"),
         ),
+        ("audiocaps {folder} --out {manifest}",),
     ),
     "wavcaps": PublishedSet(
-        "WavCaps: for academic use only; each sound has the licence of its source",
-        (),
-        steps=(
-            "captions: copy fsd_final.json, bbc_final.json, sb_final.json and as_final.json from the folders of "
-            "json_files/ in the data set cvssp/WavCaps on the Hugging Face hub into {folder}",
-            "audio, 157 GB as MP3 at 32 kHz: fetch WavCaps_mp3.7z.001 to .015, whose addresses are in "
-            "download_datasets.py of github.com/CPJKU/dcase2025_task6_baseline, then: 7z x WavCaps_mp3.7z.001; name "
-            "the folders of the four parts {folder}/freesound, bbc, soundbible and audioset",
-            "or 941 GB as FLAC, without unpacking: copy Zip_files/ of cvssp/WavCaps into {folder}, then: python -m "
-            "data_tools hub {folder} --preset cvssp/WavCaps --out {manifest}",
-            "python -m data_tools wavcaps {folder}/fsd_final.json --audio {folder}/freesound --exclude "
-            "dcase2025_task6_excluded_freesound_ids.csv --out {folder}_freesound.jsonl (likewise bbc_final, sb_final "
-            "and as_final, each with its own --out)",
+        "WavCaps as MP3 at 32 kHz: for academic use only; each sound has the licence of its source",
+        "157 GB in 15 parts, and as much again unpacked",
+        (
+            PublishedFile(_LIST_2025),
+            *(PublishedFile(f"{_WAVCAPS}/{part}", folder=f"json_files/{PurePath(part).parent}") for part in _PARTS),
+            *(
+                PublishedFile(f"{_JKU}/{key}/download/WavCaps_mp3.7z.{number:03}")
+                for number, key in enumerate(_WAVCAPS_MP3, 1)
+            ),
+        ),
+        tuple(
+            f"wavcaps {{folder}}/json_files/{part}{exclude} --out {{stem}}_{name}.jsonl"
+            for part, (name, exclude) in _PARTS.items()
         ),
     ),
     "castella": PublishedSet(
-        "CASTELLA: annotations CC BY 4.0; the audio is of YouTube videos, without a licence",
-        (),
-        steps=(
-            "annotations: copy data/ of github.com/line/CASTELLA into {folder}",
-            "features (frames of CLAP and other models): zenodo.org/records/18358706; or the audio, by the downloader "
-            "of that repository: the first 300 s of each video, 32 kHz mono",
-            "python -m data_tools castella {folder} --out {manifest} --moments {folder}_moments.jsonl",
+        "CASTELLA, with frames of MS-CLAP: annotations CC BY 4.0; the audio is of YouTube videos, without a licence",
+        "not published; about 1.3 GB",
+        (
+            *_files(
+                f"{_MOMENTS}/castella",
+                {
+                    "castella_train_release.jsonl": "937fffdcd431c89a65457c4e09097d72",
+                    "castella_val_release.jsonl": "7109907e4d1300eb84e8f447c5729837",
+                    "castella_test_release.jsonl": "fa8e3be93e23452a9474d511b1bd2409",
+                },
+            ),
+            PublishedFile("https://zenodo.org/records/18358706/files/clap.tar.gz"),
+        ),
+        ("castella {folder} --features {folder}/clap --out {manifest} --moments {stem}_moments.jsonl",),
+        (
+            "if you want the audio: github.com/h-munakata/CASTELLA-audio fetches the first 300 s of each video, 32 kHz "
+            "mono; then: python -m data_tools castella {folder} --audio AUDIO --out {manifest} --moments "
+            "{stem}_moments.jsonl",
         ),
     ),
     "clotho_moment": PublishedSet(
-        "Clotho-Moment: made of Clotho and WalkingTours; see Clotho for the terms",
-        (),
-        steps=(
-            "features, 22.7 GB: zenodo.org/records/17129257; or the audio, about 200 GB: zenodo.org/records/13836117, "
-            "or lighthouse-emnlp2024/Clotho-Moment on the Hugging Face hub",
-            "python -m data_tools castella {folder} --out {manifest} --moments {folder}_moments.jsonl",
+        "Clotho-Moment, with frames of MS-CLAP: made of Clotho and WalkingTours; see Clotho for the terms",
+        "20.8 GB, as much again unpacked",
+        (
+            *_files(
+                f"{_MOMENTS}/clotho_moment",
+                {
+                    "clotho_moment_train_release.jsonl": "146555a5333638a4607ec63e3e3e2f71",
+                    "clotho_moment_val_release.jsonl": "cd3707e3964ce5294ad10ad35bda2837",
+                    "clotho_moment_test_release.jsonl": "58193c2fe7cbcc30c79ccbbb0f95dd8c",
+                },
+            ),
+            PublishedFile(f"{_CLOTHO_MOMENT_FRAMES}/clap.tar.gz"),
+        ),
+        (
+            "castella {folder} --name clotho_moment --features {folder}/clap --out {manifest} --moments "
+            "{stem}_moments.jsonl",
+        ),
+        (
+            "if you want the audio, about 200 GB: lighthouse-emnlp2024/Clotho-Moment on the Hugging Face hub, or "
+            "zenodo.org/records/13836117; then: python -m data_tools castella {folder} --name clotho_moment --audio "
+            "AUDIO --out {manifest} --moments {stem}_moments.jsonl",
         ),
     ),
 }

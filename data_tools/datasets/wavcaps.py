@@ -77,12 +77,13 @@ def _present(audio: Path) -> dict[str, str]:
 
 
 def audio_folder(path: Path) -> Path | None:
-    """Return the folder of the audio of a part's JSON file, where aac-datasets or the hub have it; None without one.
+    """Return the folder of the audio of a part's JSON file, as the published copies have it; None without one.
 
-    It is Audio/<part>/ or Zip_files/<part>/, next to json_files/<part>/.
+    It is Audio/<part>/ (aac-datasets), WavCaps_mp3/Audio/<part>/ (the baseline of 2025) or Zip_files/<part>/ (the hub),
+    next to json_files/<part>/.
     """
     lists, part = path.absolute().parent.parent, path.absolute().parent.name
-    folders = (lists.parent / "Audio" / part, lists.parent / "Zip_files" / part)
+    folders = (lists.parent / above / part for above in ("Audio", "WavCaps_mp3/Audio", "Zip_files"))
     return next((folder for folder in folders if lists.name == "json_files" and folder.is_dir()), None)
 
 

@@ -1,14 +1,19 @@
 """The verb get: archives of the published names from a local server, interrupted, damaged and missing."""
 
 import hashlib
+import json
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 from data_files import failure, write_rows, write_wav
 
 from data_tools.__main__ import main
@@ -51,15 +56,15 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture
-def mirror(published: Path) -> Iterator[str]:
-    """The address of a local server of these files."""
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """The address of a local server of the files in a folder."""
 
     class Handler(SimpleHTTPRequestHandler):
         """Serves the folder without a log."""
 
         def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments, directory=str(published))  # type: ignore[arg-type]
+            super().__init__(*arguments, directory=str(folder))  # type: ignore[arg-type]
 
         def log_message(self, *_: object) -> None:
             """Print nothing."""
@@ -74,6 +79,13 @@ def mirror(published: Path) -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def mirror(published: Path) -> Iterator[str]:
+    """The address of a local server of these files."""
+    with serving(published) as address:
+        yield address
 
 
 def command(tmp_path: Path, mirror: str, *more: str) -> list[str]:
@@ -210,16 +222,125 @@ def test_missing_7z_is_reported_before_the_download(
     assert not (tmp_path / "data/clotho").exists()
 
 
-@pytest.mark.parametrize("name", ["wavcaps", "castella", "clotho_moment"])
-def test_get_prints_steps_for_sets_without_an_address(
+def published_wavcaps(folder: Path, made: Path) -> None:
+    """The lists of the four parts, two sounds each, and their MP3 files in a 7z archive of several parts."""
+    wave = np.random.default_rng(1).normal(0, 0.1, 3200)
+    for number, (part, name) in enumerate(WAVCAPS.items()):
+        items = [
+            {"id": f"{number}{n}", "caption": f"sound {number} {n}", "duration": 0.1, "href": f"/people/a/sounds/{n}/"}
+            for n in range(2)
+        ]
+        (folder / "json_files" / part).mkdir(parents=True)
+        content = {"num_captions_per_audio": 1, "data": items}
+        (folder / "json_files" / part / f"{name}_final.json").write_text(json.dumps(content))
+        for n, item in enumerate(items):
+            path = made / "WavCaps_mp3/Audio" / part / f"{item['id']}.mp3"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            soundfile.write(path, wave * (0.5 + 0.1 * number + 0.05 * n), 32_000)
+    (folder / LIST_2025).write_text("sound_id\n01\n")
+    pack = [seven_zip(), "a", "-bd", "-mx0", "-v2k", folder / "WavCaps_mp3.7z", "WavCaps_mp3"]
+    subprocess.run(pack, cwd=made, check=True, capture_output=True)
+
+
+def published_audiocaps(folder: Path, made: Path) -> None:
+    """The three tables, one clip each, and a zip file with the audio in the folders of aac-datasets."""
+    header = ["audiocap_id", "youtube_id", "start_time", "caption"]
+    for number, split in enumerate(("train", "val", "test")):
+        write_rows(folder / f"{split}.csv", header, [[str(number), f"video{number}", "30", "a dog barks"]])
+        write_wav(made / "AUDIOCAPS/audio_32000Hz" / split / f"video{number}_30.wav", number)
+    shutil.make_archive(str(folder / "AUDIOCAPS"), "zip", made)
+
+
+def published_moments(folder: Path, made: Path, name: str) -> None:
+    """Queries of three splits, one recording each, and a .tar.gz file with their frames."""
+    (made / "clap").mkdir()
+    for split in ("train", "val", "test"):
+        query = {"qid": f"{split}_1", "query": "a dog barks", "duration": 5, "vid": split, "relevant_windows": [[1, 3]]}
+        (folder / f"{name}_{split}_release.jsonl").write_text(json.dumps(query) + "\n")
+        np.savez(made / f"clap/{split}.npz", features=np.ones((5, 768), np.float32))
+    shutil.make_archive(str(folder / "clap"), "gztar", made)
+
+
+WAVCAPS = {"FreeSound": "fsd", "BBC_Sound_Effects": "bbc", "SoundBible": "sb", "AudioSet_SL": "as"}
+LIST_2025 = "dcase2025_task6_excluded_freesound_ids.csv"
+MADE = {
+    "wavcaps": (
+        published_wavcaps,
+        {"wavcaps_freesound": 1, "wavcaps_bbc": 2, "wavcaps_soundbible": 2, "wavcaps_audioset": 2},
+    ),
+    "audiocaps": (published_audiocaps, {"audiocaps": 3}),
+    "castella": (partial(published_moments, name="castella"), {"castella": 3}),
+    "clotho_moment": (partial(published_moments, name="clotho_moment"), {"clotho_moment": 3}),
+}  # function that makes the published files, and the clips in each manifest
+
+
+@needs_7z
+@pytest.mark.parametrize("name", MADE)
+def test_get_makes_the_manifests_of_every_set(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    publish, counts = MADE[name]
+    server, made = tmp_path / "server", tmp_path / "made"
+    server.mkdir()
+    made.mkdir()
+    publish(server, made)
+    shutil.rmtree(made)
+    files = [
+        file._replace(md5=file.md5 and hashlib.md5((server / file.name).read_bytes()).hexdigest())
+        for file in SETS[name].files
+        if (server / file.name).exists()
+    ]
+    assert {Path(file.name).name for file in files} == {path.name for path in server.rglob("*") if path.is_file()}
+    monkeypatch.setitem(SETS, name, SETS[name]._replace(files=tuple(files)))
     monkeypatch.chdir(tmp_path)
-    assert main(["get", name]) == 0
+    with serving(server) as address:
+        assert main(["get", name, "--mirror", address]) == 0
+        found = {
+            path.stem: len(read_manifest(path)) for path in Path("data").glob("*.jsonl") if "_moments" not in path.name
+        }
+        assert found == counts
+        assert "size as published: " in capsys.readouterr().out
+        archives = [file for file in files if file.archive]
+        for file in archives:
+            Path("data", name, file.name).unlink()
+        assert main(["get", name, "--mirror", address]) == 0
+        assert capsys.readouterr().out.count("is unpacked already") == len(archives)
+
+
+@needs_7z
+@pytest.mark.parametrize("name", ["castella", "wavcaps"])
+def test_damaged_archive_of_get_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, made = tmp_path / "server", tmp_path / "made"
+    server.mkdir()
+    made.mkdir()
+    MADE[name][0](server, made)
+    archive = server / ("clap.tar.gz" if name == "castella" else "WavCaps_mp3.7z.002")
+    archive.write_bytes(archive.read_bytes()[:-200])
+    files = [file._replace(md5="") for file in SETS[name].files if (server / file.name).exists()]
+    monkeypatch.setitem(SETS, name, SETS[name]._replace(files=tuple(files)))
+    monkeypatch.chdir(tmp_path)
+    with serving(server) as address:
+        text = failure(capsys, "get", name, "--mirror", address)
+    assert "cannot be unpacked (" in text
+    assert "delete it to fetch it again" in text
+    assert not list(Path("data", name).glob(".*"))
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_dry_run_of_get_prints_sizes_and_commands_without_a_network(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def no_answers(addresses: Sequence[str]) -> list[None]:
+        return [None] * len(addresses)
+
+    monkeypatch.setattr(module, "_sizes", no_answers)
+    monkeypatch.chdir(tmp_path)
+    assert main(["get", name, "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert f"data/{name}" in shown
-    assert "1. " in shown
-    assert "python -m data_tools " in shown
+    assert f"size as published: {SETS[name].size}" in shown
+    assert shown.count("python -m data_tools ") >= len(SETS[name].make)
     assert not list(tmp_path.iterdir())
 
 

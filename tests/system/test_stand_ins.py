@@ -15,15 +15,17 @@ from test_passt_run import finished, started
 
 CLIPS = 100
 WORDS = ["a", "dog", "barks", "while", "rain", "falls", "on", "water", "and", "birds", "sing", "near", "cars"]
+MP3 = "wavcaps/WavCaps_mp3/Audio"
+CONSTANT = {"bitrate_mode": "CONSTANT"}
 SETS = {  # folder of the audio, file name, format, sample rate, channels
     "clotho/development": ("development {}.wav", {"subtype": "PCM_16"}, 44_100, 1),
     "clotho/validation": ("validation {}.wav", {"subtype": "PCM_16"}, 44_100, 1),
     "clotho/evaluation": ("evaluation {}.wav", {"subtype": "PCM_16"}, 44_100, 1),
     "audiocaps/train": ("id{}_30.wav", {"subtype": "PCM_16"}, 32_000, 1),
-    "wavcaps/freesound": ("{}.flac", {}, 32_000, 1),
-    "wavcaps/bbc": ("bbc{}.mp3", {"compression_level": 0.9, "bitrate_mode": "CONSTANT"}, 32_000, 1),
-    "wavcaps/soundbible": ("sb{}.mp3", {"compression_level": 0.8, "bitrate_mode": "CONSTANT"}, 44_100, 2),
-    "wavcaps/audioset": ("Y{}.flac", {}, 32_000, 1),
+    f"{MP3}/FreeSound": ("{}.flac", {}, 32_000, 1),
+    f"{MP3}/BBC_Sound_Effects": ("bbc{}.mp3", {"compression_level": 0.9} | CONSTANT, 32_000, 1),
+    f"{MP3}/SoundBible": ("sb{}.mp3", {"compression_level": 0.8} | CONSTANT, 44_100, 2),
+    f"{MP3}/AudioSet_SL": ("Y{}.flac", {}, 32_000, 1),
 }
 
 
@@ -57,12 +59,20 @@ def write_captions(data: Path) -> None:
             table = csv.writer(file)
             table.writerow(["audiocap_id", "youtube_id", "start_time", "caption"])
             table.writerows([n, f"id{n}" if split == "train" else f"{split}{n}", 30, caption()] for n in range(CLIPS))
-    for part, name in (("fsd", "{}"), ("bbc", "bbc{}"), ("sb", "sb{}"), ("as", "Y{}.wav")):
+    parts = {
+        "FreeSound/fsd": "{}",
+        "BBC_Sound_Effects/bbc": "bbc{}",
+        "SoundBible/sb": "sb{}",
+        "AudioSet_SL/as": "Y{}.wav",
+    }
+    for part, name in parts.items():
         items = [{"id": name.format(n), "caption": caption(), "duration": 6.0} for n in range(CLIPS)]
-        if part == "fsd":
+        if part == "FreeSound/fsd":
             items = [item | {"href": f"/people/me/sounds/{n}/"} for n, item in enumerate(items)]
-        (data / f"wavcaps/{part}_final.json").write_text(json.dumps({"num_captions_per_audio": 1, "data": items}))
-    (data / "dcase2025_task6_excluded_freesound_ids.csv").write_text("sound_id\n3\n77\n")
+        path = data / f"wavcaps/json_files/{part}_final.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"num_captions_per_audio": 1, "data": items}))
+    (data / "wavcaps/dcase2025_task6_excluded_freesound_ids.csv").write_text("sound_id\n3\n77\n")
 
 
 def small(root: Path, folder: Path) -> Path:

@@ -174,7 +174,8 @@ MISSING = [
     "data/audiocaps.jsonl: make the manifest with: python -m data_tools audiocaps",
     "data/audiocaps: published at github.com/cdjkim/audiocaps",
     "data/freesound/manifest.jsonl: make the manifest with: python -m data_tools fetch data/freesound.sqlite",
-    "data/freesound.sqlite, data/classified/scores.csv, data/dcase2025_task6_excluded_freesound_ids.csv, "
+    "data/freesound.sqlite, data/classified/scores.csv, "
+    "data/exclusion_lists/dcase2025_task6_excluded_freesound_ids.csv, "
     "data/clotho/clotho_metadata_validation.csv, data/clotho/clotho_metadata_evaluation.csv: published at "
     "freesound.org, by crawl and classify (data_tools",
     "data/clotho.jsonl: make the manifest with: python -m data_tools clotho",
