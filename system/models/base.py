@@ -33,8 +33,8 @@ Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing f
 def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Facts:
     """Describe a Hugging Face model for `check`, and list it as missing if it is not on this machine.
 
-    title, fact: Name and description of the model. folder: Its folder on this machine, or None. hint: Cure if
-    the model is missing; by default, to run the verb `download`.
+    title: Name of the model. fact: Description of the model. folder: Folder of the model on this machine, or None.
+    hint: Advice if the model is missing; by default, to run the verb `download`.
     """
     if folder is None:
         cure = hint or "; python -m system download RECIPE fetches it"
@@ -45,9 +45,10 @@ def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Fac
 
 
 class EncoderKind(Strict):
-    """Settings of one kind of encoder, as a recipe gives them.
+    """Settings of one kind of encoder, as in a recipe.
 
-    file_settings: Names of the settings with paths on this machine. A trained model may be opened with other paths.
+    file_settings: Names of the settings that contain paths on this machine. A trained model may be opened with other
+    paths.
     """
 
     kind: str
@@ -62,18 +63,18 @@ class EncoderKind(Strict):
 
     @property
     def depends_on_batch(self) -> bool:
-        """Whether an embedding depends on the other items of a training batch.
+        """Whether an embedding depends on the other clips or captions of a training batch.
 
-        Trained batch norms cause this. Gradients of a batch that is embedded in chunks would then differ.
+        Trained batch norms are one cause. If true, a batch that is embedded in chunks would get other gradients.
         """
         return False
 
     @property
     def batch_property(self) -> str | None:
-        """Name of the property of a batch on which its embeddings depend, for messages; None without one.
+        """Property of a training batch that changes its embeddings, in words for messages; None if no property does.
 
-        Batch norms and the padded length of frames do not count as such. With several processes, each process uses the
-        property of its share of the batch only.
+        Batch norms and the padded length of frames do not count as such properties. With several processes, each
+        process only uses the property of the chunks that it embeds.
         """
         return None
 
@@ -88,9 +89,9 @@ class EncoderKind(Strict):
         return False
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict from the name of the setting that holds the path of a published weight file to this path.
+        """Return a dict from setting to path, for every setting with the path of a published weight file.
 
-        An exported model does not hold these files.
+        An exported model does not contain these files.
         """
         return {}
 
@@ -99,14 +100,14 @@ class EncoderKind(Strict):
         return ""
 
     def file_checksums(self) -> dict[str, str]:
-        """Return a dict from each file that determines the encoder's output, by name, to its sha256.
+        """Return a dict from file name to sha256, for every file that determines the encoder's output.
 
-        Files in a run's checkpoints are left out.
+        Weights that are stored in a run's checkpoints are left out.
         """
         return {}
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
-        """Yield the setting and an error message for each missing published file."""
+        """Yield the setting and an error message for each missing or damaged published file."""
         for name, path in self.weight_files().items():
             if not path.is_file():
                 yield name, f"{self.kind}: no file {path}; published at {self.published_address()}; put it there"
@@ -119,7 +120,7 @@ class EncoderKind(Strict):
         return None
 
     def file_problems(self) -> list[tuple[str, str]]:
-        """Return the encoder's missing or damaged weight files for `check`, each with its cure."""
+        """Return the path of each missing or damaged weight file, with the advice that `check` prints."""
         source = f"published at {self.published_address()}"
         cures = [(str(path), cure_of(path, source)) for path in self.weight_files().values()]
         return [(path, cure) for path, cure in cures if cure]

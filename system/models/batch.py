@@ -16,14 +16,14 @@ from system.compute.device import on_device
 class Series(NamedTuple):
     """Padded series: values (B, T, D), lengths without padding (B,).
 
-    Lengths stay in this machine's memory, where they can be read without waiting for a GPU.
+    Lengths stay in the CPU's memory, so that reading them never waits for a GPU.
     """
 
     values: torch.Tensor
     lengths: torch.Tensor
 
     def rows(self, index: torch.Tensor) -> "Series":
-        """Select the series with the indexes `index`, padded to the longest of them."""
+        """Select the series with the indexes `index`, padded to the longest selected series."""
         lengths = self.lengths[index]
         return Series(self.values[on_device(index, self.values.device), : int(lengths.max())], lengths)
 
@@ -32,7 +32,8 @@ class Series(NamedTuple):
 class Share:
     """A batch divided into chunks that are embedded one at a time. Chunk i belongs to process i % count.
 
-    chunks: The rows of each chunk; every row of the batch is in exactly one chunk. index: Index of this process.
+    chunks: Indexes of the batch's items in each chunk; every item is in exactly one chunk. index: Index of this
+    process. count: Number of processes.
     """
 
     chunks: list[list[int]]
@@ -41,7 +42,7 @@ class Share:
 
     @property
     def rows(self) -> list[int]:
-        """Rows of the batch that this process embeds; the batch's audio has these rows, in this order."""
+        """Indexes of the batch's items that this process embeds. The batch's audio has these items in this order."""
         return [row for chunk in self.chunks[self.index :: self.count] for row in chunk]
 
 
@@ -49,10 +50,11 @@ class Share:
 class Batch:
     """A batch of B items.
 
-    clip_keys: (B,) content keys of the clips. audio: Series by expert. captions: (N,) of all items. row_of: (N,) the
-    items of the captions. margin_factors: (B, B), r(c_ij) between the items' captions; None if no loss needs it.
-    teachers: (B, N) cosines of clips and captions, by the teacher's name. labels: (B, T) bool for a batch of moments,
-    whether an item's sentence is heard in a frame. share: The part of the audio that is loaded; None for all.
+    clip_keys: (B,) content keys of the clips. audio: Dict from expert to series. captions: (N,) captions of all items.
+    row_of: (N,) index of the item of each caption. margin_factors: (B, B), r(c_ij) between the items' captions; None
+    if no loss needs them. teachers: Dict from teacher to cosines (B, N) of clips and captions. labels: (B, T) bool,
+    whether an item's sentence is heard in a frame; None without moments. share: The chunks whose audio is loaded; None
+    if all audio is loaded.
     """
 
     clip_keys: list[str]
@@ -70,7 +72,7 @@ class Batch:
         return replace(self, audio=audio)
 
     def to(self, device: torch.device) -> "Batch":
-        """Move the batch to a device, but for the lengths of its series."""
+        """Move the batch to a device, except the lengths of its series."""
         audio = {name: Series(on_device(s.values, device), s.lengths) for name, s in self.audio.items()}
         factors = None if self.margin_factors is None else on_device(self.margin_factors, device)
         teachers = {name: on_device(cosines, device) for name, cosines in self.teachers.items()}

@@ -1,6 +1,6 @@
 """Score with learned boundaries.
 
-The score of moments with learned weights of beginning and ending a moment, by frames and sentence.
+The score of moments with learned weights for a moment's start and end, which depend on frames and sentence.
 """
 
 import torch
@@ -17,27 +17,27 @@ STEPS = 5.0  # factor of the cosines of changes, in addition to the trained one
 class BoundaryScore(MomentScore):
     """A score of moments whose transitions depend on the frames and the sentence; see score.BoundaryMoments.
 
-    rate: Trained factor r of the cosines of changes. changes: Linear layer W from the change between two frames, and
-    their sum, to a vector of entering and one of leaving.
+    rate: Trained factor r of the cosines of changes. changes: Linear layer W. Its input is the difference and the sum
+    of two consecutive frames. Its output is a vector for entering a moment and a vector for leaving it.
     """
 
     frame_share = 0.5
 
     def __init__(self, dim: int) -> None:
-        """dim: Size of embeddings, D."""
+        """Create the trained parameters. dim: Number of values per embedding, D."""
         super().__init__()
         self.rate, self.changes = nn.Parameter(torch.tensor(1.0)), nn.Linear(2 * dim, 2 * dim)
 
     def weights(self, cosines: torch.Tensor) -> FrameWeights:
-        """Convert cosines (B, 3, T) of frames, of entering and of leaving to the weights of labellings."""
+        """Convert cosines (B, 3, T) of frames, moment starts and moment ends to scores and transition weights."""
         frames, entering, leaving = cosines.unbind(-2)
         steps = STEPS * self.rate
         return FrameWeights(self.affine(frames), self.enter + steps * entering, self.leave + steps * leaving)
 
     def _compared(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return the unit vectors (B, 3, T, D) of frames, of entering and of leaving; a frame of zeros is before all.
+        """Return unit vectors (B, 3, T, D): of frames, of moment starts, and of moment ends.
 
-        frames: (B, T, D).
+        frames: (B, T, D). The frame before the first frame is taken as zeros.
         """
         earlier = F.pad(frames, (0, 0, 1, 0))[:, :-1]
         entering, leaving = self.changes(torch.cat((frames - earlier, frames + earlier), -1)).chunk(2, -1)

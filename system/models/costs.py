@@ -1,6 +1,6 @@
 """Count operations and memory of a step.
 
-Count the operations and memory of a training step, by running an encoder on torch's tensors without values.
+Count the operations and memory of a training step, by running an encoder on fake tensors (shapes without values).
 
 torch is only imported for counting.
 """
@@ -31,7 +31,7 @@ class UnknownSizeError(KitError):
 def unknown_if_it_fails(name: str) -> Iterator[None]:
     """Context manager that turns errors of building the model `name` into UnknownSizeError.
 
-    An error of full memory becomes KitError.
+    If the memory is full, the error becomes a KitError.
     """
     from system.compute.device import memory_errors
 
@@ -48,8 +48,8 @@ def unknown_if_it_fails(name: str) -> Iterator[None]:
 class Cost:
     """The cost of a training step of an encoder, for one clip or caption.
 
-    flops: Operations, forward and backward. kept: Bytes stored for the backward pass. peak: Most bytes of values and
-    their gradients that exist at the same time, without weights and gradients of weights.
+    flops: Operations of the forward and the backward pass. kept: Bytes stored for the backward pass. peak: Highest
+    number of bytes of values and gradients in memory at the same time, without weights and gradients of weights.
     """
 
     flops: float = 0.0
@@ -57,7 +57,7 @@ class Cost:
     peak: float = 0.0
 
     def times(self, count: float) -> "Cost":
-        """Return the cost of `count` clips or captions, from the cost of one."""
+        """Multiply the cost of one clip or caption by the number `count` of clips or captions."""
         return Cost(self.flops * count, self.kept * count, self.peak * count)
 
 
@@ -72,6 +72,7 @@ def weights_left_out() -> Iterator[None]:
         def __torch_function__(
             self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
+            """Skip functions of torch.nn.init, and call all other functions of torch."""
             if getattr(function, "__module__", None) == "torch.nn.init":
                 return args[0] if args else (kwargs or {})["tensor"]
             return function(*args, **(kwargs or {}))
@@ -86,9 +87,10 @@ def count_parameters(network: "nn.Module", trainable: bool) -> int:
 
 
 def count_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Count the cost of a network as `count` does, but only once per process for the same key and input sizes.
+    """Return the cost of a network as `count` does, but compute it only once per process for the same `key`.
 
-    This saves time, since the variants of a study share encoders.
+    `half` and the shapes of the weights must be the same, too. This saves time, since the variants of a study share
+    encoders.
     """
     sizes = tuple(sorted((*p.shape, p.requires_grad) for p in network.parameters()))
     if (key, half, sizes) not in _counted:
@@ -100,9 +102,9 @@ def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -
     """Count operations and memory of a forward and a backward pass of a network.
 
     run: Function that computes the network's output. half: Whether to count for 16-bit training (autocast).
-    No values are computed, unless shapes depend on values, as in packed series. Then the forward pass is computed in
-    float32, and the backward pass is assumed to have twice its operations, and a fifth more memory. Weights and their
-    copies in 16 bits are not counted, since they are the same for any number of clips.
+    Usually no values are computed. If shapes depend on values, as in packed series, the forward pass is computed in
+    float32. The backward pass is then assumed to have twice the operations of the forward pass, and a fifth more
+    memory. Weights and their copies in 16 bits are not counted, since they are the same for any number of clips.
 
     Raises UnknownSizeError for a network that cannot be run.
     """
@@ -121,7 +123,7 @@ def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -
 
 
 def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, backward: bool) -> Cost:
-    """Count operations and memory of a forward pass and, if `backward`, of the backward pass. See count."""
+    """Count operations and memory of a forward pass and, if `backward`, also of the backward pass; see count."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -152,10 +154,10 @@ def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, 
 
 @contextmanager
 def live_bytes(left_out: Collection[tuple[int, ...]]) -> "Iterator[Any]":
-    """Context manager that counts the bytes of all tensors that operations make and that still exist.
+    """Context manager that counts the bytes of all existing tensors that were made by operations inside it.
 
-    left_out: Sorted shapes of tensors that do not count: weights, and their copies and gradients. Yields: An object
-    whose attribute `peak` is the most bytes so far.
+    left_out: Sorted shapes of tensors that are not counted: weights, and their copies and gradients. Yields: An object
+    whose attribute `peak` is the highest number of bytes so far.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
@@ -164,6 +166,7 @@ def live_bytes(left_out: Collection[tuple[int, ...]]) -> "Iterator[Any]":
         bytes_now = peak = 0
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            """Run an operation of torch, and count the bytes of its results."""
             result = function(*args, **(kwargs or {}))
             for tensor in tree_leaves(result):
                 if hasattr(tensor, "untyped_storage") and tuple(sorted(tensor.shape)) not in left_out:
@@ -171,7 +174,7 @@ def live_bytes(left_out: Collection[tuple[int, ...]]) -> "Iterator[Any]":
             return result
 
         def add(self, storage: Any) -> None:
-            """Count a storage until it is freed."""
+            """Add the bytes of a tensor's storage to `bytes_now` until the storage is freed."""
             if (key := storage._cdata) not in sizes:
                 sizes[key] = storage.nbytes()
                 self.bytes_now += sizes[key]
@@ -179,7 +182,7 @@ def live_bytes(left_out: Collection[tuple[int, ...]]) -> "Iterator[Any]":
                 weakref.finalize(storage, self.free, key)
 
         def free(self, key: int) -> None:
-            """Count a storage no longer."""
+            """Subtract the bytes of a freed storage from `bytes_now`. key: Key of the storage in `sizes`."""
             self.bytes_now -= sizes.pop(key, 0)
 
     sizes: dict[int, int] = {}
@@ -190,7 +193,7 @@ def live_bytes(left_out: Collection[tuple[int, ...]]) -> "Iterator[Any]":
 def _convolution_backward_flops(grad: Any, values: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
     """Count the operations of a convolution's backward pass by its shapes.
 
-    torch 2.11 itself counts the gradient of grouped weights as if they had no groups.
+    torch 2.11 ignores the groups when it counts the gradient of a grouped convolution's weights.
     """
     *_, transposed, _, _, wanted = rest
     positions = math.prod((values if transposed else grad)[2:])

@@ -20,7 +20,7 @@ class DotProduct(nn.Module):
         self.scale, self.offset = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.tensor(0.0))
 
     def take_numbers(self, scale: float, offset: float) -> None:
-        """Set the scale and the offset."""
+        """Set the scale and the offset of the score."""
         _set(self.scale, scale)
         _set(self.offset, offset)
 
@@ -32,14 +32,14 @@ class DotProduct(nn.Module):
 class FrameDotProducts(MomentScore):
     """Frames (B, T, D) and captions (N, D) -> (B, N) the highest logit of a clip's frames; see score.FrameDotProducts.
 
-    Windows are found as by the score of moments, with the logits as scores of frames.
+    Windows are found as with MomentScore; the logits are the scores of frames.
     """
 
     unit_length = False
     published_threshold = 0.3  # github.com/facebookresearch/perception_models, apps/pe
 
     def take_numbers(self, scale: float, offset: float) -> None:
-        """Set the scale and the offset."""
+        """Set the scale and the offset of the score."""
         _set(self.scale, scale)
         _set(self.offset, offset)
 

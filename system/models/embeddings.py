@@ -61,9 +61,9 @@ class Ragged(NamedTuple):
         return Ragged(self.values.float(), self.lengths)
 
     def padded_parts(self) -> Iterator[tuple[torch.Tensor, Embedded]]:
-        """Yield the series in padded parts of similar length, shortest first, each with the (P,) indexes of its series.
+        """Yield padded groups of P series of similar length, shortest first, and the (P,) indexes of these series.
 
-        A part has at most MAX_PADDED values, or only one series.
+        A group has at most MAX_PADDED values, or only one series.
         """
         order, dim = self.lengths.argsort(stable=True), self.values.shape[1]
         lengths, begin = self.lengths[order].tolist(), 0
@@ -84,7 +84,7 @@ Embeddings = Embedded | Ragged
 
 
 def joined(parts: Sequence[Embedded]) -> Embedded:
-    """Concatenate the embeddings of several parts. Series are padded to the longest."""
+    """Concatenate the embeddings of several groups of clips or captions. Series are padded to the longest."""
     if parts[0].lengths is None:
         return Embedded(torch.cat([part.values for part in parts]))
     longest = max(part.values.shape[1] for part in parts)
@@ -110,7 +110,7 @@ def unit_vectors(embedded: Embeddings) -> torch.Tensor:
 
 
 def length_mask_of(series: Embeddings) -> torch.Tensor:
-    """Return the mask of padded series: (B, L), true for frames or words, false for padding."""
+    """Return the mask (B, L) of series that are padded: true for frames or words, false for padding."""
     if series.lengths is None:
         raise ValueError(
             "the score frame_word needs one embedding per frame and per word, but these embeddings are pooled; "

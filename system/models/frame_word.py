@@ -20,10 +20,10 @@ _FRAMES_AT_ONCE = 128  # in the search for best words, so that the compared valu
 
 
 class _Words(NamedTuple):
-    """The words of some captions.
+    """Vectors of the words of some captions.
 
-    vectors: (V, D), one of them zeros. indices: (N, W) the vector of each word of a caption; padding has the vector of
-    zeros. counts: (N,) numbers of words without padding.
+    vectors: (V, D), including a vector of zeros. indices: (N, W) index of the vector of each word of a caption; padding
+    has the index of the vector of zeros. counts: (N,) numbers of words without padding.
     """
 
     vectors: torch.Tensor
@@ -32,11 +32,11 @@ class _Words(NamedTuple):
 
     @property
     def wide(self) -> int:
-        """Largest number of values in memory at a time while one frame is scored."""
+        """Maximum number of values in memory while one frame is scored."""
         return max(len(self.vectors), len(self.indices))
 
     def largest(self, longest: int) -> int:
-        """Return how many values are in memory at a time, at most, while one clip is scored.
+        """Return the maximum number of values in memory while one clip is scored.
 
         longest: Number of frames of the clip.
         """
@@ -56,7 +56,7 @@ def _words_of(captions: Embeddings) -> _Words:
 
 
 def _word_groups(captions: Embeddings, longest: int) -> list[_Words]:
-    """Divide captions into groups whose dot products with the frames of a clip fit into memory; usually into one group.
+    """Divide captions into groups, usually one, whose dot products with a clip's frames fit into memory.
 
     longest: Number of frames of the clip.
     """
@@ -71,8 +71,8 @@ def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, re
     """Score clips against the words of captions: (B, N) scores.
 
     frames: (B, L, D) of clips. counts: (B,) numbers of frames without padding.
-    Padded frames are zeros, so that their dot products are 0. This changes no sum, and no maximum, since all values are
-    at least 0.
+    Padded frames are set to zero, so that their dot products are 0. This changes no sum or maximum, since all dot
+    products are clamped at 0.
     """
     frames = frames.masked_fill(~length_mask_of(Embedded(frames, counts))[..., None], 0.0)
     counts = counts.clamp(min=1)
@@ -91,11 +91,11 @@ def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, re
 
 
 def _of_piece(frames: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
-    """Compute and reduce the dot products of some frames of clips with words.
+    """Compute the dot products of some frames of clips with words, and reduce them as the setting `reduce` states.
 
     frames: (B, L, D), for B clips.
-    The result depends on `reduce`. `best_word`: (N, B) for N captions, sums over frames of the best word's product.
-    `best_frame`: (V, B) for V words, the best frame's product. `mean`: (V, B) sums over frames.
+    The result depends on `reduce`. `best_word`: (N, B) for N captions, the highest product of each frame, summed over
+    frames. `best_frame`: (V, B) for V words, the highest product over frames. `mean`: (V, B), sums over frames.
     """
     dots = (words.vectors @ frames.flatten(0, 1).T).relu_()  # (V, B L)
     if reduce == "best_word":
@@ -134,7 +134,7 @@ class _BestWord(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """Pass the gradient of a maximum to the best word of the caption only.
 
-        If several words are equally good, the first one gets it.
+        If several words are equally good, the first of them gets the gradient.
         """
         dots, indices, best = ctx.saved_tensors
         found, left = torch.zeros_like(dots), gradient
@@ -152,12 +152,12 @@ def frame_word(
 
     Series (B, L, D) and (N, W, D) with their lengths -> (B, N).
     With x_lw = max(0, frame_l . word_w) of a pair's frames and words without padding: `mean`: mean_lw x_lw;
-    `best_frame`: mean_w max_l x_lw; `best_word`: mean_l max_w x_lw. In [0, 1] for vectors of length 1; a series of
-    length 0 scores 0. Two series of one modality are allowed too: the first is read as frames.
+    `best_frame`: mean_w max_l x_lw; `best_word`: mean_l max_w x_lw. Scores are in [0, 1] for vectors of length 1; a
+    series of length 0 scores 0. Both arguments may also be clips, or captions: the first is then read as frames.
 
-    At most `MAX_DOT_PRODUCTS` dot products are in memory at a time; for a caption with more words, those of one frame.
-    If the total is larger, the backward pass computes them again, at least those of one clip and one caption at a time.
-    Ragged clips are scored in parts of similar length.
+    At most `MAX_DOT_PRODUCTS` dot products are in memory at a time. If one frame and one caption have more, these are
+    computed at once. If the total is larger, the backward pass computes the dot products again. Ragged clips are scored
+    in groups of similar length.
 
     Sources: Xie et al., "Unsupervised Audio-Caption Aligning" (2022), whose public code calls the three reductions
     STSQ, MTSQ and MQST in this order, and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section

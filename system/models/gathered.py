@@ -11,11 +11,11 @@ from system.models.embeddings import Embedded
 
 
 def gather_embeddings(local: Sequence[Embedded], sizes: Sequence[int], device: torch.device) -> list[Embedded]:
-    """Collect the embeddings of all processes' chunks in order, in every process.
+    """Collect the embeddings of the chunks of all processes; every process gets all chunks, in order.
 
     The result has no gradients. Chunk i comes from process i % n, for n processes.
-    local: The chunks of this process, in order. sizes: Numbers of rows of all chunks. Series are padded with zeros to
-    the longest.
+    local: Embeddings of the chunks of this process, in order. sizes: Number of embeddings in each chunk, of all
+    processes. Series are padded with zeros to the longest.
     """
     processes = process_count()
     if processes == 1:
@@ -47,9 +47,9 @@ def gather_embeddings(local: Sequence[Embedded], sizes: Sequence[int], device: t
 
 
 def _shape(local: Sequence[Embedded]) -> tuple[int, int, bool]:
-    """Return three facts about all processes' embeddings: vector size D, largest length L, whether they are series.
+    """Return the vector size D and the largest length L of all processes' embeddings, and whether they are series.
 
-    Every process gets all three, even a process without chunks.
+    Every process gets the same result, even a process without chunks.
     """
     mine = [0, 1, 0]
     if local:

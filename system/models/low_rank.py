@@ -1,6 +1,6 @@
 """Layers with adapters.
 
-The linear layers of a network that get low-rank adapters, and the size of these.
+The linear layers of a network that get low-rank adapters, and the number of parameters of the adapters.
 """
 
 import re
@@ -12,9 +12,9 @@ from data_tools.errors import KitError
 
 
 def adapted_layers(network: nn.Module, ends: Sequence[str] | None) -> dict[str, nn.Linear]:
-    """Return the linear layers of a network that get adapters, by their names. Raises KitError without any.
+    """Return a dict from name to each linear layer of a network that gets an adapter.
 
-    ends: Ends of their names; None for all linear layers.
+    ends: Ends of the names of these layers; None for all linear layers. Raises KitError if no layer has such a name.
     """
     linear = {name: layer for name, layer in network.named_modules() if type(layer) is nn.Linear}
     chosen = {name: one for name, one in linear.items() if ends is None or name.endswith(tuple(ends))}
@@ -25,5 +25,5 @@ def adapted_layers(network: nn.Module, ends: Sequence[str] | None) -> dict[str, 
 
 
 def adapter_parameters(network: nn.Module, rank: int, ends: Sequence[str] | None) -> int:
-    """Return the number of trained parameters of a network's adapters of a rank. ends: See adapted_layers."""
+    """Count the trained parameters of a network's adapters of rank `rank`. ends: See adapted_layers."""
     return sum(rank * (layer.in_features + layer.out_features) for layer in adapted_layers(network, ends).values())

@@ -1,6 +1,6 @@
 """Score of moments.
 
-The score of moments, for every frame of a clip against a query, and for the whole clip.
+The score of moments: of every frame of a clip for a query, and of the whole clip.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,10 @@ SCALE, OFFSET, TRANSITION = 10.0, -3.0, -2.0  # initial values
 
 
 class FrameWeights(NamedTuple):
-    """Weights of labellings of R series of frames; see system/moments/two_state.py.
+    """Weights that determine the probable moments in R series of frames; see system/moments/two_state.py.
 
-    scores: (R, T). enter, leave: () or (R, T).
+    scores: (R, T), the weight of each frame in a moment. enter, leave: () or (R, T), the weights of a moment's start
+    and of its end.
     """
 
     scores: torch.Tensor
@@ -33,10 +34,10 @@ class FrameWeights(NamedTuple):
 class MomentScore(nn.Module):
     """Frames (B, T, D) and sentences (N, D) -> (B, N) log odds that a sentence is heard in a clip; see score.Moments.
 
-    An embedding of zeros has cosine 0 with all.
+    An embedding of zeros has cosine 0 with every vector.
     unit_length: Whether frames and sentences are compared by cosines; if False, by dot products. published_threshold:
-    Probability of frames in windows, for a score with published numbers and without trained transitions. frame_share:
-    See raise_scores.
+    Lowest probability of frames in windows, for a score whose numbers are published and whose transitions are not
+    trained; else None. frame_share: See raise_scores.
     """
 
     unit_length = True
@@ -56,7 +57,7 @@ class MomentScore(nn.Module):
         return self._clip_scores(clips, captions)
 
     def _clip_scores(self, clips: Embedded, captions: Embedded) -> torch.Tensor:
-        """Score padded clips against captions, some captions at a time."""
+        """Score padded clips against captions, a limited number of captions at a time to save memory."""
         lengths, frames, vectors = _lengths(clips), self._compared(clips.values), self._scaled(captions.values)
         columns = []
         for words in vectors.split(max(1, MAX_FRAME_SCORES // frames[..., 0].numel())):
@@ -66,11 +67,11 @@ class MomentScore(nn.Module):
         return torch.cat(columns, 1)
 
     def _reduced(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
-        """Reduce the weights of R series to the scores (R,) of clips. lengths: (R,) frames without padding."""
+        """Compute the scores (R,) of R clips from their weights. lengths: (R,) numbers of frames without padding."""
         return _log_odds(log_partition(weights.scores, lengths, weights.enter, weights.leave))
 
     def numbers(self) -> dict[str, float]:
-        """Return a dict from scale, offset, enter, leave and so on to the trained numbers, without trained layers."""
+        """Return a dict from name (scale, offset, enter, leave, ...) to trained number. Layers are left out."""
         return {name: value.item() for name, value in self.named_parameters() if value.dim() == 0}
 
     def affine(self, cosines: torch.Tensor) -> torch.Tensor:
@@ -80,15 +81,15 @@ class MomentScore(nn.Module):
     def cosines(self, clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the cosines of each clip's frames with the one caption of the clip.
 
-        Returns: (B, T) cosines, or the several cosines (B, K, T) that `weights` reads; and (B,) numbers of frames
-        without padding. Clips and captions have the same order.
+        Clips and captions have the same order. Returns: Cosines (B, T), or K cosines per frame (B, K, T), the input of
+        the method `weights`; and (B,) numbers of frames without padding.
         """
         padded = clips.padded() if isinstance(clips, Ragged) else clips
         frames, words = self._compared(padded.values), self._scaled(captions.values)
         return torch.einsum("b...td,bd->b...t", frames, words), _lengths(padded)
 
     def weights(self, cosines: torch.Tensor) -> FrameWeights:
-        """Convert cosines, as `cosines` returns them, to the weights of labellings."""
+        """Convert cosines from the method `cosines` to frame scores and the weights of moment starts and ends."""
         return FrameWeights(self.affine(cosines), self.enter, self.leave)
 
     def _compared(self, frames: torch.Tensor) -> torch.Tensor:
@@ -101,16 +102,16 @@ class MomentScore(nn.Module):
 
 
 def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
-    """Convert log Z to log(Z - 1), the log odds that the recording has any moment.
+    """Convert log Z, see log_partition, to log(Z - 1), the log odds that the recording has any moment.
 
-    With p = 1 - exp(-log Z), the log odds are log(p / (1 - p)).
+    The probability of any moment is p = 1 - exp(-log Z), and its log odds are log(p / (1 - p)).
     """
     log_z = log_z.clamp(min=1e-30)
     return log_z + torch.log(-torch.expm1(-log_z))
 
 
 def _lengths(clips: Embeddings) -> torch.Tensor:
-    """Return the numbers of frames of clips. Raises ValueError for pooled embeddings."""
+    """Return the number of frames of each clip. Raises ValueError for pooled embeddings, which have no frames."""
     if clips.lengths is None:
         raise ValueError(
             "the score moments needs one embedding per frame, but these embeddings are pooled; "
@@ -122,10 +123,10 @@ def _lengths(clips: Embeddings) -> torch.Tensor:
 def cosines_of_queries(
     score: MomentScore, clips: Embeddings, clip_of: Sequence[int], captions: Embedded, at_once: int = 64
 ) -> list[torch.Tensor]:
-    """Compute the cosines of each query with the frames of its one clip, on the CPU.
+    """Compute the cosines of each query with the frames of the query's clip, on the CPU.
 
-    Returns: One array (T,) or (K, T) per query; see MomentScore.cosines. clip_of: Index of each query's clip. at_once:
-    Number of queries per computation.
+    clip_of: Index of each query's clip. at_once: Number of queries that are processed together. Returns: One array (T,)
+    or (K, T) per query; see MomentScore.cosines.
     """
     lengths = _lengths(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])

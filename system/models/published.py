@@ -29,12 +29,14 @@ _NAMES: dict[str, dict[str, Any]] = {
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """Return the settings `model` of a recipe for a published model of audio and text.
+    """Return the recipe settings under `model` for a published model of audio and text.
 
-    name: Hub name or folder. CLAP: projections and cosines; segments of 10 s, whose mean represents a longer clip.
-    PE-AV: logits of clips; segments of 30 s. PE-A-Frame: logits of frames, 25 per second. EmbeddingGemma 2: cosines;
-    segments of 30 s.
-    Raises KitError for a model of another type, and for one that is not known on this machine.
+    name: Hub name or folder.
+    CLAP: cosines of the projected embeddings; segments of 10 s, whose mean represents a longer clip.
+    PE-AV: logits of clips; segments of 30 s.
+    PE-A-Frame: logits of frames, 25 per second.
+    EmbeddingGemma 2: cosines; segments of 30 s.
+    Raises KitError for a model of another type, and for a model whose type is not known on this machine.
     """
     config = config_of(name)
     if problem := type_problem(name, config):
@@ -48,9 +50,9 @@ def settings_of(name: str) -> dict[str, Any]:
 
 
 def config_of(name: str) -> dict[str, Any]:
-    """Return the config.json of a model, or facts that follow from its name on the hub.
+    """Return the config.json of a model, or the type and size that are known for its hub name.
 
-    Raises KitError if there is neither.
+    Raises KitError if neither is available.
     """
     if (config := model_config(name, "model")) is not None:
         return config
@@ -63,12 +65,12 @@ def config_of(name: str) -> dict[str, Any]:
 
 
 def how_to_fetch(name: str) -> str:
-    """Return the way to get a model that is not on this machine, for messages."""
+    """Return advice for messages: how to get a model that is not on this machine."""
     return f"fetch it while online with python -m system download {name}, or name a folder that contains the model"
 
 
 def type_problem(name: str, config: dict[str, Any]) -> str | None:
-    """Return an error message unless a config.json is that of a model of audio and text."""
+    """Return an error message if a config.json is not from a model of audio and text; else None."""
     found = config.get("model_type")
     if found in ("clap", "pe_audio", "pe_audio_video"):
         return None
@@ -88,21 +90,21 @@ def is_of_frames(name: str, config: dict[str, Any]) -> bool:
 
 
 def _of_clap(name: str, dim: int) -> dict[str, Any]:
-    """Return the settings of a CLAP. dim: Size of its projections."""
+    """Return the recipe settings of a CLAP model. dim: Size of its projected embeddings."""
     audio = {"kind": "hugging_face", "type": "clap_audio_model", **_frozen(name, CLAP_SECONDS)}
     text = {"kind": "clap", "model": name, "dim": dim, "trainable": False, "projection": "none"}
     return {"audio": audio, "text": text, "score": {"kind": "cosine"}}
 
 
 def _of_gemma(name: str, dim: int) -> dict[str, Any]:
-    """Return the settings of an EmbeddingGemma 2. dim: Size of its embeddings."""
+    """Return the recipe settings of an EmbeddingGemma 2 model. dim: Size of its embeddings."""
     audio = {"kind": "hugging_face", "type": "embedding_gemma2", **_frozen(name, GEMMA_SECONDS)}
     text = {"kind": "embedding_gemma2", "model": name, "dim": dim, "trainable": False, "projection": "none"}
     return {"audio": audio, "text": text, "score": {"kind": "cosine"}}
 
 
 def _of_pe(name: str, dim: int, has_frames: bool) -> dict[str, Any]:
-    """Return the settings of a PE-AV, or of a PE-A-Frame if `has_frames`. dim: Size of its embeddings."""
+    """Return the recipe settings of a PE-AV model, or, if `has_frames`, of PE-A-Frame. dim: Size of its embeddings."""
     audio = {"kind": "hugging_face", "type": "pe_audio", **_frozen(name, PE_SECONDS)}
     if has_frames:
         audio |= {"kind": "hugging_face_frames", "segment_pooling": "mean"}
@@ -111,9 +113,9 @@ def _of_pe(name: str, dim: int, has_frames: bool) -> dict[str, Any]:
 
 
 def _frozen(name: str, seconds: int) -> dict[str, Any]:
-    """Return the settings of a frozen audio model on consecutive segments of some seconds, without a trained layer.
+    """Return the settings of a frozen audio model on segments of `seconds` seconds, without a trained layer.
 
-    The last segment of a clip counts by its seconds.
+    Segments follow each other. In the mean of a clip's segments, each segment is weighted by its duration.
     """
     lengths = {"segment_seconds": seconds, "hop_seconds": seconds, "max_seconds": 30}
     return {"model": name, "trainable": False, **lengths, "segment_pooling": "seconds", "hidden": None, "head": "none"}

@@ -27,17 +27,17 @@ MAX_SCORES = 1 << 24  # most scores of a block: 64 MiB
 
 
 class RetrievalModel(nn.Module):
-    """An audio encoder and a text encoder with one embedding size, and the score between them.
+    """An audio encoder and a text encoder with the same embedding size, and the score of clips against captions.
 
     unit_length: Whether the score depends only on the directions of embeddings. frame_grid: Times of embedded frames;
-    None if they are those of the expert's frames.
+    None if they equal the times of the expert's frames.
     """
 
     unit_length: bool = True
     frame_grid: Grid | None = None
 
     def __init__(self, settings: Model, text: TextEncoder, learned: Mapping[str, float] | None = None) -> None:
-        """learned: Start values of the parameters of losses that are trained with the model."""
+        """Build the audio encoder and the score. learned: Initial values of loss parameters that are trained, too."""
         super().__init__()
         self.audio = settings.audio.build(settings.text.dim)
         self.text = text
@@ -51,7 +51,7 @@ class RetrievalModel(nn.Module):
 
     @property
     def moments(self) -> MomentScore:
-        """The model's function that scores moments. Raises ValueError if it has none."""
+        """The model's function that scores moments. Raises ValueError if the model cannot score moments."""
         if not isinstance(self.score, MomentScore):
             raise ValueError(
                 "this model cannot find moments: its model.score is not of kind moments; use a model with that score"
@@ -68,7 +68,7 @@ class RetrievalModel(nn.Module):
         return prepared(clips) if self.unit_length else clips
 
     def grid_of(self, grids: Mapping[str, Grid]) -> Grid:
-        """Return the times of a clip's embedded frames. grids: Those of the only expert's frames, by its name."""
+        """Return the times of a clip's embedded frames. grids: Dict from the one expert to its frame times."""
         return self.frame_grid or next(iter(grids.values()))
 
     def score_matrix(self, captions: Embedded, clips: Embeddings) -> np.ndarray:
@@ -79,7 +79,7 @@ class RetrievalModel(nn.Module):
         return np.ascontiguousarray(self.score(clips, captions).T.float().cpu().numpy())
 
     def score_blocks(self, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
-        """Yield the score matrix of captions against clips in blocks of rows, (n, C).
+        """Yield the score matrix of captions against clips in blocks (n, C) of n captions.
 
         A block has at most MAX_SCORES scores, or the scores of only one caption.
         """
@@ -91,14 +91,14 @@ class RetrievalModel(nn.Module):
                 yield self.score_matrix(captions.rows(slice(begin, begin + size)), clips)
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict from name to each part of the model that may have a separate learning rate.
+        """Return a dict from name to module, for each part of the model that may have a separate learning rate.
 
         The parts are the audio encoder's parts, the whole audio encoder (`audio`), and the text encoder (`text`).
         """
         return {"audio": self.audio, **self.audio.parts(), "text": self.text}
 
     def parameters_by_part(self) -> dict[str, int]:
-        """Count the trainable parameters of the audio encoder's parts, of the text encoder, and of a score's layers."""
+        """Count the trainable parameters of the audio encoder's parts, the text encoder, and the score's layers."""
         parts = {
             name: sum(p.numel() for p in part.parameters() if p.requires_grad)
             for name, part in {**self.audio.parts(), "text": self.text}.items()
@@ -115,16 +115,16 @@ class RetrievalModel(nn.Module):
     def embed(self, batch: Batch) -> tuple[Embedded, Embedded]:
         """Embed a batch's B clips and N captions.
 
-        This part of a step may be computed in 16 bits.
+        This part of a training step may be computed in 16 bits.
         """
         return self.audio(batch.audio), self.text(batch.captions)
 
     def batch_scores(self, batch: Batch, clips: Embeddings, captions: Embedded) -> BatchScores:
         """Score all pairs of a batch's clips and captions, for the losses.
 
-        This is in float32, outside of any autocast.
-        clips: B embeddings of the batch's clips. captions: N embeddings of its captions, at least one per item. The
-        batch's audio is not used.
+        Scores are computed in float32; the caller must not use autocast.
+        clips: B embeddings of the batch's clips. captions: N embeddings of the batch's captions, at least one per item.
+        The batch's audio is not used.
         """
         clips, captions = clips.float(), captions.float()
         frames = None if batch.labels is None else self._frame_scores(clips, captions, batch.labels)

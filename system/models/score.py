@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class ScoreSettings(Strict):
     """Settings of a score.
 
-    of_series: Whether it reads a clip's series of frames, instead of one vector. of_words: Whether it reads a caption's
-    series of words. unit_length: Whether it depends only on the directions of the embeddings. finds_moments: Whether
-    it is trained on moments. meaning: Explanation of a score for readers.
+    of_series: Whether the score needs one vector per frame of a clip, instead of one per clip. of_words: Whether it
+    needs one vector per word of a caption. unit_length: Whether it depends only on the directions of the embeddings.
+    finds_moments: Whether it is trained on moments. meaning: Explanation of a score for users.
     """
 
     kind: str
@@ -56,8 +56,8 @@ class Cosine(ScoreSettings):
 
 class FrameWord(ScoreSettings):
     """Dot products of all frames of a clip and all words of a caption, clamped at 0, and reduced to one score. `mean`:
-    mean of all. `best_frame`: every word's best frame, averaged over words. `best_word`: every frame's best word,
-    averaged over frames.
+    the mean of all dot products. `best_frame`: the highest dot product of each word, averaged over words. `best_word`:
+    the highest dot product of each frame, averaged over frames.
 
     Source: Xie et al., "Unsupervised Audio-Caption Aligning Learns Correspondences between Individual Sound Events and
     Textual Phrases" (2022), and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), which uses `mean`.
@@ -78,10 +78,10 @@ class FrameWord(ScoreSettings):
 
 
 class Moments(ScoreSettings):
-    """Whether, and when, a sentence is heard. The score of a frame is scale x cosine(frame, sentence) + offset. All
-    frames are labelled `none` or `moment`. The weight of a labelling is the sum of its moments' frame scores, and of
-    one number each time a moment is entered or left. The score of a clip is the log odds that there is any moment.
-    Scale, offset and the two numbers are trained.
+    """Whether, and when, a sentence is heard. The score of a frame is scale x cosine(frame, sentence) + offset. Each
+    frame is labelled `none` or `moment`. A labelling of all frames has a weight: the sum of the scores of its `moment`
+    frames, plus one number per start of a moment and another number per end. The score of a clip is the log odds that
+    there is any moment. Scale, offset and the two numbers are trained.
 
     Source: see system/moments/two_state.py.
     """
@@ -93,16 +93,17 @@ class Moments(ScoreSettings):
     meaning: ClassVar[str] = "the log odds that the query is heard anywhere in the clip"
 
     def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """Return the trainable score of moments."""
+        """Return the trainable function that scores whether, and when, a sentence is heard in a clip."""
         from system.models.moment_score import MomentScore
 
         return MomentScore()
 
 
 class BoundaryMoments(ScoreSettings):
-    """Whether, and when, a sentence is heard, as `moments`, with learned boundaries. The weights of entering and of
-    leaving a moment depend on the frames and the sentence: a number + 5 r cosine(u, sentence). Both vectors u are
-    halves of W [x_t - x_(t-1) ; x_t + x_(t-1)] + b, of the frames x before and after the step. W, b and r are trained.
+    """Whether, and when, a sentence is heard: as `moments`, with learned boundaries. The weights of entering and of
+    leaving a moment depend on the frames and the sentence: a number + 5 r cosine(u, sentence). The frames before
+    and after a step are x_(t-1) and x_t. W [x_t - x_(t-1) ; x_t + x_(t-1)] + b has two halves: the vector u for
+    entering, and the vector u for leaving. W, b and r are trained.
 
     Source: ours; weights that depend on the input, as in any conditional random field (system/moments/two_state.py).
     """
@@ -114,15 +115,15 @@ class BoundaryMoments(ScoreSettings):
     meaning: ClassVar[str] = Moments.meaning
 
     def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """Return the trainable score of moments."""
+        """Return the trainable function that scores whether, and when, a sentence is heard in a clip."""
         from system.models.boundary_score import BoundaryScore
 
         return BoundaryScore(dim)
 
 
 class DotProduct(ScoreSettings):
-    """Scale x dot product + offset of a clip's and a caption's embedding, which do not have unit length: PE-AV's logit.
-    Scale and offset are those of the text encoder's published model.
+    """The logit of PE-AV: scale x (dot product of a clip's and a caption's embedding) + offset. The embeddings do not
+    have unit length. Scale and offset come from the published model of the text encoder.
 
     Source: PeAudioModel of transformers. The probability of a match is the sigmoid of the score.
     """
@@ -133,15 +134,15 @@ class DotProduct(ScoreSettings):
     meaning: ClassVar[str] = "the logit that the query describes the clip; 0 means a probability of one half"
 
     def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """Return the score with its numbers."""
+        """Return the function that scores by dot products, with its scale and offset."""
         from system.models.dot_product import DotProduct
 
         return DotProduct()
 
 
 class FrameDotProducts(ScoreSettings):
-    """Scale x dot product + offset of every frame of a clip and a caption: PE-A-Frame's logits. The score of a clip is
-    its highest logit. Scale and offset are those of the text encoder's published model.
+    """The logits of PE-A-Frame: scale x (dot product of a frame's and a caption's embedding) + offset. The score of a
+    clip is its highest logit. Scale and offset come from the published model of the text encoder.
 
     Source: PeAudioFrameLevelModel of transformers. The score of whole clips is ours; the model's authors have none.
     """
@@ -153,14 +154,14 @@ class FrameDotProducts(ScoreSettings):
     meaning: ClassVar[str] = "the logit of the clip's best frame; 0 means a probability of one half"
 
     def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """Return the score with its numbers."""
+        """Return the function that scores by dot products, with its scale and offset."""
         from system.models.dot_product import FrameDotProducts
 
         return FrameDotProducts()
 
 
 def layer_parameters(score: "Callable[[Embeddings, Embeddings], torch.Tensor]") -> dict[str, int]:
-    """Count the weights of a built score's trained layers, by the name `score`; an empty dict without layers.
+    """Return a dict from `score` to the number of weights in the score's layers; an empty dict without layers.
 
     Single numbers, such as a scale, are not counted.
     """

@@ -36,7 +36,7 @@ class Model(Strict):
         return self
 
     def _setting_errors(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield the settings of encoders that do not fit the score, with error messages.
+        """Yield the key and an error message of each encoder setting that does not fit the score.
 
         A score needs either series of embeddings, or one embedding per clip and text.
         """
@@ -55,9 +55,9 @@ class Model(Strict):
 
     @property
     def _encoders(self) -> list[tuple[str, EncoderKind, str]]:
-        """Return the name and settings of both encoders, and the element that a vector of a series stands for.
+        """Return, for both encoders, the name, the settings, and the word for the vectors of a series.
 
-        elements: Word for the vectors of a series, such as "frames".
+        A series has one vector per frame (audio) or per word (text), so this word is "frames" or "words".
         """
         return [("audio", self.audio, "frames"), ("text", self.text, "words")]
 
@@ -71,10 +71,10 @@ class Model(Strict):
 
     @property
     def batch_properties(self) -> list[str]:
-        """Names of the properties of the whole batch that change embeddings, such as "counted padding of captions".
+        """Properties of the whole batch that change embeddings, such as "counted padding of captions".
 
-        With several processes, each process uses the properties of its share of the batch only, so that the trained
-        model differs.
+        With several processes, each process only uses the properties of the chunks that it embeds. Therefore, the
+        trained model differs from that of one process.
         """
         return [said for _, part, _ in self._encoders if (said := part.batch_property)]
 
@@ -89,7 +89,7 @@ class Model(Strict):
 
     @property
     def unpublished(self) -> str | None:
-        """Name of the first encoder with layers that have no published weights; None if all layers have them.
+        """Name of the first encoder with layers without published weights; None if all layers have published weights.
 
         Layers without published weights are useless before training.
         """
@@ -97,14 +97,14 @@ class Model(Strict):
 
     @property
     def embedding_files(self) -> dict[str, Path]:
-        """Dict from the key of each file of embeddings by another program, such as model.text.files.0, to the file."""
+        """Dict from recipe key, such as model.text.files.0, to path, for each embedding file of another program."""
         given = {name: all_files(part.files) for name, part, _ in self._encoders if isinstance(part, OF_EMBEDDINGS)}
         return {f"model.{name}.files.{i}": one for name, files in given.items() for i, one in enumerate(files)}
 
     def missing_files(self) -> list[str]:
         """Return an error message for each missing weight file of the encoders.
 
-        Experts report their own files.
+        Missing files of experts are reported by the experts.
         """
         return [
             f"{text}, or --set model.{name}.{key}"
@@ -114,16 +114,16 @@ class Model(Strict):
 
 
 class PublishedModel(Strict):
-    """A published model of audio and text: CLAP, PE-AV, PE-A-Frame or EmbeddingGemma 2. It stands for all settings of
-    its two encoders and its score, which runs store. It needs no training."""
+    """A published model of audio and text: CLAP, PE-AV, PE-A-Frame or EmbeddingGemma 2. It is short for all
+    settings of its two encoders and its score; runs store these settings. It needs no training."""
 
     kind: Literal["published"]
     model: str  # hub name or folder
 
 
 class EmbeddingsModel(Strict):
-    """Embeddings that another program computed, compared by their cosine. It stands for all settings of two encoders of
-    kind `embeddings`, which runs store. It needs no training, and no audio."""
+    """Embeddings that another program computed, compared by their cosine. It is short for all settings of two
+    encoders of kind `embeddings`; runs store these settings. It needs no training, and no audio."""
 
     kind: Literal["embeddings"]
     audio: str | Files  # file or files with the embeddings of clips (.npz, .parquet or .npy)
@@ -133,13 +133,13 @@ class EmbeddingsModel(Strict):
 
 
 def _form(values: object) -> str:
-    """Return the tag of the form of a recipe's model."""
+    """Return "published", "embeddings" or "model": which of three classes reads the recipe's settings under `model`."""
     kind = values.get("kind") if isinstance(values, dict) else None
     return kind if kind in ("published", "embeddings") else "model"
 
 
 def _complete(model: Model | PublishedModel | EmbeddingsModel) -> Model:
-    """Return a model with the settings of its encoders and score."""
+    """Convert any of the three forms of model settings to the full settings of encoders and score."""
     if isinstance(model, Model):
         return model
     settings = _of_published(model) if isinstance(model, PublishedModel) else _of_embeddings(model)
@@ -147,7 +147,7 @@ def _complete(model: Model | PublishedModel | EmbeddingsModel) -> Model:
 
 
 def _of_published(model: PublishedModel) -> dict[str, Any]:
-    """Return the settings of a published model. Raises ValidationError with the message of settings_of."""
+    """Return the full settings of a published model. Raises ValidationError with the message of settings_of."""
     try:
         return settings_of(model.model)
     except KitError as error:
@@ -155,7 +155,7 @@ def _of_published(model: PublishedModel) -> dict[str, Any]:
 
 
 def _of_embeddings(model: EmbeddingsModel) -> dict[str, Any]:
-    """Return the settings of a model given by embeddings. Raises ValidationError with the messages of read_vectors."""
+    """Return the full settings of a model whose embeddings are files. Raises ValidationError for unreadable files."""
     kinds: dict[str, Kind] = {"audio": "clip", "text": "caption"}
     settings: dict[str, Any] = {"score": {"kind": "cosine"}}
     for name, kind in kinds.items():

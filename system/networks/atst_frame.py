@@ -46,10 +46,10 @@ class AtstFrame(SegmentNetwork):
     """Waves at 32 kHz -> 16 kHz -> log-mel -> transformer. A frame is 40 ms; the vector of a segment is the mean of the
     frames that begin within the clip. A segment has at most 10 s.
 
-    Values more than 80 dB below the largest value of the segment are raised to that level. With `is_floor_of_batch`, in
-    training, the largest value of the batch counts, as in the original: a clip's vector then depends on the other clips
-    (by up to 0.16 in the log-mel's units for a quiet and a loud clip). Deviation: the original does so in evaluation
-    too.
+    Values more than 80 dB below the largest value of the segment are raised to 80 dB below it. With
+    `is_floor_of_batch`, the largest value of the batch is used in training, as in the original. A clip's vector then
+    depends on the other clips (for a quiet and a loud clip, by up to 0.16 in the log-mel's units). Deviation: the
+    original uses the largest value of the batch in evaluation, too.
     Source: Li et al., "Self-Supervised Audio Teacher-Student Transformer for Both Clip-Level and Frame-Level Tasks"
     (2023); github.com/OptimusPrimus/salsa, `models/audio/atst.py`, to 1e-4 in the log-mel and to a relative 2e-5 in
     frames on the stored examples.

@@ -14,7 +14,7 @@ def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -
     """Cut a random part of `max_samples` samples out of every longer wave.
 
     waves (B, N), lengths without padding (B,) -> the same.
-    Random numbers come from the device's random state. None is drawn if no wave is longer.
+    Random numbers come from the device's random state. No number is drawn if no wave is longer.
     """
     if waves.shape[1] <= max_samples:
         return waves, lengths
@@ -25,7 +25,7 @@ def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -
 
 
 def stripes(batch: int, size: int, count: int, width: int, device: torch.device) -> torch.Tensor:
-    """Draw random stripes: a mask (batch, size), true inside `count` stripes per row, each 0 to `width` - 1 wide.
+    """Draw a mask (batch, size) that is true inside `count` random stripes per row, each 0 to `width` - 1 wide.
 
     Random numbers come from the device's random state.
     """

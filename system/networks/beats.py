@@ -2,7 +2,7 @@
 
 BEATs: a post-norm transformer over patches of a Kaldi log-mel, with a gated bias by distance. Imports torch.
 
-Keys of its tensors are those of the published file, but the table of distances is stored once.
+The keys of its tensors are those of the published file, except that the table of distances is stored only once.
 """
 
 import math
@@ -50,13 +50,13 @@ class Beats(SegmentNetwork):
     """Waves at 16 kHz -> log-mel -> transformer. A frame is 160 ms, the mean over 8 bands; the vector of a segment is
     the mean of its tokens.
 
-    Padding `alone`: tokens are the 8 (n // 16) that the clip has alone, n columns; the others are masked, so that the
-    result is that of the clip alone. Padding `original`: mask of the original's batches. With it, the last step of a
-    clip may have masked bands, and includes silence (by up to 0.024 of the largest value in a clip of 5.5 s).
+    Padding `alone`: a clip of n columns has 8 (n // 16) tokens, and all tokens of padding are masked, so that padding
+    has no effect. Padding `original`: the mask that the original uses in batches. With this mask, the last time step of
+    a clip may have masked bands, and includes silence (by up to 0.024 of the largest value in a clip of 5.5 s).
     Source: Chen et al., "BEATs: Audio Pre-Training with Acoustic Tokenizers" (2023); github.com/microsoft/unilm,
     `beats/` at 768a3c8, to a relative 1e-4 in tokens and 2e-5 in their mean on the stored examples. Deviations: no
     dropout and no layer drop in training (the original: layer drop 0.05); the predictor of a fine-tuned file is left
-    out. `gradient_decay` is the original's factor of the gradient on its way into each block.
+    out. `gradient_decay` multiplies the gradient before each block, as in the original.
     """
 
     dim = DIM
@@ -76,9 +76,10 @@ class Beats(SegmentNetwork):
         return columns
 
     def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the tokens of segments, and which of them belong to the clip.
+        """Compute the tokens of segments, and a mask that is true for tokens of the clip.
 
-        Returns: (S, L, 768), by time, then by band, lowest first; and (S, L) bool, at least one true per row.
+        Returns: The tokens (S, L, 768), sorted by time, then by band from low to high. The mask (S, L) bool, with at
+        least one true value per row.
         """
         columns = self.log_mel(waves)
         patches = self.patch_embedding(columns[:, None]).flatten(2).transpose(1, 2)
@@ -87,7 +88,7 @@ class Beats(SegmentNetwork):
         return self.encoder(x, mask), mask
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments, each the mean over the bands, and the number of frames with tokens."""
+        """Compute the frames of segments, each the mean over bands, and the number of frames within the clip."""
         tokens, mask = self.tokens(waves, lengths)
         by_band = mask.unflatten(1, (-1, BAND_PATCHES))[..., None]
         total = (tokens.unflatten(1, (-1, BAND_PATCHES)) * by_band).sum(2)
@@ -100,21 +101,21 @@ class Beats(SegmentNetwork):
         return masked_mean(tokens.float(), mask)
 
     def _mask(self, lengths: torch.Tensor, samples: int, columns: int, tokens: int) -> torch.Tensor:
-        """Return which tokens belong to the clips: (S,) lengths -> (S, tokens) bool."""
+        """Return a mask that is true for tokens of the clip, not of padding: (S,) lengths -> (S, tokens) bool."""
         if self.padding == "alone":
             steps = (column_counts(lengths) // PATCH).clamp(min=1)
             return length_mask(steps * BAND_PATCHES, tokens)
         return _thinned(_thinned(length_mask(lengths, samples), columns), tokens)
 
     def take_published(self, path: Path) -> None:
-        """Load a published checkpoint, pre-trained or fine-tuned. Raises KitError if its `cfg` does not fit."""
+        """Load a published checkpoint, pre-trained or fine-tuned. Raises KitError if its `cfg` has other settings."""
         content = read_weights(path)
         if problems := config_problems(content.under("cfg").tensors):
             raise KitError(f"{path}: {'; '.join(problems)}; use BEATs iter1, iter2, iter3 or iter3+, base size")
         self.take(content.under("model"))
 
     def take(self, weights: Weights) -> None:
-        """Load tensors by their published keys, with the old or the new names of weight norms."""
+        """Copy the published tensors into the network. Weight norms may have old or new names."""
         with torch.no_grad():
             for key, parameter in self.named_parameters():
                 published = key.replace(f"encoder.{TABLE}", OF_FIRST_LAYER + TABLE)
@@ -125,9 +126,9 @@ class Beats(SegmentNetwork):
 
 
 def _thinned(mask: torch.Tensor, size: int) -> torch.Tensor:
-    """Reduce a mask to `size` entries by the rule of BEATs: (S, N) -> (S, size).
+    """Reduce a mask to `size` values per row by the rule of BEATs: (S, N) -> (S, size).
 
-    An entry is true if any of N // size consecutive entries is true; the last N mod size entries are ignored.
+    A value is true if any of N // size consecutive input values is true; the last N mod size input values are ignored.
     """
     step = mask.shape[1] // size
     result: torch.Tensor = mask[:, : size * step].unflatten(1, (size, step)).any(2)
@@ -146,7 +147,7 @@ class _Encoder(nn.Module):
         self.layers = nn.ModuleList(_Block() for _ in range(BLOCKS))
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Encode tokens (S, L, 768). Those where `mask` (S, L) is false are ignored."""
+        """Encode tokens (S, L, 768). Tokens for which `mask` (S, L) is false are ignored."""
         x = x.masked_fill(~mask[..., None], 0.0)
         x = self.layer_norm(x + self.pos_conv[0](x))
         indices = torch.arange(x.shape[1], device=x.device)
@@ -177,7 +178,7 @@ class _Positions(nn.Module):
 
 
 def bucket(offsets: torch.Tensor) -> torch.Tensor:
-    """Return the bucket of each offset j - i of a key j from a query i: exact below 80, then logarithmic up to 800."""
+    """Return the bucket of each distance j - i (key j, query i): exact below 80, then logarithmic up to 800."""
     half, exact = BUCKETS // 2, BUCKETS // 4
     distance = offsets.abs()
     ratio = (distance.clamp(min=1).float() / exact).log() / math.log(MAX_DISTANCE / exact)

@@ -59,7 +59,7 @@ CONFIG = {
 
 
 def address_of(path: Path) -> str:
-    """Return the address of a copy of a published file, by its name.
+    """Return the download address for a copy of a published file. path: Path with the file's name.
 
     >>> address_of(Path("weights/BEATs_iter3_plus_AS2M.pt"))
     'https://huggingface.co/lpepino/beats_ckpts/resolve/main/BEATs_iter3_plus_AS2M.pt'

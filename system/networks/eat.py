@@ -48,12 +48,12 @@ class Eat(SegmentNetwork):
 
     Columns after the end of a clip are zeros before the normalisation, which is louder than silence. `columns` 1024:
     every segment has 1,024 columns, and patch tokens of the zeros count in the mean, as in the original's settings for
-    10 s. `multiple_of_16`: a clip has the next multiple of 16, and later tokens are masked, so that the result is that
-    of the clip alone.
+    10 s. `multiple_of_16`: the columns of a clip are padded to the next multiple of 16. Later tokens are masked, so
+    that the padding of a segment has no effect.
     Source: Chen et al., "EAT: Self-Supervised Pre-Training with Efficient Audio Transformer" (2024);
     github.com/cwx-worst-one/EAT at 06c1c34, to a relative 1e-4 in tokens and 2e-5 in vectors on the stored examples.
-    Deviations: the mean of the wave is not subtracted (each column's is; no effect); positions are computed in float64
-    (the original in float32, 4e-5); no noise and no drop path in training.
+    Deviations: the mean of the wave is not subtracted (no effect, since the mean of each column is); positions are
+    computed in float64 (the original in float32, 4e-5); no noise and no drop path in training.
     """
 
     def __init__(self, network: Name, columns: Columns, vector: Vector) -> None:
@@ -70,9 +70,9 @@ class Eat(SegmentNetwork):
         nn.init.normal_(self.extra_tokens, std=0.02)
 
     def log_mel(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Compute the normalised log-mel spectrogram of waves, (S, N) -> (S, T, 128), with the columns of padding.
+        """Compute the normalised log-mel spectrogram of waves, including padding: (S, N) -> (S, T, 128).
 
-        T: 1,024, or the next multiple of 16 of 1 + (N - 400) // 160.
+        T: 1,024, or 1 + (N - 400) // 160 rounded up to a multiple of 16.
         """
         columns = self.front_end(waves)
         columns = columns * length_mask(column_counts(lengths), columns.shape[1])[..., None]
@@ -83,7 +83,7 @@ class Eat(SegmentNetwork):
     def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute the tokens of segments, (S, 1 + L, D): the class token, then patches by time and band.
 
-        Returns: The tokens; and which of them belong to the input of a clip, (S, 1 + L) bool, None for all.
+        Returns: The tokens, and a mask (S, 1 + L) bool that is true for tokens of the clip; None if no token is masked.
         """
         columns = self.log_mel(waves, lengths)
         patches = self.local_encoder["proj"](columns[:, None]).flatten(2).transpose(1, 2)
@@ -106,19 +106,19 @@ class Eat(SegmentNetwork):
         return frames, ((lengths + step - 1) // step).clamp(1, frames.shape[1])
 
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Compute the vector of each segment."""
+        """Compute the vector of each segment: the class token, or the mean of patch tokens."""
         tokens, mask = self.tokens(waves, lengths)
         if self.vector == "cls":
             return tokens[:, 0]
         return tokens[:, 1:].mean(1) if mask is None else masked_mean(tokens[:, 1:], mask[:, 1:])
 
     def take_published(self, path: Path) -> None:
-        """Load a published checkpoint: the hub's model.safetensors, or a file of fairseq."""
+        """Load a published checkpoint: the hub's model.safetensors, or a checkpoint of fairseq."""
         weights = read_weights(path)
         self.take(weights.under("model") if isinstance(weights.tensors.get("model"), dict) else weights)
 
     def take(self, weights: Weights) -> None:
-        """Load tensors by their published keys."""
+        """Copy the published tensors into the network. The keys may be those of the hub or of fairseq."""
         prefix = "model." if any(key.startswith("model.") for key in weights.tensors) else ""
         is_fairseq = any(key.startswith(prefix + IMAGE) for key in weights.tensors)
         with torch.no_grad():
@@ -127,14 +127,15 @@ class Eat(SegmentNetwork):
 
 
 def _fairseq_key(key: str) -> str:
-    """Return the key that a tensor has in a file of fairseq."""
+    """Return the key of a tensor in a checkpoint of fairseq. key: The tensor's key in this network."""
     return next((new + key.removeprefix(old) for old, new in FAIRSEQ.items() if key.startswith(old)), key)
 
 
 def positions(dim: int) -> torch.Tensor:
-    """Return the table of positions, (6144, dim) float32: row 8 t + f has the band f, then the time t.
+    """Return the fixed position embeddings (6144, dim) float32: row 8 t + f is for band f and time t.
 
-    Each half has the sines, then the cosines, of the place times 10000 ** (-i / quarter), i from 0.
+    The first half of a row encodes f, the second half encodes t. Each half has the sines, then the cosines, of f or t
+    times 10000 ** (-i / quarter), for i from 0 to quarter - 1; quarter = dim / 4.
     """
     quarter = dim // 4
     rates = 10_000.0 ** (-np.arange(quarter) / quarter)

@@ -23,7 +23,7 @@ MOMENTUM_FROM_SCRATCH = 0.1
 def convolved(inputs: int, outputs: int, kernel: int, stride: int, groups: int, activation: nn.Module) -> nn.Sequential:
     """Build a convolution without bias, a batch norm, and an activation.
 
-    With stride 1 the convolution keeps the size of its input.
+    With stride 1 the output has the size of the input.
     """
     layer = nn.Conv2d(inputs, outputs, kernel, stride, (kernel - 1) // 2, groups=groups, bias=False)
     return nn.Sequential(layer, nn.BatchNorm2d(outputs, EPS, MOMENTUM), activation)
@@ -38,13 +38,13 @@ class _Gate(nn.Module):
         self.fc1, self.fc2 = nn.Linear(channels, size), nn.Linear(size, channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Scale every channel by its gate."""
+        """Scale every channel by its gate, a factor from 0 to 1."""
         scale = torch.sigmoid(self.fc2(torch.relu(self.fc1(x.mean((2, 3))))))
         return x * scale[..., None, None]
 
 
 class _Gates(nn.Module):
-    """Wraps the gate, so that its keys are those of the published files."""
+    """Wraps `_Gate`, so that the keys of its weights are those of the published files."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class _InvertedResidual(nn.Module):
         self.is_residual = row.stride == 1 and row.inputs == row.outputs
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the block, and add its input if the sizes are equal."""
+        """Apply the block, and add the input to the output if both have the same size."""
         result: torch.Tensor = self.block(x)
         return x + result if self.is_residual else result
 

@@ -58,11 +58,11 @@ class Variant:
     width: float
 
     def channels(self, number: int) -> int:
-        """Return the number of channels `number`, scaled to the width of this variant of the network."""
+        """Scale a number of channels by the width of this variant of the network."""
         return rounded(number * self.width)
 
     def rows(self) -> list[Row]:
-        """Return the settings of the network's blocks, with the numbers of channels of this variant."""
+        """Return the settings of the network's blocks, with channels scaled by the width of this variant."""
         sizes = self.channels
         return [
             row._replace(inputs=sizes(row.inputs), between=sizes(row.between), outputs=sizes(row.outputs))
@@ -71,7 +71,7 @@ class Variant:
 
     @property
     def dim(self) -> int:
-        """Number of values in the network's vectors."""
+        """Number of values in the vector that the network returns per segment."""
         return LAST_RATIO * self.rows()[-1].outputs
 
 

@@ -1,6 +1,6 @@
 """EmbeddingGemma 2: sounds and texts.
 
-The audio side and the text side of EmbeddingGemma 2, without its vision encoder. Imports torch and transformers.
+The audio encoder and the text encoder of EmbeddingGemma 2, without its vision encoder. Imports torch and transformers.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 
 def read_config(folder: Path, with_audio: bool) -> EmbeddingGemma2Config:
-    """Read the settings of a model without its vision encoder, and without its audio encoder unless `with_audio`."""
+    """Read a model's settings without the vision encoder, and, unless `with_audio`, without the audio encoder."""
     config = EmbeddingGemma2Config.from_pretrained(folder, trust_remote_code=False)
     config.vision_config = None
     if not with_audio:
@@ -25,15 +25,15 @@ def read_config(folder: Path, with_audio: bool) -> EmbeddingGemma2Config:
 class GemmaSounds(EmbeddingGemma2Model):  # type: ignore[misc]
     """Spectrograms of sounds of one length -> embeddings (B, D): the mean of all tokens.
 
-    The tokens are those of the library's processor without a text: the special tokens of the tokenizer around the
-    begin, the content and the end of the sound. It needs no processor, whose video part needs torchvision. Embeddings
-    are not scaled to length 1, which cosines do.
+    The tokens are those of the library's processor for a sound without text: begin, content and end of the sound,
+    between the tokenizer's special tokens. The processor itself is not used, since its video part needs torchvision.
+    Embeddings are not scaled to length 1.
     """
 
     around: tuple[list[int], list[int]] = ([], [])  # ids of the tokens before and after those of the sound
 
     def take_tokenizer(self, folder: Path) -> Any:
-        """Read the tokenizer of a folder, for the tokens around a sound. Returns: The tokenizer."""
+        """Read a folder's tokenizer, and store its special tokens, which surround a sound. Returns: The tokenizer."""
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         text = tokenizer("a", add_special_tokens=False)["input_ids"]
         whole = tokenizer("a")["input_ids"]

@@ -20,7 +20,8 @@ from system.networks.weights import Weights
 class MelPower(nn.Module):
     """Waves (B, N), N >= size -> (B, T, bands) float64, T = 1 + (N - size) // hop: power spectra, summed in bands.
 
-    window: (size,). basis: (K, bands). moved: (size, 2 K), kernels whose products are added to the FFT.
+    window: (size,). basis: (K, bands), mel filters. moved: (size, 2 K), corrections of the kernels of the FFT; the
+    products of waves with them are added to the FFT.
     """
 
     window: torch.Tensor
@@ -39,9 +40,10 @@ class MelPower(nn.Module):
         """Build the layer that computes mel spectrograms with the float32 kernels of a published checkpoint.
 
         real, imaginary: (K, 1, size), cosines and sines times the window. basis: Mel filters. hop: Samples between
-        columns. It is computed as an FFT plus a product with the rounding errors of the kernels. In empty bands of a
-        recording these errors dominate: with OpenL3's kernels an FFT without them differs by up to 1.0 dB (0.5 dB for
-        half of the clips), an FFT in float32 by 6.2 dB (5.5 dB). The clips are 24 recordings of ESC-10 at 48 kHz.
+        columns. The layer computes an FFT, and adds a product with the rounding errors of the kernels. In empty bands
+        of a recording these errors dominate. With OpenL3's kernels, an FFT without the errors differs by up to 1.0 dB
+        (0.5 dB for half of the clips), and an FFT in float32 by up to 6.2 dB (5.5 dB). The clips are 24 recordings of
+        ESC-10 at 48 kHz.
         """
         kernels = torch.cat([real, imaginary], 1).double().permute(2, 0, 1)  # (size, K, 2)
         window = kernels[:, 0, 0]  # the cosine of frequency 0 is 1
@@ -54,7 +56,7 @@ class MelPower(nn.Module):
         return torch.cat([self._power(part) for part in columns.split(max(1, COLUMNS_AT_ONCE // len(waves)), 1)], 1)
 
     def centred(self, waves: torch.Tensor) -> torch.Tensor:
-        """Compute mel power spectrograms of waves that are reflected at both ends.
+        """Reflect waves at both ends, and compute their mel power spectrograms.
 
         (B, N), N > size // 2 -> (B, T, bands), T = 1 + N // hop.
         """
@@ -111,7 +113,7 @@ class LogMelFrontEnd(nn.Module):
 def published_log_mel(weights: Weights, size: int, hop: int) -> LogMelFrontEnd:
     """Build the log-mel spectrogram of a PANNs checkpoint from its kernels and mel basis.
 
-    Raises KitError if the checkpoint lacks them.
+    Raises KitError if the kernels or the mel basis are missing in the checkpoint.
     """
     bins = size // 2 + 1
     keys = (f"spectrogram_extractor.stft.conv_{part}.weight" for part in ("real", "imag"))

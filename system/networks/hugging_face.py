@@ -31,18 +31,18 @@ PARTS = ("pe_audio", "embedding_gemma2")  # types whose models are used in part
 
 
 class HubAudio(SegmentNetwork):
-    """The extractor and the model of a folder. An extractor gets only the samples of the clip, without the padding of
-    its segment, and then pads its input in its usual way. Input under 0.1 s is padded with silence before. Extractors
-    compute in numpy on the CPU.
+    """The feature extractor and the audio model of a folder. The extractor gets only the samples of the clip, without
+    the padding of its segment, and pads them in its own way. Input under 0.1 s is first padded with silence. The
+    extractor computes in numpy on the CPU.
 
     In evaluation, models without a fixed input length compute segments of equal length together, which avoids padding.
-    Deviations from transformers: if no segment of a batch is long, CLAP's extractor marks a random one as long
-    (`fusion`), and this class marks none. Random masks of some configurations in training (`apply_spec_augment`, from
-    another random state) are off. No code from the hub is run.
+    Deviations from transformers: if no segment of a batch is long, CLAP's extractor marks a random segment as long
+    (`fusion`), and this class marks none. Random masks in training (`apply_spec_augment`), which some configurations
+    request, are off. No code from the hub is run.
     """
 
     def __init__(self, type: Type, extractor: Any, config: Any) -> None:
-        """extractor, config: Objects of transformers, read from a folder."""
+        """Build the model. extractor, config: Feature extractor and configuration, as objects of transformers."""
         super().__init__()
         self.row, self.model_type, self.extractor = ROWS[type], type, extractor
         config.apply_spec_augment = False
@@ -55,11 +55,11 @@ class HubAudio(SegmentNetwork):
 
     @property
     def fuses_crops(self) -> bool:
-        """Whether the published model combines crops of longer clips, which this class does not."""
+        """Whether the published model combines crops of longer clips. This class never does so."""
         return self.model_type == "clap_audio_model" and bool(self.config.enable_fusion)
 
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Compute the vector of each segment."""
+        """Compute the vector of each segment with the hub model."""
         if self.training or (self.row.max_seconds is not None and not self.row.equal_lengths):
             return self._vectors(waves, lengths)
         result = torch.empty(len(waves), self.dim, device=waves.device)
@@ -158,7 +158,7 @@ class HubAudio(SegmentNetwork):
 
 
 def read_folder(type: Type, folder: Path) -> HubAudio:
-    """Build the network of a model's folder with new weights.
+    """Build the network from the settings in a model's folder, with untrained weights.
 
     Raises KitError for a model of another type, and for damaged files.
     """
@@ -187,7 +187,7 @@ def read_folder(type: Type, folder: Path) -> HubAudio:
 def of_sizes(type: Type, sizes: dict[str, Any]) -> HubAudio:
     """Build a network with the given sizes, for counting its cost.
 
-    It has the usual feature extractor of its type. sizes: Entries of config.json.
+    It uses the default feature extractor of the model type. sizes: Settings, as in config.json.
     """
     import transformers
 
@@ -198,7 +198,7 @@ def of_sizes(type: Type, sizes: dict[str, Any]) -> HubAudio:
 
 
 def _model_class(type: Type) -> Any:
-    """Return the class of a type's models: of transformers, or the audio side of a larger one."""
+    """Return the Python class of a model type: a class of transformers, or the kit's class for PE or Gemma."""
     import transformers
 
     if type == "pe_audio":
@@ -213,7 +213,7 @@ def _model_class(type: Type) -> Any:
 
 
 def _read_config(type: Type, folder: Path) -> Any:
-    """Read the settings of a folder's model."""
+    """Read the configuration of the model in a folder."""
     if type == "pe_audio":
         from system.networks import pe_audio
 
@@ -239,7 +239,7 @@ def _dim(type: Type, config: Any) -> int:
 
 
 def check_type(folder: Path, type: Type) -> None:
-    """Raise KitError if the folder has no config.json, or the config.json of another type of model."""
+    """Raise KitError if the folder has no config.json, another type of model, or no feature extractor."""
     path = folder / "config.json"
     if not path.is_file():
         raise KitError(f"audio model {folder} has no config.json; name the folder of a Hugging Face model")

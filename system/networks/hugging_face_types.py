@@ -2,7 +2,7 @@
 
 Types of audio models of the hub that can be loaded, by the `model_type` of their config.json. Never imports torch.
 
-Checked with transformers 5.23. A new type needs one row here if its output has one of the three forms of `vector`.
+Checked with transformers 5.23. A new type only needs a line in ROWS if its output has one of the forms of `vector`.
 """
 
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ LONGEST = 600.0  # seconds, of models that take any length
 
 @dataclass(frozen=True)
 class Row:
-    """A type of models. model, extractor: Classes of transformers. rate: Hz. max_seconds: Longest input; None: no
-    limit. vector: The name of the output with the vector of an input, or "mean" for the mean of its tokens. aliases:
-    Other values of `model_type` with such a model inside. equal_lengths: Whether the inputs of a batch must have one
-    length."""
+    """Settings of a type of hub models. model, extractor: Names of classes of transformers. rate: Sample rate in Hz.
+    max_seconds: Longest input in seconds; None for no limit. vector: Name of the model output with the vector of an
+    input, or "mean" for the mean of the input's tokens. aliases: Other values of `model_type` whose models contain a
+    model of this type. equal_lengths: Whether all inputs of a batch must have the same length."""
 
     model: str
     extractor: str = "Wav2Vec2FeatureExtractor"

@@ -29,10 +29,10 @@ POVEY = 0.85  # exponent of a Hann window
 class KaldiFbank(nn.Module):
     """Waves (B, N) in [-1, 1] at 16 kHz, N >= 400 -> (B, T, 128) float32, T = 1 + (N - 400) // 160, natural logarithm.
 
-    Each column has 400 samples. Its mean is subtracted, then x[j] - 0.97 x[j - 1] (the first sample: times 0.03). A
-    symmetric window follows (Povey: a Hann window to the power of 0.85), then zeros up to 512. The power is summed by
-    128 triangles, linear in mel from 20 to 8,000 Hz. The value is ln(max(x, 2**-23)). No padding at the ends, no
-    dither, no energy.
+    Each column has 400 samples. Its mean is subtracted. Pre-emphasis follows: x[j] - 0.97 x[j - 1] (the first
+    sample: times 0.03). Then come a symmetric window (Povey: a Hann window to the power of 0.85), and zeros up to 512
+    samples. The power is summed by 128 triangles, linear in mel from 20 to 8,000 Hz. The value is ln(max(x, 2**-23)).
+    No padding at the ends, no dither, no energy.
     Source: torchaudio 2.11 `compliance.kaldi.fbank`, as BEATs and EAT call it. Deviation: float64; the original in
     float32 differs from it by up to 3e-4 in quiet bands.
     """
@@ -41,7 +41,7 @@ class KaldiFbank(nn.Module):
     basis: torch.Tensor
 
     def __init__(self, window: Window, scale: float = 1.0) -> None:
-        """scale: Factor of the waves."""
+        """Prepare the window and the mel filters. scale: Factor of the values of waves."""
         super().__init__()
         self.scale = scale
         self.register_buffer("window", symmetric_window(window), persistent=False)
@@ -64,7 +64,7 @@ class KaldiFbank(nn.Module):
 
 
 def column_counts(lengths: torch.Tensor) -> torch.Tensor:
-    """Return the number of columns of waves with `lengths` (B,) samples, at least 1."""
+    """Return the number of spectrogram columns of waves with `lengths` (B,) samples; at least 1 per wave."""
     return ((lengths - WINDOW).clamp(min=0) // HOP) + 1
 
 

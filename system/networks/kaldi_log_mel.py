@@ -40,10 +40,11 @@ class Masks(NamedTuple):
 class KaldiLogMel(nn.Module):
     """Waves (B, N) float32 in [-1, 1] at 32 kHz, N > 513 -> (B, 128, T) float32, T = 1 + (N - 1) // 320.
 
-    x[n + 1] - 0.97 x[n], reflected at the ends, symmetric Hann window of 800 in 1,024, power, 128 triangles of Kaldi,
-    which are linear in mel, ln(x + 1e-5), + 4.5, / 5. Silence is -1.4026 everywhere. In training with `jitter`, the
-    lowest edge is 0 to 9 Hz and the highest 14,001 to 16,000 Hz, drawn once for the whole batch. Otherwise they are 0
-    and 15,000 Hz. In training, values under `masks` are set to the logarithm 0 (+0.9); every clip has its own masks.
+    The steps are: pre-emphasis x[n + 1] - 0.97 x[n], reflection at the ends, a symmetric Hann window of 800 in 1,024
+    samples, power, 128 triangles of Kaldi (linear in mel), and (ln(x + 1e-5) + 4.5) / 5. Silence is -1.4026 everywhere.
+    In training with `jitter`, the lowest edge is 0 to 9 Hz and the highest 14,001 to 16,000 Hz, drawn once for the
+    whole batch. Otherwise they are 0 and 15,000 Hz. In training, each clip has random masks, whose values become 0.9:
+    the logarithm is set to 0.
 
     Source: github.com/kkoutini/passt_hear21 0.0.26, `AugmentMelSTFT`, to 5e-4 on the stored examples. Deviations: no
     16-bit autocast, by which the original rounds the pre-emphasis to half precision (up to 0.11); random numbers are
@@ -77,7 +78,7 @@ class KaldiLogMel(nn.Module):
         return columns.masked_fill(in_time[:, None, :] | in_bands[:, :, None], MASKED)
 
     def _basis(self) -> torch.Tensor:
-        """Return the mel triangles (128, 513), in training with random edges."""
+        """Return the mel filters (128, 513); in training with `jitter`, their frequency limits are random."""
         if not (self.training and self.jitter):
             return self.basis
         with unset_fake_temporarily():  # the numbers must be real also while a step is only counted

@@ -19,8 +19,8 @@ def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
 
 
 class SeriesEncoder(nn.Module):
-    """BART-type encoder: learned positions, layer norm, dropout, layers of attention and feed-forward (post-norm,
-    GELU)."""
+    """A transformer encoder as in BART: learned positions, layer norm, dropout, then layers of attention and
+    feed-forward (post-norm, GELU)."""
 
     def __init__(self, width: int, layers: int, heads: int, ffn_dim: int, positions: int, dropout: float) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class SeriesEncoder(nn.Module):
         )
 
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Encode padded series. The results at padding have no meaning.
+        """Encode padded series. The results for padding must not be used.
 
         values (B, T, W), mask (B, T) bool, at least one true per row -> (B, T, W).
         """
@@ -71,7 +71,7 @@ def pooled_over_time(
 
 
 def head(inputs: int, hidden: int | None, outputs: int) -> nn.Module:
-    """Build the layers after an encoder: one linear layer, or, with `hidden`, the two layers of `mlp`."""
+    """Build the layers after an encoder: one linear layer, or, if `hidden` is set, two as in `mlp`."""
     return nn.Linear(inputs, outputs) if hidden is None else mlp(inputs, hidden, outputs)
 
 

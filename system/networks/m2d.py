@@ -63,7 +63,7 @@ class M2dLogMel(nn.Module):
             return torch.cat([self._log_mel(part.double()) for part in parts], 1).transpose(1, 2)
 
     def _reflected(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Reflect each wave at its start and at its last sample, by half a window: (S, N) -> (S, N + size)."""
+        """Extend each wave by half a window of reflected samples at both ends: (S, N) -> (S, N + size)."""
         half = self.size // 2
         indices = torch.arange(-half, waves.shape[1] + half, device=waves.device).abs()[None]
         last = lengths.clamp(min=half + 1)[:, None] - 1
@@ -86,17 +86,18 @@ def mel_basis(geometry: Geometry) -> torch.Tensor:
 
 
 class M2d(SegmentNetwork):
-    """Waves -> log-mel -> transformer over chunks. A frame is one step of patches: its bands side by side (`stacked`,
-    3,840 values for five bands) or their mean (768). The vector of a segment is the mean of the clip's frames.
+    """Waves -> log-mel -> transformer over chunks. A frame is made from all patches of a time step: their vectors side
+    by side (`stacked`, 3,840 values for five bands of patches), or the mean of the vectors (768). The vector of a
+    segment is the mean of the clip's frames.
 
-    A clip has zeros, in normalised units, up to a multiple of the patch's columns. Chunks of U columns pass the network
-    alone. If U is no multiple of the patch's columns, each full chunk loses its last columns (9 of 1,001). Padding of a
-    segment after the clip is masked, so that the result is that of the clip alone.
+    A clip is padded with zeros, in normalised units, to a multiple of the patch's columns. The transformer processes
+    each chunk of U columns independently. If U is no multiple of the patch's columns, the last columns of each full
+    chunk are ignored (9 of 1,001). Padding of a segment after the clip is masked, so that it has no effect.
     Source: Niizumi et al., "Masked Modeling Duo" (2024); github.com/nttcslab/m2d at f0c4128,
     `examples/portable_m2d.py`, to 5e-4 in the log-mel and a relative 2e-5 in frames on the stored examples. Deviations:
-    frame k of a chunk begins at k steps. The original's time stamps are k times duration / frames, up to 0.16 s less. A
-    rest of a chunk that its padding would make longer than U has as many steps as a full chunk; the original fails.
-    There is no masking in training.
+    frame k of a chunk begins at k time steps. The original's time stamps are k times duration / frames, up to 0.16 s
+    earlier. If padding would make the last chunk longer than U, it gets as many steps as a full chunk; the original
+    fails. There is no masking in training.
     """
 
     dim: int
@@ -125,7 +126,7 @@ class M2d(SegmentNetwork):
         return result
 
     def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the tokens of all chunks, (S, F, L, 768), and the number of steps of each clip, (S,) >= 1."""
+        """Compute the tokens of all chunks, (S, F, L, 768), and the number of time steps of each clip, (S,) >= 1."""
         columns, geometry = self.log_mel(waves, lengths), self.geometry
         width = geometry.patch_columns
         counts = self._steps(lengths // geometry.hop + 1)
@@ -137,7 +138,7 @@ class M2d(SegmentNetwork):
         return torch.cat(outputs, 2), counts
 
     def _steps(self, columns: torch.Tensor) -> torch.Tensor:
-        """Return the number of steps of clips with a number of columns, (S,) -> (S,)."""
+        """Convert numbers of spectrogram columns of clips to numbers of time steps (patches in time): (S,) -> (S,)."""
         geometry = self.geometry
         full = columns // geometry.columns
         rest = columns - full * geometry.columns
@@ -146,7 +147,7 @@ class M2d(SegmentNetwork):
         return result
 
     def _chunk(self, columns: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """Pass a chunk (S, bands, T) through the transformer; tokens after `steps` (S,) are masked.
+        """Apply the transformer to a chunk (S, bands, T); tokens after `steps` (S,) time steps are masked.
 
         Returns: (S, F, T // patch columns, 768).
         """
@@ -172,12 +173,12 @@ class M2d(SegmentNetwork):
         return masked_mean(frames.float(), length_mask(counts, frames.shape[1]))
 
     def take_published(self, path: Path) -> None:
-        """Load a published checkpoint: a .pth, or the .zip with one."""
+        """Load a published checkpoint: a .pth file, or a .zip that contains a .pth file."""
         weights = read_weights(path)
         self.take(weights.under("model") if isinstance(weights.tensors.get("model"), dict) else weights)
 
     def take(self, weights: Weights) -> None:
-        """Load tensors by their published keys. A file without `norm_stats` gets those of 2022."""
+        """Copy the published tensors into the network. If `norm_stats` is missing, the values of 2022 are used."""
         keys = weights.tensors
         prefix = next((one for one in PREFIXES if f"{one}cls_token" in keys), "")
         self.norm_stats.copy_(torch.tensor(NORM_STATS))  # type: ignore[operator]
@@ -189,7 +190,7 @@ class M2d(SegmentNetwork):
 
 class M2dClap(M2d):
     """M2D, then one block over a semantic token and the tokens of all chunks. The vector of a segment is the semantic
-    token (768), the audio embedding of M2D-CLAP 2025; a frame is the mean over the bands.
+    token (768 values), which is the audio embedding of M2D-CLAP 2025. A frame is the mean of the tokens over the bands.
 
     Source: Niizumi et al., "M2D-CLAP" (2025); github.com/nttcslab/m2d at f0c4128, to a relative 2e-5 on the stored
     examples. Deviations as for `M2d`.
@@ -208,7 +209,7 @@ class M2dClap(M2d):
 
 
 class _Semantic(nn.Module):
-    """A token of the whole, and one block with a single head: (S, L, 768), mask (S, L) -> (S, 768)."""
+    """One block with a single head, which computes a semantic token: (S, L, 768), mask (S, L) -> (S, 768)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,7 +219,7 @@ class _Semantic(nn.Module):
         nn.init.normal_(self.sem_token, std=0.02)
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Compute the semantic token of tokens, without those where the mask is false."""
+        """Compute the semantic token (S, 768) from tokens; tokens for which the mask is false are ignored."""
         x = torch.cat([self.sem_token.expand(len(tokens), -1, -1), tokens], 1)
         x = self.sem_blocks[0](x, F.pad(mask, (1, 0), value=True))
         result: torch.Tensor = self.norm(x[:, 0])

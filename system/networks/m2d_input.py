@@ -21,7 +21,7 @@ class M2dInput(Strict):
 
     @model_validator(mode="after")
     def _require_geometry(self) -> Self:
-        """Raise an error if the geometry is not known."""
+        """Raise an error if the geometry is neither set nor in the name of the weights."""
         try:
             chosen_geometry(self.geometry, self.weights)
         except ValueError as error:
@@ -30,7 +30,7 @@ class M2dInput(Strict):
 
     @property
     def input(self) -> Geometry:
-        """Input of the network."""
+        """Geometry of the network's input: sizes of the log-mel, its chunks and its patches."""
         return chosen_geometry(self.geometry, self.weights)
 
     @property
@@ -40,5 +40,5 @@ class M2dInput(Strict):
 
     @property
     def values(self) -> int:
-        """Number of values in a frame."""
+        """Number of values in a frame that the network returns."""
         return DIM * self.input.rows if self.bands == "stacked" else DIM

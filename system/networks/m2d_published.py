@@ -59,17 +59,17 @@ class Geometry(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Number of patches in time in a chunk; the last columns of a chunk may be in none."""
+        """Number of patches in time in a chunk; the last columns of a chunk may be in no patch."""
         return self.columns // self.patch_columns
 
     @property
     def size(self) -> int:
-        """Samples of a column: 25 ms."""
+        """Number of samples of a spectrogram column, 25 ms."""
         return self.rate // 40
 
     @property
     def hop(self) -> int:
-        """Samples from one column to the next: 10 ms."""
+        """Number of samples from one spectrogram column to the next, 10 ms."""
         return self.rate // 100
 
     def frame_count(self, seconds: float) -> int:
@@ -79,7 +79,7 @@ class Geometry(NamedTuple):
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Shortest and longest input, in seconds. The shortest allows reflection at the ends."""
+        """Shortest and longest input, in seconds. The shortest input can just be reflected at its ends."""
         return (self.size // 2 + 1) / self.rate, LONGEST
 
 
@@ -87,7 +87,7 @@ CLAP_GEOMETRY = Geometry(80, 1001, 16, 16, 16_000)
 
 
 def geometry_of(text: str) -> Geometry | None:
-    """Read a geometry such as "80x608p16x16" or "80x1001p16x16p32k" within a text; None without one."""
+    """Read a geometry such as "80x608p16x16" or "80x1001p16x16p32k" from a text; None if no geometry is in the text."""
     found = re.search(r"(\d+)x(\d+)p(\d+)x(\d+)(?:p(16|32)k)?", text)
     if found is None:
         return None
@@ -97,14 +97,14 @@ def geometry_of(text: str) -> Geometry | None:
 
 
 def geometry_of_file(path: Path) -> Geometry | None:
-    """Read the geometry in the name of a .zip, or of the folder of a .pth; None without one."""
+    """Read the geometry from the name of a .zip, or of the folder of a .pth; None without a geometry."""
     return geometry_of(path.name) or geometry_of(path.parent.name)
 
 
 def chosen_geometry(text: str | None, weights: str | None) -> Geometry:
-    """Return the geometry of a setting, or, without one, that in the name of the weights.
+    """Return the geometry in the setting `text`, or, without this setting, in the name of the weights.
 
-    Raises ValueError if there is neither, or if both differ.
+    Raises ValueError if neither exists, or if both exist and differ.
     """
     of_file = geometry_of_file(Path(weights)) if weights else None
     if text is None:
@@ -120,7 +120,7 @@ def chosen_geometry(text: str | None, weights: str | None) -> Geometry:
 
 
 def address_of(path: Path) -> str:
-    """Return the address of a published file by its name, or by that of its folder."""
+    """Return the address of a published file, which is found by the name of the file or of its folder."""
     for name, release in ADDRESSES.items():
         if path.name == name:
             return f"{_RELEASES}/{release}/{name}"

@@ -22,8 +22,8 @@ from system.networks.weights import Weights
 class PannsNetwork(nn.Module, ABC):
     """Columns (B, 1, T, 64) from `standardised` -> maps (B, 2048, T // 32, 2), T >= 32.
 
-    reach: Receptive field to either side, in frames. Its state has the keys of the published checkpoint, except those
-    of the front-end and the classifier.
+    reach: Receptive field to either side, in frames. The keys of its weights are those of the published checkpoint. The
+    front-end and the classifier are left out.
     """
 
     reach: ClassVar[int]
@@ -64,7 +64,7 @@ class ConvBlock(nn.Module):
 
 
 def convolution(inputs: int, outputs: int, size: int = 3) -> nn.Conv2d:
-    """Build a convolution that keeps the size of its input, without bias.
+    """Build a convolution without bias whose output has the size of its input.
 
     Initial weights are Glorot uniform, as in PANNs.
     """
@@ -98,9 +98,9 @@ def fold_norms(network: nn.Module) -> None:
 
 
 class Cnn14(PannsNetwork):
-    """Cnn14. dropout: After every block, as in PANNs and in the code of "On Metric Learning for Audio-Text Cross-Modal
-    Retrieval" (2022). Deviation: that code also halves time and frequency after the last block (1.6 frames per
-    second)."""
+    """Cnn14. dropout: Rate after every block, as in PANNs and in the code of "On Metric Learning for Audio-Text
+    Cross-Modal Retrieval" (2022). Deviation: that code also halves time and frequency after the last block (1.6 frames
+    per second)."""
 
     reach: ClassVar[int] = 4  # 2 x (1 + 2 + ... + 32) = 126 columns
 
@@ -117,8 +117,8 @@ class Cnn14(PannsNetwork):
 
 
 class ResNet38(PannsNetwork):
-    """ResNet-38. dropout: One rate inside the residual blocks and between the other parts. PANNs have 0.1 inside and
-    0.2 between; "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022) has 0.2 for both."""
+    """ResNet-38. dropout: Rate inside the residual blocks, and between the other layers. PANNs have 0.1 inside and 0.2
+    between; "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022) has 0.2 for both."""
 
     reach: ClassVar[int] = 10  # 2 + 12 + 32 + 96 + 96 + 64 = 302 columns
 

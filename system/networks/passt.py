@@ -38,9 +38,9 @@ class Passt(nn.Module):
     """Log-mels (B, 128, T) -> (B, 2 + L, 768), after the last norm: class and distillation tokens, then the L remaining
     patches, band after band.
 
-    patchout: Numbers of columns, rows, and single patches that are left out in training, the same ones for the whole
-    batch; positions are added before. Positions in time are taken from the start of their table; a longer input raises
-    ValueError.
+    patchout: Numbers of columns, rows, and single patches that are left out in training; the same patches are left out
+    for the whole batch. Position embeddings are added before. An input of T patches in time uses the first T position
+    embeddings; a longer input raises ValueError.
     Source: Koutini et al. (2022), sections 2.1 and 2.2; github.com/kkoutini/passt_hear21 0.0.26, to a relative 2e-5.
     """
 
@@ -102,7 +102,7 @@ class PasstOnWaves(SegmentNetwork):
         return result
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments. For evaluation only, since training leaves patches out."""
+        """Compute the frames of segments, in evaluation mode only, since patches are left out in training."""
         rows = self.transformer.freq_new_pos_embed.shape[2]
         frames = self.transformer(self.front_end(waves))[:, 2:].unflatten(1, (rows, -1)).mean(1)
         return frames, begun(lengths, waves.shape[1], frames.shape[1])
@@ -115,8 +115,8 @@ class PasstOnWaves(SegmentNetwork):
 def kept_positions(size: int, left_out: int, device: torch.device) -> torch.Tensor:
     """Draw the positions that remain if `left_out` random ones of `size` positions are left out.
 
-    They are in ascending order, at least one. Random numbers come from the CPU's random state; none is drawn if
-    `left_out` is 0.
+    The positions are in ascending order; there is at least one. Random numbers come from the CPU's random state; no
+    number is drawn if `left_out` is 0.
     """
     if not left_out:
         return torch.arange(size, device=device)

@@ -24,7 +24,7 @@ _RELEASES = "https://github.com/kkoutini/PaSST/releases/download"
 @dataclass(frozen=True)
 class Variant:
     """A published checkpoint. address: Address of the file. stride: Columns and bands from one patch to the next.
-    positions: Size of its table of positions in time. blocks: Number of attention blocks.
+    positions: Number of its position embeddings in time. blocks: Number of attention blocks.
     """
 
     address: str

@@ -1,7 +1,7 @@
 """Perception Encoder audio: sounds and texts.
 
-The audio side and the text side of Meta's PE-AV and PE-A-Frame, each without the weights of the other. Imports torch
-and transformers.
+The audio encoder and the text encoder of Meta's PE-AV and PE-A-Frame, each loaded without the other encoder. Imports
+torch and transformers.
 """
 
 from pathlib import Path
@@ -31,10 +31,10 @@ def read_config(folder: Path) -> PeAudioConfig:
 
 
 class PeSounds(PeAudioPreTrainedModel):  # type: ignore[misc]
-    """Waves -> embeddings in the space of texts, of the clip and of its frames of 0.04 s.
+    """Waves -> embeddings of the clip and of its frames of 0.04 s, in the same space as embeddings of texts.
 
-    It equals get_audio_embeds of PeAudioModel (clip) and of PeAudioFrameLevelModel (frames). Embeddings do not have
-    unit length.
+    The results equal get_audio_embeds of PeAudioModel (clip) and of PeAudioFrameLevelModel (frames). Embeddings do not
+    have unit length.
     """
 
     config: PeAudioConfig
@@ -62,11 +62,11 @@ class PeSounds(PeAudioPreTrainedModel):  # type: ignore[misc]
 
 
 class PeTexts(PeAudioPreTrainedModel):  # type: ignore[misc]
-    """Tokens of texts -> embeddings (B, D) in the space of sounds, and the numbers that turn dot products into logits.
+    """Tokens of texts -> embeddings (B, D) in the same space as sounds; and the scale and bias for logits.
 
-    The text's state is the tensor that enters the final norm of the text model, at token 0. The original code takes the
-    state after the last layer, without that norm, and transformers 5.0 does too; the hidden_states of transformers 5.1
-    to 5.24 are after the norm.
+    The embedding is computed from the tensor at token 0 that enters the final norm of the text model. The original code
+    and transformers 5.0 also use the state before this norm; in transformers 5.1 to 5.24, hidden_states are after the
+    norm.
     Source: facebookresearch/perception_models, core/audio_visual_encoder.
     """
 
@@ -87,7 +87,7 @@ class PeTexts(PeAudioPreTrainedModel):  # type: ignore[misc]
         entering: list[torch.Tensor] = []
 
         def take(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-            """Store the input of the final norm."""
+            """Store the input of the final norm; the embedding is computed from this tensor."""
             entering.append(inputs[0])
 
         handle = self.text_model.final_norm.register_forward_pre_hook(take)

@@ -15,7 +15,8 @@ class SegmentNetwork(nn.Module, ABC):
     """Segments (S, N) float32 in [-1, 1], padded with silence to one length, and the numbers (S,) >= 1 of samples
     without padding -> (S, D), one vector per segment.
 
-    In evaluation the vector of a segment does not depend on the others, unless its docstring states it.
+    In evaluation the vector of a segment does not depend on other segments, unless the docstring of a subclass states
+    it.
     """
 
     dim: int  # D
@@ -42,16 +43,16 @@ class SegmentNetwork(nn.Module, ABC):
 def begun(lengths: torch.Tensor, size: int, frames: int) -> torch.Tensor:
     """Return how many frames of each segment begin before the end of the clip, which may end within the segment.
 
-    lengths: (S,) samples of the clip in each segment. size, frames: Samples and frames of a segment. Returns: (S,) >=
-    1.
+    lengths: (S,) number of samples of the clip in each segment. size: Number of samples of a segment. frames: Number of
+    frames of a segment. Returns: (S,), at least 1.
     """
     return (lengths * frames + size - 1).div(size, rounding_mode="floor").clamp(1, frames)
 
 
 def of_one_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
-    """Yield groups of indexes of `lengths`, each with only equal lengths.
+    """Yield groups of indexes of `lengths`; all lengths in a group are equal.
 
-    The lengths of a group add up to at most `max_size`, unless it has only one index.
+    The lengths of a group add up to at most `max_size`, unless the group has only one index.
     """
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     for length, same in itertools.groupby(order, key=lambda i: lengths[i]):

@@ -16,12 +16,12 @@ from system.compute.distributed import exchange_group, process_count
 class _Synchronised(_BatchNorm):
     """Batch norm whose mean and variance, in training with several processes, are over the values of all processes.
 
-    torch's SyncBatchNorm has the same formulas but does not run on CPUs (torch 2.11). On GPUs it could be used: its
-    kernels are fused, it gathers once forward and sums once backward (this class sums twice each), and it stores less
-    for the backward pass. This class is used on GPUs too, so that the tests, which compare it with one process, check
-    the code that runs. Neither has been measured on several GPUs. Other differences: SyncBatchNorm exchanges the
-    reciprocal of the standard deviation, this class the variance (only rounding), and SyncBatchNorm accepts empty
-    parts, which do not occur here.
+    torch's SyncBatchNorm has the same formulas but does not run on CPUs (torch 2.11). On GPUs SyncBatchNorm
+    could be used: its kernels are fused, it gathers once forward and sums once backward (this class sums twice in each
+    direction), and it stores less for the backward pass. This class is used on GPUs too, so that the tests check the
+    code that runs; they compare it with one process. Neither class has been measured on several GPUs. Other
+    differences: SyncBatchNorm exchanges the reciprocal of the standard deviation, this class the variance (only
+    rounding), and SyncBatchNorm accepts empty parts, which do not occur here.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

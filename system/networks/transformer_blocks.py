@@ -1,6 +1,6 @@
 """Blocks of a vision transformer.
 
-Blocks of a vision transformer for audio networks on patches, with the keys of timm.
+Blocks of a vision transformer for audio networks that work on patches. The keys of weights are those of timm.
 """
 
 import torch
@@ -23,7 +23,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """Apply self-attention: (B, L, D) -> the same shape.
 
-        mask: (B, L) bool, false for positions that no other attends to, at least one true per row; None for all.
+        mask: (B, L) bool, false for positions that are ignored, with at least one true value per row; None to use all.
         """
         query, key, value = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         keys = None if mask is None else mask[:, None, None]
@@ -49,7 +49,7 @@ class Block(nn.Module):
     """Attention, then feed-forward, each after a layer norm and added to its input: (B, L, D) -> the same."""
 
     def __init__(self, dim: int, heads: int, ffn_dim: int, qkv_bias: bool = True, eps: float | None = None) -> None:
-        """eps: Of the layer norms; None: 1e-6."""
+        """Build the layers. eps: Constant in the denominator of the layer norms; None for 1e-6."""
         super().__init__()
         eps = EPS if eps is None else eps
         self.norm1, self.attn = nn.LayerNorm(dim, eps), Attention(dim, heads, qkv_bias)

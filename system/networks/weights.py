@@ -32,10 +32,10 @@ class Weights:
         self.path, self.tensors = path, tensors
 
     def take(self, key: str, *shape: int) -> torch.Tensor:
-        """Return the tensor of a key as float32. Raises KitError if it does not fit.
+        """Return the tensor of a key as float32. Raises KitError if the tensor does not fit.
 
-        It does not fit if it is missing, has another shape or infinite or NaN values, or is not a dense tensor of
-        floating-point numbers.
+        A tensor does not fit if it is missing, has another shape than `shape`, has infinite or NaN values, or is not a
+        dense tensor of floating-point numbers.
         """
         value = self.tensors.get(key)
         value = torch.from_numpy(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
@@ -50,7 +50,7 @@ class Weights:
         return value.float()
 
     def under(self, key: str) -> "Weights":
-        """Return the tensors, or the settings, under a key. Raises KitError if the key is missing."""
+        """Return the tensors or settings of the checkpoint under a key. Raises KitError if the key is missing."""
         tensors = self.tensors.get(key)
         if not isinstance(tensors, Mapping):
             raise KitError(f"{self.path} has no tensors{_under(key)}: {_NOT_IT}")
@@ -61,7 +61,7 @@ class Weights:
     ) -> nn.Conv2d:
         """Build a convolution with the checkpoint's weights.
 
-        With `stride` 1 it keeps the size of its input.
+        With `stride` 1 the output has the size of the input.
         """
         layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, stride, size // 2, bias=bias).eval()
         layer.weight = nn.Parameter(self.take(f"{key}.weight", outputs, inputs, size, size), requires_grad=False)
@@ -102,7 +102,7 @@ class Weights:
 
 
 def read_weights(path: Path, inside: str | None = None) -> Weights:
-    """Read the tensors of a checkpoint, or, with `inside`, the tensors under this key of the checkpoint.
+    """Read the tensors of a checkpoint. inside: Key whose tensors are read; None for all tensors.
 
     The file is one of PyTorch, a .safetensors, or a .zip with one file of PyTorch in it. No code of the file is
     executed: it may contain tensors, numpy arrays, plain values, and the arguments of a command (argparse). Raises
@@ -122,7 +122,7 @@ def read_weights(path: Path, inside: str | None = None) -> Weights:
 
 
 def _content(path: Path) -> Any:
-    """Read the content of a checkpoint. Its format is recognised by its content, since a download has another name."""
+    """Read the content of a checkpoint. The format is found from the content, since any file name is possible."""
     with path.open("rb") as file:
         if file.read(9)[8:] == b"{":  # after the length of the header, which is JSON
             return safetensors.torch.load_file(path)
@@ -132,7 +132,7 @@ def _content(path: Path) -> Any:
 
 
 def _packed(path: Path) -> io.BytesIO | None:
-    """Return the content of the only .pth or .pt in a .zip; None for another file, such as a checkpoint itself."""
+    """Return the content of the only .pth or .pt file in a .zip; None for any other file."""
     if not zipfile.is_zipfile(path):
         return None
     with zipfile.ZipFile(path) as archive:
@@ -141,7 +141,7 @@ def _packed(path: Path) -> io.BytesIO | None:
 
 
 def _under(key: str | None) -> str:
-    """Return the words for a key in an error message; "" without one."""
+    """Return " under the key KEY" for an error message; "" if there is no key."""
     return f" under the key {key}" if key else ""
 
 

@@ -21,7 +21,7 @@ class AtstFrame(FromPublished):
 
     @property
     def vector_dim(self) -> int:
-        """Number of values in the network's vectors."""
+        """Number of values in the vector that the network returns per segment."""
         return DIM
 
     @property
@@ -36,12 +36,12 @@ class AtstFrame(FromPublished):
 
     @property
     def depends_on_batch(self) -> bool:
-        """Whether an embedding depends on the other clips, because the level of silence is that of the batch."""
+        """Whether a clip's embedding depends on the other clips of the training batch: true with `floor: batch`."""
         return self.trainable and self.floor == "batch"
 
     @property
     def batch_property(self) -> str | None:
-        """Name of the property of a batch on which its embeddings depend; None without one."""
+        """Property of a training batch that changes its embeddings, in words for messages; None if no property does."""
         return "the floor of a batch" if self.depends_on_batch else None
 
     def published_address(self) -> str:
@@ -49,7 +49,7 @@ class AtstFrame(FromPublished):
         return ADDRESS
 
     def build_network(self) -> Network:
-        """Build the network with new weights."""
+        """Build the network with untrained weights."""
         from system.networks.atst_frame import AtstFrame
 
         return AtstFrame(self.floor == "batch")

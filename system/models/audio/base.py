@@ -22,25 +22,25 @@ Encoder: TypeAlias = "AudioEncoder"  # the network that settings build; naming i
 class AudioSettings(EncoderKind):
     """Settings of one kind of audio encoder.
 
-    A subclass defines its `kind` and, as a field or a property, its `experts`: the frozen models, by name, whose frames
-    it reads.
+    A subclass defines its `kind`. As a field or a property, it defines its `experts`: a dict from name to each frozen
+    model whose frames the encoder reads.
     """
 
     if TYPE_CHECKING:  # an abstract property, which a field may not replace
 
         @property
         def experts(self) -> Mapping[str, Expert]:
-            """Experts whose frames the encoder reads, by name."""
+            """Dict from name to expert (frozen model), for the experts whose frames the encoder reads."""
             ...
 
     @property
     def reads_clips(self) -> bool:
-        """Whether the files of clips are read, so that they must exist."""
+        """Whether the encoder reads the audio files of clips, so that these files must exist."""
         return any(expert.reads_clips for expert in self.experts.values())
 
     @property
     def training_frames(self) -> int | None:
-        """Maximum number of frames per clip in training, in frames of the encoder's expert; None: no limit.
+        """Maximum number of the expert's frames per clip in training; None for no limit.
 
         A random part of this length is cut out of longer clips.
         """
@@ -48,28 +48,28 @@ class AudioSettings(EncoderKind):
 
     @property
     def frame_grid(self) -> Grid | None:
-        """Times of the frames of an embedded series; None if they are those of the expert's frames."""
+        """Times of the frames of a clip's embedding; None if they equal the times of the expert's frames."""
         return None
 
     @abstractmethod
     def build(self, out: int) -> Encoder:
-        """Build the encoder with new weights. out: Size of embeddings, equal to that of text embeddings.
+        """Build the encoder with untrained weights.
 
-        Only this method imports torch.
+        out: Number of values per embedding, the same as for text embeddings. Only this method imports torch.
         """
 
     def build_without_files(self, out: int) -> Encoder:
         """Build the encoder without published files, for counting its cost.
 
-        Raises UnknownSizeError if sizes are not known.
+        Raises UnknownSizeError if the sizes of the network are not known.
         """
         return self.build(out)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
         """Count operations and memory of a training step on a clip of `seconds` seconds.
 
-        longest: Duration of the longest clip of the batch, in seconds. half: Whether to count for 16-bit training, see
-        costs.count.
+        longest: Duration of the longest clip of the batch, in seconds. half: Whether to count the cost of 16-bit
+        training; see costs.count.
         """
         import torch
 
@@ -78,11 +78,11 @@ class AudioSettings(EncoderKind):
         limit = math.inf if self.training_frames is None else self.training_frames
 
         def frames(expert: Expert, seconds: float) -> int:
-            """Return the number of frames of a clip, at most the limit of training."""
+            """Return the number of frames of a clip of `seconds` seconds, at most the limit for training."""
             return max(1, round(min(seconds * expert.frames_per_second, limit)))
 
         def run() -> torch.Tensor:
-            """Embed a clip of zeros."""
+            """Run the encoder on a clip of zeros, and return its embedding."""
             audio = {}
             for name, expert in self.experts.items():
                 dtype = getattr(torch, expert.dtype)
@@ -95,7 +95,7 @@ class AudioSettings(EncoderKind):
         return count_once(key, encoder, run, half)
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
-        """Yield settings that do not fit embeddings of `out` values, each with an error message."""
+        """Yield the name and an error message of each setting that does not fit embeddings of `out` values."""
         yield from ()
 
     @property

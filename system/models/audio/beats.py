@@ -32,7 +32,7 @@ class Beats(FromPublished):
 
     @property
     def vector_dim(self) -> int:
-        """Number of values in the network's vectors."""
+        """Number of values in the vector that the network returns per segment."""
         return DIM
 
     @property
@@ -50,7 +50,7 @@ class Beats(FromPublished):
         return address_of(Path(self.weights or PRETRAINED))
 
     def build_network(self) -> Network:
-        """Build the network with new weights."""
+        """Build the network with untrained weights."""
         from system.networks.beats import Beats
 
         return Beats(self.padding, self.gradient_decay)

@@ -29,7 +29,7 @@ class GruSettings(AudioSettings):
         return self.embedding == "frames"
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
-        """Yield an error message if the size of the GRU is not that of the text's embeddings."""
+        """Yield an error message if the GRU's output and text embeddings have different sizes."""
         if 2 * self.hidden != out:
             yield "hidden", f"both directions give 2 x {self.hidden} values, but the text has {out}"
 
@@ -39,7 +39,7 @@ class WideLogMel(LogMelSlaney):
 
     @field_validator("bands")
     @classmethod
-    def _enough(cls, bands: int) -> int:
+    def _require_bands(cls, bands: int) -> int:
         """Raise an error if the spectrogram has too few mel bands for the convolutions."""
         if bands < MIN_BANDS:
             raise ValueError(f"crnn needs at least {MIN_BANDS} bands, not {bands}")
@@ -67,7 +67,7 @@ class Crnn(GruSettings):
         return {"convolutions": True, "gru": True}
 
     def build(self, out: int) -> Encoder:
-        """Build the encoder with new weights. out: Size of embeddings."""
+        """Build the encoder with untrained weights. out: Number of values per embedding."""
         from system.models.audio.crnn_encoder import CrnnEncoder
 
         ((name, logmel),) = self.experts.items()
@@ -94,7 +94,7 @@ class Gru(GruSettings):
         return {"linear": True, "gru": True}
 
     def build(self, out: int) -> Encoder:
-        """Build the encoder with new weights. out: Size of embeddings."""
+        """Build the encoder with untrained weights. out: Number of values per embedding."""
         from system.models.audio.crnn_encoder import GruEncoder
 
         ((name, expert),) = self.experts.items()

@@ -45,7 +45,7 @@ class CrnnEncoder(AudioEncoder):
         embedding: Embedding,
         padding: Literal["masked", "counted"],
     ) -> None:
-        """inputs: Values per frame after the convolutions: 128 x (bands // 64)."""
+        """Build the layers. inputs: Number of values per frame after the convolutions, 128 x (bands // 64)."""
         super().__init__()
         self.expert, self.embedding, self.padding = expert, embedding, padding
         self.cnn = convolutions(dropout)
@@ -60,7 +60,7 @@ class CrnnEncoder(AudioEncoder):
         return _embedded(stretched(series, lengths // MIN_FRAMES, lengths), lengths, self.embedding)
 
     def convolved(self, values: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Apply the convolutions to log-mel frames. A quarter of the frames remains.
+        """Apply the convolutions to log-mel frames. They reduce the number of frames to a quarter.
 
         values (B, T, bands), lengths (B,) >= 4 -> (B, T // 4, 128 x (bands // 64)) and lengths // 4.
         """
@@ -75,7 +75,7 @@ class CrnnEncoder(AudioEncoder):
         return x.transpose(1, 2).flatten(2), lengths
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict from the name of each part of the encoder to the part (a module)."""
+        """Return a dict from the name of each part of the encoder to its torch module."""
         return {"convolutions": self.cnn, "gru": self.gru}
 
 
@@ -96,7 +96,7 @@ class GruEncoder(AudioEncoder):
         return _embedded(series, lengths, self.embedding)
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict from the name of each part of the encoder to the part (a module)."""
+        """Return a dict from the name of each part of the encoder to its torch module."""
         return {"linear": self.linear, "gru": self.gru}
 
 
@@ -178,7 +178,7 @@ def stretched(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor)
 
 
 def _embedded(series: torch.Tensor, lengths: torch.Tensor, embedding: Embedding) -> Embedded:
-    """Return the embeddings, of length 1: of every frame of a series, or, if `embedding` is "mean", of their mean."""
+    """Scale frames to length 1. If `embedding` is "mean", return the mean of the frames, scaled to length 1."""
     lengths = on_device(lengths, series.device)
     if embedding == "mean":
         return Embedded(F.normalize(pooled_over_time(series, lengths, "mean"), dim=-1))

@@ -30,7 +30,7 @@ class Eat(FromPublished):
 
     @property
     def vector_dim(self) -> int:
-        """Number of values in the network's vectors."""
+        """Number of values in the vector that the network returns per segment."""
         return VARIANTS[self.network].dim
 
     @property
@@ -48,7 +48,7 @@ class Eat(FromPublished):
         return VARIANTS[self.network].address
 
     def build_network(self) -> Network:
-        """Build the network with new weights."""
+        """Build the network with untrained weights."""
         from system.networks.eat import Eat
 
         return Eat(self.network, self.columns, self.vector)

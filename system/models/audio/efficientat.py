@@ -23,7 +23,7 @@ class EfficientAT(FromPublished):
 
     @property
     def vector_dim(self) -> int:
-        """Number of values in the network's vectors."""
+        """Number of values in the vector that the network returns per segment."""
         return VARIANTS[self.network].dim
 
     @property
@@ -38,7 +38,7 @@ class EfficientAT(FromPublished):
 
     @property
     def depends_on_batch(self) -> bool:
-        """Whether an embedding depends on the other clips, since batch norms are trained."""
+        """Whether a clip's embedding depends on the other clips of the batch: true if batch norms are trained."""
         return self.trainable
 
     def published_address(self) -> str:
@@ -46,7 +46,7 @@ class EfficientAT(FromPublished):
         return VARIANTS[self.network].address
 
     def build_network(self) -> Network:
-        """Build the network with new weights."""
+        """Build the network with untrained weights."""
         from system.networks.efficientat import MOMENTUM, MOMENTUM_FROM_SCRATCH, MobileNet, MobileNetOnWaves
         from system.networks.kaldi_log_mel import KaldiLogMel, Masks
 

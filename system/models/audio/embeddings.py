@@ -30,7 +30,7 @@ class AudioEmbeddings(AudioSettings):
 
     @property
     def experts(self) -> dict[str, EmbeddingFile]:
-        """The files as an expert."""
+        """Dict with one entry: an expert that reads the embeddings from the files."""
         expert = EmbeddingFile(
             kind="embedding_file",
             files=self.files,
@@ -51,7 +51,7 @@ class AudioEmbeddings(AudioSettings):
         return {EXPERT: False}
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
-        """Yield an error if the embeddings of texts have another size."""
+        """Yield an error message if embeddings of texts and of clips have different sizes."""
         if out != self.dim:
             yield "dim", f"embeddings of clips have {self.dim} values, those of texts {out}; give files of one model"
 

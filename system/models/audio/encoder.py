@@ -24,7 +24,7 @@ class AudioEncoder(nn.Module, ABC):
 
     @abstractmethod
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict from the name of each part of the encoder to the part (a module).
+        """Return a dict from the name of each part of the encoder to its torch module.
 
         Parameters are counted per part.
         """
@@ -42,7 +42,7 @@ class AudioEncoder(nn.Module, ABC):
         """
 
     def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
-        """Embed the clips, and also return the embedding by each expert if several experts are averaged.
+        """Embed the clips, and also return the embeddings of each expert if several experts are averaged.
 
         The embeddings by expert are a dict from expert to (B, E); it is empty if the encoder has only one expert.
         """

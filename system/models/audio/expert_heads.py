@@ -29,7 +29,7 @@ class ExpertHeads(AudioSettings):
     dropout: float = Field(ge=0, lt=1)  # share of values that are dropped in training
 
     def build(self, out: int) -> Encoder:
-        """Build the encoder with new weights. out: Size of embeddings."""
+        """Build the encoder with untrained weights. out: Number of values per embedding."""
         from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 
         dims = {name: expert.dim for name, expert in self.experts.items()}
@@ -41,5 +41,5 @@ class ExpertHeads(AudioSettings):
         return dict.fromkeys(self.experts, True)
 
     def part_name(self, part: str) -> str:
-        """Return the name under which `check` prints an expert's head."""
+        """Return the name under which `check` prints the layers of an expert."""
         return f"{part} head"

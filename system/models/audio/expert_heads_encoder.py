@@ -45,7 +45,7 @@ class ExpertHead(nn.Module):
         self.out = nn.Linear(width, out)
 
     def forward(self, series: Series) -> torch.Tensor:
-        """Embed clips by one expert's frames. Clips of similar length are computed together, to reduce padding."""
+        """Embed clips from the frames of one expert. Clips of similar length are grouped, to reduce padding."""
         order, device = series.lengths.argsort(stable=True), series.values.device
         parts = [self._pooled(series.rows(rows)) for rows in order.split(suited_to(device, CLIPS_AT_ONCE))]
         result: torch.Tensor = self.out(torch.cat(parts)[on_device(order.argsort(), device)])
@@ -82,10 +82,10 @@ class ExpertHeadsEncoder(AudioEncoder):
         return self.embed_with_experts(audio)[0]
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict from the name of each part of the encoder to the part (a module)."""
+        """Return a dict from the name of each part of the encoder to its torch module."""
         return {name.removeprefix("expert_"): head for name, head in self.heads.items()}
 
     def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
-        """Embed the clips by every expert. Returns: The means over experts, and the embeddings by expert."""
+        """Embed the clips with every expert. Returns: The mean over experts, and a dict from expert to embeddings."""
         by_expert = {name: head(audio[name]) for name, head in self.parts().items()}
         return Embedded(torch.stack(list(by_expert.values())).mean(0)), by_expert

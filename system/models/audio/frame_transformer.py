@@ -37,7 +37,7 @@ class FrameTransformer(AudioSettings):
         return {"transformer": True}
 
     def build(self, out: int) -> Encoder:
-        """Build the encoder with new weights. out: Size of embeddings."""
+        """Build the encoder with untrained weights. out: Number of values per embedding."""
         from system.models.audio.frame_transformer_encoder import FrameTransformerEncoder
 
         ((name, expert),) = self.experts.items()

@@ -44,5 +44,5 @@ class FrameTransformerEncoder(AudioEncoder):
         return Embedded(torch.cat(windows, 1), on_device(lengths, device))
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict from the name of each part of the encoder to the part (a module)."""
+        """Return a dict from the name of each part of the encoder to its torch module."""
         return {"transformer": self.transformer}

@@ -31,12 +31,12 @@ class HubFrames(HuggingFace):
 
     @property
     def frame_grid(self) -> Grid:
-        """Times of the frames of an embedded series."""
+        """Times of the frames of a clip's embedding."""
         hop = 1 / TOKENS_PER_SECOND[self.type]
         return Grid(hop, hop / 2)
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
-        """Yield settings that do not fit each other, each with an error message."""
+        """Yield the name and an error message of each setting that does not fit the other settings."""
         yield from super().setting_errors(out)
         if self.trainable:
             yield "trainable", "hugging_face_frames is for frozen models; set false"

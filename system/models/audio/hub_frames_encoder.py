@@ -23,12 +23,12 @@ class HubFramesEncoder(NetworkEncoder):
     """
 
     def __init__(self, expert: str, network: SegmentNetwork, pretrained: Path | None, size: int) -> None:
-        """pretrained: Path of published weights. size: Samples of a segment."""
+        """Store the network. pretrained: Path of its published weights. size: Number of samples of a segment."""
         super().__init__(expert, network, pretrained, trainable=False)
         self.size = size
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
-        """Embed the clips of a batch: their frames (B, L, D)."""
+        """Return the frames (B, L, D) of the clips of a batch as their embeddings."""
         waves = audio[self.expert]
         segments = segmented(waves, self.size, self.size)
         found: list[list[torch.Tensor]] = [[] for _ in waves.lengths]
@@ -40,5 +40,5 @@ class HubFramesEncoder(NetworkEncoder):
         return Embedded(pad_sequence(series, batch_first=True), lengths)
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict from the name of each part of the encoder to the part (a module)."""
+        """Return a dict from the name of each part of the encoder to its torch module."""
         return {"network": self.network}

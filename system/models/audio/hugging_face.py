@@ -44,12 +44,12 @@ class HuggingFace(Segmented):
 
     @property
     def depends_on_batch(self) -> bool:
-        """Whether an embedding depends on the other clips, by CLAP's batch norm or by padding to the longest clip."""
+        """Whether an embedding depends on the other clips: through batch norms, or padding to the longest clip."""
         return self.trainable and (self.type == "clap_audio_model" or ROWS[self.type].max_seconds is None)
 
     @property
     def batch_property(self) -> str | None:
-        """Name of the property of a batch on which its embeddings depend; None without one."""
+        """Property of a training batch that changes its embeddings, in words for messages; None if no property does."""
         fills = self.trainable and ROWS[self.type].max_seconds is None
         return "the length to which inputs are padded" if fills else None
 
@@ -65,7 +65,7 @@ class HuggingFace(Segmented):
 
     @property
     def vector_dim(self) -> int:
-        """Number of values in the network's vectors."""
+        """Number of values in the vector that the network returns per segment."""
         config = self._config() or {}
         if self.type in ("pe_audio", "embedding_gemma2"):
             config = config.get("text_config", config)
@@ -114,7 +114,7 @@ class HuggingFace(Segmented):
         return network
 
     def build_network_without_files(self) -> Network:
-        """Build the network from its configuration only. Raises UnknownSizeError if that is not known."""
+        """Build the network from its configuration only. Raises UnknownSizeError if it is not known."""
         from transformers.initialization import no_init_weights
 
         from system.networks.hugging_face import of_sizes, read_folder
@@ -132,16 +132,16 @@ class HuggingFace(Segmented):
                 raise UnknownSizeError(str(error)) from error
 
     def file_checksums(self) -> dict[str, str]:
-        """Return checksums of the settings of model and extractor, and of the weights of a frozen model."""
+        """Return a dict from file name to sha256: setting files and, if the model is frozen, weight files."""
         folder = fetch(self.model, "audio model")
         settings = [folder / name for name in AUDIO_SETTINGS]
         paths = [*settings, *([] if self.trainable else weight_files(folder))]
         return {path.name: file_sha256(path) for path in paths if path.is_file()}
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
-        """Download the model if it is missing. Yields the setting and an error message if that fails.
+        """Download the model if it is missing. Yields `model` and an error message if the download fails.
 
-        It also yields them if the model is not of the type that the settings name.
+        It also yields them if config.json has another type than the setting `type`.
         """
         try:
             folder = fetch(self.model, "audio model")

@@ -34,7 +34,7 @@ class M2d(M2dInput, FromPublished):
 
     @property
     def vector_dim(self) -> int:
-        """Number of values in the network's vectors."""
+        """Number of values in the vector that the network returns per segment."""
         return self.values
 
     @property
@@ -47,7 +47,7 @@ class M2d(M2dInput, FromPublished):
         return address_of(Path(self.weights or ""))
 
     def build_network(self) -> Network:
-        """Build the network with new weights."""
+        """Build the network with untrained weights."""
         from system.networks.m2d import M2d
 
         return M2d(self.input, self.bands)
@@ -72,7 +72,7 @@ class M2dClap(FromPublished):
 
     @property
     def vector_dim(self) -> int:
-        """Number of values in the network's vectors."""
+        """Number of values in the vector that the network returns per segment."""
         return DIM
 
     @property
@@ -95,7 +95,7 @@ class M2dClap(FromPublished):
         return CLAP_ADDRESS
 
     def build_network(self) -> Network:
-        """Build the network with new weights."""
+        """Build the network with untrained weights."""
         from system.networks.m2d import M2dClap
 
         return M2dClap(CLAP_GEOMETRY)

@@ -50,12 +50,12 @@ class Panns(AudioSettings, Resampled):
 
     @property
     def experts(self) -> dict[str, Expert]:
-        """Input of the encoder: a dict whose only entry stands for 16-bit waveforms, in place of an expert's frames."""
+        """Dict whose only entry describes the encoder's input: 16-bit waveforms instead of an expert's frames."""
         return {"waveform": Waveform(kind="waveform", sample_rate=32_000, resampling=self.resampling)}
 
     @property
     def training_frames(self) -> int:
-        """Maximum number of samples per clip in training; longer clips are cut at random."""
+        """Maximum number of samples per clip in training; of a longer clip, a random part is used."""
         return max(1, round(self.max_seconds * RATE))
 
     @property
@@ -73,7 +73,7 @@ class Panns(AudioSettings, Resampled):
         return None if self.weights is None else Path(self.weights)
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict from the name of the setting that holds the path of a published weight file to this path."""
+        """Return a dict from setting to path, for every setting with the path of a published weight file."""
         return {} if self.weights is None else {"weights": Path(self.weights)}
 
     def published_address(self) -> str:
@@ -81,7 +81,7 @@ class Panns(AudioSettings, Resampled):
         return ADDRESSES[self.network]
 
     def build(self, out: int) -> Encoder:
-        """Build the encoder with new weights. out: Size of embeddings."""
+        """Build the encoder with untrained weights. out: Number of values per embedding."""
         from system.models.audio.panns_encoder import PannsEncoder
 
         ((name, _),) = self.experts.items()

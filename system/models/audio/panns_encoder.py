@@ -58,8 +58,11 @@ class PannsEncoder(AudioEncoder):
         spec_augment: Mapping[str, int] | None,
         hidden: int,
     ) -> None:
-        """training_samples: Most samples of a clip in training. pooling: Over frequency, over time. spec_augment:
-        Arguments of the function spec_augment; None for no stripes."""
+        """Build the layers.
+
+        training_samples: Maximum number of samples of a clip in training. pooling: Kinds of pooling over frequency and
+        over time. spec_augment: Arguments of the function spec_augment; None for no stripes.
+        """
         super().__init__()
         self.expert, self.weights, self.trainable, self.training_samples = expert, weights, trainable, training_samples
         self.frequency_pooling, self.time_pooling = pooling
@@ -71,7 +74,7 @@ class PannsEncoder(AudioEncoder):
     def train(self, mode: bool = True) -> "PannsEncoder":
         """Set training or evaluation mode. A frozen network stays in evaluation mode.
 
-        It then uses the published statistics in batch norms, and no dropout.
+        In evaluation mode, batch norms use the published statistics, and there is no dropout.
         """
         super().train(mode)
         self.network.train(mode and self.trainable)
@@ -104,7 +107,7 @@ class PannsEncoder(AudioEncoder):
     def _pooled(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Compute the network's output for waves, pooled over frequency and time.
 
-        waves (B, N) int16, and lengths of at least one frame in samples -> (B, 2048).
+        waves: (B, N) int16. lengths: Numbers of samples, at least one frame each. Returns: (B, 2048).
         """
         maps = self._maps(waves.float() / FULL_SCALE).float()  # a sum over frames needs more than 16 bits
         frames = maps.mean(3) if self.frequency_pooling == "mean" else maps.amax(3) + maps.mean(3)
@@ -121,18 +124,18 @@ class PannsEncoder(AudioEncoder):
         return in_pieces(self.network, columns, 2, STRIDE, self.network.reach, PIECE)
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict from the name of each part of the encoder to the part (a module)."""
+        """Return a dict from the name of each part of the encoder to its torch module."""
         return {"network": self.network, "mlp": self.mlp}
 
 
 def spec_augment(
     columns: torch.Tensor, time_stripes: int, time_width: int, band_stripes: int, band_width: int
 ) -> torch.Tensor:
-    """Set random stripes of every clip's spectrogram to 0, the mean after a batch norm.
+    """Set random stripes of every clip's spectrogram to 0, which is the mean value after a batch norm.
 
     columns: (B, 1, T, bands).
-    A stripe's width is drawn from 0 to `width` - 1, and its position such that it is inside. Stripes may overlap. Draws
-    use the random state of the device.
+    A stripe's width is random, from 0 to `width` - 1. Its position is random within the spectrogram. Stripes may
+    overlap. Random numbers come from the random state of the device.
     Source: Park et al., SpecAugment (2019), as in torchlibrosa 0.1.0. Deviations: stripes too wide for a short clip
     cover all of it; torchlibrosa raises an error.
     """

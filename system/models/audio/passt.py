@@ -31,7 +31,7 @@ class Passt(FromPublished):
 
     @property
     def vector_dim(self) -> int:
-        """Number of values in the network's vectors."""
+        """Number of values in the vector that the network returns per segment."""
         return DIM
 
     @property
@@ -45,7 +45,7 @@ class Passt(FromPublished):
         return f"PaSST {self.network}"
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
-        """Yield settings that do not fit, each with an error message, such as leaving out more patches than exist."""
+        """Yield the name and an error message of each wrong setting, such as more patches left out than exist."""
         yield from super().setting_errors(out)
         variant = VARIANTS[self.network]
         patches = variant.patches(self.segment_seconds * RATE / HOP)
@@ -64,7 +64,7 @@ class Passt(FromPublished):
         return VARIANTS[self.network].address
 
     def build_network(self) -> Network:
-        """Build the network with new weights."""
+        """Build the network with untrained weights."""
         from system.networks.kaldi_log_mel import KaldiLogMel, Masks
         from system.networks.passt import Passt, PasstOnWaves
 

@@ -30,7 +30,7 @@ class PooledMlp(AudioSettings):
         return {"mlp": True}
 
     def build(self, out: int) -> Encoder:
-        """Build the encoder with new weights. out: Size of embeddings."""
+        """Build the encoder with untrained weights. out: Number of values per embedding."""
         from torch import nn
 
         from system.compute.device import on_device
@@ -55,7 +55,7 @@ class PooledMlp(AudioSettings):
                 return Embedded(self.mlp(self.dropout(pooled)))
 
             def parts(self) -> dict[str, nn.Module]:
-                """Return a dict from the name of each part of the encoder to the part (a module)."""
+                """Return a dict from the name of each part of the encoder to its torch module."""
                 return {"mlp": self.mlp}
 
         return PooledMlpEncoder()

@@ -57,22 +57,22 @@ class Segmented(AudioSettings, Resampled):
 
     @property
     def experts(self) -> dict[str, Expert]:
-        """Input of the encoder: a dict whose only entry stands for 16-bit waveforms, in place of an expert's frames."""
+        """Dict whose only entry describes the encoder's input: 16-bit waveforms instead of an expert's frames."""
         return {"waveform": Waveform(kind="waveform", sample_rate=self.sample_rate, resampling=self.resampling)}
 
     @property
     def training_frames(self) -> int:
-        """Maximum number of samples per clip in training; longer clips are cut at random."""
+        """Maximum number of samples per clip in training; of a longer clip, a random part is used."""
         return round(self.max_seconds * self.sample_rate)
 
     @property
     @abstractmethod
     def vector_dim(self) -> int:
-        """Number of values in the network's vectors, D."""
+        """Number of values, D, in the vector that the network returns per segment."""
 
     @property
     def size_known(self) -> bool:
-        """Whether `vector_dim` is known for this network, and not assumed."""
+        """Whether `vector_dim` is the known size of this network's vectors; false if it is only assumed."""
         return True
 
     @property
@@ -91,10 +91,10 @@ class Segmented(AudioSettings, Resampled):
 
     @abstractmethod
     def build_network(self) -> Network:
-        """Build the network with new weights. It imports torch."""
+        """Build the network with untrained weights. This method imports torch."""
 
     def build_network_without_files(self) -> Network:
-        """Build the network without its published files. Raises UnknownSizeError if its sizes are not known here."""
+        """Build the network without its published files. Raises UnknownSizeError if its sizes are not known."""
         return self.build_network()
 
     @property
@@ -113,7 +113,7 @@ class Segmented(AudioSettings, Resampled):
         """Whether the network has published weights."""
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
-        """Yield settings that do not fit each other, each with an error message."""
+        """Yield the name and an error message of each setting that does not fit the other settings."""
         shortest, longest = self.limits
         if not shortest <= self.segment_seconds <= longest:
             yield "segment_seconds", f"{self.title} needs {shortest} to {longest} s, not {self.segment_seconds}"
@@ -129,7 +129,7 @@ class Segmented(AudioSettings, Resampled):
             yield "head", f"none needs equal sizes, but its vectors have {sizes}"
 
     def build(self, out: int) -> Encoder:
-        """Build the encoder with new weights. out: Size of embeddings."""
+        """Build the encoder with untrained weights. out: Number of values per embedding."""
         return self._encoder(self.build_network(), out, self.pretrained())
 
     def build_without_files(self, out: int) -> Encoder:
@@ -139,8 +139,9 @@ class Segmented(AudioSettings, Resampled):
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
         """Count the cost of a training step for the mean number of segments of a clip.
 
-        That is half a segment more than the mean length has, since lengths differ, and at most that of `longest`.
-        Example: Clotho's clips of 15 to 30 s have 2.67 segments of 10 s; 2.75 are counted.
+        This number is estimated: a clip of mean length, plus half a segment since lengths differ. It is at most the
+        number of segments of the longest clip. Example: Clotho's clips of 15 to 30 s have 2.67 segments of 10 s on
+        average; 2.75 are counted.
         """
         limit = 1 + max(0.0, -((self.segment_seconds - min(longest, self.max_seconds)) // self.hop_seconds))
         more = (min(seconds, self.max_seconds) - self.segment_seconds) / self.hop_seconds
@@ -148,7 +149,7 @@ class Segmented(AudioSettings, Resampled):
         return super().cost(encoder, self.segment_seconds, self.segment_seconds, half).times(segments)
 
     def _encoder(self, network: Network, out: int, pretrained: Path | None) -> Encoder:
-        """Build the audio encoder that uses a network for its segments."""
+        """Build the audio encoder that runs `network` on the segments of clips."""
         from system.models.audio.segmented_encoder import SegmentedEncoder
 
         ((name, _),) = self.experts.items()
@@ -199,7 +200,7 @@ class FromPublished(Segmented):
         return None if self.weights is None else Path(self.weights)
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict from the name of the setting that holds the path of a published weight file to this path."""
+        """Return a dict from setting to path, for every setting with the path of a published weight file."""
         return {} if self.weights is None else {"weights": Path(self.weights)}
 
     def plan_facts(self) -> Facts:

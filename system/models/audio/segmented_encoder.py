@@ -28,7 +28,7 @@ class NetworkEncoder(AudioEncoder):
     """An encoder around one network for segments, with or without published weights, trained or frozen."""
 
     def __init__(self, expert: str, network: SegmentNetwork, pretrained: Path | None, trainable: bool) -> None:
-        """pretrained: Path of published weights."""
+        """Store the network. pretrained: Path of its published weights; None for a network from scratch."""
         super().__init__()
         self.expert, self.network = expert, network.requires_grad_(trainable)
         self.pretrained, self.trainable = pretrained, trainable
@@ -74,8 +74,11 @@ class SegmentedEncoder(NetworkEncoder):
         has_head: bool,
         hidden: int | None,
     ) -> None:
-        """size, hop: Those of segments, in samples. training_samples: Most samples of a clip in training. pretrained:
-        Path of published weights. hidden: Size of a layer with ReLU before the last one.
+        """Build the layers after the network.
+
+        pretrained: Path of published weights. size: Samples of a segment. hop: Samples from the start of a segment to
+        the next start. training_samples: Maximum number of samples of a clip in training. hidden: Size of a layer with
+        ReLU before the last layer; None for no such layer.
         """
         super().__init__(expert, network, pretrained, trainable)
         self.size, self.hop, self.training_samples = size, hop, training_samples
@@ -96,12 +99,12 @@ class SegmentedEncoder(NetworkEncoder):
         return Embedded(self.head(pooled))
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict from the name of each part of the encoder to the part (a module)."""
+        """Return a dict from the name of each part of the encoder to its torch module."""
         return {"network": self.network, "head": nn.ModuleList([self.pooling, self.head])}
 
 
 def _no_head(dim: int, out: int) -> nn.Module:
-    """Return a layer that does nothing. Raises KitError if the sizes before and after differ."""
+    """Return a layer that does nothing. Raises KitError if vectors (`dim`) and embeddings (`out`) differ in size."""
     if dim != out:
         raise KitError(
             f"model.audio gives vectors of {dim} values, but model.text of {out}; set model.audio.head to linear"

@@ -32,7 +32,7 @@ def segmented(waves: Series, size: int, hop: int) -> Segments:
     """Cut padded clips into segments of `size` samples.
 
     waves: (B, N) samples.
-    A segment begins every `hop` samples, as long as it has samples that no earlier segment has. The last segment is
+    A segment begins every `hop` samples, until all samples of the clip are in a segment. The last segment is
     padded with silence. A clip of at most `size` samples has one segment.
     """
     values, device = waves.values[..., 0], waves.values.device
@@ -53,14 +53,14 @@ def cut(waves: Series, max_samples: int) -> Series:
 
 
 class SegmentMean(nn.Module):
-    """(S, D) of segments -> (B, D), the mean of each clip's segments, perhaps weighted by their samples of sound.
+    """Vectors (S, D) of segments -> (B, D), the mean per clip; with `by_length`, weighted by samples without padding.
 
-    Source of equal weights: the DCASE 2025 baseline and SALSA (2024). Like `segmented`, they count segments by the
-    clip's duration.
+    Source of equal weights: the DCASE 2025 baseline and SALSA (2024). As in `segmented`, the number of a clip's
+    segments follows from its duration.
     """
 
     def __init__(self, by_length: bool = False) -> None:
-        """Set the weights. by_length: A segment counts by its samples without padding; otherwise all count equally."""
+        """Store `by_length`: whether segments are weighted by their number of samples without padding."""
         super().__init__()
         self.by_length = by_length
 
@@ -71,14 +71,14 @@ class SegmentMean(nn.Module):
 
 
 class SegmentAttention(nn.Module):
-    """(S, D) of segments -> (B, D), the mean of each clip's segments, weighted by the softmax of a linear layer."""
+    """Vectors (S, D) of segments -> (B, D), the mean per clip, weighted by the softmax of a linear layer."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.weight = nn.Linear(dim, 1)
 
     def forward(self, values: torch.Tensor, clips: torch.Tensor, size: int, lengths: torch.Tensor) -> torch.Tensor:
-        """Average the vectors of each clip's segments, weighted by attention, whatever their lengths."""
+        """Average the vectors of each clip's segments, weighted by attention. Lengths have no effect."""
         scores = self.weight(values).float()
         highest = scores.new_full((size, 1), -torch.inf).scatter_reduce(0, clips[:, None], scores.detach(), "amax")
         return averaged(values, (scores - highest[clips]).exp(), clips, size)

@@ -23,9 +23,9 @@ Encoder: TypeAlias = "TextEncoder"  # the network that settings build; naming it
 class TextSettings(EncoderKind):
     """Settings of one kind of text encoder.
 
-    A subclass defines its `kind` and, as a field or a property, its `dim`: the size of embeddings of text and audio.
-    reads_vocabulary: Whether it is built for the words of the training captions. frozen_scores: Kinds of scores for its
-    published weights; empty for any.
+    A subclass defines its `kind` and, as a field or a property, its `dim`: the number of values per embedding of text
+    and audio. reads_vocabulary: Whether the encoder is built for the words of the training captions. frozen_scores:
+    Kinds of scores that fit the published weights; empty if all kinds fit.
     """
 
     reads_vocabulary: ClassVar[bool] = False
@@ -35,7 +35,7 @@ class TextSettings(EncoderKind):
 
         @property
         def dim(self) -> int:
-            """Size of embeddings of text and audio."""
+            """Number of values per embedding of text and audio."""
             ...
 
     @property
@@ -45,23 +45,23 @@ class TextSettings(EncoderKind):
 
     @property
     def trains_published(self) -> bool:
-        """Whether a published network is trained, which may have low-rank adapters."""
+        """Whether the published network is trained, so that low-rank adapters are possible."""
         return False
 
     def texts_fault(self, texts: Sequence[str]) -> str | None:
-        """Return why some texts cannot be embedded; None if they can, or if it is not known without the network."""
+        """Return why any of the texts cannot be embedded; None if all can, or if only the network could show this."""
         return None
 
     @abstractmethod
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder with new weights. Only this method imports torch.
+        """Build the encoder. Weights without a published value are untrained. Only this method imports torch.
 
         vocabulary: Words of all training captions; empty unless the encoder `reads_vocabulary`. banks: The folder of
-        the feature banks, which may hold cached embeddings.
+        the feature banks, which may contain cached embeddings.
         """
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return an untrained network for counting its cost, and a function that embeds one caption of TOKENS tokens.
+        """Return an untrained network, for counting its cost, and a function that embeds one caption of TOKENS tokens.
 
         The network has shapes but no values.
         Raises UnknownSizeError if the network's sizes are not known on this machine.

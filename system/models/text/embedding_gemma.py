@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class EmbeddingGemmaText(VectorSettings):
-    """The text encoder of EmbeddingGemma 2: the mean of its tokens. With `hugging_face` and the same model for audio it
-    is a zero-shot system. A caption follows the model's prompt for search queries, if its folder has one.
+    """The text encoder of EmbeddingGemma 2: the mean of its tokens. With the audio encoder `hugging_face` of the same
+    model it is a zero-shot system. If the model's folder has a prompt for search queries, it precedes each caption.
 
     Source: transformers' EmbeddingGemma2Model, and the pooling of its sentence-transformers form.
     """
@@ -23,7 +23,7 @@ class EmbeddingGemmaText(VectorSettings):
     kind: Literal["embedding_gemma2"]
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder with its published weights."""
+        """Build the encoder from the published model. A layer after the model is untrained."""
         from system.models.text.embedding_gemma_encoder import EmbeddingGemmaEncoder
         from system.models.text.pretrained_encoder import Bank
 
@@ -31,7 +31,7 @@ class EmbeddingGemmaText(VectorSettings):
         return EmbeddingGemmaEncoder(self.model, self.dim, is_linear, self.trainable, Bank(banks, self.kind))
 
     def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build the network of a config.json without its weights. Returns: The network and the width of its vectors."""
+        """Build an untrained network from a config.json. Returns: The network, and the size of its vectors."""
         from transformers import EmbeddingGemma2TextConfig, EmbeddingGemma2TextModel
 
         sizes = EmbeddingGemma2TextConfig.from_dict(config["text_config"])

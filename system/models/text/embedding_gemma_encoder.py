@@ -21,7 +21,7 @@ class EmbeddingGemmaEncoder(TransformerEncoder):
     """EmbeddingGemma 2's embeddings of texts, with a linear layer if `linear`. They are not scaled to length 1."""
 
     def __init__(self, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
-        """linear: A trained layer after the model. Raises KitError for a model of another type."""
+        """Load the model. linear: Whether a trained layer follows. Raises KitError for a model of another type."""
         super().__init__()
         from system.networks.embedding_gemma import GemmaTexts, read_config
 
@@ -40,7 +40,7 @@ class EmbeddingGemmaEncoder(TransformerEncoder):
         return vectors
 
     def save_assets(self, folder: Path) -> None:
-        """Save the text side of the model, its tokenizer and its prompt in a folder, for an export."""
+        """Save the text encoder of the model, its tokenizer and its prompt in a folder, for an exported model."""
         self._model.save_pretrained(folder / "text")
         self.tokenizer.save_pretrained(folder / "text")
         prompts = json.dumps({"prompts": {QUERY_PROMPTS[0]: self.prompt}})
@@ -48,7 +48,7 @@ class EmbeddingGemmaEncoder(TransformerEncoder):
 
 
 def query_prompt(folder: Path) -> str:
-    """Return the text before every search query that a model's folder names; "" without one."""
+    """Return the prompt for search queries that is stored in a model's folder; "" if no prompt is stored."""
     path = folder / PROMPTS
     prompts = parse_json(path.read_bytes(), PROMPTS).get("prompts", {}) if path.is_file() else {}
     return next((str(prompts[name]) for name in QUERY_PROMPTS if prompts.get(name)), "")

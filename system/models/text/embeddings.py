@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class TextEmbeddings(TextSettings):
-    """Embeddings of captions and queries that another program computed, unchanged. A text is found by its words, as the
-    manifest or the list of queries has them."""
+    """Embeddings of captions and queries that another program computed, unchanged. A text is looked up with the
+    spelling of the manifest or the list of queries."""
 
     kind: Literal["embeddings"]
     files: Annotated[list[str], Field(min_length=1)]  # .npz, .parquet or .npy
@@ -34,7 +34,7 @@ class TextEmbeddings(TextSettings):
 
     @property
     def is_trained(self) -> bool:
-        """Always False."""
+        """Always False: the embeddings in the files are fixed."""
         return False
 
     @property
@@ -43,13 +43,13 @@ class TextEmbeddings(TextSettings):
         return True
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder, which has no weights. Raises KitError for files that are no embeddings of texts."""
+        """Build the encoder, which has no weights. Raises KitError for files without embeddings of texts."""
         from system.models.text.embeddings_encoder import TextEmbeddingsEncoder
 
         return TextEmbeddingsEncoder(self.files, self.dim)
 
     def texts_fault(self, texts: Sequence[str]) -> str | None:
-        """Return how many of some texts have no embedding; None if all have one, or a file is missing."""
+        """Return an error message if a text has no embedding; None if all texts have one, or if a file is missing."""
         if not all(path.is_file() for path in all_files(self.files)):
             return None
         try:
@@ -61,7 +61,7 @@ class TextEmbeddings(TextSettings):
         return f"{' and '.join(self.files)}: {missing}; write it again with all captions" if absent else None
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return a network without weights, and a function that returns one embedding."""
+        """Return a network without weights, for counting its cost, and a function that returns one embedding."""
         import torch
 
         return torch.nn.Identity(), lambda: torch.zeros(1, self.dim)

@@ -24,19 +24,19 @@ class TextEmbeddingsEncoder(TextEncoder):
     caches_texts = False
 
     def __init__(self, files: Sequence[str], dim: int) -> None:
-        """files: See read_vectors, whose errors are raised. dim: Number of values, which is checked."""
+        """Read the files. dim: Required number of values per embedding. Raises KitError as read_vectors does."""
         super().__init__()
         self._files = files
         self._vectors = read_vectors(files, "caption").require_dim(dim, files)
 
     def embed_alike(self, texts: Sequence[str]) -> Embedded:
-        """Return the embeddings of some texts. Raises KitError for a text without one."""
+        """Return the embeddings of some texts. Raises KitError for a text without an embedding."""
         self.prepare(texts)
         values = np.concatenate([self._vectors.read(text) for text in texts])
         return Embedded(on_device(torch.from_numpy(values), self.device))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return zeros: nothing is padded."""
+        """Return 0 for each text, since embeddings from files are not padded."""
         return [0] * len(texts)
 
     def prepare(self, texts: Sequence[str]) -> None:
@@ -46,7 +46,7 @@ class TextEmbeddingsEncoder(TextEncoder):
             raise KitError(f"{' and '.join(self._files)}: {missing}; write it again with all captions and queries")
 
     def identity(self) -> str:
-        """Return a checksum of the files."""
+        """Return a checksum of the embedding files."""
         return hashlib.sha256("".join(map(file_sha256, all_files(self._files))).encode()).hexdigest()
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
@@ -54,5 +54,5 @@ class TextEmbeddingsEncoder(TextEncoder):
         return [text for text in texts if text not in self._vectors]
 
     def unknown_words(self, text: str) -> list[str]:
-        """Return an empty list, since texts are found as a whole."""
+        """Return an empty list, since texts are looked up as a whole, not by word."""
         return []

@@ -21,9 +21,9 @@ QUERIES_AT_ONCE = 16  # of waiting users: 32 queries sorted by length into halve
 class TextEncoder(nn.Module, ABC):
     """Captions -> Embedded (N, D).
 
-    caches_texts: Whether results for a text are cached, in memory or in a bank. This suits captions of data sets, which
-    are used again, and not the queries of a search page. vocabulary: Words that the encoder was built for, in order;
-    None for a pre-trained one.
+    caches_texts: Whether results for a text are cached, in memory or in a bank. This is useful for captions of data
+    sets, which are used again, but not for the queries of a search page. vocabulary: Words that the encoder was built
+    for, in order; None for a pre-trained encoder.
     """
 
     caches_texts = True
@@ -64,7 +64,7 @@ class TextEncoder(nn.Module, ABC):
     def identity(self) -> str | None:
         """Return the checksum of a pre-trained encoder; None for an encoder from scratch.
 
-        An encoder from scratch has all its weights in checkpoints.
+        The weights of an encoder from scratch are all in checkpoints, so it needs no checksum.
         """
         return None
 
@@ -85,7 +85,7 @@ class TextEncoder(nn.Module, ABC):
 
     @property
     def logit_numbers(self) -> tuple[float, float] | None:
-        """Published scale and offset of the dot products of clips and texts; None for other encoders."""
+        """Published scale and offset for dot products of clips and texts; None for encoders without these numbers."""
         return None
 
     def save_assets(self, folder: Path) -> None:

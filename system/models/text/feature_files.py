@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 class TextFeatureFiles(TextSettings):
-    """Published features of queries, (W, V) arrays of their tokens in qid<id>.npz or <id>.npz; pooled, then linear to
-    `hidden`, ReLU, linear to `dim`, or linear to `dim`. Only listed queries can be embedded.
+    """Published features of queries: an array (W, V) per query, one vector per token, in qid<id>.npz or <id>.npz. They
+    are pooled over tokens. Then follows one linear layer to `dim`, or two with ReLU: to `hidden`, then to `dim`. Only
+    queries in the files of `queries` can be embedded.
 
     Source: the features of the DCASE 2026 baseline for language-based moment retrieval: `clap_text` of MS-CLAP, 768
     values per token in the array last_hidden_state (Zenodo 18358706).
@@ -37,7 +38,7 @@ class TextFeatureFiles(TextSettings):
     file_settings: ClassVar[frozenset[str]] = frozenset({"files", "queries"})
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder with new weights."""
+        """Build the encoder. Its layers after the features are untrained."""
         from system.models.text.feature_files_encoder import TextFeatureFilesEncoder
 
         paths = [Path(path) for path in self.queries]
@@ -46,7 +47,7 @@ class TextFeatureFiles(TextSettings):
         )
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return the trained layers, for counting their cost, and a function that embeds one query."""
+        """Return the trained layers, for counting their cost, and a function that runs these layers on one query."""
         import torch
 
         from system.models.costs import weights_left_out

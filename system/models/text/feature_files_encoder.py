@@ -20,9 +20,9 @@ from system.networks.layers import head
 
 
 class TextFeatureFilesEncoder(TextEncoder):
-    """The pooled features (V,) of each query's tokens, and trained layers after them.
+    """Pools the published features of each query's tokens to (V,), and applies trained layers.
 
-    Two queries of the same text have the features of the first one.
+    If two queries have the same text, the features of the first query are used for both.
     """
 
     def __init__(
@@ -35,10 +35,11 @@ class TextFeatureFilesEncoder(TextEncoder):
         hidden: int | None,
         dim: int,
     ) -> None:
-        """files: Folder of the arrays, read when a query is embedded. queries: Files with each query's id and text.
+        """Build the layers, and read the ids and texts of queries.
 
-        Raises KitError for two texts of one id; `prepare` for a query that is not listed or has no file, and for arrays
-        of another width.
+        files: Folder of the arrays; an array is read when its query is embedded. queries: Files with each query's
+        id and text. Raises KitError if two different texts have the same id. The method `prepare` raises KitError for
+        an unlisted query, for a missing array file, and for an array of another width.
         """
         super().__init__()
         self.mlp = head(values, hidden, dim)
@@ -53,7 +54,7 @@ class TextFeatureFilesEncoder(TextEncoder):
         self._vectors: dict[str, np.ndarray] = {}
 
     def _vector(self, text: str) -> np.ndarray:
-        """Return the pooled features (V,) of a query. Raises KitError for an unlisted query, and a missing file."""
+        """Return the pooled features (V,) of a query. Raises KitError for an unlisted query or a missing file."""
         if text not in self._vectors:
             if text not in self._ids:
                 raise KitError(f"the query {text[:60]!r} has no features; list its file in the setting text.queries")
@@ -81,11 +82,11 @@ class TextFeatureFilesEncoder(TextEncoder):
         return Embedded(self.mlp(on_device(vectors, self.device)))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return zeros: pooled features are not padded."""
+        """Return 0 for each text, since pooled features are not padded."""
         return [0] * len(texts)
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Read the features of queries. Raises KitError for one without a file."""
+        """Read the features of queries. Raises KitError for a query without a feature file."""
         for text in texts:
             self._vector(text)
 
@@ -95,7 +96,7 @@ class TextFeatureFilesEncoder(TextEncoder):
 
 
 def _texts_in(path: Path) -> list[tuple[str, str]]:
-    """Return the id and the text of every line of a file of moments or queries. Raises DataError for another file."""
+    """Return the id and the text of every line of a file of moments or queries. Raises KitError for other files."""
     found = []
     for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
         value = parse_json(line, f"{path}, line {number}")

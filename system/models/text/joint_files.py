@@ -13,7 +13,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # without one, the l
 
 
 def require_type(name: str, folder: Path, types: tuple[str, ...], title: str) -> None:
-    """Raise KitError unless the config.json of a folder names one of some types of models. title: Name of these."""
+    """Raise KitError if the model type in a folder's config.json is not in `types`. title: Name of these types."""
     found = parse_json((folder / "config.json").read_bytes(), "config.json").get("model_type")
     if found not in types:
         raise KitError(
@@ -23,10 +23,10 @@ def require_type(name: str, folder: Path, types: tuple[str, ...], title: str) ->
 
 
 def load_text_side(name: str, folder: Path, kind: Any, settings: Callable[[], Any]) -> tuple[Any, Any]:
-    """Load the tokenizer of a folder, and its weights into a class of the text side of a model.
+    """Load the tokenizer and the text encoder of a model from a folder. Returns: The tokenizer, and the text encoder.
 
-    kind: The class. settings: Reads the settings of the class; an error of it is reported as one of the folder.
-    Raises KitError for a folder without a tokenizer or without some of the weights, and for damaged files.
+    kind: Class of the text encoder. settings: Function that reads the settings of this class; its errors are reported
+    as errors of the folder. Raises KitError if the tokenizer or weights are missing, and for damaged files.
     """
     from transformers import AutoTokenizer
 

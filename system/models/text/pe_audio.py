@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class PeAudioText(VectorSettings):
-    """The text encoder of PE-AV or PE-A-Frame with its projection. It needs the score `dot_product`, or for frames
-    `frame_dot_products`: embeddings do not have unit length.
+    """The text encoder of PE-AV or PE-A-Frame with its projection. It needs the score `dot_product` (PE-AV) or
+    `frame_dot_products` (PE-A-Frame), since its embeddings do not have unit length.
 
     Source: Meta's Perception Encoder Audiovisual (2025); see system/networks/pe_audio.py for the hidden state used.
     """
@@ -25,14 +25,14 @@ class PeAudioText(VectorSettings):
     frozen_scores: ClassVar[tuple[str, ...]] = ("dot_product", "frame_dot_products")
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder with its published weights."""
+        """Build the encoder from the published model. A layer after the model is untrained."""
         from system.models.text.pe_audio_encoder import PeAudioEncoder
         from system.models.text.pretrained_encoder import Bank
 
         return PeAudioEncoder(self.model, self.dim, self.projection == "linear", self.trainable, Bank(banks, self.kind))
 
     def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build the network of a config.json without its weights. Returns: The network and the width of its vectors."""
+        """Build an untrained network from a config.json. Returns: The network, and the size of its vectors."""
         from transformers import AutoConfig, AutoModel
 
         sizes = {"model_type": "modernbert", **config["text_config"]}

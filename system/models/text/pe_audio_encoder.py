@@ -21,7 +21,7 @@ class PeAudioEncoder(TransformerEncoder):
     """PE's embeddings of texts, with a linear layer if `linear`. They do not have unit length."""
 
     def __init__(self, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
-        """linear: A trained layer after the model. Raises KitError for a model of another type."""
+        """Load the model. linear: Whether a trained layer follows. Raises KitError for a model of another type."""
         super().__init__()
         tokenizer, model = load_pe_texts(name)
         self.project = projection(name, int(model.config.text_config.hidden_size), dim, linear)
@@ -40,7 +40,7 @@ class PeAudioEncoder(TransformerEncoder):
         return vectors
 
     def save_assets(self, folder: Path) -> None:
-        """Save the text side of the model and its tokenizer in a folder, for an export."""
+        """Save the text encoder of the model and its tokenizer in a folder, for an exported model."""
         self._model.save_pretrained(folder / "text")
         path = folder / "text" / "config.json"
         config = parse_json(path.read_bytes(), "config.json") | {"architectures": ["PeAudioModel"]}
@@ -49,9 +49,9 @@ class PeAudioEncoder(TransformerEncoder):
 
 
 def load_pe_texts(name: str) -> tuple[Any, Any]:
-    """Load the tokenizer and the text side of a PE model, in float32 on the CPU.
+    """Load the tokenizer and the text encoder of a PE model, in float32 on the CPU.
 
-    Raises KitError for another model, and for a model without all its weights.
+    Raises KitError for a model of another type, and if weights are missing.
     """
     from system.networks.pe_audio import PeTexts, read_config
 

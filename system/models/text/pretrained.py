@@ -1,6 +1,6 @@
 """Pre-trained text encoders: settings.
 
-Settings of pre-trained text encoders, by name or folder, which also determines their size. Never imports torch.
+Settings of pre-trained text encoders. The name or folder of the model also determines its size. Never imports torch.
 """
 
 from abc import abstractmethod
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class PreTrained(TextSettings):
-    """A model by name. A subclass has `trainable`. If it is false, the model is frozen and embeds the captions before
-    the first step."""
+    """Settings of a pre-trained model, by its name. A subclass defines the field `trainable`. If it is false, the model
+    is frozen, and embeds all captions before the first training step."""
 
     model: str  # folder, package or hub name
 
@@ -42,7 +42,7 @@ class PreTrained(TextSettings):
         """
 
     def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build the network of a config.json without its weights. Returns: The network and the width of its vectors."""
+        """Build an untrained network from a config.json. Returns: The network, and the size of its vectors."""
         from transformers import AutoConfig, AutoModel
 
         network = AutoModel.from_config(AutoConfig.for_model(**config))
@@ -51,7 +51,7 @@ class PreTrained(TextSettings):
         return network, network.config.hidden_size
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return an untrained network for counting its cost, and a function that embeds one caption."""
+        """Return an untrained network, for counting its cost, and a function that embeds one caption."""
         import torch
         from transformers.initialization import no_init_weights
 
@@ -63,7 +63,7 @@ class PreTrained(TextSettings):
             after = self.layers_after(width)
 
         def run() -> torch.Tensor:
-            """Embed a caption of zeros."""
+            """Run the network and the trained layers on a caption of zeros, and return the embedding."""
             vectors = torch.zeros(1, width)
             if self.trainable:
                 output = network(torch.zeros(1, TOKENS, dtype=torch.long))
@@ -74,7 +74,7 @@ class PreTrained(TextSettings):
         return torch.nn.ModuleList([network.train().requires_grad_(self.trainable), after]), run
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
-        """Download the model if it is missing. Yields the setting's name and an error message if that fails."""
+        """Download the model if it is missing. Yields `model` and an error message if the download fails."""
         try:
             problem = folder_problem(fetch(self.model))
         except DataError as error:
@@ -85,7 +85,7 @@ class PreTrained(TextSettings):
 
     @property
     def trains_published(self) -> bool:
-        """Whether the published network is trained, which may have low-rank adapters."""
+        """Whether the published network is trained, so that low-rank adapters are possible."""
         return self.trainable
 
     @property
@@ -99,7 +99,7 @@ class PreTrained(TextSettings):
 
 
 class TokenSettings(PreTrained):
-    """Settings of the three kinds that read a transformer's tokens."""
+    """Settings of the three kinds of encoders that read a transformer's tokens."""
 
     pooling: ClassVar[Literal["first", "mean", "last"]]
 
@@ -114,7 +114,7 @@ class TokenSettings(PreTrained):
 
     @model_validator(mode="after")
     def _require_layers_for_hidden(self) -> Self:
-        """Raise an error for a hidden layer without layers after the transformer."""
+        """Raise an error if `hidden` sets the size of a layer, but `head` is `none`."""
         if self.head == "none" and self.hidden is not None:
             said = "none has no layer, but hidden adds one; set hidden: null, or head: linear"
             raise cast(ValidationError, mistakes([(("head",), said)]))
@@ -136,7 +136,7 @@ class TokenSettings(PreTrained):
         return text.translate(str.maketrans("", "", self.removed))
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder with new weights."""
+        """Build the encoder from the published model. Layers after the model are untrained."""
         from system.models.text.pretrained_encoder import Bank, TokenEncoder
 
         cut = "" if self.max_tokens is None else f"_of_{self.max_tokens}"
@@ -162,7 +162,7 @@ class TokenSettings(PreTrained):
         return head(width, self.hidden, self.dim) if self.head == "linear" else nn.Identity()
 
     def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build the network of a config.json without its weights. Returns: The network and the width of its vectors."""
+        """Build an untrained network from a config.json. Returns: The network, and the size of its vectors."""
         network: Any
         network, width = super().network_without_weights(config)
         network.pooler = None  # TokenEncoder removes it too
@@ -170,11 +170,12 @@ class TokenSettings(PreTrained):
 
 
 class FirstToken(TokenSettings):
-    """A pre-trained transformer's first token ([CLS]); linear to `hidden`, ReLU, linear to `dim`, or linear to `dim`.
+    """A pre-trained transformer's first token ([CLS]). Then one linear layer to `dim`, or two with ReLU: to `hidden`,
+    then to `dim`.
 
     Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2. With one linear layer: the
     DCASE 2025 baseline and SALSA (2024). These use RoBERTa-large, and captions in lower case without ASCII punctuation.
-    They cut captions at 32 tokens (and pad them to that, which has no effect).
+    They cut captions at 32 tokens (and pad shorter captions to 32, which has no effect).
     """
 
     kind: Literal["first_token"]
@@ -192,10 +193,10 @@ class MeanTokens(TokenSettings):
 
 
 class LastToken(TokenSettings):
-    """A pre-trained transformer's last token; then the layers of `first_token`. For language models, whose last token
-    alone has read the whole text.
+    """A pre-trained transformer's last token; then the layers of `first_token`. This is for language models: only their
+    last token depends on the whole text.
 
-    The last token is the one that the tokenizer makes: an end token, if it adds one, as that of Qwen3-Embedding does.
+    The last token is that of the tokenizer's output: an end token if the tokenizer adds one, as for Qwen3-Embedding.
     Source: Wang et al., "Improving Text Embeddings with Large Language Models" (2024), section 3.1; Zhang et al.,
     "Qwen3 Embedding" (2025), section 2.
     """
@@ -205,14 +206,14 @@ class LastToken(TokenSettings):
 
 
 class VectorSettings(PreTrained):
-    """Settings of the two kinds whose model returns one vector per text."""
+    """Settings of the kinds of encoders whose model returns one vector per text."""
 
     dim: Size  # D of the model, checked when it is loaded
     trainable: bool  # false: frozen, and its embeddings are kept in the banks
     projection: Literal["none", "linear"]  # a trainable D x D layer after the encoder
 
     def plan_fault(self) -> str | None:
-        """Return why `dim` is not the size of the model's vectors; None if it is, or if the model is not here."""
+        """Return an error message if `dim` differs from the size of the model's vectors; None if equal or not known."""
         folder = local_folder(self.model)
         size = vector_size(folder) if folder else None
         if size is None or size == self.dim:
@@ -230,7 +231,7 @@ class VectorSettings(PreTrained):
         return self.trainable or self.projection == "linear"
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return an untrained network for counting its cost, and a function that embeds one caption."""
+        """Return an untrained network, for counting its cost, and a function that embeds one caption."""
         import torch
 
         if self.trainable or model_config(self.model) is not None:
@@ -251,15 +252,15 @@ class SentenceTransformers(VectorSettings):
     kind: Literal["sentence_transformers"]
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder with new weights."""
+        """Build the encoder from the published model. Layers after the model are untrained."""
         from system.models.text.sentence_encoder import sentence_encoder
 
         return sentence_encoder(self.model, self.dim, self.projection == "linear", self.trainable, banks)
 
 
 class Clap(VectorSettings):
-    """The text encoder of a public CLAP with its projection. With `hugging_face` and the same model for audio it is a
-    zero-shot system. Captions are cut at 77 tokens, as in CLAP's processor.
+    """The text encoder of a public CLAP with its projection. With the audio encoder `hugging_face` of the same model it
+    is a zero-shot system. Captions are cut at 77 tokens, as in CLAP's processor.
 
     Source: Wu et al., "Large-Scale Contrastive Language-Audio Pretraining" (2023);
     transformers' ClapTextModelWithProjection.
@@ -268,13 +269,13 @@ class Clap(VectorSettings):
     kind: Literal["clap"]
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder with new weights."""
+        """Build the encoder from the published model. Layers after the model are untrained."""
         from system.models.text.pretrained_encoder import Bank, ClapEncoder
 
         return ClapEncoder(self.model, self.dim, self.projection == "linear", self.trainable, Bank(banks, "clap"))
 
     def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build the network of a config.json without its weights. Returns: The network and the width of its vectors."""
+        """Build an untrained network from a config.json. Returns: The network, and the size of its vectors."""
         from transformers import ClapTextConfig, ClapTextModelWithProjection
 
         sizes = ClapTextConfig.from_dict(config.get("text_config", config))

@@ -1,6 +1,6 @@
 """Pre-trained text encoders: networks.
 
-Pre-trained text encoders: their common base, CLAP's, and the first, the last or the mean of a transformer's tokens.
+Their common base, the text encoder of CLAP, and encoders by the first, the last or the mean of a transformer's tokens.
 """
 
 import hashlib
@@ -41,11 +41,11 @@ class Bank(NamedTuple):
 class PreTrainedEncoder(TextEncoder):
     """A pre-trained model, and trained layers after it.
 
-    If the model is frozen, its vector of a text is computed once, without dropout, and stored in a bank.
+    If the model is frozen, its vector of each text is computed once, without dropout, and stored in a bank.
     """
 
     def take(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: Bank, size: int) -> None:
-        """Give the encoder its pre-trained model, and open the bank of the model's vectors.
+        """Store the pre-trained model in the encoder; if it is frozen, open the bank that caches its vectors.
 
         Args:
             model: The pre-trained network.
@@ -66,7 +66,7 @@ class PreTrainedEncoder(TextEncoder):
 
     @property
     def _model(self) -> Any:
-        """The pre-trained model: the trainable one, or else the frozen one."""
+        """The pre-trained model, whether it is trainable or frozen."""
         return self.trained if self.trained is not None else self._frozen[0]
 
     @abstractmethod
@@ -78,13 +78,13 @@ class PreTrainedEncoder(TextEncoder):
         """Compute the vectors (N, V) of texts with the frozen model."""
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts without characters that the recipe removes, for the tokenizer."""
+        """Remove the characters from texts that the recipe excludes, before the tokenizer reads the texts."""
         return list(texts)
 
-    def _kept(self, texts: Sequence[str]) -> torch.Tensor:
-        """Return the frozen model's vectors (N, V) of cleaned texts, on the CPU.
+    def _cached_vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """Return the frozen model's vectors (N, V) of cleaned texts from the bank, on the CPU.
 
-        The vector of each text is computed once, then stored and read.
+        Missing vectors are computed and stored first.
         """
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         store_vectors(self.bank, dict(zip(keys, texts, strict=True)), self._frozen_vectors, f"by {self._name}")
@@ -96,7 +96,7 @@ class PreTrainedEncoder(TextEncoder):
         if self.trained is not None:
             return Embedded(after(self._vectors(texts)))
         if self.caches_texts:
-            return Embedded(after(on_device(self._kept(texts), self.device)))
+            return Embedded(after(on_device(self._cached_vectors(texts), self.device)))
         return Embedded(after(self._frozen_vectors(texts)))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
@@ -109,10 +109,10 @@ class PreTrainedEncoder(TextEncoder):
         """Compute and store the frozen model's vectors of texts, which do not change during training."""
         unique = list(dict.fromkeys(self._cleaned(texts)))
         if self.trained is None and unique:
-            self._kept(unique)
+            self._cached_vectors(unique)
 
     def identity(self) -> str | None:
-        """Return the checksum of the pre-trained encoder."""
+        """Return the checksum of the pre-trained model or file."""
         return self._identity
 
     def frozen_parameters(self) -> int:
@@ -130,7 +130,7 @@ class TransformerEncoder(PreTrainedEncoder):
     _longest = NO_LIMIT
 
     def take_tokenizer(self, tokenizer: Any) -> None:
-        """Give the encoder its tokenizer."""
+        """Store the tokenizer in the encoder, and start an empty cache of tokens."""
         tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # texts are tokenised only once
         self.tokenizer = tokenizer
         self._known_tokens: dict[str, list[int]] = {}
@@ -159,7 +159,7 @@ class TransformerEncoder(PreTrainedEncoder):
         return [known[text] for text in texts]
 
     def _inputs(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return the model's inputs for cleaned texts: padded tokens, which begin with the prompt, and the mask."""
+        """Return the model's inputs for cleaned texts: padded tokens, including those of the prompt, and their mask."""
         tokens = self._tokens([self.prompt + text for text in texts])
         inputs = self.tokenizer.pad({"input_ids": tokens}, return_tensors="pt")
         return {name: on_device(inputs[name], self.device) for name in ("input_ids", "attention_mask")}
@@ -183,7 +183,7 @@ class TransformerEncoder(PreTrainedEncoder):
         return [text for text, ids in zip(texts, tokens, strict=True) if set(ids) <= unknown]
 
     def unknown_words(self, text: str) -> list[str]:
-        """Return the words of a text that the tokenizer does not know completely; empty for most tokenizers.
+        """Return the words of a text that contain unknown tokens; an empty list for most tokenizers.
 
         Words are separated by blanks.
         """
@@ -193,9 +193,10 @@ class TransformerEncoder(PreTrainedEncoder):
 
 
 def projection(name: str, found: int, dim: int, linear: bool) -> nn.Module:
-    """Build the layer after a model: linear, or, without `linear`, none. Raises KitError for a wrong size.
+    """Build the linear layer after a model; without `linear`, a layer that does nothing.
 
-    name: Name of the model, for the message. found: Size of the model's vectors. dim: Size that the settings state.
+    name: Name of the model, for the error message. found: Size of the model's vectors. dim: Size of vectors in the
+    settings. Raises KitError if both sizes differ.
     """
     if found != dim:
         raise KitError(
@@ -208,7 +209,7 @@ class ClapEncoder(TransformerEncoder):
     """CLAP's projected embeddings of texts, with a linear layer if `linear`."""
 
     def __init__(self, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
-        """linear: A trained layer after the model."""
+        """Load the model. linear: Whether a trained layer follows the model."""
         super().__init__()
         tokenizer, model = load_clap(name)
         self.project = projection(name, int(model.config.projection_dim), dim, linear)
@@ -222,17 +223,19 @@ class ClapEncoder(TransformerEncoder):
         return vectors
 
     def save_assets(self, folder: Path) -> None:
-        """Save the model and its tokenizer in a folder, for an export."""
+        """Save the model and its tokenizer in a folder, for an exported model."""
         self._model.save_pretrained(folder / "text")
         self.tokenizer.save_pretrained(folder / "text")
 
 
 class TokenEncoder(TransformerEncoder):
-    """The last layer's first or last token, or the mean of its tokens; linear, ReLU, linear, or one linear layer.
+    """The first or the last token of a transformer's last layer, or the mean of its tokens; then one or two linear
+    layers.
 
-    The public code leaves a frozen BERT's dropout on in training. Trainable: all of the transformer learns but its
-    pooler, which is removed. Of models with a decoder (BART, mBART, LED) the encoder is used.
-    Source: github.com/XinhaoMei/audio-text_retrieval (2022).
+    If the transformer is trainable, all of its layers are trained. Its pooler is removed. If a model has a decoder
+    (BART, mBART, LED), only its encoder is used.
+    Source: github.com/XinhaoMei/audio-text_retrieval (2022). Deviation: a frozen transformer has no dropout; the
+    public code leaves a frozen BERT's dropout on in training.
     """
 
     def __init__(
@@ -249,9 +252,10 @@ class TokenEncoder(TransformerEncoder):
         dim: int,
         has_head: bool = True,
     ) -> None:
-        """cleaned: Gives a caption as the tokenizer gets it.
+        """Load the transformer, and build the layers after it.
 
-        hidden: Size of a layer with ReLU; None: one linear layer. has_head: False for no layer.
+        cleaned: Function that cleans a caption before the tokenizer reads it. hidden: Size of a layer with ReLU before
+        the last layer; None for only the last layer. has_head: Whether there are layers after the transformer.
         """
         super().__init__()
         self.pooling, self.clean = pooling, cleaned
@@ -267,7 +271,7 @@ class TokenEncoder(TransformerEncoder):
         self._longest = longest_input(tokenizer, model, max_tokens)
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts without characters that the recipe removes, for the tokenizer."""
+        """Remove the characters from texts that the recipe excludes, before the tokenizer reads the texts."""
         return list(map(self.clean, texts))
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
@@ -282,7 +286,7 @@ class TokenEncoder(TransformerEncoder):
         return pooled_over_time(tokens, counts, "mean")
 
     def save_assets(self, folder: Path) -> None:
-        """Save the model and its tokenizer in a folder, for an export."""
+        """Save the model and its tokenizer in a folder, for an exported model."""
         self._whole[0].save_pretrained(folder / "text")
         self.tokenizer.save_pretrained(folder / "text")
 
@@ -290,7 +294,8 @@ class TokenEncoder(TransformerEncoder):
 def longest_input(tokenizer: Any, model: Any, longest: int | None) -> int:
     """Return the number of tokens to which texts are cut.
 
-    It is the lowest of three limits: of the tokenizer, of the model's positions, and of the settings (`longest`).
+    It is the lowest of three limits: the tokenizer's, the model's number of positions, and that of the settings
+    (`longest`).
     """
     limits = (tokenizer.model_max_length, position_count(model), longest, NO_LIMIT)
     return min(limit for limit in limits if limit is not None)
@@ -328,8 +333,8 @@ def load_clap(name: str) -> tuple[Any, Any]:
 def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
     """Load a tokenizer and its model, in float32 on the CPU. name: Folder, package or hub name.
 
-    dropout: Rate for hidden states and attention; None: the rate of the model's own settings. Raises KitError for a
-    folder without such a model, and for a model that has no settings of dropout.
+    dropout: Rate for hidden states and attention; None for the rates in the model's settings. Raises KitError for a
+    folder without such a model. If `dropout` is set, also raises KitError for a model without settings of dropout.
     """
     from transformers import AutoConfig, AutoModel, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error

@@ -1,6 +1,6 @@
 """sentence-transformers as text encoder.
 
-Text encoders that sentence-transformers loads: transformers, and models without one.
+Text encoders that sentence-transformers loads: transformers, and models without a transformer.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ def sentence_encoder(name: str, dim: int, linear: bool, trainable: bool, banks: 
     """Load a sentence-transformers model as a text encoder.
 
     The class of the encoder depends on the model's input: tokens of a transformer, or words.
-    name: Folder, package or hub name. dim: Required size of its vectors. linear: Whether a trained layer follows the
-    model. trainable: Whether the model is trained too. banks: Folder of all banks.
+    name: Folder, package or hub name. dim: Required size of the model's vectors. linear: Whether a trained layer
+    follows the model. trainable: Whether the model is trained too. banks: Folder of all banks.
     """
     from transformers import PreTrainedTokenizerBase
 
@@ -29,7 +29,7 @@ def sentence_encoder(name: str, dim: int, linear: bool, trainable: bool, banks: 
 
 
 class SentenceTransformersEncoder(TransformerEncoder):
-    """A sentence-transformers model, with a linear layer if `linear`. Captions follow its default prompt, if any."""
+    """A sentence-transformers model, with a linear layer if `linear`. A default prompt precedes each caption."""
 
     def __init__(self, model: Any, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class SentenceTransformersEncoder(TransformerEncoder):
         return super().lengths(texts)
 
     def save_assets(self, folder: Path) -> None:
-        """Save the model and its tokenizer in a folder, for an export."""
+        """Save the model and its tokenizer in a folder, for an exported model."""
         self._model.save(str(folder / "text"))
 
 
@@ -97,12 +97,12 @@ class StaticEncoder(PreTrainedEncoder):
         return [text for text, total in zip(texts, vectors.tolist(), strict=True) if total == 0]
 
     def save_assets(self, folder: Path) -> None:
-        """Save the model and its tokenizer in a folder, for an export."""
+        """Save the model and its tokenizer in a folder, for an exported model."""
         self._model.save(str(folder / "text"))
 
 
 def default_prompt(model: Any) -> str:
-    """Return the text that a sentence-transformers model puts before every input.
+    """Return the prompt that a sentence-transformers model puts before every text.
 
     It is "" for most models.
     """

@@ -14,7 +14,7 @@ from system.models.text.base import Encoder, TextSettings
 
 class Transformer(TextSettings):
     """A small text transformer from scratch over the words of the training captions: word vectors, a BART-type encoder,
-    mean over words, linear.
+    the mean over words, and a linear layer.
 
     Words outside the vocabulary are skipped, so that an unseen word adds no noise. A text is cut after `max_words`
     known words.
@@ -31,7 +31,7 @@ class Transformer(TextSettings):
     reads_vocabulary: ClassVar[bool] = True
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder with new weights."""
+        """Build the encoder with untrained weights."""
         import torch
         from torch import nn
 
@@ -54,8 +54,8 @@ class Transformer(TextSettings):
                 self.encoder = SeriesEncoder(dim, *sizes, settings.dropout)
                 self.out = nn.Linear(dim, dim)
 
-            def numbers(self, text: str) -> list[int]:
-                """Return the vocabulary indexes of the words of a text, without unknown words."""
+            def word_indexes(self, text: str) -> list[int]:
+                """Return the indexes of a text's words in the vocabulary; unknown words are left out."""
                 known = self._known if self.caches_texts else {}
                 if text not in known:
                     known[text] = [number[word] for word in words_of(text) if word in number][: settings.max_words]
@@ -63,11 +63,11 @@ class Transformer(TextSettings):
 
             def lengths(self, texts: Sequence[str]) -> list[int]:
                 """Return the number of tokens or words of each text, for grouping by length."""
-                return [len(self.numbers(text)) for text in texts]
+                return [len(self.word_indexes(text)) for text in texts]
 
             def embed_alike(self, texts: Sequence[str]) -> Embedded:
                 """Embed some texts of similar length, padded to the longest."""
-                numbers = [torch.tensor(self.numbers(text) or [0]) for text in texts]
+                numbers = [torch.tensor(self.word_indexes(text) or [0]) for text in texts]
                 filled = on_device(nn.utils.rnn.pad_sequence(numbers, batch_first=True), self.device)
                 mask = length_mask(torch.tensor([len(n) for n in numbers]), filled.shape[1])
                 mask = on_device(mask, self.device)
@@ -75,6 +75,6 @@ class Transformer(TextSettings):
 
             def unreadable(self, texts: Sequence[str]) -> list[str]:
                 """Return the texts without any known word."""
-                return [text for text in texts if not self.numbers(text)]
+                return [text for text in texts if not self.word_indexes(text)]
 
         return TransformerEncoder()

@@ -20,15 +20,15 @@ REPLACE_FILE = "download or make the file again"
 
 
 class WordVectorFile:
-    """The vectors of a file by word.
+    """Looks up vectors of D values by word in a file with V words.
 
-    .bin: word2vec's binary format, a line with V and D, then for each word its bytes, a blank, and D little-endian
-    float32. Other names: one word and D numbers per line, with or without a first line of V and D (word2vec's text
-    format, and GloVe's). A duplicate word keeps its first vector.
+    .bin: word2vec's binary format. The first line has V and D. Then each word has its bytes, a blank, and D
+    little-endian float32 numbers. Files with other names are text, word2vec's or GloVe's: one word and D numbers per
+    line. The first line may have V and D. If a word occurs twice, its first vector is used.
 
-    Opening reads the whole file once and keeps 16 bytes per word in memory. Raises KitError, naming the place, for a
-    missing, cut, or foreign file, and if dimension or number of words differ from the first line. Values that are not
-    finite raise KitError when they are read.
+    Opening reads the whole file once, and stores 16 bytes per word in memory. Raises KitError, with the position, for
+    missing, truncated and other files, and if the vectors or their number do not match the first line. If a vector has
+    values that are not finite, reading this vector raises KitError.
     """
 
     def __init__(self, path: Path, dim: int) -> None:
@@ -50,10 +50,11 @@ class WordVectorFile:
         self._hashes, self._offsets = found[order], np.frombuffer(offsets, np.int64)[order]
 
     def __len__(self) -> int:
+        """Return the number of words in the file."""
         return len(self._offsets)
 
     def get(self, word: str) -> np.ndarray | None:
-        """Return the (D,) float32 vector of a word; None if the file does not have it."""
+        """Return the (D,) float32 vector of a word; None if the word is not in the file."""
         wanted = word.encode() + b" "
         first, last = (int(np.searchsorted(self._hashes, hash(wanted[:-1]), side)) for side in ("left", "right"))
         for offset in self._offsets[first:last].tolist():
@@ -82,13 +83,13 @@ class WordVectorFile:
         return self._finite(vector, offset)
 
     def _finite(self, vector: np.ndarray, offset: int) -> np.ndarray:
-        """Return the vector. Raises KitError, with the place `offset`, if a value is not finite."""
+        """Return the vector unchanged. Raises KitError, with the byte `offset`, if a value is not finite."""
         if not np.isfinite(vector).all():
             raise KitError(f"{self.path}: the vector at byte {offset} has infinite or NaN values; {REPLACE_FILE}")
         return vector
 
     def _binary_words(self) -> Iterator[tuple[bytes, int]]:
-        """Yield every word of a binary file, and the position of the byte at which it begins."""
+        """Yield every word of a binary file, and the position of the word's first byte."""
         data, size = self._bytes, 4 * self.dim
         count, dim, offset = self._first_line()
         if dim is None:
@@ -111,7 +112,7 @@ class WordVectorFile:
             )
 
     def _text_words(self) -> Iterator[tuple[bytes, int]]:
-        """Yield every word of a text file, and the position of the byte at which it begins."""
+        """Yield every word of a text file, and the position of the word's first byte."""
         data = self._bytes
         count, dim, offset = self._first_line()
         if data[-1:] != b"\n":
@@ -137,9 +138,9 @@ class WordVectorFile:
             )
 
     def _first_line(self) -> tuple[int, int | None, int]:
-        """Read the first line: number of words, dimension, and offset of the first word in bytes.
+        """Read the number of words and the dimension in the first line. Also returns the byte at which words begin.
 
-        Returns: (0, None, 0) if the first line does not state number and dimension.
+        Returns: (0, None, 0) if the first line does not have both numbers.
         """
         end = self._bytes.find(b"\n", 0, 64)
         words = self._bytes[: max(end, 0)].split()

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class WordVectors(TextSettings):
-    """A frozen vector per word, scaled to length 1, or the mean of unscaled vectors, scaled to length 1. They are read
-    from a file in word2vec's binary or text format.
+    """A frozen vector per word, scaled to length 1; or the mean of the unscaled vectors, scaled to length 1. The
+    vectors are read from a file in word2vec's binary or text format.
 
-    unknown: words missing from the file get a random vector of length 1: with `each` one per word, which follows from
-    its letters and is thus the same on every machine, with `one` a common one.
+    unknown: Words missing from the file get a random vector of length 1. `each`: a vector per word; it depends only on
+    the word's letters, so that it is the same on every machine. `one`: the same vector for all missing words.
     Source: "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 4.2.
     """
 
@@ -43,7 +43,7 @@ class WordVectors(TextSettings):
 
     @property
     def batch_property(self) -> str | None:
-        """Name of the property of a batch on which its embeddings depend; None without one."""
+        """Property of a training batch that changes its embeddings, in words for messages; None if no property does."""
         return "counted padding of captions" if self.depends_on_batch else None
 
     @property
@@ -52,15 +52,15 @@ class WordVectors(TextSettings):
         return False
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict with one entry: the name of the setting that holds the path, and the path."""
+        """Return a dict with one entry: from the setting `vectors` to the path of the file of word vectors."""
         return {"vectors": Path(self.vectors)}
 
     def published_address(self) -> str:
-        """Return the address where the file is published."""
+        """Return the address where the file of word vectors is published."""
         return "code.google.com/archive/p/word2vec (GoogleNews-vectors-negative300.bin.gz, unpacked)"
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder with new weights."""
+        """Build the encoder, which reads its vectors from the file and has no trained weights."""
         from system.models.text.word_vectors_encoder import WordVectorsEncoder
 
         return WordVectorsEncoder(Path(self.vectors), self.dim, self.embedding, self.unknown, self.padding)
@@ -68,7 +68,7 @@ class WordVectors(TextSettings):
     def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
         """Return a network without parameters or operations, for counting its cost.
 
-        Vectors are read from the file.
+        The second result is a function that returns one caption of zero vectors.
         """
         import torch
 

@@ -23,13 +23,14 @@ from system.models.text.vector_file import WordVectorFile
 class WordVectorsEncoder(TextEncoder):
     """One vector of length 1 per word (N, W, D), or the mean of the file's vectors, scaled to length 1 (N, D).
 
-    A word missing from the file is looked up with a capital. After that, its parts between hyphens and apostrophes are
-    looked up, and their mean is used. Words that are still unknown get a random vector. Captions are lower-cased, and
+    A word missing from the file is looked up with a capital first letter. If that is missing too, its parts between
+    hyphens and apostrophes are looked up, and the mean of their vectors is used. Words that are still unknown get a
+    random vector. Captions are lower-cased, and
     their punctuation is removed.
-    Source: github.com/xieh97/contrastive-negative-sampling and dcase2022-audio-retrieval. Deviations: they list
-    replacements of unknown words by hand (a -> A, walkie-talkie -> walkie, talkie). Ours finds these two, but not
-    axe -> Axe if the file has axe. Their one random vector is drawn again until its product with every word is below
-    0.25; ours is drawn once.
+    Source: github.com/xieh97/contrastive-negative-sampling and dcase2022-audio-retrieval. Deviations: the public code
+    lists replacements of unknown words by hand (a -> A, walkie-talkie -> walkie, talkie). This class finds these two,
+    but does not replace axe by Axe if the file has axe. The public code draws its one random vector again until its
+    product with every word is below 0.25; this class draws it once.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class WordVectorsEncoder(TextEncoder):
         unknown: Literal["each", "one"],
         padding: Literal["masked", "counted"],
     ) -> None:
-        """path: File of word vectors."""
+        """Open the file of word vectors `path`."""
         super().__init__()
         self.path, self.dim, self.embedding, self.unknown = path, dim, embedding, unknown
         self.counts_padding = padding == "counted"
@@ -68,7 +69,7 @@ class WordVectorsEncoder(TextEncoder):
         return Embedded(series, on_device(lengths, self.device))
 
     def vector(self, word: str) -> np.ndarray:
-        """Return a word's vector (D,) of the file, or a random one of length 1 for an unknown word."""
+        """Return a word's vector (D,) in the file; for an unknown word, a random vector of length 1."""
         known = self._known(word)
         return known if known is not None else self._random(word if self.unknown == "each" else "")
 
@@ -86,12 +87,12 @@ class WordVectorsEncoder(TextEncoder):
         return mean
 
     def _in_file(self, word: str) -> np.ndarray | None:
-        """Return a word's vector in the file, else that of the word with a capital first letter; None if unknown."""
+        """Return the file's vector of a word, or else of the capitalised word; None if both are missing."""
         found = self.file.get(word)
         return found if found is not None else self.file.get(word.capitalize())
 
     def _random(self, seed: str) -> np.ndarray:
-        """Return a random vector of length 1 that follows from the seed."""
+        """Return a random vector of length 1; the same seed always returns the same vector."""
         numbers = np.frombuffer(hashlib.sha256(seed.encode()).digest(), np.uint32)
         vector = np.random.default_rng(numbers.tolist()).standard_normal(self.dim)
         return np.array(vector / np.linalg.norm(vector), np.float32)
@@ -107,7 +108,7 @@ class WordVectorsEncoder(TextEncoder):
         return [len(words_of(text)) for text in texts]
 
     def identity(self) -> str | None:
-        """Return the checksum of the pre-trained encoder."""
+        """Return the checksum of the pre-trained model or file."""
         return file_sha256(self.path)
 
     def frozen_parameters(self) -> int:
