@@ -18,7 +18,7 @@ def _check_head_count(heads: int, info: ValidationInfo) -> int:
     """Raise an error unless the width is a multiple of the number of attention heads."""
     for size in ("width", "dim"):
         if info.data.get(size, heads) % heads:
-            raise ValueError(f"{size} {info.data[size]} is not a multiple of heads {heads}; change one of them")
+            raise ValueError(f"{size} {info.data[size]} is not a multiple of heads {heads}; change {size} or heads")
     return heads
 
 
@@ -40,7 +40,7 @@ def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Fac
         cure = hint or "; python -m system download RECIPE fetches it"
         return fact, [(title, f"neither a folder nor in the hub's cache{cure}")]
     if problem := folder_problem(folder):
-        return fact, [(title, f"{folder} {problem}; name a folder with a model, or a hub name")]
+        return fact, [(title, f"{folder} {problem}; name a folder that contains a model, or a hub name")]
     return f"{fact}, in {folder}", []
 
 
@@ -80,7 +80,7 @@ class EncoderKind(Strict):
 
     @property
     def trained_on_captions(self) -> bool:
-        """Whether the published weights were trained on captioned clips, so that ranked clips may be among them."""
+        """Whether the published weights were trained on captioned clips, perhaps including the ranked clips."""
         return False
 
     @property
@@ -110,7 +110,8 @@ class EncoderKind(Strict):
         """Yield the setting and an error message for each missing or damaged published file."""
         for name, path in self.weight_files().items():
             if not path.is_file():
-                yield name, f"{self.kind}: no file {path}; published at {self.published_address()}; put it there"
+                address = self.published_address()
+                yield name, f"{self.kind}: the weight file {path} is missing; download it to this path from {address}"
             elif problem := content_problem(path) or file_problem(path):
                 yield name, f"{self.kind}: {path} {problem}; {FETCH_AGAIN}"
 

@@ -20,7 +20,8 @@ def adapted_layers(network: nn.Module, ends: Sequence[str] | None) -> dict[str, 
     chosen = {name: one for name, one in linear.items() if ends is None or name.endswith(tuple(ends))}
     if not chosen:
         known = ", ".join(sorted({re.sub(r"^.*\.\d+\.", "", name) for name in linear})) or "none"
-        raise KitError(f"lora.layers {', '.join(ends or ['null'])}: no such linear layer; the network has {known}")
+        wanted = ", ".join(ends or ["null"])
+        raise KitError(f"lora.layers {wanted}: the network has no such linear layer; its linear layers are {known}")
     return chosen
 
 

@@ -79,8 +79,8 @@ def type_problem(name: str, config: dict[str, Any]) -> str | None:
     known: list[str] = list(ROWS)
     missing = "text" if found in known and found != "embedding_gemma2" else "audio"
     return (
-        f"model {name} (type {found}) has no {missing} side, so it cannot compare sounds with sentences; name a model "
-        f"of audio and text, such as {EXAMPLES}, a run, an exported model, or a recipe without stages"
+        f"model {name} (type {found}) has no {missing} encoder, so it cannot compare sounds with sentences; name a "
+        f"model of audio and text, such as {EXAMPLES}, a run, an exported model, or a recipe without stages"
     )
 
 

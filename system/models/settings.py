@@ -44,12 +44,13 @@ class Model(Strict):
         wanted = {"audio": score.of_series, "text": score.of_words}
         for name, part, series in self._encoders:
             if wanted[name] and not part.embeds_series:
-                yield (name,), f"score {score.kind} needs {series}: use a kind with `embedding: {series}`"
+                yield (name,), f"score {score.kind} needs {series}: set a kind of encoder with `embedding: {series}`"
             if part.embeds_series and not wanted[name]:
-                yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; set mean"
+                yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; set embedding: mean"
         scores = self.text.frozen_scores
         if scores and not self.text.is_trained and score.kind not in scores:
-            yield ("score",), f"text {self.text.kind} without training needs {' or '.join(scores)}, not {score.kind}"
+            fitting = " or ".join(scores)
+            yield ("score",), f"the frozen text encoder {self.text.kind} needs score {fitting}, not {score.kind}"
         for key, text in self.audio.setting_errors(self.text.dim):
             yield ("audio", key), text
 
@@ -71,7 +72,7 @@ class Model(Strict):
 
     @property
     def batch_properties(self) -> list[str]:
-        """Properties of the whole batch that change embeddings, such as "counted padding of captions".
+        """Properties of the whole batch that change embeddings, such as "the length to which clips are padded".
 
         With several processes, each process only uses the properties of the chunks that it embeds. Therefore, the
         trained model differs from that of one process.
@@ -107,7 +108,7 @@ class Model(Strict):
         Missing files of experts are reported by the experts.
         """
         return [
-            f"{text}, or --set model.{name}.{key}"
+            f"{text}, or change the setting with --set model.{name}.{key}=..."
             for name, part, _ in self._encoders
             for key, text in part.missing_files()
         ]

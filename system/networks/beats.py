@@ -111,7 +111,7 @@ class Beats(SegmentNetwork):
         """Load a published checkpoint, pre-trained or fine-tuned. Raises KitError if its `cfg` has other settings."""
         content = read_weights(path)
         if problems := config_problems(content.under("cfg").tensors):
-            raise KitError(f"{path}: {'; '.join(problems)}; use BEATs iter1, iter2, iter3 or iter3+, base size")
+            raise KitError(f"{path}: {'; '.join(problems)}; name a checkpoint of BEATs iter1, iter2, iter3 or iter3+")
         self.take(content.under("model"))
 
     def take(self, weights: Weights) -> None:

@@ -134,7 +134,7 @@ class MobileNetOnWaves(SegmentNetwork):
 
 
 def take_published(network: MobileNet, path: Path) -> None:
-    """Load a published checkpoint of EfficientAT. Raises KitError for another file."""
+    """Load a published checkpoint of EfficientAT. Raises KitError if the file is something else."""
     weights = read_weights(path)
     with torch.no_grad():
         for key, value in network.state_dict().items():

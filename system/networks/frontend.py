@@ -122,7 +122,7 @@ def published_log_mel(weights: Weights, size: int, hop: int) -> LogMelFrontEnd:
 
 
 def mel_basis() -> torch.Tensor:
-    """Return the mel filters of PANNs, (513, 64) float32, equal to the published ones."""
+    """Return the mel filters of PANNs, (513, 64) float32, equal to the published filters."""
     from transformers.audio_utils import mel_filter_bank
 
     return torch.from_numpy(mel_filter_bank(FFT // 2 + 1, BANDS, LOWEST, HIGHEST, RATE, "slaney", "slaney")).float()

@@ -178,7 +178,7 @@ def read_folder(type: Type, folder: Path) -> HubAudio:
             raise KitError(f"audio model {folder}: its settings cannot be read ({reason}); {GET_AGAIN}") from error
     if extractor.sampling_rate != row.rate:
         raise KitError(
-            f"audio model {folder}: its feature extractor takes {extractor.sampling_rate:,} Hz, but models of type "
+            f"audio model {folder}: its feature extractor expects {extractor.sampling_rate:,} Hz, but models of type "
             f"{type} need {row.rate:,} Hz; use the extractor that was published with the model"
         )
     return network
@@ -249,7 +249,7 @@ def check_type(folder: Path, type: Type) -> None:
     _, *extractor = AUDIO_SETTINGS
     if not any((folder / name).is_file() for name in extractor):
         raise KitError(
-            f"audio model {folder} has no description of its feature extractor ({' or '.join(extractor)}); {GET_AGAIN}"
+            f"audio model {folder} has no settings of its feature extractor ({' or '.join(extractor)}); {GET_AGAIN}"
         )
 
 

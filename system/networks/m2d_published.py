@@ -109,13 +109,14 @@ def chosen_geometry(text: str | None, weights: str | None) -> Geometry:
     of_file = geometry_of_file(Path(weights)) if weights else None
     if text is None:
         if of_file is None:
-            raise ValueError(f"the name of {weights or 'the weights'} has no geometry; set it, such as 80x608p16x16")
+            name = weights or "the weights"
+            raise ValueError(f"the name of {name} has no geometry; set geometry, for example to 80x608p16x16")
         return of_file
     of_text = geometry_of(text)
     if of_text is None:
-        raise ValueError(f"{text} is not a geometry, such as 80x608p16x16 or 80x1001p16x16p32k; correct it")
+        raise ValueError(f"{text} is not a geometry; write for example 80x608p16x16 or 80x1001p16x16p32k")
     if of_file not in (None, of_text):
-        raise ValueError(f"{text} differs from the geometry in the name of {weights}; correct one of them, or set null")
+        raise ValueError(f"geometry {text} differs from that in the name of {weights}; correct it, or set null")
     return of_text
 
 

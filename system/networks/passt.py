@@ -124,7 +124,7 @@ def kept_positions(size: int, left_out: int, device: torch.device) -> torch.Tens
 
 
 def take_published(network: Passt, path: Path) -> None:
-    """Load a published checkpoint of PaSST. Raises KitError for another file.
+    """Load a published checkpoint of PaSST. Raises KitError if the file is something else.
 
     The tensors of the checkpoint may be under its key `model`.
     """

@@ -34,7 +34,7 @@ class SegmentNetwork(nn.Module, ABC):
 
     @abstractmethod
     def take_published(self, path: Path) -> None:
-        """Load a published checkpoint into the network. Raises KitError for another file."""
+        """Load a published checkpoint into the network. Raises KitError if the file is something else."""
 
     def save_assets(self, folder: Path) -> None:
         """Write the files, other than weights, that another machine needs to build the network."""

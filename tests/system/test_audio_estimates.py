@@ -149,7 +149,11 @@ def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path: Path) -> N
     assert f"MISSING  {weights}: {published}" in text
     output, model = recipe.model.missing_files()  # before anything is made
     assert "text model bert-base-uncased: not a folder, not in the cache" in model
-    assert output == f"panns: no file {weights}; {published}; put it there, or --set model.audio.weights"
+    address = published.removeprefix("published at ")
+    assert output == (
+        f"panns: the weight file {weights} is missing; download it to this path from {address}, or change the setting "
+        "with --set model.audio.weights=..."
+    )
     assert "MISSING  text model bert-base-uncased: neither a folder nor in the hub's cache" in text
     parameters = "network 68,507,072, mlp 6,294,528, text 112,564,736; 187,366,336 trainable in total"
     assert fact(text, "parameters") == parameters

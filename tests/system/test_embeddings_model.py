@@ -146,7 +146,7 @@ def test_unknown_queries_and_clips_are_named(
     assert "MISTAKE  expert embeddings, data evaluation: " in capsys.readouterr().out
     write_manifest(folder / "m.jsonl", [clips[0], clips[1].model_copy(update={"captions": ["unknown", "noise 1"]})])
     assert main(["check", str(recipe(folder))]) == 1
-    said = "text.npz and " + str(folder / "more.npz") + ": no embedding of 2 texts, first 'unknown'"
+    said = "text.npz and " + str(folder / "more.npz") + ": no embedding of 2 texts, such as 'unknown'"
     assert said in capsys.readouterr().out
 
 
@@ -272,7 +272,7 @@ def test_equal_captions_with_equal_embeddings_are_one(tmp_path: Path) -> None:
     [
         ({"audio": "gone.npz"}, "model.audio: gone.npz: no such file; see the section Embeddings of another model"),
         ({"audio": []}, "model.audio"),
-        ({"text": "{folder}/wide.npz"}, "model.audio: embeddings of clips have 5 values, those of texts 2"),
+        ({"text": "{folder}/wide.npz"}, "model.audio: clip embeddings have 5 values, text embeddings 2"),
         ({"text": ["{folder}/text.npz", "{folder}/wide.npz"]}, "embeddings of different sizes"),
         ({"audio": "{folder}/r.txt"}, "is no .npz, .parquet or .npy file of embeddings"),
         ({"score": {"kind": "cosine"}}, "model.score: "),

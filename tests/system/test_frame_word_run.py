@@ -97,7 +97,7 @@ def test_missing_word_vectors_are_reported_before_any_work(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path))
-    assert "word_vectors: no file" in refused(capsys, "run", recipe, "--out", tmp_path / "run")
+    assert "word_vectors: the weight file" in refused(capsys, "run", recipe, "--out", tmp_path / "run")
     assert not (tmp_path / "banks").exists()
     assert main(["check", str(recipe)]) == 1
     assert "words.bin: published at" in capsys.readouterr().out
@@ -125,8 +125,8 @@ def test_incompatible_score_and_embedding_settings_are_refused(
     for change, words in (
         ("model.audio.embedding=mean", "score frame_word needs frames"),
         ("model.text.embedding=mean", "score frame_word needs words"),
-        ('model.score={"kind": "cosine"}', "score cosine needs one embedding, not frames; set mean"),
-        ("model.audio.hidden=7", "both directions give 2 x 7 values, but the text has 12"),
+        ('model.score={"kind": "cosine"}', "score cosine needs one embedding, not frames; set embedding: mean"),
+        ("model.audio.hidden=7", "both directions return 2 x 7 values, but text embeddings have 12; make them equal"),
         ("stages.only.grad_cache_chunk=2", "batch norms or padding need the whole batch"),
         ("stages.only.stop.metric=recall_sum", "recall_sum is not monitored"),
         ("stages.only.schedule.metric=recall_sum", "recall_sum is not monitored"),

@@ -213,7 +213,7 @@ def test_hub_model_of_another_type_is_refused(tmp_path: Path) -> None:
         read_folder("wavlm", path.parent)
     (path.parent / "preprocessor_config.json").unlink()
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "wavlm"}))
-    with pytest.raises(KitError, match=r"no description of its feature extractor \(preprocessor_config.json"):
+    with pytest.raises(KitError, match=r"no settings of its feature extractor \(preprocessor_config.json"):
         read_folder("wavlm", path.parent)
     path.unlink()
     with pytest.raises(KitError, match=r"has no config.json; name the folder of a Hugging Face model"):
@@ -225,7 +225,7 @@ def test_hub_model_with_wrong_sample_rate_or_missing_weights_is_refused(tmp_path
     shutil.copytree(hub_folder("wavlm"), folder)
     path = folder / "preprocessor_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sampling_rate": 8000}))
-    with pytest.raises(KitError, match=r"feature extractor takes 8,000 Hz, but models of type wavlm need 16,000"):
+    with pytest.raises(KitError, match=r"feature extractor expects 8,000 Hz, but models of type wavlm need 16,000"):
         read_folder("wavlm", folder)
     shutil.copy(hub_folder("wavlm") / "preprocessor_config.json", path)
     made = read_folder("wavlm", folder)
@@ -272,11 +272,14 @@ def test_sizes_and_costs_of_hub_models_are_read_from_config_json(kind: str) -> N
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"segment_seconds": 10.5}, "segment_seconds: {} needs 0.1 to 10.0 s, not 10.5"),
-        ({"head": "none"}, "head: none needs equal sizes, but its vectors have 12 values and the text's embeddings 8"),
+        ({"segment_seconds": 10.5}, "segment_seconds: {} needs segments of 0.1 to 10.0 s, not 10.5 s"),
+        (
+            {"head": "none"},
+            "head: none needs equal sizes, but vectors have 12 values and text embeddings 8; set head: linear",
+        ),
         (
             {"head": "none", "hidden": 4},
-            "head: none has no layer, but hidden adds one; set hidden: null, or head: linear",
+            "head: none means no layer, but hidden sets the size of a layer; set hidden: null, or head: linear",
         ),
     ],
 )

@@ -317,14 +317,14 @@ def test_m2d_geometry_is_read_from_the_names_of_files() -> None:
 @pytest.mark.parametrize(
     ("geometry", "weights", "said"),
     [
-        (None, "m2d.pth", "the name of m2d.pth has no geometry; set it, such as 80x608p16x16"),
+        (None, "m2d.pth", "the name of m2d.pth has no geometry; set geometry, for example to 80x608p16x16"),
         (None, None, "the name of the weights has no geometry"),
         ("80x608", None, "80x608 is not a geometry"),
         ("80x608p0x16", None, "80x608p0x16 is not a geometry"),
         (
             "80x608p16x16",
             "80x1001p16x16.zip",
-            "80x608p16x16 differs from the geometry in the name of",
+            "geometry 80x608p16x16 differs from that in the name of",
         ),
     ],
 )

@@ -115,12 +115,12 @@ def test_first_token_without_head_has_the_size_of_the_transformer(minilm: str, t
     made = chosen.build([], tmp_path)
     assert list(made.parameters()) == []
     assert made(["a dog", "rain"]).values.shape == (2, WIDTH)
-    with pytest.raises(Exception, match=r"gives vectors of 384 values, but text.dim is 300; set text.dim to 384"):
+    with pytest.raises(Exception, match=r"returns vectors of 384 values, but text.dim is 300; set text.dim to 384"):
         settings(minilm, dim=300).build([], tmp_path)
 
 
 def test_hidden_layer_without_head_is_refused(root: Path, tmp_path: Path) -> None:
     content = yaml.safe_load((root / "recipes/zero_shot/m2d_clap.yaml").read_text())
     content["model"]["text"]["hidden"] = 20
-    with pytest.raises(RecipeError, match=r"none has no layer, but hidden adds one; set hidden: null, or head: linear"):
+    with pytest.raises(RecipeError, match=r"none means no layer, but hidden sets the size of a layer"):
         load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))

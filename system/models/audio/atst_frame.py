@@ -10,8 +10,8 @@ from system.networks.atst_frame_published import ADDRESS, DIM, LIMITS
 
 
 class AtstFrame(FromPublished):
-    """ATST-Frame base on waveforms at 32 kHz in segments, the mean of its frames, then over the segments; linear to
-    the text size.
+    """ATST-Frame (base) on segments of 32 kHz waveforms. The vector of a segment is the mean of its frames. The vectors
+    of a clip's segments are pooled, and mapped to the size of text embeddings by a linear layer.
 
     Source: Li et al. (2023); as a retrieval encoder, SALSA (2024), with segments of 10 s and `floor: batch`.
     """
@@ -42,7 +42,7 @@ class AtstFrame(FromPublished):
     @property
     def batch_property(self) -> str | None:
         """Property of a training batch that changes its embeddings, in words for messages; None if no property does."""
-        return "the floor of a batch" if self.depends_on_batch else None
+        return "the lowest log-mel value (`floor: batch`)" if self.depends_on_batch else None
 
     def published_address(self) -> str:
         """Return the address where the weights are published."""

@@ -13,8 +13,8 @@ from system.networks.beats_published import DIM, LICENCE, LIMITS, PRETRAINED, RA
 
 
 class Beats(FromPublished):
-    """BEATs base on waveforms at 16 kHz in segments, the mean of its tokens, then over the segments; linear to the text
-    size.
+    """BEATs (base) on segments of 16 kHz waveforms. The vector of a segment is the mean of its tokens. The vectors of a
+    clip's segments are pooled, and mapped to the size of text embeddings by a linear layer.
 
     Source: Chen et al. (2023); as a retrieval encoder, AISTAT (2025), which does not publish its pooling.
     """

@@ -31,7 +31,10 @@ class GruSettings(AudioSettings):
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
         """Yield an error message if the GRU's output and text embeddings have different sizes."""
         if 2 * self.hidden != out:
-            yield "hidden", f"both directions give 2 x {self.hidden} values, but the text has {out}"
+            yield (
+                "hidden",
+                f"both directions return 2 x {self.hidden} values, but text embeddings have {out}; make them equal",
+            )
 
 
 class WideLogMel(LogMelSlaney):
@@ -42,14 +45,14 @@ class WideLogMel(LogMelSlaney):
     def _require_bands(cls, bands: int) -> int:
         """Raise an error if the spectrogram has too few mel bands for the convolutions."""
         if bands < MIN_BANDS:
-            raise ValueError(f"crnn needs at least {MIN_BANDS} bands, not {bands}")
+            raise ValueError(f"crnn needs at least {MIN_BANDS} mel bands, not {bands}")
         return bands
 
 
 class Crnn(GruSettings):
-    """The CRNN of the DCASE 2022 baseline: log-mel frames, convolutions that reduce them to a quarter, a bidirectional
-    GRU, and linear interpolation to the original frames. Each has 2 x `hidden` values, scaled to length 1. The
-    embedding is these frames, or their mean, scaled to length 1.
+    """The CRNN of the DCASE 2022 baseline. Its steps are: log-mel frames, convolutions that reduce the number of frames
+    to a quarter, a bidirectional GRU, and linear interpolation to the original number of frames. Each frame has 2 x
+    `hidden` values, scaled to length 1. The embedding is the series of frames, or their mean, scaled to length 1.
     """
 
     kind: Literal["crnn"]
@@ -76,9 +79,9 @@ class Crnn(GruSettings):
 
 
 class Gru(GruSettings):
-    """Frames of one frozen expert: linear to `width`, then a bidirectional GRU. Each frame has 2 x `hidden` values,
-    scaled to length 1. The embedding is these frames, or their mean, scaled to length 1. It is `crnn` without the
-    convolutions, for frames that are the output of a network.
+    """A linear layer to `width` values and a bidirectional GRU on the frames of one frozen expert. Each frame has 2 x
+    `hidden` values, scaled to length 1. The embedding is the series of frames, or their mean, scaled to length 1. This
+    encoder is `crnn` without the convolutions, for frames that are the output of a network.
     """
 
     kind: Literal["gru"]

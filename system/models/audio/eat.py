@@ -10,8 +10,8 @@ from system.networks.eat_published import LICENCE, LONGEST, RATE, SHORTEST, VARI
 
 
 class Eat(FromPublished):
-    """EAT on waveforms at 16 kHz in segments, its class token or the mean of its patch tokens, then the mean over the
-    segments; linear to the text size.
+    """EAT on segments of 16 kHz waveforms. The vector of a segment is its class token, or the mean of its patch tokens.
+    The vectors of a clip's segments are pooled, and mapped to the size of text embeddings by a linear layer.
 
     Source: Chen et al. (2024); as a retrieval encoder, AISTAT (2025), which does not publish its pooling.
     """

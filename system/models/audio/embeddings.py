@@ -17,8 +17,9 @@ EXPERT = "embeddings"
 
 
 class AudioEmbeddings(AudioSettings):
-    """Embeddings of clips that another program computed, unchanged. No audio is read. A clip is found by its id, or
-    else by its file name."""
+    """Embeddings of clips that another program computed, unchanged. No audio is read. The embedding of a clip is looked
+    up by the clip's id, or else by its file name.
+    """
 
     kind: Literal["embeddings"]
     files: Annotated[list[str], Field(min_length=1)]  # .npz, .parquet or .npy
@@ -53,7 +54,7 @@ class AudioEmbeddings(AudioSettings):
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
         """Yield an error message if embeddings of texts and of clips have different sizes."""
         if out != self.dim:
-            yield "dim", f"embeddings of clips have {self.dim} values, those of texts {out}; give files of one model"
+            yield "dim", f"clip embeddings have {self.dim} values, text embeddings {out}; name files of one model"
 
     def build(self, out: int) -> Encoder:
         """Build the encoder, which has no weights."""

@@ -14,7 +14,8 @@ from system.models.base import Heads
 
 
 class ExpertHeads(AudioSettings):
-    """Per expert: linear to `width`, BART-type encoder, mean over time, linear to the text size; mean over experts.
+    """Layers per expert: linear to `width`, BART-type encoder, mean over time, linear to the size of text embeddings.
+    The embedding is the mean over experts.
 
     Source: "Take it easy" (2022), section 3.
     """

@@ -21,9 +21,10 @@ CLIPS_AT_ONCE = {"cpu": 64, "cuda": 256}  # a GPU needs more at once to be busy
 
 
 class ExpertHead(nn.Module):
-    """Frames (B, T, D) of one expert -> (B, E).
+    """Frames (B, T, D) of one expert -> embeddings (B, E).
 
-    A series longer than the positions is cut into windows. Their means are averaged, weighted by their frames.
+    A series with more frames than `max_positions` is cut into windows. The means of the windows are averaged, weighted
+    by their numbers of frames.
     """
 
     def __init__(
@@ -68,9 +69,10 @@ class ExpertHead(nn.Module):
 
 
 class ExpertHeadsEncoder(AudioEncoder):
-    """The mean of the experts' embeddings. They are not normalised, so that a larger one weighs more in the cosine.
+    """Embeds clips by the mean of the experts' embeddings. These are not scaled to length 1, so that an
+    embedding with a larger norm has more influence on the cosine.
 
-    dims: Values per frame, by expert. head: The sizes of every ExpertHead.
+    dims: Dict from expert to the number of values per frame. head: Arguments with the sizes of each ExpertHead.
     """
 
     def __init__(self, dims: Mapping[str, int], out: int, **head: Any) -> None:

@@ -14,7 +14,8 @@ from system.models.base import Heads
 
 
 class FrameTransformer(AudioSettings):
-    """Linear to `width`, BART-type encoder, linear to the text size, with one output per frame, for finding moments.
+    """Linear layer to `width`, BART-type encoder, and linear layer to the size of text embeddings. There is one output
+    per frame, for finding moments.
 
     Source: ours, after a small trial of `two_state` with two layers of attention on the frames of YAMNet.
     """

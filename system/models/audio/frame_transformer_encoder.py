@@ -18,8 +18,8 @@ from system.networks.layers import SeriesEncoder, length_mask
 class FrameTransformerEncoder(AudioEncoder):
     """Frames (B, T, D) -> (B, T, E). Padding has no effect.
 
-    A series longer than the positions is cut into independent windows. expert: Its name. dim: D. sizes: Width, layers,
-    heads, width of the feed-forward part, positions, dropout.
+    A series with more frames than positions is cut into independent windows. expert: Name of the expert. dim: D. sizes:
+    Width, layers, heads, width of the feed-forward layers, positions, dropout.
     """
 
     def __init__(self, expert: str, dim: int, sizes: tuple[int, int, int, int, int, float], out: int) -> None:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 
 class HubFrames(HuggingFace):
-    """Every frame of a frozen audio model of transformers: PE-A-Frame's projected frames, 25 per second. Long clips are
-    cut into segments, whose frames follow each other. It has no trained layer, and needs a score of frames."""
+    """Returns every frame of a frozen audio model of transformers: the projected frames of PE-A-Frame, 25 per second.
+    Long clips are cut into segments, and the frames of the segments are joined. There is no trained layer. The score
+    must be a score of frames.
+    """
 
     kind: Literal["hugging_face_frames"]  # type: ignore[assignment]
     type: Literal["pe_audio"]  # model_type of its config.json, or pe_audio_video
@@ -39,16 +41,16 @@ class HubFrames(HuggingFace):
         """Yield the name and an error message of each setting that does not fit the other settings."""
         yield from super().setting_errors(out)
         if self.trainable:
-            yield "trainable", "hugging_face_frames is for frozen models; set false"
+            yield "trainable", "hugging_face_frames only works with frozen models; set trainable: false"
         if self.head != "none":
-            yield "head", "hugging_face_frames has no layer after the model; set none"
+            yield "head", "hugging_face_frames has no layer after the model; set head: none"
         if self.segment_pooling != "mean":
-            yield "segment_pooling", "frames are not pooled; set mean, which has no effect"
+            yield "segment_pooling", "hugging_face_frames does not pool; set segment_pooling: mean, which has no effect"
         if self.hop_seconds != self.segment_seconds:
-            yield "hop_seconds", "frames of overlapping segments would repeat; set it to segment_seconds"
+            yield "hop_seconds", "must be equal to segment_seconds, so that frames are neither repeated nor skipped"
         frames = self.segment_seconds * TOKENS_PER_SECOND[self.type]
         if abs(frames - round(frames)) > 1e-9:
-            yield "segment_seconds", "must be a multiple of 0.04 s, the length of a frame"
+            yield "segment_seconds", "must be a multiple of 0.04 s, the duration of a frame"
 
     def _encoder(self, network: "Network", out: int, pretrained: "Path | None") -> Encoder:
         """Build the audio encoder that returns the network's frames."""

@@ -24,11 +24,12 @@ UNKNOWN_DIM = 768  # assumed D of a model whose configuration is not known
 
 
 class HuggingFace(Segmented):
-    """An audio model of transformers on waveforms in segments. The mean of the segments' vectors is followed by a
-    linear layer to the text size.
+    """An audio model of the library transformers on segments of waveforms. The vectors of a clip's segments are pooled,
+    and mapped to the size of text embeddings by a linear layer.
 
-    The model's own feature extractor gets a clip's samples without padding. The vector of a segment is CLAP's
-    projection, the pooled output of AST and PE, else the mean of tokens. No code of the hub is run.
+    The model's own feature extractor gets a clip's samples without padding. The vector of a segment is the projection
+    (CLAP), the pooled output (AST, PE, EmbeddingGemma 2), or the mean of the tokens (other models). No code of the hub
+    is run.
     """
 
     kind: Literal["hugging_face"]
@@ -51,7 +52,7 @@ class HuggingFace(Segmented):
     def batch_property(self) -> str | None:
         """Property of a training batch that changes its embeddings, in words for messages; None if no property does."""
         fills = self.trainable and ROWS[self.type].max_seconds is None
-        return "the length to which inputs are padded" if fills else None
+        return "the length to which clips are padded" if fills else None
 
     @property
     def trained_on_captions(self) -> bool:
@@ -108,8 +109,8 @@ class HuggingFace(Segmented):
         network = read_folder(self.type, fetch(self.model, "audio model"))
         if network.fuses_crops:
             log.warning(
-                "audio model %s: combines crops of clips over %g s (enable_fusion); here such clips are the mean of "
-                "segments, as for other CLAPs", self.model, self.limits[1],
+                "audio model %s was published to combine crops of clips over %g s (enable_fusion); the kit instead "
+                "cuts such clips into segments and averages them, as for other CLAP models", self.model, self.limits[1],
             )  # fmt: skip
         return network
 
@@ -148,7 +149,10 @@ class HuggingFace(Segmented):
             problem = type_problem(parse_json((folder / "config.json").read_bytes(), "config.json"), self.type)
             problem = problem or folder_problem(folder)
         except FileNotFoundError:
-            yield "model", f"audio model {self.model}: no config.json; name a folder with a model"
+            yield (
+                "model",
+                f"audio model {self.model}: no config.json in its folder; name the folder of a model",
+            )
         except DataError as error:
             yield "model", str(error)
         else:

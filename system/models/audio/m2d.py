@@ -18,9 +18,10 @@ from system.networks.m2d_published import (
 
 
 class M2d(M2dInput, FromPublished):
-    """M2D base on waveforms in segments, the mean of its frames, then over the segments; linear to the text size.
+    """M2D (base) on segments of waveforms. The vector of a segment is the mean of its frames. The vectors of a clip's
+    segments are pooled, and mapped to the size of text embeddings by a linear layer.
 
-    Source: Niizumi et al., "Masked Modeling Duo" (2024), whose linear and fine-tuned results have `bands: stacked`.
+    Source: Niizumi et al., "Masked Modeling Duo" (2024). Its linear and fine-tuned results use `bands: stacked`.
     """
 
     kind: Literal["m2d"]
@@ -54,11 +55,11 @@ class M2d(M2dInput, FromPublished):
 
 
 class M2dClap(FromPublished):
-    """M2D-CLAP 2025 on waveforms at 16 kHz in segments, its audio embedding (768), then the mean over the segments;
-    linear to the text size.
+    """M2D-CLAP 2025 on segments of 16 kHz waveforms. The vector of a segment is its audio embedding (768 values). The
+    vectors of a clip's segments are pooled, and mapped to the size of text embeddings by a linear layer.
 
-    Source: Niizumi et al., "M2D-CLAP" (2025). Its text encoder is not in the audio network: BERT base, the first token
-    of the last layer without projection.
+    Source: Niizumi et al., "M2D-CLAP" (2025). Its text encoder is a separate model: BERT base, with the first token of
+    the last layer, without projection.
     """
 
     kind: Literal["m2d_clap"]
@@ -87,7 +88,7 @@ class M2dClap(FromPublished):
 
     @property
     def trained_on_captions(self) -> bool:
-        """Whether the published weights were trained on captioned clips, so that ranked clips may be among them."""
+        """Whether the published weights were trained on captioned clips, perhaps including the ranked clips."""
         return self.has_weights
 
     def published_address(self) -> str:

@@ -18,8 +18,8 @@ from system.networks.published import ADDRESSES, RATE
 
 
 class Panns(AudioSettings, Resampled):
-    """A network of PANNs on waveforms at 32 kHz, pooled over frequency, then over time; linear to `hidden`, ReLU,
-    linear to the text size.
+    """A network of PANNs on 32 kHz waveforms. Its output is pooled over frequency, then over time. Two linear layers
+    with a ReLU between them follow: to `hidden` values, then to the size of text embeddings.
 
     Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2, and its public code.
     """

@@ -34,14 +34,14 @@ PIECE = 188  # frames (60 s) of a longer clip that are computed together in eval
 class PannsEncoder(AudioEncoder):
     """16-bit waves -> log-mel -> network -> pooled over frequency, then time -> two linear layers; see panns.py.
 
-    In training a clip is padded with silence to the longest of its batch. (Clips under 0.31 s are always padded to
-    that.) Batch norms count that silence, and it changes frames up to `reach` before a clip's end. Pooling only uses a
-    clip's own frames. In evaluation clips are computed in groups of one length, so that an embedding does not depend on
-    the others.
+    In training a clip is padded with silence to the longest clip of its batch. (Clips under 0.31 s are always padded to
+    0.31 s.) Batch norms include this silence, and it changes frames up to `reach` before a clip's end. Pooling only
+    uses a clip's own frames. In evaluation clips are computed in groups of equal length, so that an embedding does not
+    depend on other clips.
     Source: github.com/XinhaoMei/audio-text_retrieval. Deviations: a frozen network stays in evaluation mode; in the
     source its dropout and the statistics of its batch norms remain in training mode. In the source, pooling over time
-    includes the silence, also in evaluation, and a clip over the longest was cut once; here a random part is drawn at
-    every visit.
+    includes the silence, also in evaluation. The source cuts a clip that is too long only once; here a new random part
+    is drawn each time.
     """
 
     def __init__(

@@ -13,12 +13,15 @@ from system.networks.passt_published import DIM, HOP, RATE, VARIANTS, Name
 
 
 class Passt(FromPublished):
-    """PaSST on waveforms at 32 kHz in segments, the mean of its two tokens of the whole, then over the segments;
-    linear to the text size. With segment_pooling `mean`, the rule of the 2025 baseline, the rest of 0.02 s of a clip of
-    10.02 s counts as much as its first 10 s: the cosine with the clip without the rest is 0.67 to 0.75.
+    """PaSST on segments of 32 kHz waveforms. The vector of a segment is the mean of its class and distillation tokens.
+    The vectors of a clip's segments are pooled, and mapped to the size of text embeddings by a linear layer.
+    With segment_pooling `mean`, as in the 2025 baseline, every segment has the same weight. Thus the last 0.02 s of a
+    clip of 10.02 s weigh as much as its first 10 s. The embedding then has a cosine of only 0.67 to 0.75 with that of
+    the first 10 s.
 
-    Source: the retrieval systems of CP-JKU (2023, 2024) and the DCASE 2025 baseline: s16, segments of 10 s, patchout
-    15 and 2, no masks (2023: s10, 50 and 3, masks of 192 columns and 48 bands).
+    Source: the retrieval systems of CP-JKU (2023, 2024) and the DCASE 2025 baseline. They use s16, segments of 10 s,
+    patchout 15 (time) and 2 (bands), and no masks. The system of 2023: s10, patchout 50 and 3, masks of 192 columns
+    and 48 bands.
     """
 
     kind: Literal["passt"]
@@ -49,15 +52,15 @@ class Passt(FromPublished):
         yield from super().setting_errors(out)
         variant = VARIANTS[self.network]
         patches = variant.patches(self.segment_seconds * RATE / HOP)
-        for key, left_out, size in (
-            ("patchout_time", self.patchout_time, patches),
-            ("patchout_bands", self.patchout_bands, variant.rows),
+        for key, line, left_out, size in (
+            ("patchout_time", "column", self.patchout_time, patches),
+            ("patchout_bands", "row", self.patchout_bands, variant.rows),
         ):
             if left_out >= size:
-                yield key, f"must be less than {size}, so that one remains"
+                yield key, f"must be less than {size}, so that one {line} of patches remains"
         rest = (variant.rows - self.patchout_bands) * (patches - self.patchout_time)
         if self.patchout_tokens >= rest > 0:
-            yield "patchout_tokens", f"must be less than {rest}, so that one token remains"
+            yield "patchout_tokens", f"must be less than {rest}, so that one patch remains"
 
     def published_address(self) -> str:
         """Return the address where the weights are published."""

@@ -1,6 +1,6 @@
 """Pooled frames and two linear layers.
 
-Frames of a frozen expert, pooled over time, through two linear layers.
+Settings and network of an encoder that pools the frames of a frozen expert over time, and applies two linear layers.
 """
 
 from typing import Annotated, Literal
@@ -13,7 +13,8 @@ from system.models.audio.base import AudioSettings, Encoder
 
 
 class PooledMlp(AudioSettings):
-    """Frames of one frozen expert, pooled over time; linear to `hidden`, ReLU, linear to the text size.
+    """Frames of one frozen expert, pooled over time. Two linear layers with a ReLU between them follow: to `hidden`
+    values, then to the size of text embeddings.
 
     Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2, with its encoder frozen.
     """

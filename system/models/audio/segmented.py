@@ -35,11 +35,11 @@ class SpecAugment(Strict):
 
 
 class Segmented(AudioSettings, Resampled):
-    """Clips are cut into segments. A network returns a vector per segment. Their pooled vector is followed by a linear
-    layer to the text size.
+    """Settings of encoders that cut clips into segments and apply a network, which returns a vector per segment. The
+    vectors of a clip's segments are pooled, and mapped to the size of text embeddings by a linear layer.
 
-    A subclass defines its `kind`, `sample_rate` and `vector_dim` (D of the network's vectors), the lengths of segments
-    (`limits`), the cost, the network, and the path of its weights.
+    A subclass defines its `kind`, `sample_rate`, `vector_dim` (size D of the network's vectors), the shortest and
+    longest segment (`limits`), the network, and the path of its weights.
     """
 
     trainable: bool  # false: frozen
@@ -116,17 +116,18 @@ class Segmented(AudioSettings, Resampled):
         """Yield the name and an error message of each setting that does not fit the other settings."""
         shortest, longest = self.limits
         if not shortest <= self.segment_seconds <= longest:
-            yield "segment_seconds", f"{self.title} needs {shortest} to {longest} s, not {self.segment_seconds}"
+            said = f"{self.title} needs segments of {shortest} to {longest} s, not {self.segment_seconds} s"
+            yield "segment_seconds", said
         if self.hop_seconds > self.segment_seconds:
-            yield "hop_seconds", "longer than segment_seconds, so that parts of a clip would be skipped"
+            yield "hop_seconds", "must be at most segment_seconds, else parts of a clip would be skipped"
         if self.max_seconds < self.segment_seconds:
-            said = f"less than segment_seconds, {self.segment_seconds:g}: training would never fill a segment"
+            said = f"must be at least segment_seconds, {self.segment_seconds:g}, so that training can fill a segment"
             yield "max_seconds", said
         if self.head == "none" and self.hidden is not None:
-            yield "head", "none has no layer, but hidden adds one; set hidden: null, or head: linear"
+            yield "head", "none means no layer, but hidden sets the size of a layer; set hidden: null, or head: linear"
         if self.head == "none" and self.size_known and self.vector_dim != out:
-            sizes = f"{self.vector_dim} values and the text's embeddings {out}"
-            yield "head", f"none needs equal sizes, but its vectors have {sizes}"
+            said = f"none needs equal sizes, but vectors have {self.vector_dim} values and text embeddings {out}"
+            yield "head", f"{said}; set head: linear"
 
     def build(self, out: int) -> Encoder:
         """Build the encoder with untrained weights. out: Number of values per embedding."""
@@ -181,7 +182,7 @@ class FromPublished(Segmented):
     def _require_weights_or_training(self) -> Self:
         """Raise an error for a frozen network without published weights, which would stay random."""
         if not self.trainable and self.weights is None:
-            said = "a network without published weights must be trained"
+            said = "a network without published weights must be trained; set trainable: true, or name its weights"
             raise cast(ValidationError, mistakes([(("trainable",), said)]))
         return self
 

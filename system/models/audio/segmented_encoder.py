@@ -53,10 +53,11 @@ class SegmentedEncoder(NetworkEncoder):
     """16-bit waves -> segments -> network -> pooled over segments -> one linear layer, or two; see segmented.py.
 
     The network processes each segment independently. Every segment is padded with silence to the same length, so that
-    in evaluation an embedding does not depend on the others. Random draws of training are shared by all segments that
-    are embedded together: those of a batch, or of a part of it if gradients are cached.
+    in evaluation an embedding does not depend on other clips. In training, all segments that are embedded together
+    share the same random numbers. These are the segments of a batch, or of a chunk if gradients are cached.
     Source: github.com/CPJKU/dcase2025_task6_baseline. Deviations: only segments with samples of the clip are computed
-    (in the source always three, and the others are left out of the mean). With 16 bits, front-ends stay in float32.
+    (the source always computes three segments, and leaves empty segments out of the mean). With 16 bits, front-ends
+    stay in float32.
     """
 
     def __init__(
@@ -107,6 +108,6 @@ def _no_head(dim: int, out: int) -> nn.Module:
     """Return a layer that does nothing. Raises KitError if vectors (`dim`) and embeddings (`out`) differ in size."""
     if dim != out:
         raise KitError(
-            f"model.audio gives vectors of {dim} values, but model.text of {out}; set model.audio.head to linear"
+            f"model.audio returns vectors of {dim} values, but model.text {out}; set model.audio.head to linear"
         )
     return nn.Identity()

@@ -1,6 +1,6 @@
 """List of text encoders.
 
-A new one is a file in this folder and its import here. Never imports torch.
+To add a text encoder, write a file in this folder, and import it here. Never imports torch.
 """
 
 from typing import TYPE_CHECKING

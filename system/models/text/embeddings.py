@@ -57,8 +57,8 @@ class TextEmbeddings(TextSettings):
         except KitError as error:
             return str(error)
         absent = [text for text in texts if text not in vectors]
-        missing = f"no embedding of {counted(len(absent), 'text', ',')}, first {absent[0][:80]!r}" if absent else ""
-        return f"{' and '.join(self.files)}: {missing}; write it again with all captions" if absent else None
+        missing = f"no embedding of {counted(len(absent), 'text', ',')}, such as {absent[0][:80]!r}" if absent else ""
+        return f"{' and '.join(self.files)}: {missing}; write the embeddings of all captions" if absent else None
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
         """Return a network without weights, for counting its cost, and a function that returns one embedding."""
@@ -69,5 +69,6 @@ class TextEmbeddings(TextSettings):
     def plan_facts(self) -> Facts:
         """Return a description of the encoder for the verb `check`, and a list of its missing files."""
         absent = [str(path) for path in all_files(self.files) if not path.is_file()]
-        cure = f"write it with the program of your model; {HINT}"
-        return f"{self.dim}-d, read from {' and '.join(self.files)}", [(file, cure) for file in absent]
+        cure = f"write this file with the program that computes your embeddings; {HINT}"
+        described = f"embeddings of {self.dim} values, read from {' and '.join(self.files)}"
+        return described, [(file, cure) for file in absent]

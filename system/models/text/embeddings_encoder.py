@@ -42,8 +42,8 @@ class TextEmbeddingsEncoder(TextEncoder):
     def prepare(self, texts: Sequence[str]) -> None:
         """Raise KitError if a text has no embedding."""
         if absent := self.unreadable(list(dict.fromkeys(texts))):
-            missing = f"no embedding of {counted(len(absent), 'text')}, first {absent[0][:80]!r}"
-            raise KitError(f"{' and '.join(self._files)}: {missing}; write it again with all captions and queries")
+            missing = f"no embedding of {counted(len(absent), 'text')}, such as {absent[0][:80]!r}"
+            raise KitError(f"{' and '.join(self._files)}: {missing}; write those of all captions and queries")
 
     def identity(self) -> str:
         """Return a checksum of the embedding files."""

@@ -59,6 +59,6 @@ class TextFeatureFiles(TextSettings):
 
     def plan_facts(self) -> Facts:
         """Return a description of the encoder for the verb `check`, and a list of its missing files."""
-        cure = "correct the setting in the recipe's text"
+        cure = "correct this path under model.text in the recipe"
         absent = [(path, cure) for path in [self.files, *self.queries] if not Path(path).exists()]
         return f"features of queries in {self.files}", absent

@@ -49,7 +49,7 @@ class TextFeatureFilesEncoder(TextEncoder):
         for path in queries:
             for name, text in _texts_in(path):
                 if texts.setdefault(name, text) != text:
-                    raise KitError(f"{path}: the id {name} was that of another text before; give each query its own id")
+                    raise KitError(f"{path}: the id {name} belongs to two different texts; give each query its own id")
                 self._ids.setdefault(text, name)
         self._vectors: dict[str, np.ndarray] = {}
 
@@ -57,7 +57,7 @@ class TextFeatureFilesEncoder(TextEncoder):
         """Return the pooled features (V,) of a query. Raises KitError for an unlisted query or a missing file."""
         if text not in self._vectors:
             if text not in self._ids:
-                raise KitError(f"the query {text[:60]!r} has no features; list its file in the setting text.queries")
+                raise KitError(f"the query {text[:60]!r} has no features; add the file with this query to text.queries")
             self._vectors[text] = self._read(self._ids[text])
         return self._vectors[text]
 
@@ -77,7 +77,7 @@ class TextFeatureFilesEncoder(TextEncoder):
         return pooled
 
     def embed_alike(self, texts: Sequence[str]) -> Embedded:
-        """Embed some queries."""
+        """Embed some queries from their pooled features."""
         vectors = torch.from_numpy(np.stack([self._vector(text) for text in texts]))
         return Embedded(self.mlp(on_device(vectors, self.device)))
 
@@ -101,6 +101,6 @@ def _texts_in(path: Path) -> list[tuple[str, str]]:
     for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
         value = parse_json(line, f"{path}, line {number}")
         if not isinstance(value, dict) or not {"id", "text"} <= value.keys():
-            raise KitError(f"{path}, line {number}: has no id and text; give a file of moments or queries (.jsonl)")
+            raise KitError(f"{path}, line {number}: has no id or no text; name a file of moments or queries (.jsonl)")
         found.append((str(value["id"]), str(value["text"])))
     return found

@@ -17,8 +17,8 @@ def require_type(name: str, folder: Path, types: tuple[str, ...], title: str) ->
     found = parse_json((folder / "config.json").read_bytes(), "config.json").get("model_type")
     if found not in types:
         raise KitError(
-            f"text model {name!r} is no {title}: its config.json says model_type {found}; name such a model, or set "
-            "another kind of text encoder"
+            f"text model {name!r} is no {title}: its config.json says model_type {found}; name a model of "
+            "this type, or set another kind of text encoder"
         )
 
 
@@ -34,8 +34,7 @@ def load_text_side(name: str, folder: Path, kind: Any, settings: Callable[[], An
 
     if not any(one.is_file() for pattern in TOKENIZER_FILES for one in folder.glob(pattern)):
         raise KitError(
-            f"text model {folder} has no vocabulary of a tokenizer, such as tokenizer.json; download or save the model "
-            "again"
+            f"text model {folder} has no tokenizer file, such as tokenizer.json; download or save the model again"
         )
     with quiet():
         try:

@@ -81,7 +81,7 @@ class PreTrained(TextSettings):
             yield "model", str(error)
         else:
             if problem:
-                yield "model", f"text model {self.model}: the folder {problem}; name one with a model"
+                yield "model", f"text model {self.model}: the folder {problem}; name a folder that contains a model"
 
     @property
     def trains_published(self) -> bool:
@@ -116,7 +116,7 @@ class TokenSettings(PreTrained):
     def _require_layers_for_hidden(self) -> Self:
         """Raise an error if `hidden` sets the size of a layer, but `head` is `none`."""
         if self.head == "none" and self.hidden is not None:
-            said = "none has no layer, but hidden adds one; set hidden: null, or head: linear"
+            said = "none means no layer, but hidden sets the size of a layer; set hidden: null, or head: linear"
             raise cast(ValidationError, mistakes([(("head",), said)]))
         return self
 

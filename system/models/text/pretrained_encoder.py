@@ -78,7 +78,7 @@ class PreTrainedEncoder(TextEncoder):
         """Compute the vectors (N, V) of texts with the frozen model."""
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
-        """Remove the characters from texts that the recipe excludes, before the tokenizer reads the texts."""
+        """Return the texts unchanged; a subclass may clean the texts for the tokenizer."""
         return list(texts)
 
     def _cached_vectors(self, texts: Sequence[str]) -> torch.Tensor:
@@ -200,7 +200,7 @@ def projection(name: str, found: int, dim: int, linear: bool) -> nn.Module:
     """
     if found != dim:
         raise KitError(
-            f"text model {name!r} gives vectors of {found} values, but text.dim is {dim}; set text.dim to {found}"
+            f"text model {name!r} returns vectors of {found} values, but text.dim is {dim}; set text.dim to {found}"
         )
     return nn.Linear(dim, dim) if linear else nn.Identity()
 
@@ -271,7 +271,7 @@ class TokenEncoder(TransformerEncoder):
         self._longest = longest_input(tokenizer, model, max_tokens)
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
-        """Remove the characters from texts that the recipe excludes, before the tokenizer reads the texts."""
+        """Clean the texts for the tokenizer with the function `cleaned`."""
         return list(map(self.clean, texts))
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
@@ -323,7 +323,7 @@ def load_clap(name: str) -> tuple[Any, Any]:
         raise
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = first_line(error)
-        hint = "give the folder of a CLAP, or a Hugging Face name while online"
+        hint = "name the folder of a CLAP model, or, while online, its Hugging Face name"
         raise KitError(f"the text encoder of CLAP cannot be loaded from {name!r} ({reason}); {hint}") from error
     finally:
         set_verbosity(verbosity)
@@ -357,7 +357,7 @@ def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = first_line(error)
         raise KitError(
-            f"text model {name!r} cannot be loaded ({reason}); give its folder, or a Hugging Face name while online"
+            f"text model {name!r} cannot be loaded ({reason}); name its folder, or, while online, its Hugging Face name"
         ) from error
     tokenizer.padding_side = "right"  # the first and the last token are found by their number
     if tokenizer.pad_token_id is None:

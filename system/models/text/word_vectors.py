@@ -44,7 +44,7 @@ class WordVectors(TextSettings):
     @property
     def batch_property(self) -> str | None:
         """Property of a training batch that changes its embeddings, in words for messages; None if no property does."""
-        return "counted padding of captions" if self.depends_on_batch else None
+        return "the padding of captions (`padding: counted`)" if self.depends_on_batch else None
 
     @property
     def is_trained(self) -> bool:
