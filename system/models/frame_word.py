@@ -108,10 +108,11 @@ def _of_piece(frames: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
 
 
 class _BestWord(torch.autograd.Function):
-    """Dot products of words and frames (V, F), indices (N, W) and counts (N,) of captions' words -> (N, F) dot products
-    of each caption's best word.
+    """Finds the highest dot product of each frame with the words of each caption: (V, F) -> (N, F).
 
-    torch's own operations would store every comparison for the backward pass, or an (N, W, F) tensor.
+    The words of the captions are given by indices (N, W) and counts (N,), as in _Words.
+
+    The operations of torch would store every comparison for the backward pass, or an (N, W, F) tensor.
     """
 
     @staticmethod

@@ -54,9 +54,9 @@ class Beats(SegmentNetwork):
     has no effect. Padding `original`: the mask that the original uses in batches. With this mask, the last time step of
     a clip may have masked bands, and includes silence (by up to 0.024 of the largest value in a clip of 5.5 s).
     Source: Chen et al., "BEATs: Audio Pre-Training with Acoustic Tokenizers" (2023); github.com/microsoft/unilm,
-    `beats/` at 768a3c8, to a relative 1e-4 in tokens and 2e-5 in their mean on the stored examples. Deviations: no
-    dropout and no layer drop in training (the original: layer drop 0.05); the predictor of a fine-tuned file is left
-    out. `gradient_decay` multiplies the gradient before each block, as in the original.
+    `beats/` at 768a3c8. On the stored examples, results differ from it by at most a relative 1e-4 (tokens) and 2e-5
+    (their mean). Deviations: no dropout and no layer drop in training (the original: layer drop 0.05); the predictor of
+    a fine-tuned file is left out. `gradient_decay` multiplies the gradient before each block, as in the original.
     """
 
     dim = DIM

@@ -2,7 +2,7 @@
 
 EAT: a post-norm transformer over patches of a Kaldi log-mel, with a fixed table of positions. Imports torch.
 
-Keys of its tensors are those of the hub's file without their prefix.
+The keys of its tensors are the keys in the hub's file without prefix.
 """
 
 from pathlib import Path
@@ -51,7 +51,8 @@ class Eat(SegmentNetwork):
     10 s. `multiple_of_16`: the columns of a clip are padded to the next multiple of 16. Later tokens are masked, so
     that the padding of a segment has no effect.
     Source: Chen et al., "EAT: Self-Supervised Pre-Training with Efficient Audio Transformer" (2024);
-    github.com/cwx-worst-one/EAT at 06c1c34, to a relative 1e-4 in tokens and 2e-5 in vectors on the stored examples.
+    github.com/cwx-worst-one/EAT at 06c1c34. On the stored examples, results differ from it by at most a relative 1e-4
+    (tokens) and 2e-5 (vectors).
     Deviations: the mean of the wave is not subtracted (no effect, since the mean of each column is); positions are
     computed in float64 (the original in float32, 4e-5); no noise and no drop path in training.
     """

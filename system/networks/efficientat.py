@@ -83,9 +83,10 @@ class _InvertedResidual(nn.Module):
 class MobileNet(nn.Module):
     """Log-mels (B, 128, T) -> maps (B, D, 4, ceil(T / 32)); D: 384 (mn04), 960 (mn10), 1,920 (mn20), 3,840 (mn40).
 
-    Source: github.com/fschmid56/EfficientAT, `models/mn`, to a relative 1e-4 on the stored examples (mn40: 1e-3).
-    Initial weights as in the source: He's (fan-out), batch norms of 1 and 0. Deviation: `momentum` is 0.1 if no
-    published weights are loaded; with 0.01 the running statistics need hundreds of steps to follow a new network.
+    Source: github.com/fschmid56/EfficientAT, `models/mn`. On the stored examples, results differ from it by at most a
+    relative 1e-4 (mn40: 1e-3). Initial weights as in the source: He's (fan-out), batch norms of 1 and 0. Deviation:
+    `momentum` is 0.1 if no published weights are loaded; with 0.01 the running statistics need hundreds of steps to
+    follow a new network.
     """
 
     def __init__(self, name: Name, momentum: float = MOMENTUM) -> None:

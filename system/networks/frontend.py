@@ -2,7 +2,7 @@
 
 Mel power of waves in float64, by an FFT or by the kernels of published checkpoints; the front-end of PANNs.
 
-Imports torch: experts import this inside `load`.
+Imports torch, so experts only import this module inside `load`.
 """
 
 import numpy as np
@@ -92,9 +92,10 @@ def dft_kernels(size: int) -> tuple[torch.Tensor, torch.Tensor]:
 class LogMelFrontEnd(nn.Module):
     """Waves (B, N) float32, N > size // 2 -> (B, T, 64) float32 dB, T = 1 + N // hop.
 
-    Periodic Hann window, centred, reflected at the ends, power of the published float32 kernels in float64, 64 bands
-    (Slaney scale and area norm), 10 log10(max(x, 1e-10)); silence is -100 dB. Default settings are those for 32 kHz:
-    size 1024, hop 320, 50 to 14,000 Hz, with computed kernels and basis equal to the published ones.
+    The steps are: a centred periodic Hann window, reflection at the ends, power by the published float32 kernels in
+    float64, 64 bands (Slaney scale and area norm), and 10 log10(max(x, 1e-10)). Silence is -100 dB. The default
+    settings are for 32 kHz: size 1024, hop 320, 50 to 14,000 Hz. Their computed kernels and mel filters equal the
+    published ones.
     Source: torchlibrosa 0.1.0 with the arguments of PANNs. Deviation: float64. The original in float32 differs from
     this by up to 1.1e-3 dB at 16 kHz. For recordings without sound above 8 kHz (24 of ESC-10), it differs by 0.014 dB
     at 32 kHz.

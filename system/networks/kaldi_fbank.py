@@ -1,6 +1,7 @@
 """Log-mel of BEATs and EAT.
 
-The log-mel of BEATs and EAT: Kaldi's filter bank at 16 kHz, in float64. Imports torch: experts import this in `load`.
+The log-mel of BEATs and EAT: Kaldi's filter bank at 16 kHz, in float64. Imports torch, so experts only import this
+module inside `load`.
 """
 
 from typing import Literal

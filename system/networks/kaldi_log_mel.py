@@ -2,7 +2,7 @@
 
 The log-mel of PaSST and EfficientAT: pre-emphasis, then Kaldi's triangles, with random edges in training.
 
-Imports torch: experts import this inside `load`.
+Imports torch, so experts only import this module inside `load`.
 """
 
 from typing import NamedTuple
@@ -46,9 +46,9 @@ class KaldiLogMel(nn.Module):
     whole batch. Otherwise they are 0 and 15,000 Hz. In training, each clip has random masks, whose values become 0.9:
     the logarithm is set to 0.
 
-    Source: github.com/kkoutini/passt_hear21 0.0.26, `AugmentMelSTFT`, to 5e-4 on the stored examples. Deviations: no
-    16-bit autocast, by which the original rounds the pre-emphasis to half precision (up to 0.11); random numbers are
-    drawn only if they are used.
+    Source: github.com/kkoutini/passt_hear21 0.0.26, `AugmentMelSTFT`. On the stored examples, results differ from it by
+    at most 5e-4. Deviations: no 16-bit autocast; with autocast, the original rounds the pre-emphasis to half precision
+    (up to 0.11). Random numbers are drawn only if they are used.
     """
 
     window: torch.Tensor

@@ -2,7 +2,7 @@
 
 M2D and M2D-CLAP: a transformer over chunks of a log-mel, and the block that makes the audio embedding of M2D-CLAP.
 
-Imports torch. Keys of its tensors are those of the published files without their prefixes.
+Imports torch. The keys of its tensors are the keys in the published files without prefixes.
 """
 
 from pathlib import Path
@@ -94,10 +94,10 @@ class M2d(SegmentNetwork):
     each chunk of U columns independently. If U is no multiple of the patch's columns, the last columns of each full
     chunk are ignored (9 of 1,001). Padding of a segment after the clip is masked, so that it has no effect.
     Source: Niizumi et al., "Masked Modeling Duo" (2024); github.com/nttcslab/m2d at f0c4128,
-    `examples/portable_m2d.py`, to 5e-4 in the log-mel and a relative 2e-5 in frames on the stored examples. Deviations:
-    frame k of a chunk begins at k time steps. The original's time stamps are k times duration / frames, up to 0.16 s
-    earlier. If padding would make the last chunk longer than U, it gets as many steps as a full chunk; the original
-    fails. There is no masking in training.
+    `examples/portable_m2d.py`. On the stored examples, results differ from it by at most 5e-4 (log-mel) and a relative
+    2e-5 (frames). Deviations: frame k of a chunk begins at k time steps. The original's time stamps are k times
+    duration / frames, up to 0.16 s earlier. If padding would make the last chunk longer than U, it gets as many steps
+    as a full chunk; the original fails. There is no masking in training.
     """
 
     dim: int
@@ -192,8 +192,8 @@ class M2dClap(M2d):
     """M2D, then one block over a semantic token and the tokens of all chunks. The vector of a segment is the semantic
     token (768 values), which is the audio embedding of M2D-CLAP 2025. A frame is the mean of the tokens over the bands.
 
-    Source: Niizumi et al., "M2D-CLAP" (2025); github.com/nttcslab/m2d at f0c4128, to a relative 2e-5 on the stored
-    examples. Deviations as for `M2d`.
+    Source: Niizumi et al., "M2D-CLAP" (2025); github.com/nttcslab/m2d at f0c4128. On the stored
+    examples, results differ from it by at most a relative 2e-5. Deviations are those of `M2d`.
     """
 
     def __init__(self, geometry: Geometry) -> None:

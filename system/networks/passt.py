@@ -41,7 +41,8 @@ class Passt(nn.Module):
     patchout: Numbers of columns, rows, and single patches that are left out in training; the same patches are left out
     for the whole batch. Position embeddings are added before. An input of T patches in time uses the first T position
     embeddings; a longer input raises ValueError.
-    Source: Koutini et al. (2022), sections 2.1 and 2.2; github.com/kkoutini/passt_hear21 0.0.26, to a relative 2e-5.
+    Source: Koutini et al. (2022), sections 2.1 and 2.2; github.com/kkoutini/passt_hear21 0.0.26. Results differ from it
+    by at most a relative 2e-5.
     """
 
     def __init__(self, name: Name, patchout: tuple[int, int, int] = (0, 0, 0)) -> None:
@@ -69,7 +70,7 @@ class Passt(nn.Module):
         if times > self.time_new_pos_embed.shape[3]:
             limit = self.time_new_pos_embed.shape[3]
             raise ValueError(
-                f"the segment has {times} patches in time, but PaSST takes at most {limit}; lower segment_seconds"
+                f"the segment has {times} patches in time, but PaSST accepts at most {limit}; lower segment_seconds"
             )
         x = x + self.time_new_pos_embed[..., :times] + self.freq_new_pos_embed
         if self.training:

@@ -2,7 +2,7 @@
 
 Published PyTorch checkpoints: safe reading, checks of every key, and folding batch norms into convolutions.
 
-Imports torch: experts import this inside `load`.
+Imports torch, so experts only import this module inside `load`.
 """
 
 import argparse

@@ -532,7 +532,7 @@ def test_checkpoint_of_another_passt_is_refused(tmp_path: Path) -> None:
         KitError, match=r"freq_new_pos_embed has shape \(1, 768, 8, 1\), not \(1, 768, 12, 1\): it is not"
     ):
         take_published(Passt("s10"), path)
-    with pytest.raises(ValueError, match="63 patches in time, but PaSST takes at most 62"):
+    with pytest.raises(ValueError, match="63 patches in time, but PaSST accepts at most 62"):
         network()(torch.zeros(1, 128, 1008))
 
 

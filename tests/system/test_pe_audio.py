@@ -127,7 +127,9 @@ def test_other_models_and_missing_weights_are_refused_as_pe_texts(tmp_path: Path
 
     values = {"kind": "pe_audio", "dim": 12, "trainable": False, "projection": "none"}
     other = PeAudioText.model_validate(values | {"model": str(hub_folder("clap"))})
-    with pytest.raises(KitError, match=r"is no PE-AV or PE-A-Frame: its config.json says model_type clap; name a model"):
+    with pytest.raises(
+        KitError, match=r"is no PE-AV or PE-A-Frame: its config.json says model_type clap; name a model"
+    ):
         other.build([], tmp_path)
     folder = tmp_path / "model"
     shutil.copytree(hub_folder("pe_audio"), folder)

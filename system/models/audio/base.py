@@ -1,6 +1,7 @@
 """Interface of settings of audio encoders.
 
-The interface of a kind of audio encoder: settings, building, costs. torch is imported to build or count it.
+The interface of a kind of audio encoder: settings, building, costs. torch is only imported to build an encoder or to
+count its cost.
 """
 
 import math

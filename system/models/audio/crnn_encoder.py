@@ -138,7 +138,7 @@ def filled(values: torch.Tensor, lengths: torch.Tensor) -> Series:
 def masked_norm(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Apply a batch norm without counting padding. The output is 0 for padding.
 
-    x: (B, C, T, F) with channels C, times T and bands F. lengths: (B,) times without padding.
+    x: (B, C, T, F) with channels C, time steps T and bands F. lengths: (B,) numbers of time steps without padding.
     """
     mask = length_mask(lengths, x.shape[2])
     if bool(mask.all()):
@@ -155,7 +155,7 @@ def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.T
     """Run a GRU on padded series. The output is 0 for padding.
 
     values (B, T, D) with lengths (B,) -> (B, longest, 2 x hidden).
-    Each direction starts at an end of the series without its padding.
+    Each direction starts at an end of the series, not in its padding.
     """
     packed = pack_padded_sequence(values, lengths, batch_first=True, enforce_sorted=False)
     series, _ = pad_packed_sequence(gru(packed)[0], batch_first=True)

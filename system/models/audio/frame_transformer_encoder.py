@@ -1,6 +1,6 @@
 """Transformer over frames: network.
 
-Its input are the frames of one frozen expert; see frame_transformer.py.
+A transformer whose input is the frames of one frozen expert; see frame_transformer.py.
 """
 
 import torch

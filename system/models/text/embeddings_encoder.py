@@ -43,7 +43,7 @@ class TextEmbeddingsEncoder(TextEncoder):
         """Raise KitError if a text has no embedding."""
         if absent := self.unreadable(list(dict.fromkeys(texts))):
             missing = f"no embedding of {counted(len(absent), 'text')}, such as {absent[0][:80]!r}"
-            raise KitError(f"{' and '.join(self._files)}: {missing}; write those of all captions and queries")
+            raise KitError(f"{' and '.join(self._files)}: {missing}; write embeddings of all captions and queries")
 
     def identity(self) -> str:
         """Return a checksum of the embedding files."""

@@ -1,6 +1,6 @@
 """Published features of queries: settings.
 
-Settings of frozen features of queries, one array per query in a file of its id.
+Settings of frozen features of queries. The array of a query is in a file that is named by the query's id.
 """
 
 from collections.abc import Callable
