@@ -94,12 +94,12 @@ def test_resumed_transcode_writes_only_missing_files(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_transcode_ends_with_the_same_files(tmp_path: Path, root: Path) -> None:
-    manifest = source(tmp_path, 60)
+    manifest = source(tmp_path, 1000, 0.1)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert main(["transcode", str(manifest), "--out", str(whole)]) == 0
     command = [sys.executable, "-m", "data_tools", "transcode", str(manifest), "--out", str(killed)]
     process = subprocess.Popen(command, cwd=root)
-    while process.poll() is None and len(list(killed.rglob("*.mp3"))) < 5:
+    while process.poll() is None and len(list(killed.rglob("*.mp3"))) < 300:
         time.sleep(0.01)
     process.kill()
     process.wait()
@@ -110,7 +110,7 @@ def test_killed_transcode_ends_with_the_same_files(tmp_path: Path, root: Path) -
     one, two = files(whole), files(killed)
     assert sorted(one) == sorted(two), "no temporary file is left"
     audio = [name for name in one if name.startswith("audio/")]
-    assert len(audio) == 60
+    assert len(audio) == 1000
     assert all(one[name] == two[name] for name in audio)
 
 

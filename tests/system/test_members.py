@@ -4,12 +4,13 @@ import json
 import os
 from pathlib import Path
 
+import augmented
 import numpy as np
 import packed
 import pytest
 import tiny
 import torch
-from outcomes import digest
+from outcomes import digest, lines
 from served import Letters, clip_of, model_of, searching, served
 from slow_builds import LOGMEL
 from threads import one_thread  # noqa: F401  a fixture
@@ -59,6 +60,22 @@ def test_training_on_members_gives_the_weights_of_plain_files(
         found[form] = digest(tmp_path / "runs" / form), result["mAP@10"], trained_on
     assert found["webdataset"] == found["plain"]
     assert found["parquet"] == found["plain"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["webdataset", "parquet"])
+def test_killed_and_resumed_run_on_members_matches_uninterrupted_run(
+    form: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.narrowed(monkeypatch)
+    stage = tiny.stage(epochs=2, steps_per_epoch=3)
+    content = tiny.recipe(shards(world, tmp_path, form), tmp_path, only=stage) | {"waveforms": "files"}
+    content["model"]["audio"] = tiny.panns(max_seconds=0.8)
+    path = tiny.write_recipe(tmp_path / "recipe.yaml", content)
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    augmented.killed_and_resumed(path, tmp_path / "again", 5, monkeypatch)
+    assert digest(tmp_path / "again") == digest(tmp_path / "run")
+    assert lines(tmp_path / "again") == lines(tmp_path / "run")
 
 
 def test_frames_of_members_are_those_of_plain_files_and_follow_a_replaced_container(
