@@ -6,7 +6,7 @@ from data_tools.cli import Verb, run_cli
 
 VERBS = {
     "crawl": Verb(
-        "read the descriptions of all of Freesound into a store; stop and start it anywhere",
+        "read the descriptions of all of Freesound into a store; may be stopped and continued at any time",
         "python -m data_tools crawl data/freesound.sqlite",
         "freesound.crawl",
         resumes=True,
@@ -17,7 +17,7 @@ VERBS = {
         "freesound.status",
     ),
     "export": Verb(
-        "write the sounds of a store as a table, or a manifest with its audio as parquet files or WebDataset tars",
+        "write a crawl's store as a table, or a manifest with its audio as parquet files or WebDataset tars",
         "python -m data_tools export data/freesound.sqlite --out data/freesound.csv\n"
         "  python -m data_tools export data/clotho.jsonl --format webdataset --out data/clotho_shards",
         "datasets.export",
@@ -112,7 +112,7 @@ VERBS = {
         "scenes.ceiling",
     ),
     "classify": Verb(
-        "score how much descriptions of sounds read like captions, to fetch the best",
+        "score how much each description of a sound resembles a caption, to fetch the best sounds",
         "python -m data_tools classify data/freesound.sqlite --captions data/clotho/clotho_captions_development.csv "
         "--out data/classified",
         "classify.verb",

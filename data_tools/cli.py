@@ -1,4 +1,4 @@
-"""Command line of all floors.
+"""Command line of data_tools, system and submission.
 
 `python -m FLOOR VERB ...` with error messages, help with examples, and progress. One command line serves all three
 floors; each floor lists its verbs. Progress of long work is a bar in a terminal. Elsewhere (nohup, a job's log) it is a
@@ -96,7 +96,7 @@ def run_cli(
         if inside:
             raise
         resumes = argv and argv[0] in verbs and verbs[argv[0]].resumes
-        hint = "the same command goes on where it stopped" if resumes else "nothing was written"
+        hint = "run the same command to continue where it stopped" if resumes else "nothing was written"
         if message := stop.args[0] if stop.args else f"interrupted; {hint}":
             print(message, file=sys.stderr)
         return 130
@@ -156,7 +156,7 @@ class _Printable(logging.Formatter):
 
 
 def _set_up_log(arguments: argparse.Namespace) -> None:
-    """Send the log to standard error; a run's log.txt gets all of it even with -q.
+    """Send log lines to standard error. With -q, the log.txt of a run still contains all lines.
 
     If several processes run one command, all but the first log only warnings and errors, with their rank.
     """
@@ -194,7 +194,7 @@ def _results(inside: bool, several: bool) -> Iterator[None]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Make SIGTERM, which schedulers send, end a verb like Ctrl-C."""
+    """Handle SIGTERM, which schedulers send, like Ctrl-C during a `with` block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -252,7 +252,7 @@ def first_of(lines: Sequence[str]) -> list[str]:
 
 
 def section(title: str, lines: Sequence[str]) -> list[str]:
-    """Return `title` and the first of `lines` below it, as lines of text; [] without lines."""
+    """Return a section of a report: `title`, and the first of `lines`, indented; [] without lines."""
     return [f"\n{title}:", *(f"  {line}" for line in first_of(lines))] if lines else []
 
 
@@ -270,7 +270,7 @@ class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
 def make_parser(
     floor: str, description: str, verbs: Mapping[str, Verb], argv: list[str], options: Options | None = None
 ) -> argparse.ArgumentParser:
-    """Build the parser of the command line; import only the verb in use, so that it answers quickly.
+    """Build the parser of the command line; import only the module of the requested verb, which saves time.
 
     options: See run_cli.
     Raises SystemExit with status 2: after printing the help if the verb is missing, after suggestions if it is wrong.

@@ -28,10 +28,11 @@ class Vectors:
     dtype = np.dtype(np.float32)
 
     def __init__(self, rows: Mapping[str, np.ndarray], dim: int) -> None:
-        """rows: Dict from name to embedding (D,). dim: D."""
+        """Store embeddings. rows: Dict from name to embedding (D,). dim: D."""
         self._rows, self.dim = rows, dim
 
     def __contains__(self, name: str) -> bool:
+        """Return whether there is an embedding with this name."""
         return name in self._rows
 
     def name_of(self, clip: Clip) -> str | None:
@@ -39,7 +40,7 @@ class Vectors:
         return next((name for name in (clip.id, clip.file_name) if name in self._rows), None)
 
     def require_dim(self, dim: int, files: Sequence[Path | str]) -> "Vectors":
-        """Return the embeddings. Raises KitError if they have other than `dim` values."""
+        """Return these embeddings unchanged. Raises KitError if an embedding does not have `dim` values."""
         if self.dim != dim:
             named = " and ".join(map(str, files))
             raise KitError(f"{named}: its embeddings have {self.dim} values, but `dim` is {dim}; correct it")
@@ -59,7 +60,7 @@ class Vectors:
 
 
 def read_vectors(files: Sequence[Path | str], kind: Kind, column: str | None = None) -> Vectors:
-    """Read the embeddings of clips or captions from files. The last files are kept in memory.
+    """Read the embeddings of clips or captions from files. The files read last stay in memory.
 
     .npz: Arrays `embedding` (N, D) and `id` (for clips) or `text` (for captions), and optionally `kind`, clip or
     caption; `python -m system embeddings` writes such a file. .parquet: The same columns. .npy: The array (N, D); the
@@ -82,7 +83,7 @@ def all_files(files: Sequence[Path | str]) -> list[Path]:
 
 @lru_cache(maxsize=4)
 def _read(files: tuple[str, ...], states: tuple[tuple[int, int], ...], kind: Kind, column: str) -> Vectors:
-    """Read files. states: Sizes and times of change of all files, so that changed ones are read again."""
+    """Read files of embeddings. states: Size and time of change of each file, so that a changed file is read again."""
     rows: dict[str, np.ndarray] = {}
     widths: dict[int, str] = {}
     for file in files:
@@ -98,7 +99,11 @@ def _read(files: tuple[str, ...], states: tuple[tuple[int, int], ...], kind: Kin
         widths[values.shape[1]] = file
         for name, row in zip(names, values, strict=True):
             if not np.array_equal(rows.setdefault(name, row), row):
-                cure = "name the rows by the clips' ids in the manifest" if kind == "clip" else "give each text one"
+                cure = (
+                    "name the rows by the clips' ids in the manifest"
+                    if kind == "clip"
+                    else "give each text one embedding"
+                )
                 raise KitError(f"{file}: has a second embedding of {name[:60]!r}; {cure}")
     if len(widths) > 1:
         sizes = " and ".join(f"{file} ({size} values)" for size, file in widths.items())
@@ -111,7 +116,7 @@ def _require_matrix(names: Sequence[str], values: np.ndarray) -> None:
     if not len(values):
         raise ValueError("has no row")
     if values.ndim != 2 or values.dtype.kind not in "fiu" or 0 in values.shape:
-        raise ValueError(f"embedding is {values.dtype} of shape {values.shape}, not a matrix of numbers")
+        raise ValueError(f"its array of embeddings is {values.dtype} of shape {values.shape}, not a matrix of numbers")
     if len(names) != len(values):
         raise ValueError(f"{len(names):,} names for {len(values):,} embeddings")
     with np.errstate(over="ignore"):
@@ -152,7 +157,7 @@ def _of_npy(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]
 def _texts(names: Sequence[Any]) -> list[str]:
     """Return names of rows as texts. Raises ValueError for other values than texts and whole numbers."""
     if other := next((name for name in names if not isinstance(name, str | int)), None):
-        raise ValueError(f"a name of a row is {other!r}, not text")
+        raise ValueError(f"the name of a row is {other!r}, not text")
     if None in names:
         raise ValueError("a row has no name")
     return list(map(str, names))

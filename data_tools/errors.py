@@ -5,14 +5,14 @@ Each text is one or more lines for the user: the fault, its place, the cure.
     KitError
     ├── DataError            data, or a file, that cannot be used
     │   └── AudioError       audio.parts: audio that cannot be read
-    ├── AgainError           freesound.client: no answer, or one that another attempt may improve
+    ├── AgainError           freesound.client: no answer, or an answer that another attempt may improve
     ├── LostError            freesound.client: a refused or missing answer or file; another attempt would not help
-    ├── NoPageError          freesound.client: the server fails at one search, and answers others
+    ├── NoPageError          freesound.client: the server fails at one search, but answers other searches
     ├── PastEndError         freesound.client: a page that does not exist
     ├── UnknownSizeError     system.models.costs: a model of unknown size on this machine
     └── SaidElsewhere        another process has printed the error
 
-Verbs catch the four of freesound.client: they try again, continue with the next file, or raise DataError.
+Verbs catch the four errors of freesound.client: they try again, continue with the next file, or raise DataError.
 """
 
 import errno
@@ -51,7 +51,7 @@ _SAID = {
 
 
 def located(error: OSError, path: object) -> OSError:
-    """Return an operating system's error again, with the path that it concerns in its message."""
+    """Return an error of the operating system with the path of its file added to the message."""
     return OSError(error.errno, error.strerror, str(path))
 
 
@@ -67,7 +67,7 @@ def sentences(error: BaseException) -> list[str]:
     if isinstance(error, ModuleNotFoundError):
         return [f"the package {error.name} is not installed; set up and activate the environment of README"]
     if isinstance(error, MemoryError):
-        return ["this machine's memory is full; end what else uses it, or work on fewer data at once"]
+        return ["this machine's memory is full; end other programs, or process less data at once"]
     if isinstance(error, OSError):
         return [sentence_of(error)]
     return [line for line in f"{type(error).__name__}: {error}".splitlines() if line]

@@ -1,6 +1,6 @@
 """Read and write text files.
 
-Reading strict UTF-8 text, and writing complete files: temporary names, renaming, syncing.
+Reads strict UTF-8 text. Writes files completely or not at all, by temporary names, renaming and syncing.
 """
 
 import errno
@@ -104,7 +104,7 @@ def read_text(path: Path, fallback_encoding: str | None = None) -> str:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name in path's folder, which becomes path if the block ends without an error.
+    """Yield a temporary file name in the folder of `path`; rename that file to `path` if the block succeeds.
 
     A missing folder is created. After the block the file survives a power cut. A kill leaves the temporary file: see
     remove_parts. An OSError from writing it names path, because the temporary name would mean nothing to the reader.
@@ -127,7 +127,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to path, which becomes path if the block ends without an error.
+    """Yield a temporary folder next to `path`; rename it to `path` if the block succeeds.
 
     path must be missing or empty. Leftovers of killed processes for the same folder are removed first. An OSError names
     path, or the file in it.

@@ -1,6 +1,6 @@
 """Locks between processes.
 
-Locks between processes: only one at a time works on a file or in a folder.
+Locks files and folders, so that only one process at a time works on them.
 """
 
 import logging
@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
-    """Hold a lock file, which remains after its release; a process that ends, even by a kill, releases its locks.
+    """Lock a lock file for a `with` block. A process that ends, even by a kill, releases its locks; the file remains.
 
     Args:
-        busy_message: Message if another process holds the lock; "" to wait without a message.
+        busy_message: Message if another process has the lock; "" to wait without a message.
         wait: Whether to log the message and wait, instead of raising it as DataError.
     """
     release = take_lock(file)
@@ -36,9 +36,9 @@ def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
 
 
 def take_lock(file: Path, timeout: float = 0) -> Callable[[], None] | None:
-    """Take a lock file; return its release function, or None if another process holds it.
+    """Lock a lock file; return a function that releases the lock, or None if another process has the lock.
 
-    timeout: Seconds to wait for it; negative: without limit.
+    timeout: Seconds to wait for the lock; negative: without limit.
     """
     from filelock import FileLock, Timeout
 
@@ -53,14 +53,14 @@ def take_lock(file: Path, timeout: float = 0) -> Callable[[], None] | None:
 
 @contextmanager
 def lock_of(path: Path) -> Iterator[None]:
-    """Hold `<path>.lock`. Raises DataError if another process writes to `path`."""
+    """Lock the file `<path>.lock` for a `with` block. Raises DataError if another process writes to `path`."""
     file = path.with_name(short_name(path.name, MAX_NAME - len(".lock")) + ".lock")
     with lock(file, f"{path}: another process is writing to it; wait for its end or stop it"):
         yield
 
 
 def is_locked(file: Path) -> bool:
-    """Return whether a process holds a lock file now."""
+    """Return whether a process has locked the lock file now."""
     if not file.exists():
         return False
     release = take_lock(file)

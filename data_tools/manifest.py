@@ -1,6 +1,6 @@
 """Manifests and query files.
 
-The manifest: one JSON line per clip, with its captions; and the query file: one JSON line per query.
+Reads and writes manifests (one JSON line per clip, with its captions) and query files (one JSON line per query).
 
 Every data set enters the kit through a manifest, and every later step reads only this format.
 """
@@ -127,7 +127,7 @@ def audio_clip(
 ) -> Clip:
     """Make the clip of the file `name` in a folder.
 
-    licence, uploader: "" and None mean unknown. path: Of the file, if it is not in the folder but a member of another.
+    licence, uploader: "" and None mean unknown. path: Path of the file if it is a member of an archive.
     """
     return Clip(
         id=f"{source}/{split}/{name}",
@@ -194,9 +194,11 @@ class Clips(Sequence[Clip]):
     """
 
     def __init__(self, manifest: "_Manifest", rows: Sequence[int]) -> None:
+        """Select the clips on the lines `rows` of a manifest."""
         self._manifest, self._rows = manifest, rows
 
     def __len__(self) -> int:
+        """Return the number of clips."""
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
@@ -207,6 +209,7 @@ class Clips(Sequence[Clip]):
         return self._manifest.clip(self._rows[index])
 
     def __iter__(self) -> Iterator[Clip]:
+        """Yield the clips, each read from its line."""
         self._manifest.lines.require_unchanged()
         return map(self._manifest.clip, self._rows)
 
@@ -224,15 +227,19 @@ class Joined(Collection[Clip]):
     """The clips of several manifests in sequence; each pass reads the clips of large manifests again."""
 
     def __init__(self, parts: Iterable[Sequence[Clip]]) -> None:
+        """Join sequences of clips."""
         self._parts = list(parts)
 
     def __iter__(self) -> Iterator[Clip]:
+        """Yield the clips of all manifests, one after another."""
         return chain.from_iterable(self._parts)
 
     def __len__(self) -> int:
+        """Return the number of clips in all manifests."""
         return sum(map(len, self._parts))
 
     def __contains__(self, clip: object) -> bool:
+        """Return whether any of the manifests contains the clip."""
         return any(clip in part for part in self._parts)
 
 
@@ -256,6 +263,7 @@ class _Manifest:
     """The checked file of a manifest. splits: For every line, the number of its split in SPLITS."""
 
     def __init__(self, path: Path, unique: bool) -> None:
+        """Open a manifest and check all of its lines. unique: Whether to refuse repeated ids."""
         self.lines, self._folder, self.splits = StoredLines(path), absolute(path.parent), bytearray()
         self._is_usual = bytearray()  # for every line, whether it needs no further check
         self._check(unique)

@@ -1,6 +1,6 @@
 """Files of moments.
 
-Moments: queries of long recordings, one JSON line each, with the windows that match them.
+Reads and writes moments: queries of long recordings, one JSON line each, with the windows that match them.
 """
 
 import json

@@ -1,6 +1,6 @@
 """File names of data sets.
 
-File names of data sets: listing audio files, and matching published names to files.
+Lists audio files, and matches published file names to the names on disk.
 """
 
 import logging

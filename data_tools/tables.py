@@ -85,7 +85,7 @@ def _records(
 
 def _quoting_cure(hint: str) -> str:
     """Return the advice for the message about a wrong quote in a table."""
-    return f'double a quote that is text, in a quoted cell ("""Stop"" he says"){hint}'
+    return f'if a quote is text, write it twice within a quoted cell ("""Stop"" he says"){hint}'
 
 
 def swallowed_rows(lines: Sequence[str], delimiter: str, width: int) -> list[list[str]]:
@@ -169,7 +169,7 @@ def _require_width(path: Path, header: list[str], rows: Iterable[tuple[int, list
     for line, values in rows:
         if len(values) == len(header):
             continue
-        cure = f"quote values that hold {name}" if len(values) > len(header) else "complete the row"
+        cure = f"quote values that contain {name}" if len(values) > len(header) else "complete the row"
         problem = (
             f"{len(values)} values for {len(header)} columns; {cure}" if values else "the line is blank; remove it"
         )

@@ -36,7 +36,7 @@ def test_interrupted_verbs_print_how_to_resume(
         parser = Namespace(parse_args=lambda _: Namespace(quiet=False, verbose=False, run=terminated))
         monkeypatch.setattr(cli, "make_parser", lambda *_, parser=parser: parser)
         assert import_module(f"{room}.__main__").main([name]) == 130
-        hint = "the same command goes on where it stopped" if name in RESUMED[room] else "nothing was written"
+        hint = "run the same command to continue where it stopped" if name in RESUMED[room] else "nothing was written"
         assert capsys.readouterr().err == f"interrupted; {hint}\n", verb.module
 
 
@@ -59,7 +59,7 @@ def fails(room: str, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> i
     [
         (KeyboardInterrupt(), 130, "interrupted; nothing was written\n"),
         (KeyboardInterrupt("stopped; go on later"), 130, "stopped; go on later\n"),
-        (MemoryError(), 1, "error: this machine's memory is full; end what else uses it, or work on fewer data"),
+        (MemoryError(), 1, "error: this machine's memory is full; end other programs, or process less data"),
         (
             OSError(errno.ENOSPC, "No space left on device", "a.csv"),
             1,

@@ -24,7 +24,7 @@ NO_MANIFEST = (
 NO_RECIPE = " is not a recipe: its name must end in .yaml; shipped ones are in recipes/"
 NO_STORE = ": not a store of Freesound sounds, or damaged at its beginning; give one made by python -m data_tools crawl"
 NO_PART = " column 1 (char {})); give a JSON file of WavCaps, such as fsd_final.json"
-NO_CLOTHO = "name Clotho's folder as published, and the --splits that it has"
+NO_CLOTHO = "give Clotho's folder as published, and only --splits that it has"
 NO_CSV = "is YAML, such as a recipe, not a CSV, score matrix or package; to check a recipe: python -m system check"
 UNTRAINED = "has stages that must be trained first; train it with python -m system run recipe.yaml"
 NO_MODEL = "is neither a run (resolved.json) nor an exported model (model.safetensors); name such a folder"
@@ -89,7 +89,7 @@ DATA = [
     ("classify captions.csv --text-column words --captions captions.csv --out x", "no column words; the first line"),
     ("check broken/no_id.jsonl", "broken/no_id.jsonl, line 1: not a clip (id: is missing)"),
     ("check broken/number.jsonl", "line 1: not a clip (id: must be text, not 5)"),
-    ("check broken/typo.jsonl", "line 1: not a clip (capshun: unknown key; correct it, or take it out)"),
+    ("check broken/typo.jsonl", "line 1: not a clip (capshun: unknown key; correct it, or remove it)"),
     ("check broken/split.jsonl", "(split: must be 'development', 'validation', 'evaluation', 'train', 'val', 'test'"),
     ("check broken/captions.jsonl", "line 1: not a clip (captions: must be a list, not 'A dog')"),
     ("queries manifest.jsonl --split train --out x.jsonl", f"manifest.jsonl has no split train, {SPLITS}"),
@@ -230,12 +230,12 @@ SYSTEM = [
     ),
     ("check no_seed.yaml", "no_seed.yaml:1: seed: missing; required in every recipe"),
     ("check indented.yaml", "indented.yaml:2: not YAML: mapping values are not allowed in this context"),
-    ("check tab.yaml", "not YAML: found the character '\\t', which begins no value"),
+    ("check tab.yaml", "not YAML: found the character '\\t', which cannot begin a value"),
     ("check csv_as_manifest.yaml", f"other.csv{NO_MANIFEST}"),
     ("check no_seeds.study.yaml", "no_seeds.study.yaml:1: seeds: is missing"),
     ("check text_seed.study.yaml", "text_seed.study.yaml:4: seeds.0: must be a whole number, not 'one'"),
     ("check recipe_number.study.yaml", "recipe_number.study.yaml:2: recipe: must be text, not 5"),
-    ("check wrong_cell.study.yaml", "wrong_cell.study.yaml:7: sells: unknown key; correct it, or take it out"),
+    ("check wrong_cell.study.yaml", "wrong_cell.study.yaml:7: sells: unknown key; correct it, or remove it"),
     ("check wrong_key.study.yaml", "cell one: stages.only.batchsize: unknown key; did you mean batch_size?"),
     ("check wrong_recipe.study.yaml", "cell as_is: nowhere.yaml: no such file; shipped ones are in recipes/"),
     ("check indented.study.yaml", "indented.study.yaml:2: not YAML: mapping values are not allowed in this context"),

@@ -1,4 +1,4 @@
-"""Read audio.
+"""Read audio files.
 
-Audio files: decodes them in blocks within limits, and resamples them for the experts.
+Decodes audio files block by block, within limits of size, and resamples them to the rate of each expert.
 """

@@ -1,6 +1,7 @@
-"""WAV, RF64, W64, AIFF, CAF, AU.
+"""Check and correct WAV, AIFF, CAF and AU files.
 
-WAV, RF64, W64, AIFF, CAF and AU: refuses cut and joined files, corrects the sizes of streamed ones.
+Covers WAV, RF64, W64, AIFF, CAF and AU. Refuses cut and joined files, and corrects the sizes in headers of streamed
+files.
 """
 
 from pathlib import Path
@@ -28,14 +29,14 @@ _NO_LIMIT = 2**62  # sizes of 64 bits from here on are placeholders
 
 
 class _Layout(NamedTuple):
-    """Chunks of a container. Each is a name, a size and a body.
+    """Format of the chunks in an audio file. Each chunk has a name, a size and a body.
 
     Attributes:
-        first: Bytes before the first chunk.
-        name, size: Bytes of these two fields.
-        counted: Bytes of a chunk's header that its size includes.
-        align: Chunks start at multiples of it.
-        sound: Name of the chunk with the sound.
+            first: Number of bytes before the first chunk.
+            name, size: Number of bytes of a chunk's name, and of its size.
+            counted: Number of header bytes that the size of a chunk includes.
+            align: Chunks start at multiples of this number of bytes.
+            sound: Name of the chunk that contains the samples.
     """
 
     first: int
@@ -60,14 +61,14 @@ LAYOUTS = {
 
 
 class _Sound(NamedTuple):
-    """Place of the sound of a file.
+    """Position of the samples in an audio file.
 
     Attributes:
-        start: Offset of its first byte.
-        size: Bytes by the header.
-        field, width: Offset of that size, and its bytes.
-        frame: Bytes of one sample of all channels, 0 if not known.
-        is_mpeg: The sound of a WAV file is MPEG audio.
+        start: Offset of the first byte of the samples.
+        size: Number of bytes of samples that the header states.
+        field, width: Offset of that number in the header, and its width in bytes.
+        frame: Number of bytes of one sample in all channels; 0 if unknown.
+        is_mpeg: Whether the samples in a WAV file are MPEG audio.
     """
 
     layout: _Layout
@@ -95,7 +96,7 @@ def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | 
     if is_streamed and not sound.is_mpeg:
         return _with_size(path, file, sound, present)
     if not is_streamed and sound.size > present and not _is_overstated(sound, present, container, end - start):
-        raise truncated(path, f"the header promises {sound.size} bytes of sound and {present} are present")  # prose: ok
+        raise truncated(path, f"the header states {sound.size} bytes of sound, but only {present} are present")
     if not is_streamed and sound.size < present:
         _refuse_longer(path, file, sound, end)
     if sound.is_mpeg:
@@ -137,7 +138,7 @@ def _chunk(file: BinaryIO, layout: _Layout, at: int) -> tuple[bytes | None, int,
 
 
 def _next_chunk(file: BinaryIO, layout: _Layout, body: int, size: int) -> int:
-    """Return the offset of the chunk after a body of `size` bytes; some writers omit the padding after odd sizes."""
+    """Return the offset of the next chunk, after a chunk body of `size` bytes. A missing padding byte is accepted."""
     end = body + max(0, size)
     padded = end + -max(0, size) % layout.align
     unpadded_name = read_at(file, end, 4)
@@ -172,7 +173,8 @@ def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> 
     * The size of the container is correct.
 
     Args:
-        present: Bytes from the first byte of the sound on. container, length: Stated and actual bytes of the file.
+            present: Number of bytes from the first byte of the sound to the end of the file.
+            container, length: Stated and actual number of bytes of the file.
     """
     if sound.width != 4:
         return False
@@ -183,7 +185,7 @@ def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> 
 
 
 def _with_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: bytes = b"") -> Reheaded:
-    """Return the file with `size` as the stated bytes of its sound. magic: First bytes of the result."""
+    """Return the file with a header that states `size` bytes of sound. magic: New first bytes of the file."""
     layout, at, width = sound.layout, sound.field, sound.width
     head = bytearray(read_at(file, 0, sound.start))
     head[at : at + width] = min(size + layout.counted, 256**width - 1).to_bytes(width, layout.order)
@@ -226,7 +228,7 @@ def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | Rehe
     if present > 0 and (size == 0 or _is_streamed(file, sound, end)):
         return _with_size(path, file, sound, present)
     if size > present:
-        promised = f"the header promises {size} bytes of sound"
-        raise truncated(path, f"{promised} and {max(0, present)} are present")
+        promised = f"the header states {size} bytes of sound"
+        raise truncated(path, f"{promised}, but only {max(0, present)} are present")
     _refuse_longer(path, file, sound, end)
     return path

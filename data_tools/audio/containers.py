@@ -1,6 +1,6 @@
 """Check and repair audio containers.
 
-Containers of audio: refuses cut and joined files, and corrects headers of streamed ones, before libsndfile reads.
+Refuses cut and joined audio files, and corrects the headers of streamed files, before libsndfile reads them.
 """
 
 import mmap
@@ -71,7 +71,8 @@ def _refuse_partial_mp4(path: Path, content: mmap.mmap) -> None:
         if size == 1:
             size = int.from_bytes(content[at + 8 : at + 16], "big")
         if at + size > len(content):
-            raise truncated(path, f"its part {name.decode()!r} has {size} bytes and {len(content) - at} are present")
+            problem = f"part {name.decode()!r} should have {size} bytes, but only {len(content) - at} are present"
+            raise truncated(path, problem)
         at += size if size >= 8 else len(content)
 
 
@@ -83,5 +84,6 @@ def _refuse_partial_asf(path: Path, content: mmap.mmap) -> None:
         if at and content[at : at + 16] == _ASF_START:
             raise joined(path, "WMA")
         if at + size > len(content):
-            raise truncated(path, f"a part of it has {size} bytes and {len(content) - at} are present")
+            problem = f"a part of the file should have {size} bytes, but only {len(content) - at} are present"
+            raise truncated(path, problem)
         at += size if size >= 24 else len(content)

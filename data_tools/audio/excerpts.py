@@ -30,11 +30,11 @@ OPUS_LEAD = 6 * 48_000  # samples; libsndfile decodes Opus at 48 kHz
 
 
 class Sound(NamedTuple):
-    """Facts about an audio file that take long to find out.
+    """Length, sample rate and seeking properties of an audio file, stored because they take long to find out.
 
-    samples: Per channel. rate: In Hz. direct: Whether libsndfile can jump within the file. If not, its header is
-    repaired, or ffmpeg decodes all of it, each time that it is read. lead: Samples that must be decoded before those
-    that are used, after a jump.
+    samples: Number of samples per channel. rate: Sample rate in Hz. direct: Whether libsndfile can jump within the
+    file. If not, each reading repairs the header, or decodes the whole file by ffmpeg. lead: Number of samples to
+    decode after a jump, before the first sample that is used.
     """
 
     samples: int
@@ -48,7 +48,7 @@ class Sound(NamedTuple):
 
 
 def sound_of(path: Path | str) -> Sound:
-    """Read the facts about an audio file from its headers. An MP3 file without a tag for its length is read whole.
+    """Return the Sound of an audio file, read from its headers. An MP3 file without a length tag is read completely.
 
     Raises AudioError for a missing, empty or undecodable file, and for a cut one if its headers show it.
     """
@@ -74,9 +74,10 @@ def read_excerpt(
     """Read a part of an audio file as mono, resampled to a sample rate.
 
     Args:
-        sound: Facts about the file, from sound_of.
+            sound: The result of sound_of for this file.
         rate: Sample rate of the result, in Hz.
-        first, count: The part, in samples of the result; it must be within `sound.samples_at`.
+            first, count: First sample and number of samples of the part, at `rate`. The part must end within the
+                `sound.samples_at` samples of the file.
     Returns: (count,) float32, full scale = 1.
     Raises: AudioError if the file has changed since sound_of, and for samples that cannot be decoded. ValueError for a
         resampling filter that is too long. OSError for a file that the system cannot read.
@@ -97,7 +98,7 @@ def _decoded(path: Path | str, sound: Sound, begin: int, end: int) -> Iterator[t
     """Yield samples `begin` to `end` of a file as mono blocks, with True for the last block and False for others."""
     with opened(path, "none" if sound.direct else "quick") as file:
         if (file.frames, file.samplerate) != (sound.samples, sound.rate):
-            raise AudioError(f"{path}: changed while it was in use")
+            raise AudioError(f"{path}: changed while it was in use; run the command again")
         done = max(0, begin - sound.lead)
         if done:
             file.seek(done)

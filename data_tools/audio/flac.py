@@ -1,6 +1,6 @@
-"""FLAC.
+"""Check and correct FLAC files.
 
-FLAC: refuses files with more sound than their header states, counts the samples if it states no number.
+Refuses FLAC files with more sound than their header states. Counts the samples if the header states no number.
 """
 
 import mmap
@@ -21,8 +21,8 @@ _BLOCK = 2**20  # samples x channels per decoded block
 def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | None:
     """Return a FLAC file, corrected if necessary, so that libsndfile reads all sound; None if ffmpeg has to decode it.
 
-    A file that states no number of samples is decoded once to count them. ffmpeg decodes files whose frames are not
-    numbered from 0 (RFC 9639, section 9.1), such as its own segments: soundfile jumps within them.
+    A file that states no number of samples is decoded once to count them. ffmpeg has to decode files whose frames are
+    not numbered from 0 (RFC 9639, section 9.1), such as segments that ffmpeg wrote, because soundfile jumps in them.
     Raises AudioError for a stream that cannot be decoded to its end.
     """
     head = read_at(file, start, _HEAD)
@@ -118,7 +118,7 @@ def _refuse_second(path: Path, file: BinaryIO, start: int) -> None:
 def _holds_container(content: mmap.mmap, at: int) -> bool:
     """Return whether a file of another audio format starts after offset `at`.
 
-    It uses bytes.find, which takes a tenth of the time of a regular expression.
+    The search uses bytes.find, which takes a tenth of the time of a regular expression.
     """
     if any(content.find(start, at) >= 0 for start in _STARTS):
         return True

@@ -34,9 +34,9 @@ _PATH = re.compile(
 
 
 class Packed(NamedTuple):
-    """Compression of a member. codec: Name in pyarrow, or "deflate". total: Bytes after decompression.
+    """Compression of a member. codec: Name in pyarrow, or "deflate". total: Number of bytes after decompression.
 
-    skip, size: Place of the member among these bytes.
+    skip, size: Offset and size of the member within the decompressed bytes.
     """
 
     codec: str
@@ -48,8 +48,8 @@ class Packed(NamedTuple):
 class Member(NamedTuple):
     """A file inside of another file.
 
-    container: The tar, zip or parquet file. start, length: Range of its bytes there. packed: None if it is not
-    compressed.
+    container: The tar, zip or parquet file. start, length: Offset and number of the member's bytes in the container.
+    packed: Compression of these bytes; None if they are not compressed.
     """
 
     container: Path
@@ -60,13 +60,13 @@ class Member(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path that stands for the member in a manifest."""
+        """The path that a manifest states for this file inside a tar, zip or parquet file."""
         numbers = [self.start, self.length, *(self.packed or ())]
         return f"{self.container}/{'+'.join(map(str, numbers))}/{PurePath(self.name).name}"
 
     @property
     def size(self) -> int:
-        """Bytes of the member."""
+        """Size in bytes of this file inside a tar, zip or parquet file."""
         return self.packed.size if self.packed else self.length
 
     def read(self) -> bytes:
@@ -98,7 +98,7 @@ def member_of(path: Path | str) -> Member | None:
 
 
 def container_of(path: Path | str) -> Path:
-    """Return the file on disk that holds the bytes of a path: the tar, zip or parquet file of a member."""
+    """Return the file on disk that contains the bytes of `path`: for a member, its tar, zip or parquet file."""
     member = member_of(path)
     return member.container if member else Path(path)
 
@@ -111,10 +111,10 @@ def size_of(path: Path | str) -> int:
 
 @contextmanager
 def on_disk(path: Path | str) -> Iterator[Path]:
-    """Yield the path of a file with the bytes of `path`: itself, or for a member a temporary copy with its suffix.
+    """Yield the path of a readable file: `path` itself, or a temporary copy of a tar, zip or parquet member.
 
-    Raises AudioError if a member cannot be read. An AudioError from the `with` block that names the copy names the
-    member instead.
+    The copy has the suffix of the member. If the `with` block raises an AudioError that names the copy, the error is
+    changed to name the member. Raises AudioError if a member cannot be read.
     """
     member = member_of(path)
     if member is None:
@@ -141,7 +141,7 @@ def quick_key(path: Path | str) -> str:
 
 
 def parts_of(container: Path) -> list[Path]:
-    """Return the files that a container consists of: itself, after the other parts of a zip file in parts."""
+    """Return the files of a container in order: all parts of a zip file in several parts, otherwise only the file."""
     first = container.with_suffix(".z01")
     if container.suffix.lower() != ".zip" or not first.exists():
         return [container]
@@ -152,9 +152,9 @@ def parts_of(container: Path) -> list[Path]:
 
 
 def read_span(container: Path, start: int, length: int) -> bytes:
-    """Return `length` bytes of a container, from byte `start` on, counted over its parts.
+    """Return `length` bytes of a container from byte `start` on. The parts of a zip file count as one long file.
 
-    Raises AudioError if it is missing or ends before them; OSError if the system cannot read it.
+    Raises AudioError if the container is missing or too short; OSError if the system cannot read it.
     """
     found = []
     try:
@@ -177,15 +177,15 @@ def read_span(container: Path, start: int, length: int) -> bytes:
 
 @lru_cache(maxsize=2)
 def _unpacked_span(container: Path, start: int, length: int, codec: str, total: int) -> bytes:
-    """Return bytes of a container after decompression. The last ones are kept for the members next to this one."""
+    """Return decompressed bytes of a container. The last two results are cached for neighbouring members."""
     return unpacked(read_span(container, start, length), codec, total)
 
 
 def unpacked(content: bytes, codec: str, total: int) -> bytes:
     """Decompress bytes. codec: "deflate", or a name in pyarrow. total: Bytes after decompression.
 
-    Raw snappy data lacks its stated length here. Raises OSError, ValueError or zlib.error for damaged bytes, and
-    ModuleNotFoundError without pyarrow.
+    Snappy data must come without the stated length at its beginning. Raises OSError, ValueError or zlib.error for
+    damaged bytes, and ModuleNotFoundError without pyarrow.
     """
     if codec == "deflate":
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, total + 1)
@@ -196,7 +196,7 @@ def unpacked(content: bytes, codec: str, total: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Return a number as snappy states the length of its data: seven bits a byte, the lowest first."""
+    """Encode a number in the format of snappy's length: seven bits per byte, the lowest bits first."""
     digits = []
     while number > 127:
         digits.append(number & 127 | 128)

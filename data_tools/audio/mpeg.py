@@ -1,6 +1,6 @@
-"""MP3.
+"""Check and correct MP3 files.
 
-MP3: refuses cut and joined files, and adds the number of frames to files without it.
+Refuses cut and joined MP3 files. Adds the number of frames to files that do not state it.
 """
 
 import mmap
@@ -51,7 +51,7 @@ def frame_of(header: bytes) -> _Frame | None:
 def playable_mpeg(
     path: Path, file: BinaryIO, start: int, end: int | None = None, quick: bool = False
 ) -> Path | Reheaded | None:
-    """Return an MPEG audio file, with the number of its frames, so that libsndfile reads all of its sound.
+    """Return an MPEG audio file, corrected to state its number of frames, so that libsndfile reads all of its sound.
 
     Args:
         start, end: Offsets at which the frames begin and end. end: None for the end of the file; given in a WAV file.
@@ -71,7 +71,7 @@ def playable_mpeg(
     if stated is not None:
         frames -= 1
         if frames < stated:
-            raise truncated(path, f"the header promises {stated} frames and {frames} are present")
+            raise truncated(path, f"the header states {stated} frames, but only {frames} are present")
         if frames > stated + 1:  # encoders disagree by one
             raise longer(path, f"{stated:,} frames")
     elif not is_complete:
@@ -105,7 +105,7 @@ def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Fra
 
 
 def next_sound(content: mmap.mmap, at: int, end: int) -> int:
-    """Return the offset of the next sound: an audio container at `at` (after zeros), or else two MPEG frames.
+    """Find the next sound from offset `at` on: an audio container after zeros, or two MPEG frames. Return its offset.
 
     The two frames must be in sequence and of one kind: a tag looks like two frames once in a billion. Returns
     `end` if nothing follows.
@@ -128,9 +128,9 @@ def _first_of_two(content: mmap.mmap, at: int) -> _Frame | None:
 
 
 def _stated_frames(content: bytes, first: _Frame) -> tuple[int | None, bool]:
-    """Return the number of frames after the first one, as a tag states it, and whether that is a Xing tag.
+    """Return the number of frames that a tag states (without the first frame), and whether the tag is a Xing tag.
 
-    Otherwise Fraunhofer's VBRI tag states it; None without a tag.
+    A file without a Xing tag may have Fraunhofer's VBRI tag. The number is None for a file without any tag.
     """
     tag = content[4 + _side_size(first) :]
     if tag[:4] in (b"Xing", b"Info") and len(tag) >= 12 and tag[7] & 1:

@@ -1,6 +1,6 @@
-"""Ogg.
+"""Check and correct Ogg files.
 
-Ogg: refuses cut and joined files, and files with missing, swapped or damaged pages; adds a missing mark of the end.
+Refuses cut and joined Ogg files, and files with missing, swapped or damaged pages. Adds a missing end-of-stream mark.
 """
 
 import logging
@@ -51,7 +51,7 @@ def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
             _refuse_second(path, content, end)
             return path
         if end < len(content):
-            more = f"{len(content) - end:,} bytes that are no Ogg page follow the sound, which has no mark of its end"
+            more = f"{len(content) - end:,} bytes that are no Ogg page follow the sound, which has no end mark"
             raise truncated(path, more)
         _warn_of_missing_end(path)
         return Reheaded(path, _with_ends(content, open_ends), len(content))

@@ -1,6 +1,6 @@
-"""Parts of audio files.
+"""Helpers for all audio formats: errors, tags, corrected beginnings.
 
-Parts of audio files, for all containers: errors, tags, and files read with a corrected beginning.
+Creates error messages, skips tags, and reads files with a corrected beginning.
 """
 
 import io
@@ -21,12 +21,14 @@ class AudioError(DataError):
 
 
 class Reheaded(io.RawIOBase):
-    """A file that is read with a replaced beginning.
+    """A file object that reads a file with a replaced beginning.
 
-    head: Replaces the first `skipped` bytes of the file. end: Offset in the file at which reading ends; None: its end.
+    head: Bytes that replace the first `skipped` bytes of the file. end: Offset in the file at which reading ends; None:
+    its end.
     """
 
     def __init__(self, path: Path, head: bytes, skipped: int, end: int | None = None) -> None:
+        """Open the file `path` for reading."""
         self._file = path.open("rb", buffering=0)
         self._head, self._skipped, self._at = head, skipped, 0
         self._size = len(head) - skipped + (end or os.fstat(self._file.fileno()).st_size)
@@ -66,7 +68,7 @@ def mapped(file: BinaryIO) -> mmap.mmap:
 
 
 def truncated(path: Path, problem: str) -> AudioError:
-    """Return the error for a file that ends too early. problem: How the missing end was noticed."""
+    """Return the error for a file that ends too early. problem: Evidence that the end is missing, for the message."""
     return AudioError(f"{path}: truncated, {problem}; copy or download the file again")
 
 
@@ -78,7 +80,7 @@ def longer(path: Path, stated: str) -> AudioError:
 def joined(path: Path, kind: str) -> AudioError:
     """Return the error for a file that consists of two audio files. kind: Format of the second one."""
     cure = "read it as two files, or decode both into one FLAC file"
-    return AudioError(f"{path}: joined, a second {kind} file follows the first, which alone would be read; {cure}")
+    return AudioError(f"{path}: joined, a second {kind} file follows the first, the only one to be read; {cure}")
 
 
 def after_tags(file: BinaryIO | mmap.mmap, at: int) -> int:

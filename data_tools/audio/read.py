@@ -1,6 +1,6 @@
 """Read and resample audio files.
 
-Reading audio files: decoded, mixed to mono and resampled, or refused with a reason; and samples as a file's bytes.
+Decodes an audio file, mixes it to mono and resamples it, or raises an error with the reason. Also encodes samples.
 """
 
 import io
@@ -57,7 +57,7 @@ FRAME_SUFFIXES = (".npz", ".npy")  # of files of published frames in place of au
 def require_file(path: Path | str) -> None:
     """Raise AudioError for a missing file, a folder, and a pipe or device, which cannot be read twice.
 
-    Of a member, the file that contains it must exist.
+    For a member of a tar, zip or parquet file, that container must exist.
     """
     file = container_of(path)
     if file.exists() and not file.is_file() and not file.is_dir():
@@ -77,7 +77,7 @@ def read_audio(
     """Read an audio file as mono, resampled to a sample rate.
 
     sample_rate: Hz of the result; the file may have 1 to 768 kHz and any number of channels.
-    resampling: Method for other rates, see data_tools/resampling.py. seconds: Length to read from the beginning; None:
+    resampling: Method for other rates, see audio/resampling.py. seconds: Length to read from the beginning; None:
     all.
     Returns (N,) float32, N >= 1, full scale = 1 (float files may exceed it). Channels are averaged, then resampled. A
     file too short for one sample at the lower rate keeps one sample.
@@ -109,7 +109,7 @@ def read_audio(
 
 
 def mono_blocks(file: "soundfile.SoundFile", length: int) -> Iterator[tuple[Wave, bool]]:
-    """Yield the next `length` samples of an open file as mono blocks, each with whether it is the last of them.
+    """Yield the next `length` samples of an open file as pairs: a mono block, and whether it is the last block.
 
     Raises AudioError as decoded_blocks does.
     """
@@ -120,9 +120,9 @@ def mono_blocks(file: "soundfile.SoundFile", length: int) -> Iterator[tuple[Wave
 
 
 def resampled(blocks: Iterable[tuple[Wave, bool]], resample: Callable[[Wave, bool], Wave]) -> Iterator[Wave]:
-    """Yield the resampled samples of mono blocks; the first old sample if they are too few for a new one.
+    """Resample mono blocks and yield the results. If they are too short for a new sample, yield the first old one.
 
-    blocks: Each with whether it is the last. resample: A function that `resampler` returns.
+    blocks: Pairs of a block and whether it is the last one. resample: A function that `resampler` returns.
     """
     made, first = 0, None
     for block, is_last in blocks:
@@ -152,7 +152,7 @@ def readable_seconds(path: Path | str) -> float | None:
 
 
 def decode(path: Path | str) -> None:
-    """Decode a whole audio file, and keep nothing. Raises as read_audio, but for no length of a file."""
+    """Decode a whole audio file to find damage; return nothing. Raises as read_audio, but allows any length."""
     with opened(path) as file:
         for _ in decoded_blocks(file, file.frames):
             pass
@@ -232,7 +232,7 @@ def mixed_to_mono(block: Wave) -> Wave:
 
 
 def decoded_blocks(file: "soundfile.SoundFile", length: int) -> Iterator[Wave]:
-    """Yield the next `length` samples of an open file, (n, channels) at a time.
+    """Yield the next `length` samples of an open file in blocks of shape (n, channels).
 
     Raises AudioError if the file has fewer samples, and for NaN, infinite or absurd samples (above MAX_PEAK).
     """
@@ -276,7 +276,7 @@ def _sequential_file() -> type["soundfile.SoundFile"]:
         path: Path
 
         def seekable(self) -> bool:
-            """Return False, so that `read` does not jump."""
+            """Return False, so that soundfile does not jump between calls of `read`."""
             return False
 
     return SequentialFile
@@ -284,12 +284,12 @@ def _sequential_file() -> type["soundfile.SoundFile"]:
 
 @contextmanager
 def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.SoundFile"]:
-    """Open an audio file for the duration of a `with` block. Its attribute `path` is the file that holds its bytes.
+    """Open an audio file for a `with` block. The attribute `path` of the result is the file that contains the bytes.
 
     checks: With "all", cut and joined files are found. With "quick", an MP3 file's tag about its length is trusted. Use
-    "none" for a file that was opened before and is readable without repair: the name of the open file was its path.
+    "none" only for a file that an earlier call could read without repair: its attribute `name` was the file's path.
 
-    Raises AudioError if it is missing, empty, damaged or in another format.
+    Raises AudioError if the file is missing, empty, damaged or in another format.
     """
     import soundfile
 
@@ -350,7 +350,7 @@ def _by_ffmpeg(path: Path) -> Iterator[str]:
     ffmpeg may open this file only, because some formats contain the names of other files to open.
     """
     if not shutil.which("ffmpeg"):
-        hint = "install it, or convert the file to FLAC elsewhere"
+        hint = "install ffmpeg, or convert the file to FLAC on another machine"
         raise AudioError(f"{path}: this format needs the program ffmpeg, which is not installed; {hint}")
     with tempfile.TemporaryDirectory() as folder:
         wav = f"{folder}/decoded.wav"
@@ -358,6 +358,6 @@ def _by_ffmpeg(path: Path) -> Iterator[str]:
         command = ["ffmpeg", "-nostdin", "-v", "error", *source, "-c:a", "pcm_f32le", "-rf64", "auto", wav]
         finished = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
         if finished.returncode or finished.stderr.strip():
-            reason = (finished.stderr.strip() or "it gave no reason").splitlines()[-1][:200]
+            reason = (finished.stderr.strip() or "ffmpeg printed no reason").splitlines()[-1][:200]
             raise AudioError(f"{path}: cannot be decoded by ffmpeg ({reason}); copy it again, or convert it to FLAC")
         yield wav

@@ -1,6 +1,6 @@
 """Resample as soxr or resampy.
 
-Resampling by soxr, or by the filters of resampy that published features were computed with.
+Resamples by soxr, or by those filters of resampy that were used to compute published features.
 """
 
 import math
@@ -22,10 +22,10 @@ MAX_TAPS = 2**24  # of a filter between rates with few common factors: 128 MB
 
 
 class _Kaiser(NamedTuple):
-    """A sinc with a Kaiser window of shape `beta`.
+    """A resampling filter: a sinc with a Kaiser window of shape `beta`.
 
-    zeros: Zero crossings on either side. entries: Table entries between two of them. rolloff: Share of half the lower
-    rate that the filter keeps.
+    zeros: Number of zero crossings on either side. entries: Number of table entries between two zero crossings.
+    rolloff: Cutoff frequency of the filter, as a share of half the lower rate.
     """
 
     zeros: int
@@ -55,14 +55,14 @@ def turn_of(rate: int, wanted: int, how: Resampling) -> tuple[int, int]:
 
 
 def _is_drifting(rate: int, wanted: int, how: Resampling) -> bool:
-    """Return whether the method `how` has a drifting clock (resampy up to 0.2.2) from `rate` to `wanted` Hz."""
+    """Return whether the method `how` repeats the clock errors of resampy 0.2.2 from `rate` to `wanted` Hz."""
     return how == "kaiser_best_0.2" and Fraction(1 / (wanted / rate)) != Fraction(rate, wanted)
 
 
 def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callable[[Wave, bool], Wave]:
     """Return a function that resamples a wave block by block. It takes a block, (N,), and True for the last block.
 
-    turns: Number of turns of the filter before the first block, for a wave that is a later part of another one.
+    turns: Number of turns of the filter before the first block, for a wave that is a later part of a longer wave.
 
     Each call returns the finished samples. In total there are N * wanted / rate samples (rounded by soxr_hq, rounded
     down by both kaiser methods), independent of the blocks. At equal rates the wave is unchanged. The values of `how`:
@@ -99,6 +99,7 @@ class _Polyphase:
         self.came = self.made = 0
 
     def __call__(self, block: Wave, last: bool) -> Wave:
+        """Resample the next block of a wave; return the finished samples. last: Whether no block follows."""
         self.came += len(block)
         self.kept = np.concatenate([self.kept, block, np.zeros(self.before + self.down if last else 0)])
         turns = max(0, (len(self.kept) - 2 * self.before) // self.down)
@@ -111,7 +112,7 @@ class _Polyphase:
         return result
 
     def resample(self, old: _Samples, turns: int) -> _Samples:
-        """Resample a block: return (turns * up,) new samples of (2 * before + turns * down,) old ones."""
+        """Resample one block: return (turns * up,) new samples from (2 * before + turns * down,) old samples."""
         return self.filtered(self.weights, old, turns)
 
     def filtered(self, taps: _Samples, old: _Samples, turns: int, shift: int = 0) -> _Samples:
@@ -128,15 +129,16 @@ class _Drifting(_Polyphase):
     """Filter with the clock of resampy up to 0.2.2, which adds up its steps in float64.
 
     Rounding errors let the clock drift: by 1e-6 old samples in 10 s from 44.1 kHz, by 1e-3 in 5 minutes. A new sample
-    that falls on an old one, every 160th from 44.1 to 16 kHz, then comes before it or after it. Before it, the two
-    wings of the filter change sides. They differ, as the table is read at steps that are rounded down, so that the new
-    sample changes by up to 2e-3 of the wave.
+    that falls on an old one, every 160th from 44.1 to 16 kHz, then comes before it or after it. If it comes
+    before, the two wings of the filter change sides. The wings differ, because the table is read at steps that are
+    rounded down. So the new sample changes by up to 2e-3 of the wave.
 
     Deviation: within a phase the weights change linearly with the drift. Full-scale noise differs from resampy 0.2.2 by
     less than 1e-6 in 30 s, 2e-5 in 5 minutes.
     """
 
     def __init__(self, up: int, down: int, kaiser: _Kaiser, turns: int) -> None:
+        """Design the filter, and set resampy's clock to its state after `turns` turns."""
         super().__init__(up, down, kaiser, margin=2)  # for a drift of two samples: hours
         self.step = 1 / (up / down)
         self.clock, self.turned = _clock_after(turns * up, self.step), turns
@@ -226,7 +228,7 @@ def _wing(table: _Samples, step: int, entry: _Samples) -> tuple[_Samples, _Sampl
     """Return the filter's weights (up, reach) on one side, and their differences to the next entry of the table.
 
     table: The right half of the filter; weights are interpolated linearly in it. step: Entries of the table per old
-    sample. entry: (up,) place in the table of the nearest old sample on this side. The nearest samples come first.
+    sample. entry: (up,) position in the table of the nearest old sample on this side. The nearest samples come first.
     """
     slope = np.diff(table, append=table[-1])
     first = entry.astype(int)

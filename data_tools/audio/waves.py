@@ -1,6 +1,6 @@
-"""Waves in memory as files.
+"""Write waves from memory to files.
 
-Waves in a program's memory, written as files that the kit reads.
+Writes waves that a program has in memory to files, which the kit can read.
 """
 
 from collections.abc import Sequence

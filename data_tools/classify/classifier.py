@@ -1,4 +1,4 @@
-"""The classifier.
+"""Train and apply the classifier.
 
 The classifier of "Take it easy" (DCASE 2022, section 2): a network on sentence embeddings, trained and applied.
 

@@ -1,6 +1,6 @@
 """Clean descriptions.
 
-Cleaning of descriptions: a closed list of named rules, whose uses are counted by name.
+Cleans descriptions by a closed list of named rules, and returns the names of the rules that changed a text.
 """
 
 import html
@@ -133,7 +133,7 @@ def _entities(text: str) -> str:
 
 
 def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
-    """Remove matches of `boilerplate`, and the words that introduce them. A cut sentence keeps its final mark.
+    """Remove matches of `boilerplate` and the words that introduce them. A cut sentence keeps its final ., ! or ?.
 
     is_first: Cut boilerplate only at the start of sentences, clauses and brackets. Quoted words stay.
     """
@@ -228,9 +228,10 @@ RULES: dict[str, Callable[[str], str]] = {
 
 
 class Cleaned(NamedTuple):
-    """Result of cleaning.
+    """Result of cleaning a description.
 
-    text: "" if no letter was left. rules: Names of the rules that changed it, then EMPTY. language: From language_of.
+    text: The cleaned text; "" if no letter was left. rules: Names of the rules that changed the text, and last EMPTY if
+    no letter was left. language: Result of language_of.
     """
 
     text: str
@@ -241,8 +242,8 @@ class Cleaned(NamedTuple):
 def clean(text: str) -> Cleaned:
     """Clean a description so that it can be a caption in a manifest; return it, and the names of the rules used.
 
-    Only the RULES change anything, and no rule rewords: a rule removes, decodes, or inserts a space. Text in other
-    languages is labelled and not changed.
+    Only the RULES change the text. A rule removes or decodes characters, or inserts a space; no rule changes the
+    wording. Text in other languages is labelled and not changed.
     """
     rules = []
     for name, rule in RULES.items():

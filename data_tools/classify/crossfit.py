@@ -1,6 +1,6 @@
-"""Cross-fitting.
+"""Score texts by networks that did not learn them.
 
-Cross-fitting: division of texts into folds, the training texts of each fold's network, and the resulting scores.
+Divides texts into folds, chooses the training texts of each fold's network, and scores all texts (cross-fitting).
 
 No network scores a text that it learnt, an equal text, or another text of the same uploader or clip.
 """
@@ -34,6 +34,7 @@ class Texts:
     groups: np.ndarray
 
     def __len__(self) -> int:
+        """Return the number of texts."""
         return len(self.labels)
 
 
@@ -47,10 +48,10 @@ class Fitting:
 class CrossFit(NamedTuple):
     """Result of cross-fitting.
 
-    scores: (N,) float64 in [0, 1] by weighting, rounded to 6 decimals. folds: (N,), the fold whose network scored each
-    text.
-    left_out: Per fold, the number of texts in other folds that its networks omitted, because this fold has an equal
-    text.
+    scores: Dict from class weighting to (N,) float64 in [0, 1], rounded to 6 decimals. folds: (N,), for each text the
+    fold whose network scored it.
+    left_out: Per fold, the number of texts in other folds that were left out of the training, because the fold contains
+    an equal text.
     """
 
     scores: dict[Weighting, np.ndarray]
@@ -88,7 +89,7 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
 
 
 def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
-    """Return the number of each text's fold, (N,).
+    """Return the fold number of each text, (N,).
 
     The groups of texts of each class are dealt to the folds at random, in equal numbers.
     """

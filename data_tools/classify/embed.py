@@ -34,11 +34,13 @@ _DIGEST = 16  # bytes; two of a million texts have the same first 16 with a prob
 class SentenceEncoder:
     """A sentence-transformers model in float32, on the GPU if the machine has one.
 
-    name: See model_files.local_folder. fingerprint: Changes whenever an embedding would. Vectors are the model's own:
-    of unit length for both all-MiniLM-L6-v2 and all-mpnet-base-v2. Raises DataError if the model cannot be loaded.
+    name: See model_files.local_folder. fingerprint: Hash that changes whenever an embedding would change. Vectors are
+    returned as the model computes them: of unit length for both all-MiniLM-L6-v2 and all-mpnet-base-v2. Raises
+    DataError if the model cannot be loaded.
     """
 
     def __init__(self, name: str) -> None:
+        """Load the model and compute its fingerprint."""
         self.name = name
         self._model = load_sentence_transformer(name).eval()
         self.dim = int(self._model.get_embedding_dimension())
@@ -54,11 +56,13 @@ class Embeddings:
     """The stored vectors of one model."""
 
     def __init__(self, folder: Path, dim: int) -> None:
+        """Open the stored vectors in a folder, which may be missing. dim: Number of values of a vector."""
         self.folder, self.dim = folder, dim
         self._vectors_file, self._texts_file = folder / "vectors.f16", folder / "texts.sha"
         self._row = self._find_rows()
 
     def __len__(self) -> int:
+        """Return the number of stored vectors."""
         return len(self._row)
 
     def _find_rows(self) -> dict[bytes, int]:
@@ -77,7 +81,7 @@ class Embeddings:
         return np.fromiter((self._row[_digest(text)] for text in texts), np.int64, len(texts))
 
     def vectors(self) -> np.ndarray:
-        """Return all stored vectors, (rows, D) float16, memory-mapped. At least one must be stored."""
+        """Return all stored vectors, (rows, D) float16, memory-mapped. Requires at least one stored vector."""
         return np.memmap(self._vectors_file, np.float16, "r", shape=(len(self), self.dim))
 
     def add(self, texts: Sequence[str], encoder: SentenceEncoder) -> int:
@@ -117,7 +121,7 @@ class Embeddings:
 
 
 def open_embeddings(folder: Path, encoder: SentenceEncoder) -> Embeddings:
-    """Return the store of an encoder's vectors within a folder; the first added vector creates its files."""
+    """Open the stored vectors of an encoder in a folder. The files are created when the first vector is added."""
     name = re.sub(r"[^\w.-]+", "_", encoder.name.rstrip("/").split("/")[-1])
     return Embeddings(folder / f"{name}-{encoder.fingerprint[:12]}", encoder.dim)
 
@@ -160,7 +164,7 @@ def position_count(transformer: Any) -> int | None:
     """Return the maximum number of tokens that a transformer can process; None if it has no limit.
 
     RoBERTa and its relatives (XLM-RoBERTa, CamemBERT, MPNet, CLAP's text encoder) count positions from the padding
-    token's number plus one, so that a table of 514 positions holds 512 tokens.
+    token's number plus one, so that a table of 514 positions allows 512 tokens.
     """
     names = ("max_position_embeddings", "max_encoder_position_embeddings")  # the second one is LED's
     positions = next((value for name in names if (value := getattr(transformer.config, name, None))), None)

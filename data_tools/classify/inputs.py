@@ -1,6 +1,6 @@
 """Read descriptions and captions.
 
-Inputs of the classifier: descriptions from the crawl's store or a CSV file, captions from CSV files or manifests.
+Reads the inputs of the classifier: descriptions from a crawl's store or a CSV file, captions from CSV or manifests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ def read_description_table(path: Path, text_column: str, id_column: str | None) 
 
 
 def open_descriptions(path: Path, text_column: str, id_column: str | None) -> Iterator[Description]:
-    """Return the rows of a table if the name ends in .csv, otherwise the sounds of a crawl's store.
+    """Return the descriptions in a file: the rows of a .csv table, or otherwise the sounds of a crawl's store.
 
     For a store, yields every sound that is still on Freesound, by rising id; a missing description becomes "".
 

@@ -71,7 +71,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 
 def language_of(text: str) -> str:
-    """Return ENGLISH, the ISO 639-1 code of another language, or the name of a script ("cyrillic", "cjk").
+    """Return the language of a text: "en", another ISO 639-1 code, or the name of a script ("cyrillic", "cjk").
 
     A text with mostly letters of another script gets that script. Otherwise the language with the most points wins, if
     it has 2 or more and more than English. A sure word gives 2 points, a likely one 1, and each letter that English

@@ -28,9 +28,9 @@ WEIGHTLESS = ("Pooling", "Normalize", "BoW", "Dropout", "WordWeights")
 def local_folder(name: str, kind: str = "text model") -> Path | None:
     """Return the folder of a model, given as folder, package or hub name, without using the network.
 
-    None if the model is not on this machine.
+    Returns None if the model is not on this machine.
 
-    A hub name without an owner means a model of sentence-transformers, or an old one such as bert-base-uncased. In
+    A hub name without an owner means a model of sentence-transformers, or an old model such as bert-base-uncased. In
     the hub's cache, a model must have all of its weights: an interrupted download does not count. Raises DataError for
     a package that is not installed.
     """
@@ -84,9 +84,9 @@ def fetch(name: str, kind: str = "text model") -> Path:
 def folder_problem(folder: Path) -> str | None:
     """Describe why a folder cannot be a model in the hub's form: no configuration, or no weights; None for a model."""
     if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
-        return "holds no model (no config.json or modules.json)"
+        return "contains no model (no config.json or modules.json)"
     if missing := modules_without_weights(folder):
-        return f"holds no weights ({missing[0]}{WEIGHTS[0]} or {missing[0]}{WEIGHTS[1]})"
+        return f"contains no weights ({missing[0]}{WEIGHTS[0]} or {missing[0]}{WEIGHTS[1]})"
     return None
 
 
@@ -124,7 +124,7 @@ def vector_size(folder: Path) -> int | None:
 def modules_without_weights(folder: Path) -> list[str]:
     """List the modules of a model whose weights are missing, as prefixes of file names: "" or "2_Dense/".
 
-    A folder without modules.json holds one model. With it, the folder is a sentence-transformers model.
+    A folder without modules.json contains a single model. A folder with that file is a sentence-transformers model.
     """
     try:
         modules = parse_json((folder / "modules.json").read_bytes(), "modules.json")

@@ -1,6 +1,6 @@
 """Evaluate the scores.
 
-Evaluation of the scores: figures for report.json and their drawings, examples to read, the verb's output.
+Computes figures for report.json, draws them, selects examples to read, and formats the output of `classify`.
 """
 
 import logging
@@ -32,7 +32,7 @@ def count_above(scores: np.ndarray, threshold: float) -> int:
 
 
 def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> list[dict[str, float]]:
-    """Compute, per tenth of [0, 1] with scores: weighted mean score, weighted share of captions, number of texts."""
+    """Return for each tenth of [0, 1] with scores: weighted mean score, weighted share of captions, number of texts."""
     bins = np.minimum((scores * _BINS).astype(int), _BINS - 1)
     total, of_scores, of_captions = (
         np.bincount(bins, weights * values, _BINS) for values in (np.ones(len(scores)), scores, labels)
@@ -77,10 +77,10 @@ def examples(
     threshold: float,
     seed: int,
 ) -> str:
-    """Return texts to judge by eye, for both class weightings: best, random above the threshold, near it, worst.
+    """Return example texts for a person to judge, with high, low and random scores, for both class weightings.
 
-    Each text is returned once. scores: Dict from weighting to scores, (N,), first of the descriptions, then of the
-    captions.
+    Each list of examples shows a text only once. scores: Dict from class weighting to (N,) scores: those of all
+    descriptions, then those of all captions.
     """
     lines: list[str] = []
     for weighting, values in scores.items():
@@ -152,7 +152,7 @@ def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: di
     figure = _figure()
     left, right = figure.subplots(1, 2)
     left.set(xlabel="descriptions taken for captions", ylabel="captions found", title="ROC")
-    right.set(xlabel="captions found", ylabel="captions among the found", title="precision and recall")
+    right.set(xlabel="captions found", ylabel="captions among the texts found", title="precision and recall")
     for weighting, values in scores.items():
         colour = _COLOURS[weighting]
         wrong, right_share, _ = roc_curve(labels, values)
@@ -167,7 +167,7 @@ def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: di
 
 
 def _named(weighting: str, short: str, figures: dict[str, Any], key: str) -> str:
-    """Return the legend of a curve: the class weighting, and the value of the measure `key`, which it calls `short`."""
+    """Return a curve's legend: class weighting, and value of the measure `key`. short: Printed name of the measure."""
     return f"{weighting}, {short} {figures[weighting][key]:.4f}"
 
 
@@ -175,7 +175,7 @@ def _reliability(figures: dict[str, Any]) -> "Figure":
     """Draw the reliability diagram: for each tenth of the range of scores, the share of captions among the texts."""
     figure = _figure()
     axes = figure.add_subplot(
-        xlabel="mean score of a tenth", ylabel="share of captions in it", xlim=(0, 1), ylim=(0, 1)
+        xlabel="mean score in a tenth of the range", ylabel="share of captions in that tenth", xlim=(0, 1), ylim=(0, 1)
     )
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":")
     for weighting, values in figures.items():

@@ -106,7 +106,7 @@ def classify(
 
 
 def _texts(scored: Sequence[Described], learnt: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
-    """Group the texts that must be in one fold: all of an uploader, all of a clip, equal ones without an uploader."""
+    """Group texts that must share a fold: all texts of an uploader or a clip, and equal texts without an uploader."""
     keys = [("by", item.uploader) if item.uploader else ("text", item.cleaned.text) for item in scored]
     keys += [("clip", clip) for clip, _ in learnt]
     numbers: dict[tuple[str, str], int] = {}
@@ -126,7 +126,7 @@ def _write_scores(path: Path, described: Sequence[Described], fit: CrossFit) -> 
 
 
 def _rule_counts(cleaned: Iterable[Cleaned]) -> dict[str, int]:
-    """Return a dict from each cleaning rule to the number of descriptions it changed; `empty`: those left empty."""
+    """Count the descriptions that each cleaning rule changed; key `empty`: descriptions left without a letter."""
     counts = Counter(name for item in cleaned for name in item.rules)
     return {name: counts[name] for name in (*RULES, "empty")}
 

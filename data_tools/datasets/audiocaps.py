@@ -37,7 +37,7 @@ class _Recording(NamedTuple):
 
     @property
     def stems(self) -> list[str]:
-        """Return possible file names without an ending, the most certain first.
+        """Return the possible names of the audio file without suffix, the most certain name first.
 
         The names after the first two do not contain the start time of the clip.
         """
@@ -84,7 +84,8 @@ def read_audiocaps(
         line = f"{split}: {counted(len(published), 'clip')}, {in_all} published"
         line += f"; audio of {with_audio} found, of {len(published) - with_audio} missing"
         unclear = sorted({stem for item in published for stem in item.stems if stem in files and owners[stem] > 1})
-        counts.append(f"{line}; names of several clips, not used: {some(unclear)}" if unclear else line)
+        note = f"; files not used, because their names fit several clips: {some(unclear)}" if unclear else ""
+        counts.append(line + note)
     if not clips:
         hint = "give the folder of the audio by --audio, or list all clips by --keep-missing"
         raise DataError(f"{audio}: no audio file is named {_NAMES}; {hint}")
@@ -92,9 +93,9 @@ def read_audiocaps(
 
 
 def _folders(root: Path) -> tuple[Path, Path]:
-    """Return the folders of the tables and of the audio: root, or those of aac-datasets in it.
+    """Return the folder of the CSV tables and the folder of the audio: `root` for both, or folders of aac-datasets.
 
-    Of several versions and rates, the first by name counts.
+    If `root` has several versions or rates, the first one in alphabetical order is used.
     Source: aac-datasets 0.7.0, datasets/functional/audiocaps.py.
     """
     base = root / "AUDIOCAPS" if (root / "AUDIOCAPS").is_dir() else root
@@ -104,10 +105,11 @@ def _folders(root: Path) -> tuple[Path, Path]:
 
 
 def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:
-    """Return a dict of the audio files in `folders`, from key to the folder and name of the file.
+    """Return a dict from a key, which identifies a clip, to the folder and name of an audio file in `folders`.
 
-    The key is the name without its suffix if `known` contains that, else <id>_<start>, with the start in seconds. Of
-    two files with the same key, the one in the earlier folder is used, then the one with the earlier ending.
+    The key is the file name without its suffix if `known` contains that name. Otherwise it is <id>_<start>, with the
+    start in seconds. Of two files with the same key, the one in the earlier folder is used, then the one with the
+    earlier ending.
     """
     files = [(folder, name) for folder in folders for name in audio_names(folder)]
     files.sort(key=lambda file: (folders.index(file[0]), AUDIO_SUFFIXES.index(Path(file[1]).suffix.lower())))
@@ -138,7 +140,7 @@ def _in_seconds(stem: str) -> list[str]:
 
 def _recordings(path: Path) -> list[_Recording]:
     """Read the clips of an AudioCaps CSV file in its order."""
-    require_file(path, "name AudioCaps' folder, which holds it, and the --splits that it has")
+    require_file(path, "give AudioCaps' folder, which contains this file, and only --splits that it has")
     recordings: dict[tuple[str, int], _Recording] = {}
     lines: dict[str, int] = {}
     for line, row in read_table(path, COLUMNS):

@@ -170,7 +170,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files = parser.add_mutually_exclusive_group()
     audio = "folder with the audio, in <split>/ or directly, also in tar or zip files (default: root)"
     files.add_argument("--audio", type=Path, help=audio)
-    features = "features in place of audio: <vid>.npz or .npy in <split>/ or directly, for the expert feature_files"
+    features = "folder of features instead of audio, <split>/<vid>.npz or <vid>.npz (or .npy), for feature_files"
     files.add_argument("--features", type=Path, help=features)
     keep_help = "also list recordings whose file is missing, as those of a blind list always are"
     add("--keep-missing", action="store_true", help=keep_help)
@@ -204,7 +204,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path, fault in published.faults[:SHOWN]:
         print(f"  {path}, {fault.sentence}")
     if len(published.faults) > SHOWN:
-        print(f"  and {len(published.faults) - SHOWN} more (`check --moments FILE` names those of a file)")
+        print(f"  and {len(published.faults) - SHOWN} more faults (`check --moments FILE` lists the faults of a file)")
     print(f"wrote {arguments.out}: {counted(len(published.clips), 'recording')}")
     print(f"wrote {arguments.moments}: {counted(len(published.moments), 'query')}")
     return 0

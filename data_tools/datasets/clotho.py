@@ -78,7 +78,7 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
 def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str, str]:
     """Read one split of Clotho; return its clips, a line of counts, and a note on missing files with similar names."""
     table = _published_path(root, "clotho_csv_files", f"clotho_captions_{split}.csv")
-    require_file(table, "name Clotho's folder as published, and the --splits that it has")
+    require_file(table, "give Clotho's folder as published, and only --splits that it has")
     captions = _captions(table)
     metadata_path = _published_path(root, "clotho_csv_files", f"clotho_metadata_{split}.csv")
     metadata = _metadata(metadata_path) if metadata_path.is_file() else {}

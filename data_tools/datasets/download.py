@@ -1,6 +1,6 @@
 """Download and verify published files.
 
-Download of published files over HTTP: resumed after interruptions, and verified before use.
+Downloads published files over HTTP, resumes after interruptions, and verifies each file before it is used.
 """
 
 import asyncio
@@ -120,14 +120,14 @@ def content_problem(path: Path) -> str | None:
 def file_problem(path: Path) -> str | None:
     """Describe the damage of a downloaded file that is visible without opening it, such as "is cut short".
 
-    None for a file without such damage.
+    Returns None for a file without such damage.
     """
     with path.open("rb") as file:
         begin = file.read(4)
     if begin.startswith(b"\x1f\x8b") and not path.name.removesuffix(".part").endswith((".gz", ".tgz")):
-        return "is compressed by gzip, which its name does not say"
+        return "is compressed by gzip, although its name does not end in .gz"
     if begin == b"PK\x03\x04" and not is_zipfile(path):
-        return "is cut short: its archive has no end"
+        return "is cut short: the end of the zip archive is missing"
     checksum_file = _noted(path)
     if checksum_file.is_file() and not checksum_file.read_text(encoding="utf-8", errors="replace").startswith(
         sha256_of(path)
@@ -152,7 +152,7 @@ async def _fetch(address: str, path: Path, part: Path) -> None:
                 await _get(session, address, part, 0, elsewhere)
     except (aiohttp.ClientError, TimeoutError, UnicodeError) as error:  # the last: a name of a host that cannot be
         progress = f" after {part.stat().st_size:,} bytes, which are kept" if part.exists() else ""
-        reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+        reason = "the server did not answer in time" if isinstance(error, TimeoutError) else str(error)
         raise DataError(f"{address} cannot be fetched{progress} ({reason}); try again later, or {elsewhere}") from None
     except OSError as error:  # a full disk
         raise located(error, error.filename or path) from error
@@ -212,7 +212,7 @@ async def _write(answer: "ClientResponse", part: Path, have: int, address: str) 
 
 
 def cure_of(path: Path, source: str) -> str:
-    """Return the cure for an unusable file: `source` if missing, its fault and FETCH_AGAIN if damaged; else ""."""
+    """Return advice for an unusable file: `source` if missing, its fault and FETCH_AGAIN if damaged; "" for others."""
     if not path.is_file():
         return source
     problem = content_problem(path) or file_problem(path)

@@ -1,7 +1,7 @@
 """Verb export.
 
-The sounds of a crawl's store as a table, or the clips of a manifest with their audio as parquet files or WebDataset
-tars.
+Writes the sounds of a crawl's store as a table, or the clips of a manifest with their audio as parquet files or
+WebDataset tars.
 """
 
 import argparse
@@ -23,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `export` to its parser."""
     add = parser.add_argument
     add("source", type=Path, metavar="SOURCE", help="SQLite file made by crawl, or a manifest (.jsonl)")
-    out = "of a store, the table to write: .csv (a ' precedes texts that a spreadsheet would compute), or .parquet"
-    add("--out", type=Path, required=True, help=f"{out} (needs pyarrow); of a manifest, a folder for the shards")
-    add("--format", choices=get_args(Form), help="of a manifest: form of the shards, which contain the audio")
-    add("--shard-size", type=int, metavar="MB", help=f"of a manifest: audio in a shard (default: {SHARD_MB})")
+    out = "for a store: the table to write, .csv (a ' precedes texts that a spreadsheet would compute) or .parquet"
+    add("--out", type=Path, required=True, help=f"{out} (needs pyarrow); for a manifest: a folder for the shards")
+    add("--format", choices=get_args(Form), help="for a manifest: format of the shards, which contain the audio")
+    add("--shard-size", type=int, metavar="MB", help=f"for a manifest: MB of audio per shard (default: {SHARD_MB})")
 
 
 def run(arguments: argparse.Namespace) -> int:

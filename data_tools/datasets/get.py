@@ -40,7 +40,7 @@ def get(published: PublishedSet, folder: Path, mirror: str | None = None) -> Non
             print(f"{folder / file.name}: is unpacked already")
             continue
         fetched = download(file.address_at(mirror), folder / file.name, f"md5:{file.md5}" if file.md5 else "")
-        print(f"{folder / file.name}: {'fetched' if fetched else 'is there already'}")
+        print(f"{folder / file.name}: {'fetched' if fetched else 'is already present'}")
     for archive in archives:
         if not is_unpacked(folder, archive):
             unpack(folder, archive)
@@ -55,7 +55,7 @@ def seven_zip() -> str:
 
 
 def is_unpacked(folder: Path, archive: str) -> bool:
-    """Return whether an archive was unpacked into the data set's folder, and all of its entries are still there."""
+    """Return whether an archive was unpacked into the data set's folder, and no unpacked file or folder is missing."""
     done = folder / f"{archive}.unpacked"
     return done.is_file() and all((folder / name).exists() for name in done.read_text(encoding="utf-8").splitlines())
 
@@ -63,9 +63,9 @@ def is_unpacked(folder: Path, archive: str) -> bool:
 def unpack(folder: Path, name: str) -> None:
     """Unpack an archive into the data set's folder, unless that is done. No existing file is changed.
 
-    `<archive>.unpacked` lists the archive's files and folders; it is written when all are in place. A killed call
-    leaves `<archive>.moving`, which says that the hidden folder is complete: then only the moves are continued.
-    Raises DataError for a damaged archive, and if the folder has one of its entries from elsewhere.
+    `<archive>.unpacked` lists the archive's files and folders; it is written when all are in place. If a call is
+    killed after unpacking into a hidden folder, `<archive>.moving` remains, and the next call only moves the files.
+    Raises DataError for a damaged archive, and if the folder has a file of the same name from elsewhere.
     """
     archive, done, moving = (folder / f"{name}{suffix}" for suffix in ("", ".unpacked", ".moving"))
     temporary = folder / f".{name}.part"
@@ -114,11 +114,11 @@ def _extract_tar(archive: Path, temporary: Path) -> None:
 
 
 async def _sizes(addresses: Sequence[str]) -> list[int | None]:
-    """Ask servers for the sizes of files in bytes; None for a server that does not answer."""
+    """Ask servers for the sizes of the files at `addresses`, in bytes; None for a server that does not answer."""
     import aiohttp
 
     async def size(session: aiohttp.ClientSession, address: str) -> int | None:
-        """Ask for the size of one file."""
+        """Return the size in bytes of the file at an address; None without an answer."""
         try:
             async with session.head(address, allow_redirects=True) as answer:
                 return answer.content_length if answer.ok else None

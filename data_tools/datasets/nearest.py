@@ -1,6 +1,6 @@
 """Suggest the closest known name.
 
-Search for the known text that a mistaken one is closest to, and for their difference: hints for messages.
+Finds the known text that is closest to a mistaken text, and their difference, for hints in messages.
 """
 
 import html
@@ -57,14 +57,15 @@ NAME_WAYS: tuple[Way, ...] = (
 
 
 class Nearest:
-    """Known texts, with a search for the one closest to a given text.
+    """Known texts, with a search for the known text that is closest to a given text.
 
     texts: The known ones. ways: TEXT_WAYS for queries, NAME_WAYS for file names.
-    A search takes time in proportion to the length of its text, for any number of known ones. The first search that no
-    way answers costs as much as reading all known texts a few times.
+    A search takes time in proportion to the length of its text, for any number of known texts. The first search for a
+    text that differs otherwise than in `ways` costs as much as reading all known texts a few times.
     """
 
     def __init__(self, texts: Iterable[str], ways: tuple[Way, ...]) -> None:
+        """Index the known texts by their form without the differences in `ways`."""
         self._ways = ways
         self._texts: dict[str, list[str]] = {}
         for text in texts:
@@ -77,7 +78,7 @@ class Nearest:
 
         The difference is the name of a way to differ, such as blanks (see TEXT_WAYS and NAME_WAYS), or A_LETTER.
 
-        A text one letter away from several known ones has no answer: it would be a guess.
+        A text one letter away from several known texts has no result (None), since each of them would be a guess.
         """
         bare = self._bare(text)
         if bare in self._texts:
@@ -99,7 +100,7 @@ class Nearest:
         return text
 
     def _way(self, text: str, known: str) -> int:
-        """Return the index of the entry of `_ways` that explains how two texts differ; len(_ways) if none does."""
+        """Return the index in `_ways` of the way that two texts differ; len(_ways) if no entry describes it."""
         same = (index for index, (_, strip) in enumerate(self._ways) if strip(text) == strip(known))
         return next(same, len(self._ways))
 
@@ -116,9 +117,9 @@ class Nearest:
 
 
 def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
-    """Return a note on missing files whose names differ from a present one only in NAME_WAYS, such as blanks.
+    """Return a note on missing files whose names differ only slightly from a present file, such as in blanks.
 
-    The note is "" if no file has a similar name.
+    NAME_WAYS lists these differences. The note is "" if no file has a similar name.
     """
     nearest = Nearest(sorted(present), NAME_WAYS)
     similar = [(name, *pair) for name in missing if (pair := nearest.to(name)) and pair[1] != A_LETTER]
@@ -128,7 +129,8 @@ def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
     if difference == A_FOLDER:
         difference += ", with Windows' separators" if "\\" in name else ""
         difference += ", as on another machine" if name[0] == "/" or name[1:2] == ":" else ""
-    return f"{counted(len(similar), 'missing file')} nearly fit: {name!r} is {known!r}, which differs in {difference}"
+    files = counted(len(similar), "missing file")
+    return f"{files} with a similar name: {name!r} may be {known!r}, which differs in {difference}"
 
 
 def _common_end(one: str, other: str) -> int:

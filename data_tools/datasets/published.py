@@ -1,6 +1,6 @@
 """Addresses and checksums of published data sets.
 
-What `get` fetches. Sources of addresses and MD5s:
+The verb `get` fetches these files. Sources of addresses and MD5s:
     Clotho, the blind set, AudioCaps' tables: github.com/Labbeti/aac-datasets 0.7.0, datasets/functional/.
     Audio of AudioCaps and WavCaps: github.com/CPJKU/dcase2025_task6_baseline, download_datasets.py.
     CASTELLA, Clotho-Moment: README of github.com/awkrail/dcase2026_task6_baseline, and the queries of
@@ -32,7 +32,7 @@ class PublishedFile(NamedTuple):
         return f"{self.folder}/{name}" if self.folder else name
 
     def address_at(self, mirror: str | None) -> str:
-        """Return the address of the file below a mirror's address; None: as published."""
+        """Return the address of the file. mirror: Address of a folder with copies; None: the published address."""
         return f"{mirror.rstrip('/')}/{self.name}" if mirror else self.address
 
     @property

@@ -44,7 +44,7 @@ def read_captions(
     delimiter: str = ",",
     quoting: Quoting | None = None,
 ) -> tuple[list[Clip], list[str]]:
-    """Read clips from a table of captions; return them in its order, and the paths of missing or unreadable audio.
+    """Return the clips of a table of captions, in its order, and the paths of missing or unreadable audio files.
 
     Args:
         audio: Column with a row's file, below `folder`. All rows of one file, even if its name is written differently,
@@ -93,7 +93,7 @@ def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
         raise DataError(f"{path}: {name}, under different names, is in the splits {shown}; give it one split")
     strictest = by_rank[max(by_rank)]
     log.warning(
-        "%s: %s, under different names, is in the splits %s; it stays in %s, and its other rows are left out",
+        "%s: %s has rows under different names in the splits %s; only its rows in %s are used",
         path, name, shown, strictest,
     )  # fmt: skip
     return strictest

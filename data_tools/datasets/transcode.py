@@ -56,13 +56,13 @@ class Encoding(NamedTuple):
 
 
 def encoding_of(rate: int, format: Format, kbits: int | None) -> Encoding:
-    """Return a checked encoding, tried on a second of noise. Raises DataError if the format does not have it."""
+    """Check settings by encoding a second of noise; return them. Raises DataError if the format does not allow them."""
     if not MIN_RATE <= rate <= 192_000:
         raise DataError(f"--rate {rate}: give {MIN_RATE:,} to 192,000 Hz, such as 32000")
     if format == "mp3":
         if rate not in MP3_RATES:
             rates = ", ".join(map(str, MP3_RATES))
-            raise DataError(f"--rate {rate}: MP3 has {rates} Hz; use one of them, or --format flac")
+            raise DataError(f"--rate {rate}: MP3 supports only {rates} Hz; use one of these rates, or --format flac")
         low, high = KBITS[rate >= 32_000]
         kbits = min(high, 64) if kbits is None else kbits
         if not low < kbits <= high:
@@ -75,7 +75,7 @@ def encoding_of(rate: int, format: Format, kbits: int | None) -> Encoding:
 
 
 def _try(encoding: Encoding) -> None:
-    """Encode a second of noise in memory. Raises DataError if that fails, or has another length: MP3 of few bits."""
+    """Encode a second of noise in memory. Raises DataError if that fails, or if the result has another length."""
     import soundfile
 
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, encoding.rate)
@@ -84,9 +84,9 @@ def _try(encoding: Encoding) -> None:
         content = encoded(noise, encoding.rate, container, subtype, **encoding.quality())
         is_exact = soundfile.info(io.BytesIO(content)).frames == encoding.rate
     except soundfile.LibsndfileError:
-        raise DataError(f"--rate {encoding.rate}: {encoding.format} cannot have it; use 32000 or 44100") from None
+        raise DataError(f"--rate {encoding.rate}: {encoding.format} does not support it; use 32000 or 44100") from None
     if not is_exact:
-        problem = f"--bitrate {encoding.kbits}: MP3 at {encoding.rate} Hz has no room for its exact length"
+        problem = f"--bitrate {encoding.kbits}: MP3 at {encoding.rate} Hz cannot store the exact length of the audio"
         raise DataError(f"{problem}; use a higher bit rate, or a lower --rate")
 
 
@@ -110,9 +110,10 @@ def new_names(clips: Sequence[Clip], format: Format) -> list[str]:
 
 
 def transcode(clip: Clip, path: Path, encoding: Encoding) -> float:
-    """Write a clip's audio to a new file, and return its seconds. Audio of any length takes the memory of a block.
+    """Write a clip's audio to a new file, block by block; return its length in seconds.
 
-    Raises AudioError for audio that cannot be read, and DataError if the new file cannot be written.
+    Audio of any length takes the memory of one block. Raises AudioError for audio that cannot be read, and DataError if
+    the new file cannot be written.
     """
     import soundfile
 
@@ -150,9 +151,9 @@ class Finished(NamedTuple):
 
 
 def _read_finished(record: Path) -> dict[str, Finished]:
-    """Return the finished files of an earlier call: the path below the new folder, and the state of the source.
+    """Return a dict from the path of each finished file of an earlier call to the state of its source file.
 
-    A kill may leave a part of the last line, which is removed.
+    Paths are below the new folder. A kill may leave a part of the last line in the record, which is removed.
     """
     whole, _, rest = record.read_bytes().rpartition(b"\n") if record.exists() else (b"", b"", b"")
     if rest:
@@ -162,7 +163,7 @@ def _read_finished(record: Path) -> dict[str, Finished]:
 
 
 def transcode_all(clips: Sequence[Clip], out: Path, encoding: Encoding, workers: int) -> tuple[list[Clip], list[str]]:
-    """Write the audio of all clips below a folder. Returns the clips with new files, and the error of each other clip.
+    """Write the audio of all clips to a folder. Return the clips with new files, and the errors of all other clips.
 
     finished.jsonl records the new files and the state of their sources. Files of a stopped call are not written again.
     """
@@ -170,7 +171,7 @@ def transcode_all(clips: Sequence[Clip], out: Path, encoding: Encoding, workers:
     before = _read_finished(out / FINISHED)
 
     def one(index: int) -> Finished | AudioError:
-        """Write the audio of one clip, unless that is done."""
+        """Write the audio of one clip, unless its file is finished."""
         clip, path = clips[index], out / "audio" / names[index]
         try:
             require_file(clip.path)
@@ -217,10 +218,10 @@ def _require_same_settings(out: Path, manifest: Path, encoding: Encoding) -> Non
         changed = [name for name, value in current.items() if before.get(name) != value]
         if changed:
             others = ", ".join(f"{name} {before.get(name)} instead of {current[name]}" for name in changed)
-            raise DataError(f"{out} holds files of another call, with {others}; use another --out")
+            raise DataError(f"{out} contains files of another call, made with {others}; use another --out")
         return
     if out.exists() and any(out.iterdir()):
-        raise DataError(f"{out} is not empty, and holds no {SETTINGS} of an earlier call; use another --out")
+        raise DataError(f"{out} is not empty, and contains no {SETTINGS} of an earlier call; use another --out")
     write_text(note, json.dumps(current) + "\n")
 
 
@@ -250,7 +251,7 @@ def run(arguments: argparse.Namespace) -> int:
     _require_same_settings(arguments.out, arguments.manifest, encoding)
     new, errors = transcode_all(clips, arguments.out, encoding, arguments.workers)
     if not new:
-        raise DataError(f"no audio of {arguments.manifest} can be converted, first {errors[0]}")
+        raise DataError(f"no audio of {arguments.manifest} can be converted; the first error: {errors[0]}")
     write_manifest(arguments.out / "manifest.jsonl", new)
     print(f"before: {_size(clips)}, after: {_size(new)}")
     for error in errors:

@@ -95,7 +95,7 @@ def _twice(path: Path, item_id: str, before: int, number: int) -> str:
     text = read_text(path)
     written = list(re.finditer(r'"id"\s*:\s*' + re.escape(json.dumps(item_id, ensure_ascii=False)), text))
     line = f" (line {text.count(chr(10), 0, written[min(1, len(written) - 1)].start()) + 1})" if written else ""
-    return f"{path}, item {number}{line}: the id {item_id!r} has the same file as item {before}; keep one of them"
+    return f"{path}, item {number}{line}: the id {item_id!r} has the same audio file as item {before}; keep one of them"
 
 
 def _items(path: Path) -> list[dict[str, Any]]:
@@ -122,7 +122,7 @@ def _names(item_id: str, audio: object) -> list[str]:
 def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str, path: str | None) -> Clip:
     """Make the clip of a WavCaps item.
 
-    file: Name of the audio file; None if missing. expected: Name used in that case. path: Of the file.
+    file: Name of the audio file; None if missing. expected: Name to use if it is missing. path: Path of the audio file.
     """
     is_archived = path is not None and member_of(path) is not None
     seconds = readable_seconds(path) if path and not is_archived else item.get("duration")

@@ -1,4 +1,4 @@
 """JSON, JSON lines, YAML.
 
-Documents as text: JSON, JSON lines, YAML 1.2, and the settings in them.
+Reads and writes text documents: JSON, JSON lines, YAML 1.2, and settings in these formats.
 """

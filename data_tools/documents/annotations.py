@@ -68,7 +68,7 @@ Window = tuple[float, float]
 class Fault(NamedTuple):
     """A fault in a published file that is still readable.
 
-    where: `line 3`, or `item 3, moment 2`. kind: A key of DONE. done: Its treatment.
+    where: Place, such as `line 3` or `item 3, moment 2`. kind: A key of DONE. done: How the fault was repaired.
     """
 
     where: str
@@ -78,7 +78,7 @@ class Fault(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The fault as one line of text: its place, its description, and the repair."""
+        """The fault as one line of text: its place in the file, its description, and its repair."""
         return f"{self.where}: {self.text}: {self.done}"
 
 
@@ -94,12 +94,12 @@ class PublishedQuery(NamedTuple):
 
 @dataclass
 class Annotations:
-    """Content of a published file.
+    """Content of a published file of moments.
 
-    seconds: Length by recording, None if the file does not state it; includes recordings without queries.
-    captions: Of whole recordings, by recording.
-    is_scored: True for val and test. Their windows past a recording's end are not changed, because the official scorer
-    uses them.
+    seconds: Dict from recording to its length, None if the file does not state it; includes recordings without queries.
+    captions: Dict from recording to the caption of the whole recording.
+    is_scored: True for the splits val and test. Their windows past a recording's end are not changed, because the
+    official scorer uses them.
     """
 
     is_scored: bool = False
@@ -110,7 +110,7 @@ class Annotations:
     faults: list[Fault] = field(default_factory=list)
 
     def fault(self, where: str, kind: str, text: str, done: str | None = None) -> None:
-        """Record a fault of the file. done: The repair that was made (default: the usual one for this kind)."""
+        """Record a fault of the file. done: How it was repaired; None: in the usual way for this kind of fault."""
         self.faults.append(Fault(where, kind, text, done or DONE[kind]))
 
     @property
@@ -122,7 +122,7 @@ class Annotations:
 def is_annotation(path: Path) -> bool:
     """Return whether a file has published moments: its first line is a query, or it is a list of recordings.
 
-    A UTF-16 file counts as one too, so that its reader can name the encoding.
+    A UTF-16 file counts as such a file too, so that its reader can report the encoding.
     """
     data = _first_line(path)
     return bool(other_encoding(data)) or _begins_as_published(path, data)
@@ -196,7 +196,7 @@ def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _read_one(
     annotations: Annotations, content: dict[str, Any], where: str, source: str, lines: dict[str, str]
 ) -> None:
-    """Add one query to the annotations. lines: Line of each query id."""
+    """Add one query or recording to the annotations. lines: Dict from query id to its place in the file."""
     is_asked = "qid" in content or "caption" not in content
     for problem, _ in query_faults(content) if is_asked else recording_faults(content):
         raise DataError(f"{source}: {problem}")

@@ -1,6 +1,6 @@
 """Strict JSON lines.
 
-JSON lines, read strictly with line numbers, one object per line; the faults of published queries of moments.
+Reads JSON lines strictly, with line numbers, one object per line. Finds the faults of published queries of moments.
 """
 
 import math
@@ -71,7 +71,7 @@ def first_object(data: bytes) -> dict[str, Any]:
 
 
 def fault_of_text(content: dict[str, Any], key: str) -> Fault | None:
-    """Return the fault of a required text: missing, not a text, or blank; otherwise None."""
+    """Describe the fault of a required text value: missing, not a text, or blank; None for a valid text."""
     if key not in content:
         return f"{key} is missing", f"no {key}"
     if not isinstance(content[key], str):
@@ -91,13 +91,13 @@ def is_number(value: object) -> bool:
 
 
 def query_faults(content: dict[str, Any]) -> Iterator[Fault]:
-    """Yield the faults of a published query: of qid, query and vid, its recording's duration, and its true windows."""
+    """Yield the faults in a published query: in its ids, its text, its recording's duration, and its true windows."""
     for key in ("qid", "query"):
         if fault := fault_of_text(content, key):
             yield fault
     yield from recording_faults(content)
     if WINDOWS in content and TRUE_WINDOWS not in content:
-        yield f"{WINDOWS} belongs to an answer; name the file of the queries", "an answer"
+        yield f"{WINDOWS} belongs to a file of ranked windows; give the file of the queries", "an answer"
     windows = content.get(TRUE_WINDOWS, [])
     if not isinstance(windows, list):
         yield f"{TRUE_WINDOWS} must be a list of [start, end], not {shown(repr(windows))}", "no list of windows"
@@ -106,7 +106,7 @@ def query_faults(content: dict[str, Any]) -> Iterator[Fault]:
 
 
 def recording_faults(content: dict[str, Any]) -> Iterator[Fault]:
-    """Yield the faults of the vid and the duration of a recording. The duration is optional."""
+    """Yield the faults in a recording's id (`vid`) and in its duration. A missing duration is no fault."""
     if fault := fault_of_text(content, "vid"):
         yield fault
     duration = content.get("duration")
@@ -115,14 +115,14 @@ def recording_faults(content: dict[str, Any]) -> Iterator[Fault]:
 
 
 def window_faults(windows: list[Any], widths: frozenset[int], form: str) -> Iterator[Fault]:
-    """Yield the faults of windows. widths: Allowed lengths of a window's list. form: A correct window in words."""
+    """Yield the faults of windows. widths: Allowed numbers of values per window. form: Correct form, for messages."""
     for number, window in enumerate(windows, start=1):
         if not isinstance(window, list) or len(window) not in widths:
             yield f"window {number} must be {form}, not {shown(repr(window))}", "no window"
         elif not all(map(is_number, window)):
-            yield f"window {number} holds a value that is not a number: {shown(repr(window))}", "no number"
+            yield f"window {number} contains a value that is not a number: {shown(repr(window))}", "no number"
         elif any(abs(second) > _MAX_SECONDS for second in window[:2]):
-            yield f"window {number} lies over {_MAX_SECONDS:g} s away: {shown(repr(window))}", "no time"
+            yield f"window {number} has a time beyond {_MAX_SECONDS:g} s: {shown(repr(window))}", "no time"
 
 
 def seconds(value: float) -> str:

@@ -1,6 +1,6 @@
 """Strict JSON, with checksums.
 
-JSON documents: read strictly and within limits, and sealed, so that damage is detected.
+Reads JSON documents strictly and within limits. Seals documents by a checksum, so that damage is detected.
 
 A sealed document contains, as `checksum`, the sha256 of all other content. Documents of earlier releases have no such
 key: they are read, and their damage cannot be detected.
@@ -50,7 +50,7 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
     text = _decoded(text, where)
 
     def without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Make an object from its pairs. Raises DataError for a repeated key."""
+        """Return the dict for the pairs of a JSON object. Raises DataError for a repeated key."""
         items: dict[str, Any] = {}
         for name, value in pairs:
             if name in items:
@@ -63,13 +63,13 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
         raise DataError(f"{where}: {name} is not a number in JSON")
 
     def whole(digits: str) -> int:
-        """Convert a whole number. Raises DataError for too many digits."""
+        """Convert the digits of a whole number to an int. Raises DataError for too many digits."""
         if len(digits) > MAX_DIGITS:
             raise DataError(f"{where}: a number has {len(digits)} digits, more than the maximum of {MAX_DIGITS}")
         return int(digits)
 
     def number(digits: str) -> float:
-        """Convert a number with a fraction. Raises DataError if it is too large for a float."""
+        """Convert the digits of a number with a fraction to a float. Raises DataError if it is too large."""
         if math.isinf(value := float(digits)):
             raise DataError(f"{where}: the number {digits[:MAX_DIGITS]} is too large for a 64-bit float")
         return value
@@ -115,7 +115,7 @@ def other_encoding(data: bytes) -> str:
 def read_json(path: Path, hint: str) -> Any:
     """Read a JSON file and verify its checksum; return its value without the checksum.
 
-    hint: Cure for a missing or damaged file, the end of the message.
+    hint: Advice for a missing or damaged file, at the end of the message.
     Raises DataError as parse_json does, and for a missing file and a wrong checksum.
     """
     if not path.is_file():
@@ -150,7 +150,7 @@ def read_shaped(path: Path, shape: "type[Shape]", hint: str) -> "Shape":
 
 
 def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> "Shape":
-    """Convert JSON content to a pydantic model. where: Name of the file, or of a line of it, for the message.
+    """Convert JSON content to a pydantic model. where: Name of the file, and line if any, for the message.
 
     Raises DataError for content of another shape: one line per fault, the hint at the end of the last one.
     """
@@ -228,7 +228,7 @@ def quick_sha256(path: Path) -> str:
 
 
 def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
-    """Raise DataError for a missing file, and for one with another sha256, if `sha256` states one."""
+    """Raise DataError for a missing file, and, if `sha256` is given, for a file with another checksum."""
     if not path.is_file():
         raise DataError(f"{path} is missing; {hint}")
     if sha256 is not None and sha256_of(path) != sha256:
@@ -239,6 +239,7 @@ class StoredLines:
     """Lines of a large UTF-8 text file, by their numbers, read on demand. Only LF ends a line."""
 
     def __init__(self, path: Path) -> None:
+        """Open the file. The first pass of `read` finds its lines."""
         self.path = path
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
@@ -261,7 +262,7 @@ class StoredLines:
         return os.pread(self._file, self._starts[row + 1] - start, start)
 
     def read(self) -> Iterator[list[str]]:
-        """Yield all lines of the file, without line ends, in lists of some thousand. To be called only once.
+        """Yield all lines of the file, without line ends, in lists of some thousand lines. Call this only once.
 
         Raises DataError for text that is not UTF-8.
         """

@@ -1,6 +1,6 @@
 """Problems of a file by line.
 
-Problems of a file, by line; every problem of a kind has the same wording.
+Collects the problems of a file with their line numbers. All problems of a kind share a common text.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,8 +15,8 @@ Part = TypeVar("Part")
 class Problem(NamedTuple):
     """A fault of a file.
 
-    line: Its number, from 1; None for a fault of no single line. sentence: The message here. kind: Common text of every
-    problem of its kind.
+    line: Line number, from 1; None for a fault of the whole file. sentence: Message about this line. kind: Text that
+    all problems of the same kind share.
     """
 
     line: int | None
@@ -24,6 +24,7 @@ class Problem(NamedTuple):
     kind: str
 
     def __str__(self) -> str:
+        """Return the problem as text, such as `line 3: the line is blank`."""
         return f"{'whole file' if self.line is None else f'line {self.line}'}: {self.sentence}"
 
 
@@ -35,7 +36,7 @@ class Problems(list[Problem]):
         self += [Problem(line, *fault) for fault in faults]
 
     def except_for(self, parsed: Iterable[Part | Problem]) -> Iterator[Part]:
-        """Yield the items of `parts` that are not Problems; add those that are Problems to this list of problems."""
+        """Yield the items of `parsed` that are not Problems; add the Problems among them to this list."""
         for part in parsed:
             if isinstance(part, Problem):
                 self.append(part)

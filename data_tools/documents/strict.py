@@ -1,6 +1,6 @@
 """Base of all settings.
 
-Base of every settings model (closed, strict, frozen), closed lists of kinds, and common types of counts and sizes.
+Defines the base of all settings models (closed, strict, frozen), closed lists of kinds, and types of counts and sizes.
 """
 
 import math
@@ -21,7 +21,7 @@ MAX_SHOWN = 80  # characters of a key or a value in a message
 _MAPPING = "must be a mapping of keys to values"
 _WORDS = {  # messages by pydantic's error type
     "missing": "is missing",
-    "extra_forbidden": "unknown key; correct it, or take it out",
+    "extra_forbidden": "unknown key; correct it, or remove it",
     "string_type": "must be text",
     "int_type": "must be a whole number",
     "float_type": "must be a number",
@@ -38,8 +38,8 @@ _WORDS = {  # messages by pydantic's error type
     "greater_than_equal": "must be {ge} or more",
     "less_than": "must be below {lt}",
     "less_than_equal": "must be {le} or less",
-    "too_short": "needs {min_length} or more entries, and has {actual_length}",
-    "too_long": "takes {most} at most, and has {actual_length}",
+    "too_short": "must have {min_length} or more entries, but has {actual_length}",
+    "too_long": "must have {most} at most, but has {actual_length}",
     "string_too_short": "must not be empty",
     "string_pattern_mismatch": "must have only small letters, digits and _, and begin with a letter",
     "union_tag_not_found": "missing kind",
@@ -48,7 +48,7 @@ _WORDS = {  # messages by pydantic's error type
 
 
 def fault_of(item: Mapping[str, Any]) -> str:
-    """Describe the fault of a value, one of the errors() of a ValidationError."""
+    """Describe the fault of a value in words. item: One of the errors() of a pydantic ValidationError."""
     kind, value = item["type"], item.get("input")
     facts = {name: f"{fact:.15g}" if isinstance(fact, float) else fact for name, fact in item.get("ctx", {}).items()}
     facts["most"] = "1 entry" if facts.get("max_length") == 1 else f"{facts.get('max_length')} entries"

@@ -40,8 +40,8 @@ _TAG = "tag:yaml.org,2002:"
 class Document:
     """A parsed document.
 
-    value: Plain dicts, lists, scalars. lines: By path of a value, the line of its key, from 1. problems: (path, line,
-    text).
+    value: Plain dicts, lists, scalars. lines: Dict from the path of a value to the line of its key, from 1. problems:
+    Triples (path, line, text).
     """
 
     value: Any
@@ -78,6 +78,7 @@ def _scalar(node: yaml.ScalarNode) -> Any:
 
 class _Builder:
     def __init__(self) -> None:
+        """Start with an empty document."""
         self.document = Document(None)
         self.open_nodes: list[int] = []
         self.count = 0
@@ -91,11 +92,11 @@ class _Builder:
         self.count += 1
         self.document.lines.setdefault(path, node.start_mark.line + 1)
         if self.count > MAX_NODES or id(node) in self.open_nodes:
-            self.problem(path, node, "the aliases expand without end; write the value out")
+            self.problem(path, node, "the aliases expand without end; write the value in place of the alias")
             return None
         if isinstance(node, yaml.ScalarNode):
             if not node.style and len(node.value) > MAX_NUMBER and _FLOAT.match(node.value):
-                self.problem(path, node, f"a number of {len(node.value)} characters; write at most {MAX_NUMBER}")
+                self.problem(path, node, f"the number has {len(node.value)} characters; write at most {MAX_NUMBER}")
                 return None
             return _scalar(node)
         self.open_nodes.append(id(node))
@@ -115,7 +116,7 @@ class _Builder:
                 self.problem(path, key_node, "a key must be plain text")
                 continue
             if key == "<<" and not key_node.style:
-                self.problem(path, key_node, "a merge key (<<), which is not read; write its keys out")
+                self.problem(path, key_node, "a merge key (<<) is not supported; write its keys here")
                 continue
             if key in result:
                 first = self.document.lines[(*path, key)]
@@ -130,17 +131,18 @@ class _Loader(Composer, CParser, BaseResolver):
     """PyYAML's composer on libyaml's parser, with limits, because its recursion and time grow with the input."""
 
     def __init__(self, text: str | bytes) -> None:
+        """Prepare to read the YAML text."""
         CParser.__init__(self, text)
         Composer.__init__(self)
         BaseResolver.__init__(self)
         self.depth = self.count = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node. Raises an error for documents that are too large or too deep, and for unknown tags."""
+        """Read the next YAML node. Raises an error for too large or too deep documents, and for unknown tags."""
         self.depth, self.count = self.depth + 1, self.count + 1
         event: Any = self.peek_event()
         for count, limit, what in (
-            (self.depth, MAX_DEPTH, "values lie within each other"),
+            (self.depth, MAX_DEPTH, "nested levels"),
             (self.count, MAX_NODES, "keys and values"),
         ):
             if count > limit:
@@ -151,7 +153,9 @@ class _Loader(Composer, CParser, BaseResolver):
             node.style = node.style or "'"  # treats it as quoted
         elif tag is not None and not (isinstance(node, yaml.CollectionNode) and tag in (_TAG + "seq", _TAG + "map")):
             name = tag.replace(_TAG, "!!")[:MAX_NUMBER]
-            raise yaml.composer.ComposerError(None, None, f"the tag {name} is not read; leave it out", event.start_mark)
+            raise yaml.composer.ComposerError(
+                None, None, f"the tag {name} is not supported; remove it", event.start_mark
+            )
         self.depth -= 1
         return node
 
@@ -172,7 +176,7 @@ def parse(text: str | bytes) -> Document:
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
         if reason == "found character that cannot start any token" and isinstance(text, str) and mark:
             character = text.removeprefix(BYTE_ORDER_MARK)[mark.index]
-            reason = f"found the character {character!a}, which begins no value"
+            reason = f"found the character {character!a}, which cannot begin a value"
         return Document({}, {}, [((), mark.line + 1 if mark else 1, f"not YAML: {reason}")])
     except UnicodeEncodeError:
         return Document({}, {}, [((), 1, "not YAML: half a surrogate pair; write the character")])

@@ -1,6 +1,6 @@
 """Address, key and token.
 
-Address, key and token of the API: from options, the environment or private files, checked and never shown.
+Reads address, key and token of the API from options, the environment or private files. Never prints key or token.
 """
 
 import argparse
@@ -44,7 +44,7 @@ class Token:
     is_renewed: bool = False
 
     def renew(self, answer: Mapping[str, object]) -> None:
-        """Take the tokens from an answer to `grant_type=refresh_token` and write them to the file.
+        """Store the new tokens in a server's answer to `grant_type=refresh_token`, and write them to the file.
 
         The old refresh token is invalid from then on. Raises DataError for an answer without tokens.
         """
@@ -63,7 +63,8 @@ class Token:
 class Access(NamedTuple):
     """Settings of the connection to the Freesound API.
 
-    site: Address of the API, without a trailing slash. token: For originals. contact: For the User-Agent.
+    site: Address of the API, without a trailing slash. token: OAuth2 token for uploaders' original files. contact: Text
+    for the User-Agent header.
     """
 
     site: str

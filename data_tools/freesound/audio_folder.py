@@ -45,8 +45,8 @@ class Folder(Facts):
 
     Attributes:
         rate: Sample rate of the files, Hz.
-        files: Complete files by id, checked when the folder is opened.
-        lost: By id, the reason why a sound could not be fetched.
+        files: Dict from sound id to its complete file, checked when the folder is opened.
+        lost: Dict from sound id to the reason why the sound could not be fetched.
 
     Files are named by their ids alone, so that no title can lead to another path.
     """
@@ -126,7 +126,7 @@ def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
         seconds = folder.files[sound.id].seconds
         clips.append(audio_clip(folder.path, path.name, "freesound", "train", [sound.caption], seconds, *facts))
     write_manifest(folder.path / MANIFEST, clips)
-    print(f"wrote {folder.path / MANIFEST}; name the uploaders as {ATTRIBUTION} does wherever the audio goes")
+    print(f"wrote {folder.path / MANIFEST}; credit the uploaders as in {ATTRIBUTION} wherever you publish the audio")
     return 0
 
 

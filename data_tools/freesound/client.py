@@ -71,6 +71,7 @@ class AgainError(KitError):
     """
 
     def __init__(self, why: str, pause: float = 0.0, kind: str = "") -> None:
+        """Store the reason `why` as the message, and pause and kind."""
         super().__init__(why)
         self.pause, self.kind = pause, kind
 
@@ -95,13 +96,14 @@ class Response(NamedTuple):
 class Client:
     """A client of one site.
 
-    site: The API's address, such as https://freesound.org. key: Of the API. token: For originals (OAuth2).
+    site: The API's address, such as https://freesound.org. key: API key. token: OAuth2 token for original files.
     transport: Sends the requests; tests replace it.
     """
 
     def __init__(
         self, site: str, key: SecretStr, quota: Quota, transport: "Http", clock: Clock, token: Token | None = None
     ) -> None:
+        """Create a client without a connection."""
         self.site, self._key, self._token = site, key, token
         self.quota, self._transport, self._clock = quota, transport, clock
         self.requests = 0
@@ -135,14 +137,14 @@ class Client:
         return sounds | {sound.id: sound for sound in page.sounds if sound}
 
     async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
-        """Save a preview; return its number of bytes. It needs no key and does not count as a request.
+        """Download a sound's preview to a file; return its size in bytes. Needs no key, and no limit counts it.
 
         url: Absolute, or its path below the site. limit: Maximum bytes. Raises LostError.
         """
         return await self._file(url, into, limit, None)
 
     async def original(self, sound: int, into: Path, limit: int | None = None) -> int:
-        """Save the uploader's file, which needs an access token; return its number of bytes. limit: Maximum bytes.
+        """Download an uploader's file, which needs an access token; return its size in bytes. limit: Maximum size.
         Raises LostError."""
         return await self._file(f"/apiv2/sounds/{sound}/download/", into, limit, self._token)
 
@@ -210,7 +212,7 @@ class Client:
 
     def _no_answer(self, why: str) -> DataError:
         """Return the error for an API that does not answer."""
-        return DataError(f"{self.site} gives no answer ({why}); run the same command later: it goes on from here")
+        return DataError(f"{self.site} does not answer ({why}); run the same command later to continue from here")
 
     async def _file(self, url: str, into: Path, limit: int | None, token: Token | None) -> int:
         """Download a file, in several attempts if necessary; return its number of bytes. limit: Maximum bytes."""
@@ -235,7 +237,7 @@ class Client:
     async def _followed(
         self, url: str, into: Path, limit: int | None, access: SecretStr | None
     ) -> tuple[Response, bool]:
-        """Return the answer after all redirects, and whether the last request had the token.
+        """Follow all redirects; return the final answer, and whether the last request had the token.
 
         Only the API's own host gets the token. Raises LostError for an address outside the site.
         """
@@ -251,7 +253,7 @@ class Client:
         return answer, sends
 
     async def _renew(self, token: Token, refused: SecretStr | None) -> None:
-        """Get a new access token after one was refused, unless another worker has. Raises DataError, AgainError."""
+        """Get a new access token after a refusal, unless another worker has got one. Raises DataError, AgainError."""
         async with self._renewing:
             if token.access != refused:
                 return
@@ -310,7 +312,7 @@ class Client:
             await self._clock.sleep(wait)
 
     def _problem(self, answer: Response, secret: str) -> AgainError | DataError:
-        """Return the error for an error answer: AgainError if another attempt may help, otherwise DataError."""
+        """Return the exception for an HTTP error: AgainError if another attempt may help, otherwise DataError."""
         words = self._detail(answer.body)
         shown = f"the answer was {answer.status} {words or ''}".strip()
         if answer.status == 429:
@@ -318,7 +320,7 @@ class Client:
         if answer.status >= 500:
             return AgainError(shown, answer.retry_after, "overloaded" if "overloaded" in (words or "") else "server")
         if words is None:
-            return AgainError(f"{shown}, not of the API", answer.retry_after, "foreign")
+            return AgainError(f"{shown}, which is not from the API", answer.retry_after, "foreign")
         if answer.status == 408 or (answer.status == 400 and _OUTAGE.search(words) and not _FINAL.search(words)):
             return AgainError(shown, answer.retry_after)
         if answer.status in (401, 403):
@@ -327,7 +329,7 @@ class Client:
         return DataError(f"{self.site} refuses the request: {answer.status} {words}; check the address and the filter")
 
     def _throttled(self, words: str, pause: float) -> AgainError | DataError:
-        """Return the error for a 429 answer with the text `words`: wait, or stop if the key is suspended."""
+        """Return the exception for a 429 answer with the text `words`: AgainError, or DataError for a suspended key."""
         if "suspended" in words:
             return DataError(f"{self.site} has suspended this key ({words}); ask its administrators")
         if "/day" in words:
@@ -372,7 +374,7 @@ def address_of(site: str, base: str, url: str) -> str:
 def grouped(narrowed: str | None) -> list[str]:
     """Return a list with the filter in parentheses; [] without a filter (None).
 
-    A filter that starts with an exclusion gets all sounds to exclude from: Solr adds them at the top level only.
+    If the filter starts with an exclusion, `*:*` (all sounds) is put before it: Solr does so only at the top level.
     """
     if not narrowed:
         return []

@@ -1,6 +1,6 @@
 """Check that the store is complete.
 
-Checks that the store is complete: counts of windows, missing sounds, a search index that is being rebuilt.
+Checks that the store is complete: compares counts, looks up missing sounds, detects a rebuild of the search index.
 """
 
 import logging
@@ -77,7 +77,7 @@ async def one_by_one(client: Client, window: Window, narrowed: str | None) -> Pa
 
 
 async def count_of(client: Client, window: Window, narrowed: str | None) -> int:
-    """Return the API's count of sounds in a window, or the sum over its halves if the API fails at the window."""
+    """Return the API's count of sounds in a window, or the sum over its halves if the API fails for the window."""
     try:
         return (await client.search(window, narrowed, size=1)).count
     except NoPageError:

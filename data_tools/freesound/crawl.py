@@ -70,7 +70,8 @@ async def _read_nulls(client: Client, store: Store, workers: int) -> None:
             store.add_window(Window(null.after_ms // 1000, last))
     await _read_windows(client, store, workers)
     if nulls:
-        print(f"{counted(len(nulls), 'sound')} that could not be read: {len(nulls) - len(store.nulls())} can be now")
+        n_read = len(nulls) - len(store.nulls())
+        print(f"{counted(len(nulls), 'sound')} that the API could not deliver: {n_read} could be read now")
 
 
 async def _read_windows(client: Client, store: Store, workers: int) -> None:
@@ -123,7 +124,7 @@ def progress_line(client: Client, store: Store) -> str:
     used = quota.used()
     total_text = "an unknown number of sounds" if total is None else counted(total, "sound")
     line = (
-        f"{n_stored} of {total_text} kept; {counted(client.requests, 'request')}, "
+        f"{n_stored} of {total_text} stored; {counted(client.requests, 'request')}, "
         f"{used.minute} of {quota.per_minute} a minute, {used.day} of {quota.per_day} a day"
     )
     if total is None:
@@ -213,7 +214,7 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
                 return 0
             _plan(store, arguments.since, arguments.filter, client.site)
             if _is_complete(store):
-                print(f"{_describe(store)}; --since last reads what came after")
+                print(f"{_describe(store)}; --since last reads newer uploads")
                 return 0
             added_up = await walk(client, store, arguments.workers)
             if added_up:
@@ -228,16 +229,16 @@ def _report(store: Store, added_up: bool) -> int:
     if added_up:
         print(f"{_describe(store)}: {count}")
     else:
-        print(f"{store.path}: {count} kept, and the API counts {store.fact('total')}; run it again")
+        print(f"{store.path}: {count} stored, but the API counts {store.fact('total')}; run the same command again")
     if nulls := store.nulls():
         verb = "was" if len(nulls) == 1 else "were"
-        print(f"{counted(len(nulls), 'sound')} {verb} null or an error whenever asked for, uploaded:")
+        print(f"{counted(len(nulls), 'sound')} {verb} null or an error in every answer of the API; uploaded:")
         for null in nulls[:SHOWN]:
             end = "now" if null.before_ms is None else format_time(null.before_ms)
             print(f"  between {format_time(null.after_ms)} and {end}")
         print("python -m data_tools status --list FILE.csv writes all of them")
     if uneven := store.uneven():
-        print(f"the API's count is another in {counted(len(uneven), 'window')}; python -m data_tools status lists them")
+        print(f"the API's count differs in {counted(len(uneven), 'window')}; python -m data_tools status lists them")
     return 0 if added_up else 1
 
 

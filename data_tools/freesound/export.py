@@ -1,6 +1,6 @@
 """Write a store as a table.
 
-The sounds of a store for other tools: CSV or Parquet.
+Writes the sounds of a store for other tools, as CSV or Parquet.
 """
 
 import csv

@@ -52,12 +52,14 @@ class Http(AbstractAsyncContextManager["Http"]):
     """
 
     def __init__(self, timeout: float, contact: str = "") -> None:
+        """Open an HTTP session."""
         self._timeout = timeout
         agent = f"lbar-kit/{version()}" + (f" ({contact})" if contact else "")
         # No trust_env: ~/.netrc must not replace the key by another secret.
         self._session = aiohttp.ClientSession(headers={"User-Agent": agent})
 
     async def __aexit__(self, *_: object) -> None:
+        """Close the HTTP session."""
         await self._session.close()
 
     async def get(
@@ -99,13 +101,13 @@ class Http(AbstractAsyncContextManager["Http"]):
 
 
 def patience(timeout: float, file_bytes: int) -> aiohttp.ClientTimeout:
-    """Return the time limits of an answer: in all TOTAL * timeout seconds, plus the time for file_bytes at SLOWEST."""
+    """Return the time limits of a request: TOTAL * timeout seconds in all, plus the time for file_bytes at SLOWEST."""
     total = min(TOTAL * timeout + file_bytes / SLOWEST, MAX_SECONDS)
     return aiohttp.ClientTimeout(total=total, sock_connect=timeout, sock_read=timeout)
 
 
 def retry_after(header: str) -> float:
-    """Return the seconds from now that a Retry-After header gives as a number or a date (RFC 9110, 10.2.3).
+    """Return the seconds to wait that a Retry-After header states, as a number or a date (RFC 9110, 10.2.3).
 
     At most MAX_SECONDS; 0 for any other text.
     """

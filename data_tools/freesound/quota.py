@@ -33,6 +33,7 @@ class Clock:
     """The API's clock, `speed` times as fast as real time: a sandbox may run through days in minutes."""
 
     def __init__(self, speed: float = 1.0) -> None:
+        """Set the speed; 1 is real time."""
         self.speed = speed
 
     def now(self) -> float:
@@ -57,9 +58,10 @@ class Used(NamedTuple):
 
 
 class Quota:
-    """Slots for requests. per_minute, per_day: Limits of the key."""
+    """Limiter that lets requests wait for the limits of the key: per_minute, per_day."""
 
     def __init__(self, database: sqlite3.Connection, per_minute: int, per_day: int, clock: Clock) -> None:
+        """Open the table of counted requests in the database."""
         self._database, self._clock = database, clock
         self.per_minute, self.per_day = per_minute, per_day
         self._limits = ((per_minute, MINUTE), (per_day, DAY))

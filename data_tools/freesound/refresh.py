@@ -22,7 +22,7 @@ NAMES = {
 
 
 async def refresh(client: Client, store: Store) -> Counter[str]:
-    """Read again sounds whose uploaders object to generative training, and those of periods whose count has changed.
+    """Read again all sounds with an objection to generative training, and sounds of periods with changed counts.
 
     For every other preference and every licence, the API's counts are compared with the store's. So no objection is
     missed. Another change is missed if one sound replaces another uploaded at the same time. A change of only the
@@ -51,7 +51,8 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
 async def _walk(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
     """Read again all sounds that match the filter `kind`.
 
-    With a condition, it reads only periods for which the API and the store have different numbers of such sounds.
+    With a condition, the function reads only periods for which the API and the store have different numbers of such
+    sounds.
     """
     narrowed = " ".join([kind, *grouped(store.fact("filter"))])
     windows = [Window(store.fact("from"), store.fact("until"), compared=condition is not None)]

@@ -75,7 +75,8 @@ class Chosen(NamedTuple):
 class Selection(NamedTuple):
     """Result of the selection.
 
-    chosen: By falling score. refused: Number of sounds per reason. excluded: By id, the lists that forbid it.
+    chosen: Sounds by falling score. refused: Number of sounds per reason. excluded: Dict from sound id to the lists
+    that forbid it.
     """
 
     chosen: list[Chosen]

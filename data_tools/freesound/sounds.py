@@ -50,8 +50,8 @@ class Sound(BaseModel):
     Attributes:
         created: Milliseconds since 1970, UTC.
         duration: Seconds, -1 if Freesound does not know it.
-        license: Address of the deed. previews: Addresses by the names in PREVIEWS. pack: Its address.
-        category, subcategory: JSON if they are not text.
+        license: Address of the licence. previews: Dict from names in PREVIEWS to addresses. pack: Address of the pack.
+            category, subcategory: As JSON if they are not text.
 
     Fields that the answer omits are None; null texts are "".
     """
@@ -83,7 +83,7 @@ class Sound(BaseModel):
 class Page:
     """A page of a search.
 
-    count: Sounds of the whole search, over all pages.
+    count: Number of sounds of the whole search, over all pages.
     sounds: Sounds of this page; None for null and for invalid items. Those lack an id, an upload time or a duration, or
     have a value whose type differs from the documented one.
     """
@@ -93,7 +93,7 @@ class Page:
 
 
 def parse_page(body: bytes) -> Page:
-    """Parse a page of a search. Raises DataError for anything else: cut short, not JSON, without count or results."""
+    """Parse a page of search results. Raises DataError for bytes cut short, not JSON, or without count or results."""
     content = parse_json(body, "the answer", lone_surrogates=True)
     if not isinstance(content, Mapping):
         raise DataError("the API's answer is not a JSON object")

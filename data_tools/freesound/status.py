@@ -1,6 +1,6 @@
 """Verb status: state of a crawl.
 
-State of a crawl: stored sounds, open windows, requests left, sounds that the API could not give.
+Prints the state of a crawl: stored sounds, open windows, requests, sounds that the API could not deliver.
 """
 
 import argparse
@@ -30,11 +30,13 @@ class Gap(Report):
 class StatusReport(Report):
     """State of a crawl.
 
-    sounds: Stored ones. counted: The API's last count. fitting: Number of sounds from 3 s to 2 min.
+    sounds: Number of stored sounds. counted: The API's last count. fitting: Number of sounds from 3 s to 2 min.
 
-    missing: Not found by the last searches. gone: Missing sounds that a later search for their id did not find either.
+    missing: Number of stored sounds that the last searches did not find. gone: Number of missing sounds that a later
+    search for their id did not find either.
 
-    windows: Still to read, up to the time `until`. licences, preferences: Numbers of sounds by value.
+    windows: Number of time windows still to read, up to the time `until`. licences, preferences: Numbers of sounds by
+    value.
 
     wait: Seconds until the next request, at the limits of the last crawl or fetch.
     """
@@ -98,9 +100,9 @@ def _lines(report: StatusReport) -> list[str]:
     """Format the state of a store as lines of text."""
     until = f", up to {report.until}" if report.until else ""
     lines = [
-        f"{report.sounds:>8}  sounds kept, of {report.counted or 'an unknown number'} that the API counted last",
-        f"{report.missing:>8}  more were not found by the last searches; {report.gone} of them are gone for good",
-        f"{report.fitting:>8}  last 3 s to 2 min",
+        f"{report.sounds:>8}  sounds stored, of {report.counted or 'an unknown number'} that the API counted last",
+        f"{report.missing:>8}  stored sounds were missing in the last searches; {report.gone} of them are deleted",
+        f"{report.fitting:>8}  are 3 s to 2 min long",
         f"{report.windows:>8}  windows are left to read{until}",
         f"{report.requests_in_last_minute:>8}  requests in the last minute",
         f"{report.requests_in_last_day:>8}  requests in the last 24 hours",

@@ -102,10 +102,10 @@ def open_store(path: Path, create: bool = False, read_only: bool = False) -> Ite
 
 
 class Null(NamedTuple):
-    """A sound that the API always gave as null, or never could give.
+    """A sound that the API always returned as null, or could never return.
 
     Its upload time is between after_ms and before_ms, both included (before_ms None: no later sound is stored). page,
-    position (from 1): its place in its window.
+    position: Page of its time window, and position on this page, both from 1.
     """
 
     after_ms: int
@@ -204,8 +204,9 @@ class Store(Facts):
     def renew(self, window: Window, page: Page, condition: str | None) -> tuple[Progress, Counter[str]]:
         """Store a page of sounds of one kind from a time window; no sound is marked as missing.
 
-        condition: Selects the stored sounds of that kind, for a window that is compared. Returns the window's remaining
-        parts, and the number of stored sounds that have changed, by column of CHANGING.
+        condition: SQL condition that selects the stored sounds of that kind; given if the counts of the window are
+        compared. Returns the window's remaining parts, and the number of stored sounds that have changed, by column of
+        CHANGING.
         """
         answer, indexed = self._listing(window, page)
         sounds = [sound for sound in page.sounds if sound]
@@ -223,9 +224,9 @@ class Store(Facts):
     def _listing(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
         """Summarise a page of a search; also return a dict from each sound's id to its index time in ms.
 
-        An item that comes twice counts once: it has replaced another. The index time of a sound is its upload time. If
-        that is outside the window, because the search index and the database differ, the sound gets the index time of
-        the sound before it.
+        An item that appears twice counts once: it has replaced another item. The index time of a sound is its upload
+        time. If that is outside the window, because the search index and the database differ, the sound gets the index
+        time of the sound before it.
         """
         sounds = [sound for sound in page.sounds if sound]
         times, outside, time_ms = dict[int, int](), list[Sound](), window.first * 1000
@@ -315,7 +316,7 @@ class Store(Facts):
         self.database.executemany("UPDATE sounds SET gone = 1 WHERE id = ?", ((sound_id,) for sound_id in ids))
 
     def nulls(self) -> list[Null]:
-        """Return all items that the API gave as null, in order of time."""
+        """Return all items that the API returned as null, in order of time."""
         rows = self.database.execute(
             "SELECT after_ms, (SELECT MIN(indexed) FROM sounds WHERE indexed > after_ms), page, position "
             "FROM nulls ORDER BY after_ms, page, position"

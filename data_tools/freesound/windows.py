@@ -24,10 +24,11 @@ class Window:
     """Uploads from the second `first` to the second `last`, both included.
 
     Attributes:
-        page: Page to request; above 1 only if one second has more uploads than a page holds.
-        expected: The count if no sound was removed. read_from: Start of the part that was read last.
-        attempt: Number of requests in vain. splits: How often it was halved because no page arrived.
-        compared: Its sounds were read before, so that a part with the right count is not read again.
+        page: Page to request; above 1 only if one second has more uploads than fit on a page.
+            expected: Count of the API if no sound was removed. read_from: Start of the part that was read last.
+            attempt: Number of failed requests. splits: Number of times that the window was halved because no page
+            arrived.
+            compared: Whether its sounds were read before. Then a part with the right count is not read again.
     """
 
     first: int
@@ -54,9 +55,9 @@ class PageListing:
     """Summary of the items on a search page.
 
     Attributes:
-        count: Sounds in the whole window.
-        received: Items on the page, each counted once, including nulls.
-        reached: Second of its last sound, None if it has no sound.
+        count: Number of sounds in the whole window.
+            received: Number of items on the page, each counted once, including nulls.
+            reached: Second of the last sound on the page, None if the page has no sound.
         passed: Number of items before that second.
     """
 
@@ -71,8 +72,8 @@ class Progress:
     """Remaining parts of a window after an answer.
 
     Attributes:
-        complete: One answer listed all its sounds, so that other stored sounds of the window are gone.
-        uneven: Given up although its sounds do not add up to its count.
+        complete: Whether one answer listed all sounds of the window. Other stored sounds of the window are then gone.
+            uneven: Whether the window was given up although the API's count differs from its number of sounds.
     """
 
     windows: tuple[Window, ...] = ()

@@ -1,4 +1,4 @@
-"""Parquet files, tars and zips.
+"""Read and write parquet files, tars and zips.
 
-Data sets as the Hugging Face hub keeps them.
+Reads and writes data sets in the formats of the Hugging Face hub.
 """

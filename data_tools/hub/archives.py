@@ -1,6 +1,6 @@
 """List tars and zips.
 
-Members of tar files, and of zip files in one or several parts.
+Lists the members of tar files, and of zip files in one or several parts.
 
 Source of the zip format: PKWARE's APPNOTE.TXT 6.3.10, 4.3.12 to 4.3.16 (central directory, zip64) and 4.5.3.
 """
@@ -114,7 +114,7 @@ def _name(stored: bytes) -> str:
 
 
 def _wide(extra: bytes, size: int, packed: int, offset: int, disk: int) -> tuple[int, int, int, int]:
-    """Return sizes, offset and disk of a zip entry, from its extra fields where they have no room in the entry."""
+    """Return sizes, offset and disk number of a zip entry; too large values come from its extra field."""
     at = 0
     while at + 4 <= len(extra):
         kind, length = int.from_bytes(extra[at : at + 2], "little"), int.from_bytes(extra[at + 2 : at + 4], "little")
@@ -165,7 +165,7 @@ def _broken(path: Path) -> AudioError:
 
 
 def archived_files(source: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
-    """Return the paths of the members whose names end in `suffixes`, by their names without folders.
+    """Return a dict from name (without folders) to path of each archived file whose name ends in `suffixes`.
 
     Args:
         source: A tar or zip file, or a folder with such files.

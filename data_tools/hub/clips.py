@@ -56,7 +56,7 @@ class Found(NamedTuple):
 
 
 def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
-    """Find the parquet, tar and zip files of paths and folders; return a dict from each to the folder it is given by.
+    """Find the parquet, tar and zip files in `paths`; return a dict from each file to the given folder that has it.
 
     partial: Accept missing shards. Raises DataError if a shard is missing, by the numbers in the names of the others,
     and for a folder without such files.
@@ -104,11 +104,11 @@ def read_hub(
     partial: bool,
     given: Sequence[str] = (),
 ) -> Found:
-    """Read the clips of a data set in parquet, tar and zip files. Their audio stays there: see members.py.
+    """Read the clips of a data set in parquet, tar and zip files. Their audio stays in these files: see members.py.
 
     Args:
         paths: Files, or folders that contain them.
-        columns: Where the audio, captions and names are; empty ones are found by their usual names.
+        columns: Names of the columns with audio, captions and names; empty fields are found by usual names.
         source: Source of the clips, for their ids.
         split: Of all clips; None: by the names of files and folders, or else "train".
         partial: Accept missing shards.
@@ -128,7 +128,7 @@ def read_hub(
             if texts:
                 sample.fields["captions"] = texts.of(sample)
             if given and is_exported(sample):
-                raise DataError(f"--{given[0]}: `export` wrote {shard}, which states it; leave it out")
+                raise DataError(f"--{given[0]}: {shard}, which `export` wrote, states it already; leave it out")
             try:
                 clip = exported_clip(sample) if is_exported(sample) else clip_of(sample, columns, source, shard_split)
             except MissingColumnError as error:
@@ -146,7 +146,7 @@ def read_hub(
 
 
 def split_of(path: Path, folder: Path) -> Split:
-    """Return the split that the name of a file states, or else a folder above it; "train" without one.
+    """Return the split in a file's name, or else in the name of a folder above it; "train" if no name has a split.
 
     folder: The last folder that counts, if its whole name is that of a split.
 
@@ -200,7 +200,7 @@ def _captions(sample: Sample, columns: Columns) -> list[str]:
 
 
 def _name(sample: Sample, audio: Member, columns: Sequence[str]) -> str:
-    """Return the name of a sample's clip: of its columns, or of its audio file; for other rows their numbers."""
+    """Return the name of a sample's clip: from its columns, or else its audio file's name, or else its row number."""
     if absent := [name for name in columns if name not in sample.fields]:
         raise MissingColumnError(f"{sample.where}: no column {', '.join(absent)}; it has {shortened(sample.fields)}")
     if not columns and audio.name:
@@ -216,7 +216,7 @@ def _name(sample: Sample, audio: Member, columns: Sequence[str]) -> str:
 
 
 def _suffix(sample: Sample, audio: Member) -> str:
-    """Return the suffix of a sample's audio: of its name, or by its first bytes."""
+    """Return the suffix of a sample's audio, from its file name, or else from its first bytes."""
     for name in (audio.name, str(sample.fields.get("__key__", ""))):
         suffix = PurePath(name).suffix.lower()
         if suffix in (*AUDIO_SUFFIXES, *FRAME_SUFFIXES):
@@ -246,7 +246,7 @@ def is_exported(sample: Sample) -> bool:
 
 
 def exported_clip(sample: Sample) -> Clip:
-    """Return the clip of a sample that `export` wrote. Raises DataError for fields that were changed to others."""
+    """Return the clip of a sample that `export` wrote. Raises DataError for invalid fields."""
     fields = {name: sample.fields[name] for name in Clip.model_fields if name != "path"}
     path = _audio(sample)._replace(name=PurePath(str(fields["file_name"])).name).path
     try:
@@ -256,7 +256,7 @@ def exported_clip(sample: Sample) -> Clip:
 
 
 def _with_lengths(clips: Sequence[Clip], errors: list[str]) -> Iterator[Clip]:
-    """Yield the clips whose audio can be opened, with their lengths; add a message to `errors` for each other one."""
+    """Yield the clips whose audio can be opened, with their lengths; add a message to `errors` for each other clip."""
     with ThreadPoolExecutor() as pool, progress("audio", len(clips), "clip") as bar:
         for start in range(0, len(clips), TOGETHER):
             some = clips[start : start + TOGETHER]
@@ -269,7 +269,7 @@ def _with_lengths(clips: Sequence[Clip], errors: list[str]) -> Iterator[Clip]:
 
 
 def _seconds(clip: Clip) -> float | AudioError | None:
-    """Return the length of a clip, nothing for published frames, or the error for audio that cannot be opened."""
+    """Return the length of a clip, None for published frames, or the error for audio that cannot be opened."""
     try:
         if holds_frames(clip.path):
             read_frames(clip.path)

@@ -1,6 +1,6 @@
 """Find values in a parquet file.
 
-Where each value of a column of bytes is in the file, so that one value is read without the rest of its column.
+Finds the position of each value of a column of bytes, so that one value can be read without the rest of the column.
 
 Source of the format: github.com/apache/parquet-format (README.md, Encodings.md, src/main/thrift/parquet.thrift) and
 github.com/google/snappy, format_description.txt.
@@ -42,10 +42,10 @@ class _Values(NamedTuple):
 
 
 class _Content(NamedTuple):
-    """Content of a page. start: Place in the file. total: Bytes after decompression.
+    """Content of a page in a parquet file. start: Offset in the file. total: Number of bytes after decompression.
 
-    data: All of it, decompressed; but compressed if there are marks. marks: Of snappy: offsets in the compressed bytes
-    at which a new BLOCK begins, and their end; None if blocks refer to each other.
+    data: The whole content, decompressed, or compressed if there are marks. marks: For snappy, offsets in the
+    compressed bytes at which each BLOCK begins, and their end; None if blocks refer to each other.
     """
 
     start: int
@@ -63,7 +63,7 @@ class _Content(NamedTuple):
         return unpacked(bytes(self.data[begin:end]), self.codec, packed.total)[packed.skip : packed.skip + packed.size]
 
     def _blocks(self, at: int, size: int) -> tuple[int, int, Packed]:
-        """Return the compressed bytes, from one offset to another, that hold a part, and its place in them."""
+        """Return begin and end of the compressed blocks with `size` bytes from `at` on, and the place in them."""
         assert self.codec
         assert self.marks
         first, last = at // BLOCK, -(-(at + size) // BLOCK)
@@ -71,7 +71,7 @@ class _Content(NamedTuple):
         return self.marks[first], self.marks[last], Packed(self.codec, total, at - first * BLOCK, size)
 
     def member(self, path: Path, name: str, at: int, size: int) -> Member:
-        """Return the member of `size` bytes from the decompressed byte `at` on."""
+        """Return the Member (file position) of `size` bytes from the decompressed byte `at` on."""
         if not self.codec:
             return Member(path, name, self.start + at, size)
         if not self.marks:
@@ -81,7 +81,7 @@ class _Content(NamedTuple):
 
 
 def members_of_column(path: Path, file: "pyarrow.parquet.ParquetFile", column: int) -> Iterator[Member | None]:
-    """Yield the place of each row's value in a column of bytes, as a member without a name; None for a missing value.
+    """Yield the file position of each row's value in a column of bytes, as a nameless Member; None for no value.
 
     Raises DataError for a column of lists, and for an encoding or compression that is not supported; AudioError for a
     damaged file.
@@ -137,6 +137,7 @@ class _Thrift:
     """Reader of a structure in Thrift's compact protocol. Raises IndexError at the end of its bytes."""
 
     def __init__(self, data: bytes) -> None:
+        """Start at the beginning of `data`."""
         self._data, self._at = data, 0
 
     def whole(self) -> tuple[dict[int, Any], int]:
@@ -149,7 +150,7 @@ class _Thrift:
         return self._data[self._at - 1]
 
     def _number(self) -> int:
-        """Read a number without sign: seven bits a byte, the lowest first."""
+        """Read an unsigned number: seven bits per byte, the lowest bits first."""
         value = shift = 0
         while True:
             byte = self._byte()
@@ -159,12 +160,12 @@ class _Thrift:
                 return value
 
     def _signed(self) -> int:
-        """Read a number with a sign in its lowest bit."""
+        """Read a signed number, whose lowest bit is the sign."""
         value = self._number()
         return (value >> 1) ^ -(value & 1)
 
     def _struct(self) -> dict[int, Any]:
-        """Read the fields of a structure."""
+        """Read the fields of a structure: return a dict from field number to value."""
         fields: dict[int, Any] = {}
         number = 0
         while head := self._byte():
@@ -193,7 +194,7 @@ class _Thrift:
 
 
 def _content(path: Path, chunk: Any, page: _Page) -> _Content:
-    """Read the content of a page. Of a DATA_2 page, only its values, without levels."""
+    """Read the content of a page; for a DATA_2 page, only its values, without levels."""
     fields = page.fields
     levels = fields[8].get(5, 0) + fields[8].get(6, 0) if 8 in fields else 0
     start, length, total = page.start + levels, page.length - levels, fields[2] - levels
@@ -245,7 +246,7 @@ def snappy_marks(data: bytes | memoryview) -> list[int] | None:
 
 
 def _plain_values(path: Path, content: _Content, start: int) -> _Values:
-    """Return the values in a page's content, from the byte `start` on, each after its size in 4 bytes."""
+    """Return the values in a page's content from byte `start` on. Each value follows its size in 4 bytes."""
     parts, at = [], start
     while at < content.total:
         size = int.from_bytes(content.part(at, 4), "little")
@@ -257,7 +258,7 @@ def _plain_values(path: Path, content: _Content, start: int) -> _Values:
 
 
 def _rows(path: Path, chunk: Any, page: _Page, levels: int, dictionary: _Values | None) -> Iterator[Member | None]:
-    """Yield the place of each row's value in a page. levels: Definition level of a value that is not missing."""
+    """Yield the position of each row's value in a page. levels: Definition level of a value that is not missing."""
     content = _content(path, chunk, page)
     try:
         defined, start = _defined(path, page, content, levels)
@@ -301,10 +302,10 @@ def _values(path: Path, page: _Page, content: _Content, start: int, count: int, 
 
 
 def hybrid(data: bytes, width: int, count: int) -> np.ndarray:
-    """Decode parquet's hybrid of repeated and bit-packed numbers.
+    """Decode numbers in parquet's hybrid encoding, which mixes repeated and bit-packed numbers.
 
     Args:
-        width: Bits of a number. count: Numbers to decode.
+        width: Number of bits of each number. count: Number of numbers to decode.
     Returns: (count,) int64. Raises IndexError if the data ends before.
     """
     found: list[np.ndarray] = []

@@ -10,7 +10,7 @@ ID_COLUMNS = ("id", "file_name", "fname", "index")  # columns whose value names 
 
 
 class Columns(NamedTuple):
-    """Columns of a data set. Those that are empty are found by their usual names.
+    """Columns of a data set. If a field is empty, the column is found by its usual names.
 
     captions: Columns with a caption or a list of them. id: Columns whose values, joined by _, name a clip; rows of the
     same clip are joined. separator: Text between the captions in one value. name: Source of the clips, for their ids.

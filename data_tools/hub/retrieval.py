@@ -1,6 +1,6 @@
 """Corpora with queries.
 
-Data sets for retrieval: audio files, queries, and which of them belong together.
+Reads data sets for retrieval, which have audio files, queries, and pairs that belong together.
 
 The layout of BEIR and MTEB: parquet files with the columns (id, audio), (id, text) and (query-id, corpus-id).
 """

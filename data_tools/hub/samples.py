@@ -32,9 +32,10 @@ MAX_TEXT = 1 << 20  # bytes of a text next to an audio file
 
 
 class Sample(NamedTuple):
-    """An audio file with its facts.
+    """An audio file with its captions and other fields.
 
-    where: Place for messages. audio: None without audio. fields: By column, or by the suffix of a file in an archive.
+    where: File and row, for messages. audio: None without audio. fields: Dict from the name of a column, or from the
+    suffix of a file in an archive, to its value.
     """
 
     where: str
@@ -55,7 +56,7 @@ def samples_of(path: Path, audio: str | None) -> Iterator[Sample]:
 def archived_samples(path: Path, audio: str | None) -> Iterator[Sample]:
     """Yield the samples of an archive: its files that have the same name up to the first dot (WebDataset).
 
-    A .json file gives a field per key, other text files one by their suffix.
+    Each key of a .json file becomes a field; any other text file becomes a single field, named by its suffix.
     Source: github.com/webdataset/webdataset, README.
     """
     groups: dict[str, dict[str, Member]] = {}
@@ -65,14 +66,15 @@ def archived_samples(path: Path, audio: str | None) -> Iterator[Sample]:
             stem, _, suffix = name.partition(".")
             group = groups.setdefault(f"{folder}/{stem}", {})
             if suffix.lower() in group:
-                raise DataError(f"{path}: {member.name} is in it twice, or in capitals too; write the archive again")
+                problem = f"{member.name} appears twice, or also in capital letters"
+                raise DataError(f"{path}: {problem}; write the archive again")
             group[suffix.lower()] = member
     suffixes = SOUND_SUFFIXES if audio is None else (f".{audio.lower().removeprefix('.')}",)
     for key, files in groups.items():
         where = f"{path}, {key.removeprefix('/')}"
         sounds = [suffix for suffix in files if f".{suffix}".endswith(suffixes)]
         if not sounds and "json" not in files:
-            log.info("%s: is not audio, and has no audio next to it", where)
+            log.info("%s: skipped, because no file of this name is audio", where)
             continue
         if len(sounds) > 1:
             names = "the names before the first dot are equal; choose a suffix by --audio, or rename the files"
@@ -87,7 +89,7 @@ def archived_samples(path: Path, audio: str | None) -> Iterator[Sample]:
 
 
 def _text_fields(suffix: str, member: Member, where: str) -> dict[str, Any]:
-    """Return the fields of a file next to an audio file: of a .json file its keys; {} if the file is not text."""
+    """Return the text fields in a file next to an audio file: the keys of a .json file; {} if it is not text."""
     try:
         text = member.read().decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -109,7 +111,7 @@ def parquet_samples(path: Path, audio: str | None) -> Iterator[Sample]:
 
 @contextmanager
 def parquet_errors(path: Path) -> Iterator[None]:
-    """Context manager that raises AudioError for damaged bytes, for which pyarrow and the parser raise anything."""
+    """Context manager that raises AudioError for damaged bytes, in place of the various errors of the parsers."""
     try:
         yield
     except KitError:
@@ -140,7 +142,7 @@ def _parquet_rows(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | 
 
 
 def _empty(file: "pyarrow.parquet.ParquetFile") -> Iterable[dict[str, Any]]:
-    """Return the rows of a file that has no column but the audio."""
+    """Return one empty dict per row of a file that has no column except the audio."""
     return ({} for _ in range(file.metadata.num_rows))
 
 
@@ -177,7 +179,7 @@ def _audio_column(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | 
 
 
 def _holds_bytes(kind: Any) -> bool:
-    """Return whether a type of pyarrow is bytes, or a structure with bytes in a field of that name."""
+    """Return whether a type of pyarrow is bytes, or a structure with a field `bytes` of bytes."""
     import pyarrow
 
     if pyarrow.types.is_struct(kind):

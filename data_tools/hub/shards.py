@@ -1,7 +1,7 @@
 """Write shards.
 
-Parquet files or WebDataset tars of the clips of a manifest, with their audio. All fields of the clips and the bytes of
-their audio files are kept, so that `hub` reads the same clips from the shards.
+Writes the clips of a manifest with their audio to parquet files or WebDataset tars. All fields of the clips and the
+bytes of their audio files are kept, so that `hub` reads the same clips from the shards.
 """
 
 import io
@@ -58,10 +58,10 @@ def planned_shards(clips: Sequence[Clip], form: Form, size: int) -> list[Shard]:
 def export_clips(clips: Sequence[Clip], out: Path, form: Form, size: int, manifest_sha256: str) -> list[Path]:
     """Write clips with their audio to shards in a folder; return the paths of the shards.
 
-    A shard appears under its name when it is whole, so that the same call after a kill writes only the others.
+    A shard gets its name when it is complete. So the same call after a kill writes only the missing shards.
 
     Args:
-        size: Bytes of audio in a shard. manifest_sha256: Identifies the export; another one is refused in this folder.
+        size: Bytes of audio in a shard. manifest_sha256: Identifies the export; shards of another export are refused.
     Raises DataError for a folder with files of another export, and without pyarrow for parquet files; AudioError for a
     missing audio file.
     """
@@ -83,12 +83,12 @@ def export_clips(clips: Sequence[Clip], out: Path, form: Form, size: int, manife
 
 
 def _require_same_settings(out: Path, settings: dict[str, Any]) -> None:
-    """Record the settings in the folder. Raises DataError if it holds shards of other ones, or other files."""
+    """Record the settings in the folder. Raises DataError if it contains shards with other settings, or other files."""
     note = out / SETTINGS
     if note.exists():
         if parse_json(note.read_bytes(), str(note)) != settings:
             other = "manifest, audio, format or shard size"
-            raise DataError(f"{out} holds files of another export ({other}); use another --out")
+            raise DataError(f"{out} contains files of another export ({other}); use another --out")
     elif others := sorted(path.name for path in out.iterdir() if path.name != "export.lock"):
         raise DataError(f"{out} is not empty (it has {others[0]}); use another --out")
     write_text(note, json.dumps(settings) + "\n")

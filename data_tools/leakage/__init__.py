@@ -1,4 +1,4 @@
 """Find overlaps with test data.
 
-Leakage: overlaps of training data with test splits, and Freesound ids that a challenge forbids.
+Finds overlaps of training data with test splits, and Freesound ids that a challenge forbids.
 """

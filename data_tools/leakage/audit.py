@@ -77,10 +77,10 @@ class AuditReport(Report):
 
     clips, training, against: Numbers of clips. excluded: Freesound ids on each exclusion list.
     without_id: Training clips without a Freesound id.
-    compared: Clips whose sound was compared; null if that was not requested. not_compared: By id, reasons for the
-    others.
+    compared: Number of clips whose sound was compared; null if that was not requested. not_compared: Dict from the id
+    of every other clip to the reason.
     unsure: Ids of compared clips so short or steady that noise may hide a copy of them.
-    ok: No overlap is a leak. verdict: The result in words.
+    ok: Whether no overlap is a leak. verdict: The result in words.
     """
 
     clips: int
@@ -231,7 +231,7 @@ def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprin
                 continue
             if position[pair[0].id] > position[pair[1].id]:
                 pair, offset = (pair[1], pair[0]), 0.0 - offset
-            evidence = f"{match.seconds:.2f} s alike, {offset:+.2f} s later in the other, score {match.score:.0f}"
+            evidence = f"{match.seconds:.2f} s alike, {offset:+.2f} s later in the other clip, score {match.score:.0f}"
             overlaps.append(_overlap(SOUND_ACROSS, *pair, evidence))
         earlier += same_split
     return sorted(overlaps, key=lambda overlap: position[overlap.clip.id])
@@ -280,7 +280,7 @@ def _verdict(
 def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
     """Return lines with the number of clips compared by sound, and the names of all others."""
     if fingerprints is None:
-        return ["audio was not compared (--audio does)"]
+        return ["audio was not compared; add --audio to compare it"]
     lines = [f"{len(fingerprints.prints):>7}  clips whose sound was compared"]
     without = fingerprints.without.items()
     notes = (
@@ -306,7 +306,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def with_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]:
-    """Return the clips with more captions: the queries of the moments in `files` are added, each once per clip.
+    """Return the clips with added captions: the queries of the moments in `files`, each once per clip.
 
     Clotho-Moment publishes no Clotho ids, but its queries are captions of Clotho, which identify the source clips.
     Raises DataError for moments of a missing clip, and as read_moments does.
@@ -363,7 +363,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_report(report)
     else:
-        print(f"{len(clips):>7}  clips, {len(training)} of them for training; against {counted(len(against), 'other')}")
+        compared = counted(len(against), "other clip")
+        print(f"{len(clips):>7}  clips, {len(training)} of them for training; compared with {compared}")
         for listed in exclusions.sources:
             print(f"{listed.ids:>7}  Freesound ids on {listed.name}, and {listed.not_found} entries without one")
         if without:

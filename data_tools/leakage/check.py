@@ -74,9 +74,9 @@ class ReportedFinding(Report):
 class CheckReport(Report):
     """Result of a check.
 
-    quick: No audio was decoded and no content compared. counts: By finding, null if it was not searched.
-    moments: Faults of the files of moments.
-    ok: No audio is missing or corrupt, no id repeats, and every moment's clip is present.
+    quick: Whether no audio was decoded and no content compared. counts: Number of findings of each kind, null if the
+    kind was not searched. moments: Faults of the files of moments.
+    ok: Whether no audio is missing or corrupt, no id repeats, and every moment's clip is present.
     """
 
     clips: int
@@ -123,15 +123,17 @@ def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
 
 
 class _OnePerId:
-    """The last clip of each id."""
+    """The clips of a collection, with only the last clip of each id."""
 
     def __init__(self, clips: Iterable[Clip]) -> None:
+        """Find the last clip of each id."""
         self._clips = clips
         hashes = np.fromiter((hash(clip.id) for clip in clips), np.int64)
         self._taken = np.zeros(len(hashes), bool)
         self._taken[len(hashes) - 1 - np.unique(hashes[::-1], return_index=True)[1]] = True
 
     def __iter__(self) -> Iterator[Clip]:
+        """Iterate over the last clip of each id."""
         return compress(self._clips, self._taken)
 
 
@@ -233,7 +235,7 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
     count = sum(counts[kind] for kind in errors)
     verdict = f"{counted(count, 'thing')} to fix: {named(errors)}" if count else "nothing to fix"
     judged = named((*TO_JUDGE, *(kind for kind in counts if kind not in (*KINDS, NO_CLIP))))
-    return f"{verdict}; to judge, it may be as published: {judged}" if judged else verdict
+    return f"{verdict}; to judge, because published data may have it: {judged}" if judged else verdict
 
 
 def _format(finding: Finding) -> str:

@@ -1,6 +1,6 @@
 """Audio fingerprints.
 
-Audio fingerprints: find the same recording in spite of its coding, loudness, cut and noise.
+Finds copies of a recording by audio fingerprints, in spite of other coding, loudness, cuts and noise.
 
 Pairs of spectral peaks after Wang, "An Industrial-Strength Audio Search Algorithm", ISMIR 2003. Peaks survive noise:
 there a sound is louder than its surroundings. Wang's method is for music. The deviations were all measured on short
@@ -175,6 +175,7 @@ class _Index:
     """
 
     def __init__(self, prints: Sequence[Fingerprint]) -> None:
+        """Index the pairs of peaks of all fingerprints in `prints`."""
         self.starts = np.cumsum([0, *(int(one.frames[-1]) + 1 for one in prints)])[:-1]
         # Each number is a pair's code, then its place: one sort, eight bytes per pair.
         pairs = np.concatenate([one.codes for one in prints]).astype(np.uint64) << np.uint64(32)

@@ -1,6 +1,6 @@
 """Faults of files of moments.
 
-Faults of files of moments, published ones (with their treatment) and the kit's own.
+Finds faults in files of moments: in published files (with their repair), and in the kit's own files.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -60,6 +60,7 @@ def _of_moment(moment: Moment, seconds: Mapping[str, float | None], where: str) 
     length = seconds[moment.clip]
     for start, end in moment.windows or ():
         if length is not None and end > length:
-            text = f"{moment.id}: the window [{start:.10g}, {end:.10g}] of a clip of {length:.10g} s"
-            done = "nothing is learned from it" if start >= length else "its frames end with the clip"
+            text = f"{moment.id}: the window [{start:.10g}, {end:.10g}] ends after the clip of {length:.10g} s"
+            is_outside = start >= length
+            done = "nothing is learned from this window" if is_outside else "the window is cut at the end of the clip"
             yield MomentFault(where=where, finding=BEHIND, text=text, done=done)

@@ -19,12 +19,14 @@ class StoredPrints:
     """Fingerprints by clip id, in the system's folder of temporary files until the process ends. Not thread-safe."""
 
     def __init__(self) -> None:
+        """Open a temporary file for the fingerprints."""
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the fingerprints are in use
         weakref.finalize(self, self._file.close)
         self._begins: dict[str, int] = {}
         self.unsure: list[str] = []  # ids of recordings so short or steady that noise would hide a copy
 
     def __len__(self) -> int:
+        """Return the number of stored fingerprints."""
         return len(self._begins)
 
     def __contains__(self, clip_id: str) -> bool:
@@ -44,6 +46,7 @@ class StoredPrints:
             self.unsure.append(clip_id)
 
     def __getitem__(self, clip_id: str) -> Fingerprint:
+        """Return the stored fingerprint of the clip with this id."""
         self._file.seek(self._begins[clip_id])
         fingerprint: Fingerprint = pickle.load(self._file)
         return fingerprint
@@ -61,6 +64,7 @@ class PrintsOf(Sequence[Fingerprint]):
     clip_ids: Sequence[str]
 
     def __len__(self) -> int:
+        """Return the number of fingerprints in the sequence."""
         return len(self.clip_ids)
 
     def __getitem__(self, index: Any) -> Any:

@@ -1,6 +1,6 @@
 """Answers of the API.
 
-Answers of the API: searches with filters and pages over the invented sounds, and their audio.
+Answers requests as the API does: searches with filters and pages over the invented sounds, and their audio.
 
 Freesound API v2, https://freesound.org/docs/api/resources_apiv2.html; as of 2026.
 """
@@ -50,12 +50,12 @@ class Change(NamedTuple):
 
 
 class Answers:
-    """Searches and audio of a catalogue.
+    """Answers to searches and audio requests, about the sounds of a catalogue.
 
     Args:
-        nulls: Share of sounds that a search always gives as null.
-        poison: Share of sounds at which every page fails.
-        changes: Sounds that come and go, in order.
+        nulls: Share of sounds that a search always returns as null.
+        poison: Share of sounds that make every page with them fail.
+        changes: Sounds that appear and disappear, in order.
 
     Attributes:
         seen: Share of sounds that are in the search's index, the earliest first.
@@ -65,6 +65,7 @@ class Answers:
     def __init__(
         self, corpus: Catalogue, nulls: float = 0.0, changes: tuple[Change, ...] = (), poison: float = 0.0
     ) -> None:
+        """Store the catalogue and the settings."""
         self.corpus, self._nulls, self._changes, self._poison = corpus, nulls, list(changes), poison
         self._hidden = {change.number for change in changes if change.there}
         self.cdn = ""

@@ -98,9 +98,10 @@ class Scene(NamedTuple):
 
 
 class Catalogue:
-    """The invented sounds. size: Their number, 1 or more. Sounds are numbered from 0 to size - 1."""
+    """The invented sounds. size: Number of sounds, 1 or more. Sounds are numbered from 0 to size - 1."""
 
     def __init__(self, size: int, seed: int) -> None:
+        """Prepare the random numbers."""
         self.size, self.seed = size, seed
         self._spacing = max(1, HIGHEST_ID // size)
 

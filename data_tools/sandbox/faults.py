@@ -16,12 +16,14 @@ _DAILY = 0.1  # share of the 429s that are about the daily limit
 
 
 class Faults:
-    """Random faults.
+    """Random faults of requests.
 
-    rates: Share of requests that fail, by kind. Raises DataError for other kinds and invalid shares.
+    rates: Dict from kind of fault to the share of requests with this fault. Raises DataError for other kinds and
+    invalid shares.
     """
 
     def __init__(self, rates: Mapping[str, float], seed: int) -> None:
+        """Check the kinds and shares of the faults."""
         if unknown := set(rates) - set(KINDS):
             raise DataError(f"unknown fault {sorted(unknown)[0]!r}; choose from {', '.join(KINDS)}")
         if any(not 0 <= rate <= 1 for rate in rates.values()) or sum(rates.values()) > 1:
@@ -57,6 +59,7 @@ class Throttle:
     """The API's limits by sliding windows; None: no limit."""
 
     def __init__(self, per_minute: int | None, per_day: int | None, clock: Clock) -> None:
+        """Start without any counted request."""
         self._limits = [
             (limit, clock.wall(seconds), f"{limit}/{name}")
             for limit, seconds, name in ((per_minute, MINUTE, "minute"), (per_day, DAY, "day"))

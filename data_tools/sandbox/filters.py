@@ -48,6 +48,7 @@ class Group:
     is_top: bool = False  # only at the top level may all clauses exclude
 
     def __call__(self, numbers: Numbers) -> np.ndarray:
+        """Return whether each of the sounds with the given indices matches the clauses of the filter."""
         keep = np.full(len(numbers), bool(self.must or self.may) or self.is_top)
         if self.may and not self.must:
             keep = np.any([clause(numbers) for clause in self.may], axis=0)
@@ -66,6 +67,7 @@ def found(corpus: Catalogue, text: str | None) -> Numbers:
 
 class _Parser:
     def __init__(self, corpus: Catalogue, text: str) -> None:
+        """Split the filter `text` into tokens."""
         self._corpus, self._text = corpus, text
         self._tokens = list(_tokens(text))
 

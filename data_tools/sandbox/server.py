@@ -23,9 +23,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Sandbox:
-    """The server. key: The only valid one. Its site is the address that a request was sent to."""
+    """The server. key: The only valid API key. Answers contain the address to which the request was sent."""
 
     def __init__(self, answers: Answers, key: str, faults: Faults, throttle: Throttle) -> None:
+        """Create the server without starting it."""
         self.answers, self.key, self.faults, self.throttle = answers, key, faults, throttle
         self.token, self.refresh = TOKEN, REFRESH
         self._threads = ThreadPoolExecutor(os.cpu_count())  # makes audio in parallel to the searches

@@ -98,7 +98,7 @@ def _plan_split(settings: Settings, split: Split, count: int, pool: Pool) -> lis
 
 
 def _plan(settings: Settings, split: Split, number: int, pool: Pool, taken: Collection[str]) -> Scene:
-    """Plan one clip: its kind of scene, its events, and its captions. taken: Captions that it must not get."""
+    """Plan one clip: its kind of scene, its events, and its captions. taken: Captions of earlier clips."""
     seed = (settings.seed, CLOTHO_SPLITS.index(split), number)
     kind = list(KINDS)[(number - 1) % len(KINDS)]
     events = draw_events(np.random.default_rng((*seed, 0)), kind, pool)

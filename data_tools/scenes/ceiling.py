@@ -1,6 +1,6 @@
 """Score of a perfect labeller.
 
-The highest expected score on composed scenes: different clips with the same label limit it.
+Computes the highest expected score on composed scenes, which clips with the same label limit.
 """
 
 import argparse

@@ -85,8 +85,8 @@ def credit(recordings: Iterable[Recording | None]) -> tuple[str, str, str]:
 def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
     """Return a random cut of at most n samples of a recording at SAMPLE_RATE, without its silent ends.
 
-    A longer recording gives a random part with some loud sound in it, because some recordings have long pauses. A
-    shorter one is returned completely; with fill, it is repeated with short pauses up to n samples.
+    From a longer recording, a random part with some loud sound is returned, because some recordings have long pauses. A
+    shorter recording is returned completely; with `fill`, it is repeated with short pauses up to n samples.
     Raises AudioError as read_audio does and for silence.
     """
     sound, loud = _trimmed(recording.path)

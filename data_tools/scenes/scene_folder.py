@@ -1,6 +1,6 @@
 """Folders of scenes.
 
-Folders of composed scenes: settings, folds of recordings by split, audio files.
+Manages folders of composed scenes: settings, folds of recordings by split, audio files.
 """
 
 import json
@@ -58,7 +58,8 @@ class FolderSettings:
     def pools(self, folder: Path | None, least: int, requirement: str) -> dict[Split, Pool]:
         """Return a dict from split to the sound sources for its events.
 
-        folder: Folder of the recordings. least: Minimum number of categories per split. requirement: Its reason.
+        folder: Folder of the recordings. least: Minimum number of categories per split. requirement: Reason for this
+        minimum, for the message.
         """
         if folder is None:
             return {split: {name: [] for name in CLASSES} for split in self.counts}

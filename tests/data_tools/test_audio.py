@@ -110,7 +110,7 @@ def broken(path: Path, kind: str) -> None:
         ("no samples", "contains no samples"),
         ("text", "cannot be decoded"),
         ("header only", "cannot be decoded"),
-        ("half of a WAV", "truncated, the header promises 32000 bytes of sound and 15978 are present"),
+        ("half of a WAV", "truncated, the header states 32000 bytes of sound, but only 15978 are present"),
         ("half of a AIFF", "truncated, the header promises"),
         ("half of a FLAC", "truncated|cannot be decoded"),
         ("half of a MP3", "truncated"),

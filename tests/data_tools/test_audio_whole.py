@@ -193,7 +193,7 @@ def test_truncated_wav_with_any_riff_size_is_refused(tmp_path: Path, whole: int 
     data = made("WAV")[:-lost]
     cut = data if whole is None else put(data, 4, struct.pack("<I", whole))
     stated, present = 2 * len(WAVE), 2 * len(WAVE) - lost
-    assert f"truncated, the header promises {stated} bytes of sound and {present}" in refusal(tmp_path / "x", cut)
+    assert f"truncated, the header states {stated} bytes of sound, but only {present}" in refusal(tmp_path / "x", cut)
 
 
 @pytest.mark.parametrize(("excess", "is_read"), [(1000, True), (1024, True), (1026, False), (10_000, False)])

@@ -142,7 +142,7 @@ def test_audit_finds_clips_with_the_same_audio_but_without_ids(
     assert main([*argv, "--list", str(sounds / "f.csv")]) == 1
     captured = capsys.readouterr()
     assert captured.err == ""  # no progress bar where nobody watches
-    assert "6  clips, 6 of them for training; against 3 others" in captured.out
+    assert "6  clips, 6 of them for training; compared with 3 other clips" in captured.out
     assert "6  training clips without a Freesound id" in captured.out
     assert "6  clips whose sound was compared" in captured.out
     assert "1  clips too short, silent or steady for a comparison: x/development/quiet.wav" in captured.out
@@ -162,7 +162,7 @@ def test_audit_finds_clips_with_the_same_audio_but_without_ids(
         ("sound not compared", "x/development/gone.wav", "", ""),
     ]
     assert "+0.50 s later in the other" in listed[0]["evidence"]
-    assert re.fullmatch(r"[23]\.\d\d s alike, \+0\.00 s later in the other, score \d+", listed[1]["evidence"])
+    assert re.fullmatch(r"[23]\.\d\d s alike, \+0\.00 s later in the other clip, score \d+", listed[1]["evidence"])
     assert "broken.wav: cannot be decoded" in listed[2]["evidence"]
     assert listed[3]["evidence"] == "too short, silent or steady for a comparison"
     assert "gone.wav: no such file" in listed[4]["evidence"]
@@ -330,7 +330,7 @@ def test_audit_without_audio_option_says_audio_was_not_compared(
 ) -> None:
     assert main(["audit", str(sounds / "d.jsonl"), str(sounds / "e.jsonl")]) == 0
     printed = capsys.readouterr().out
-    assert "audio was not compared (--audio does)" in printed
+    assert "audio was not compared; add --audio to compare it" in printed
     assert "      -  near-duplicate audio across splits" in printed
 
 

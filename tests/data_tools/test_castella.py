@@ -210,8 +210,8 @@ def test_check_reports_moment_faults_with_their_lines(tmp_path: Path, capsys: py
     assert report["counts"]["clips without captions"] == 0, "they are asked for"
     assert main(["check", str(out), "--moments", str(moments), "--json"]) == 0  # clips of 10 ms: windows lie after
     checked = json.loads(capsys.readouterr().out)
-    assert [fault["done"] for fault in checked["moments"]] == ["nothing is learned from it"] * 3 + [
-        "its frames end with the clip"
+    assert [fault["done"] for fault in checked["moments"]] == ["nothing is learned from this window"] * 3 + [
+        "the window is cut at the end of the clip"
     ]
     assert checked["counts"]["clips without captions"] == 0
     moments.write_text(moments.read_text().replace("/67AE9ZKvECs", "/gone"))

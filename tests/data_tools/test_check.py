@@ -30,7 +30,7 @@ def test_corrupt_audio_is_counted_by_clotho_and_listed_by_check(
     printed = capsys.readouterr().out
     assert "      1  missing audio files" in printed
     assert "      2  corrupt audio files" in printed
-    assert "  truncated, the header promises 320 bytes of sound and 270 are present" in printed
+    assert "  truncated, the header states 320 bytes of sound, but only 270 are present" in printed
     listed = rows(root / "list.csv")
     assert [(row["finding"], row["clip_id"].split("/")[-1]) for row in listed] == [
         ("missing audio files", "d.wav"),
@@ -87,7 +87,7 @@ def test_check_prints_its_verdict_last(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.splitlines()[-1] == "nothing to fix"
     (root / "development/b.wav").write_bytes((root / "development/a.wav").read_bytes())
     assert main(check) == 0
-    judged = "to judge, it may be as published: same audio content inside a split (1)"
+    judged = "to judge, because published data may have it: same audio content inside a split (1)"
     assert capsys.readouterr().out.splitlines()[-1] == f"nothing to fix; {judged}"
     (root / "development/a.wav").unlink()
     assert main([*check, "--quick"]) == 1
@@ -221,5 +221,5 @@ def test_silent_or_constant_audio_is_reported(tmp_path: Path, capsys: pytest.Cap
     found = {one["clips"][0]["id"]: one["key"] for one in report["findings"] if one["finding"] == "audio without sound"}
     assert found == {name: reason for name, (_, _, reason) in WITHOUT_SOUND.items()}
     assert main(["check", str(tmp_path / "m.jsonl")]) == 0
-    assert f"may be as published: audio without sound ({len(found)})" in capsys.readouterr().out
+    assert f"because published data may have it: audio without sound ({len(found)})" in capsys.readouterr().out
     assert not read_audio(tmp_path / "antiphase.wav", RATE).any()

@@ -140,7 +140,7 @@ def test_similar_clotho_names_are_suggested(
     root = small_clotho(tmp_path, ["a.wav", published, "gone.wav"], ["a.wav", present])
     argv = ["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]
     assert main(argv) == 0
-    note = f"1 missing file nearly fit: {published!r} is {present!r}, which differs in {difference}"
+    note = f"1 missing file with a similar name: {published!r} may be {present!r}, which differs in {difference}"
     assert f"2 without audio (`check` names them), 3 without metadata; {note}" in capsys.readouterr().out
     (root / "development" / "a.wav").unlink()
     assert f"the audio of all 3 clips is missing; {note}; rename the files" in failure(capsys, *argv)
@@ -538,9 +538,12 @@ def test_wavcaps_items_become_clips(tmp_path: Path, capsys: pytest.CaptureFixtur
         ),
         (
             {"data": [ITEMS[0], ITEMS[0]]},
-            "fsd_final.json, item 2 (line 1): the id 'Yab.wav' has the same file as item 1",
+            "fsd_final.json, item 2 (line 1): the id 'Yab.wav' has the same audio file as item 1",
         ),
-        ({"data": [ITEMS[0], {**ITEMS[0], "id": "Yab"}]}, "item 2 (line 1): the id 'Yab' has the same file as item 1"),
+        (
+            {"data": [ITEMS[0], {**ITEMS[0], "id": "Yab"}]},
+            "item 2 (line 1): the id 'Yab' has the same audio file as item 1",
+        ),
     ],
 )
 def test_invalid_wavcaps_items_are_refused(
@@ -556,7 +559,7 @@ def test_repeated_wavcaps_id_is_refused_with_its_line(tmp_path: Path, capsys: py
     path.write_text(json.dumps({"data": [ITEMS[1], ITEMS[0], ITEMS[1]]}, indent=1))
     argv = ("wavcaps", path, "--audio", tmp_path / "audio", "--keep-missing", "--out", tmp_path / "m.jsonl")
     line = [number for number, text in enumerate(path.read_text().splitlines(), 1) if '"180913"' in text][1]
-    assert f"fsd_final.json, item 3 (line {line}): the id '180913' has the same file as" in failure(capsys, *argv)
+    assert f"fsd_final.json, item 3 (line {line}): the id '180913' has the same audio file as" in failure(capsys, *argv)
 
 
 def test_invalid_wavcaps_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -178,7 +178,7 @@ def test_lone_surrogates_in_yaml_are_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["a: @x", "\ufeffa: @x", "é: 1\nb: @x"])
 def test_character_that_begins_no_value_is_named(text: str) -> None:
     ((_, line, said),) = parse(text).problems
-    assert (line, said) == (1 + text.count("\n"), "not YAML: found the character '@', which begins no value")
+    assert (line, said) == (1 + text.count("\n"), "not YAML: found the character '@', which cannot begin a value")
 
 
 def test_surrogate_pairs_are_decoded_and_lone_ones_kept_on_request() -> None:

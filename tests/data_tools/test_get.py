@@ -105,7 +105,7 @@ def test_get_clotho_makes_a_checked_manifest(mirror: str, tmp_path: Path, capsys
     assert main(["check", str(tmp_path / "data/clotho.jsonl")]) == 0
     assert main(command(tmp_path, mirror)) == 0
     shown = capsys.readouterr().out
-    assert shown.count("is there already") == 6
+    assert shown.count("is already present") == 6
     assert shown.count("is unpacked already") == 3
     (tmp_path / "data/clotho/clotho_audio_development.7z").unlink()
     assert main(command(tmp_path, mirror)) == 0

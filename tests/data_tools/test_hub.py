@@ -501,7 +501,7 @@ def test_options_for_other_files_are_refused_for_exported_shards(
     for option in (["--caption", "text"], ["--id", "x"], ["--preset", "mteb/Clotho"], ["--split", "test"]):
         text = failure(capsys, "hub", tmp_path / "out", *option, "--out", out)
         assert f"{option[0]}: `export` wrote {tmp_path}/out/" in text
-        assert text.endswith("which states it; leave it out\n")
+        assert text.endswith("states it already; leave it out\n")
     assert "--name: `export` wrote" in failure(capsys, "hub", tmp_path / "out", "--name", "x", "--out", out)
     assert not out.exists()
 
@@ -536,7 +536,7 @@ def test_export_divides_by_split_and_size_and_refuses_other_settings(
         "validation-00000-of-00002.tar",
         "validation-00001-of-00002.tar",
     ]
-    assert "holds files of another export" in failure(capsys, *command[:-1], "2")
+    assert "contains files of another export" in failure(capsys, *command[:-1], "2")
     assert "add --format parquet" in failure(capsys, "export", manifest, "--out", tmp_path / "x")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/mine.txt").write_text("a")
@@ -582,7 +582,7 @@ def test_unusual_archives_lose_nothing_silently(tmp_path: Path, capsys: pytest.C
     (tmp_path / "joined.tar").write_bytes(both)
     assert "or followed by another archive" in failure(capsys, "hub", tmp_path / "joined.tar", "--out", out)
     packed.write_tar(tmp_path / "twice.tar", {"a.wav": packed.sound(0)[1], "a.WAV": packed.sound(4)[1], "a.txt": b"x"})
-    assert "a.WAV is in it twice" in failure(capsys, "hub", tmp_path / "twice.tar", "--out", out)
+    assert "a.WAV appears twice" in failure(capsys, "hub", tmp_path / "twice.tar", "--out", out)
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.wav").write_bytes(packed.sound(0)[1])
     (tmp_path / "in/a.txt").write_bytes(b"x")

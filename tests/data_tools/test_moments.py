@@ -60,6 +60,6 @@ def test_window_may_end_with_its_clip_but_not_after_it(tmp_path: Path) -> None:
     faults, asked = moment_faults([tmp_path / "m.jsonl"], [clip])
     assert asked == {clip.id}
     assert [(fault.finding, fault.text, fault.done) for fault in faults] == [
-        (BEHIND, "a_1: the window [7, 8.5] of a clip of 8 s", "its frames end with the clip"),
-        (BEHIND, "a_1: the window [8, 9] of a clip of 8 s", "nothing is learned from it"),
+        (BEHIND, "a_1: the window [7, 8.5] ends after the clip of 8 s", "the window is cut at the end of the clip"),
+        (BEHIND, "a_1: the window [8, 9] ends after the clip of 8 s", "nothing is learned from this window"),
     ]

@@ -121,7 +121,9 @@ def test_invalid_items_of_a_search_page_are_listed_and_the_others_stored(tmp_pat
 
 def test_deeply_nested_json_error_is_reported(tmp_path: Path) -> None:
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Response(403, b"[" * 200_000, 0))
-    with pytest.raises(DataError, match=r"does not answer like Freesound's API \(the answer was 403, not of the API\)"):
+    with pytest.raises(
+        DataError, match=r"does not answer like Freesound's API \(the answer was 403, which is not from the API\)"
+    ):
         read_all(tmp_path / "store", transport)
 
 
@@ -187,7 +189,7 @@ def test_delayed_preview_is_requested_again(tmp_path: Path, status: int) -> None
 
 def test_endless_throttling_of_originals_ends_the_fetch(tmp_path: Path) -> None:
     transport = Scripted(Response(429, b'{"detail": "(2000/day)"}', 0))
-    with pytest.raises(DataError, match=r"gives no answer \(too many requests today\)"):
+    with pytest.raises(DataError, match=r"does not answer \(too many requests today\)"):
         ask(tmp_path, transport, lambda client: client.original(7, tmp_path / "x"))
     assert len(transport.urls) == 40
 
@@ -422,7 +424,7 @@ def test_interrupt_during_import_prints_one_line(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(cli, "import_module", interrupted)
     assert main(["crawl", "x"]) == 130
-    assert capsys.readouterr().err == "interrupted; the same command goes on where it stopped\n"
+    assert capsys.readouterr().err == "interrupted; run the same command to continue where it stopped\n"
     assert main(["--help"]) == 0
     assert main(["nonsense"]) == 2
 
@@ -453,7 +455,7 @@ def interrupt(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
-    assert errors.splitlines()[-1] == "interrupted; the same command goes on where it stopped"
+    assert errors.splitlines()[-1] == "interrupted; run the same command to continue where it stopped"
     assert "Traceback" not in errors
 
 

@@ -100,7 +100,7 @@ def test_wrong_server_address_is_given_up_quickly(tmp_path: Path) -> None:
         read_all(tmp_path / "store", transport, workers=1)
     assert len(transport.urls) == 6
     later = Direct(make_answers(400, 1, 0.0, 0), tamper=lambda number, given: page_of(404) if number > 1 else given)
-    with pytest.raises(DataError, match="gives no answer"):  # it was right before: the proxy may be in trouble
+    with pytest.raises(DataError, match="does not answer"):  # it was right before: the proxy may be in trouble
         read_all(tmp_path / "other", later, workers=1)
     assert len(later.urls) == 1 + 40
 
@@ -121,7 +121,7 @@ def test_pause_that_the_api_requests_is_respected(answer: Response, seconds: flo
 
 def test_crawl_ends_with_an_error_if_every_answer_is_429(tmp_path: Path) -> None:
     transport = Direct(make_answers(100, 7, 0.0, 0), tamper=lambda *_: refusal(429, "(60/minute)"))
-    with pytest.raises(DataError, match=r"gives no answer \(too many requests\)"):
+    with pytest.raises(DataError, match=r"does not answer \(too many requests\)"):
         read_all(tmp_path / "store", transport, workers=1)
     assert len(transport.urls) == 40
 
@@ -294,7 +294,7 @@ def test_outage_of_all_nonempty_pages_is_not_taken_for_a_failing_sound(tmp_path:
         return page_of(500) if json.loads(given.body).get("count") else given
 
     answers = make_answers(300, 7, 0.0, 0)
-    with pytest.raises(DataError, match=r"gives no answer \(the answer was 500\)"):
+    with pytest.raises(DataError, match=r"does not answer \(the answer was 500\)"):
         read_all(tmp_path / "store", Direct(answers, tamper=failing), workers=1)
     with closing(Store(tmp_path / "store")) as store:
         assert store.nulls() == []
@@ -391,7 +391,7 @@ def test_refresh_reads_repaired_sounds(kind: str, tmp_path: Path, capsys: pytest
     assert len(stored(tmp_path / "store")) == 698
     setattr(answers, f"is_{kind}", lambda number: number == 400)
     asked(tmp_path / "store", Direct(answers), lambda client, store: crawl._read_nulls(client, store, 1))
-    assert "2 sounds that could not be read: 1 can be now" in capsys.readouterr().out
+    assert "2 sounds that the API could not deliver: 1 could be read now" in capsys.readouterr().out
     assert len(stored(tmp_path / "store")) == 699
 
 

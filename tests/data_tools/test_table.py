@@ -78,7 +78,7 @@ def test_split_of_a_row_can_be_read_from_a_column(sounds: Path, capsys: pytest.C
         (
             "file,caption\n0.wav,a,b\n",
             ["--caption", "caption"],
-            "3 values for 2 columns; quote values that hold a comma",
+            "3 values for 2 columns; quote values that contain a comma",
         ),
         ("file;caption\n0.wav;a;b\n", ["--caption", "caption", "--delimiter", "semicolon"], "hold the delimiter ';'"),
         (
@@ -186,7 +186,7 @@ def test_ambiguous_quotes_are_refused(tmp_path: Path, text: str, message: str) -
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(DataError, match=message) as caught:
         read_table(tmp_path / "a.csv", [])
-    assert "double a quote that is text" in str(caught.value)
+    assert "if a quote is text, write it twice" in str(caught.value)
 
 
 def test_quote_that_opens_a_column_name_is_refused(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_table_rows_of_another_length_are_reported_together(tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"a\.csv: 23 such lines in all") as caught:
         read_table(tmp_path / "a.csv", [])
     first, second, third, *others = str(caught.value).splitlines()
-    assert "line 2: 5 values for 4 columns; quote values that hold a comma" in first
+    assert "line 2: 5 values for 4 columns; quote values that contain a comma" in first
     assert "line 3: 3 values for 4 columns; complete the row" in second
     assert "line 4: the line is blank; remove it" in third
     assert len(others) == 8
@@ -242,7 +242,9 @@ def test_file_in_two_splits_stays_in_the_held_out_one(
         assert table(linked, capsys, text, "--caption", "caption", "--split-column", "part")[0] == 0
         (clip,) = read_manifest(linked.parent / "m.jsonl")
         assert (clip.split, clip.captions) == ((first, second)[kept], [("A dog", "A cat")[kept]])
-        assert f"0.wav, under different names, is in the splits {first} and {second}; it stays in" in caplog.text
+        assert (
+            f"0.wav has rows under different names in the splits {first} and {second}; only its rows in" in caplog.text
+        )
     text = f"file,caption,part\n0.wav,A dog,test\n{name},A cat,evaluation\n"
     status, output = table(linked, capsys, text, "--caption", "caption", "--split-column", "part")
     assert (status, "0.wav, under different names, is in the splits test and evaluation" in output) == (1, True), output
@@ -271,7 +273,7 @@ def test_different_paths_of_one_file_become_one_clip(linked: Path, capsys: pytes
 def test_similar_file_names_are_suggested(
     sounds: Path, capsys: pytest.CaptureFixture[str], name: str, present: str, difference: str
 ) -> None:
-    note = f"1 missing file nearly fit: {name!r} is {present!r}, which differs in {difference}"
+    note = f"1 missing file with a similar name: {name!r} may be {present!r}, which differs in {difference}"
     status, output = table(sounds, capsys, f"file,caption\n{name},a\n", "--caption", "caption")
     assert (status, f"{note}; correct the names in the table" in output) == (1, True), output
     status, output = table(sounds, capsys, f"file,caption\n{name},a\n1.wav,b\n", "--caption", "caption")

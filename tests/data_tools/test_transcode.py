@@ -136,7 +136,10 @@ def test_transcode_names_broken_audio_and_leaves_it_out(tmp_path: Path, capsys: 
         (["--rate", "10", "--format", "flac"], "--rate 10: give 1,000 to 192,000 Hz"),
         (["--bitrate", "400"], "--bitrate 400: must be above 32 and at most 320 for MP3 at 32000 Hz"),
         (["--bitrate", "64", "--format", "flac"], "--bitrate 64: flac has no bit rate to set"),
-        (["--rate", "44100", "--bitrate", "40"], "--bitrate 40: MP3 at 44100 Hz has no room for its exact length"),
+        (
+            ["--rate", "44100", "--bitrate", "40"],
+            "--bitrate 40: MP3 at 44100 Hz cannot store the exact length of the audio",
+        ),
         (["--workers", "0"], "--workers 0: give at least 1"),
     ],
 )
@@ -153,7 +156,7 @@ def test_transcode_refuses_a_folder_made_otherwise(tmp_path: Path, capsys: pytes
     assert main(["transcode", str(manifest), "--out", str(out)]) == 0
     assert json.loads((out / "transcode.json").read_text())["kbits"] == 64
     message = failure(capsys, "transcode", manifest, "--rate", 16000, "--out", out)
-    assert "holds files of another call, with rate 32000 instead of 16000; use another --out" in message
+    assert "contains files of another call, made with rate 32000 instead of 16000; use another --out" in message
     (out / "transcode.json").write_text("{bad")
     assert "transcode.json" in failure(capsys, "transcode", manifest, "--out", out)
     (out / "transcode.json").unlink()

@@ -248,7 +248,7 @@ def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.Capture
         ("score half.jsonl --truth captions.csv", "captions.csv: line 1: not JSON"),
         (
             "score half.jsonl --truth half.jsonl",
-            "half.jsonl: line 1: pred_relevant_windows belongs to an answer; name the file",
+            "half.jsonl: line 1: pred_relevant_windows belongs to a file of ranked windows; give the file",
         ),
         ("score half.jsonl --truth truth.jsonl --edition 2025", "edition 2025 ranks clips, not moments"),
         ("score half.jsonl --truth truth.jsonl --annotations x.csv", "--annotations does not work with moments"),

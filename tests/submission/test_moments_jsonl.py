@@ -114,10 +114,10 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "key twice": (GOOD[0][:-2] + b', "vid": "a"}\n' + GOOD[1] + GOOD[2], ["line 1: the key 'vid' is given", "whole"]),
     "nan": (windows_on_line_2([[1, float("nan")]]), ["line 2: NaN is not a number in JSON", "whole file: no line for"]),
     "infinite": (windows_on_line_2([[1, "x"]]).replace(b'"x"', b"1e999"), ["line 2: the number 1e999 is", "whole"]),
-    "vast": (windows_on_line_2([[0, 10**399]]), ["line 2: window 1 holds a value that is not a number"]),
+    "vast": (windows_on_line_2([[0, 10**399]]), ["line 2: window 1 contains a value that is not a number"]),
     "far": (
         windows_on_line_2([[0, 1], [0, 2e9]]),
-        [r"line 2: window 2 lies over 1e\+09 s away: '\[0, 2000000000.0\]'"],
+        [r"line 2: window 2 has a time beyond 1e\+09 s: '\[0, 2000000000.0\]'"],
     ),
     "no windows key": (
         truth_bytes(),
@@ -132,8 +132,14 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     ),
     "four numbers": (windows_on_line_2([[1, 2], [1, 2, 3, 4]]), [r"line 2: window 2 must be \[start, end\] or"]),
     "no window": (windows_on_line_2([7]), [r"line 2: window 1 must be \[start, end\] or .* not '7'"]),
-    "text": (windows_on_line_2([[1, "2"]]), [r"line 2: window 1 holds a value that is not a number: \"\[1, '2'\]\""]),
-    "true": (windows_on_line_2([[0, True]]), [r"line 2: window 1 holds a value that is not a number: '\[0, True\]'"]),
+    "text": (
+        windows_on_line_2([[1, "2"]]),
+        [r"line 2: window 1 contains a value that is not a number: \"\[1, '2'\]\""],
+    ),
+    "true": (
+        windows_on_line_2([[0, True]]),
+        [r"line 2: window 1 contains a value that is not a number: '\[0, True\]'"],
+    ),
     "reversed": (windows_on_line_2([[1, 2], [9, 5]]), [r"line 2: window 2 ends before it starts: '\[9, 5\]'"]),
     "both forms": (
         windows_on_line_2([[1, 2]], True),
@@ -245,7 +251,13 @@ def change(number: int, **changes: Any) -> list[dict[str, Any]]:
     [
         (change(2, qid="a_1"), ["line 2: the query 'a_1' is repeated; it is already on line 1"]),
         (change(2, qid=2), ["line 2: qid must be text, not '2'"]),
-        (answers(), [f"line {n}: pred_relevant_windows belongs to an answer; name the file of" for n in (1, 2, 3)]),
+        (
+            answers(),
+            [
+                f"line {n}: pred_relevant_windows belongs to a file of ranked windows; give the file of"
+                for n in (1, 2, 3)
+            ],
+        ),
         (change(2, vid=...), ["line 2: vid is missing"]),
         (change(2, query=" "), ["line 2: query is empty"]),
         (change(2, duration=0), ["line 2: duration must be a number of seconds above 0, not '0'"]),
@@ -260,7 +272,7 @@ def change(number: int, **changes: Any) -> list[dict[str, Any]]:
         ),
         (change(2, relevant_windows=7), [r"line 2: relevant_windows must be a list of \[start, end\], not '7'"]),
         (change(2, relevant_windows=[[1, 2, 3]]), [r"line 2: window 1 must be \[start, end\], not '\[1, 2, 3\]'"]),
-        (change(2, relevant_windows=[[1, None]]), ["line 2: window 1 holds a value that is not a number"]),
+        (change(2, relevant_windows=[[1, None]]), ["line 2: window 1 contains a value that is not a number"]),
         (change(2, relevant_windows=[[1, float("inf")]]), ["line 2: Infinity is not a number in JSON"]),
     ],
 )

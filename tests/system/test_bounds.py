@@ -30,12 +30,12 @@ def problems(tmp_path: Path, text: str, *changes: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[" * 900 + "]" * 900, f"more than {MAX_DEPTH} values lie within each other"),
-        ("a: " + "{b: " * 900 + "1" + "}" * 900, f"more than {MAX_DEPTH} values lie within each other"),
-        ("\n".join(f"{'  ' * n}a:" for n in range(900)), f"more than {MAX_DEPTH} values lie within each other"),
+        ("[" * 900 + "]" * 900, f"more than {MAX_DEPTH} nested levels"),
+        ("a: " + "{b: " * 900 + "1" + "}" * 900, f"more than {MAX_DEPTH} nested levels"),
+        ("\n".join(f"{'  ' * n}a:" for n in range(900)), f"more than {MAX_DEPTH} nested levels"),
         ("\n".join(f"k{n}: 1" for n in range(50_000)), f"more than {MAX_NODES} keys and values"),
         ("\n".join(f"key{n:06d}: 1" for n in range(150_000)), "1,949,999 characters, more than 1,000,000; make it"),
-        ("x: " + "9" * 4300, "a number of 4300 characters; write at most 40"),
+        ("x: " + "9" * 4300, "the number has 4300 characters; write at most 40"),
         ("x: -" + "9" * 500 + ".5", "a number of 503 characters"),
         ("a: &a [1, 1]\n" + "b: &b [*a, *a]\n" * 1 + "c: [" + "*b, " * 9000 + "*b]", "expand without end"),
     ],

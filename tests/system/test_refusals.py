@@ -376,7 +376,9 @@ def test_check_reports_a_folder_without_a_model(
         audio |= {"segment_seconds": 2.0, "hop_seconds": 2.0, "segment_pooling": "mean", "hidden": None}
         content["model"]["audio"] = audio
     output = checked(capsys, tiny.write_recipe(tmp_path / "r.yaml", content))
-    problem = "holds no weights (model.safetensors" if holds == "a configuration alone" else "holds no model (no config"
+    problem = (
+        "contains no weights (model.safetensors" if holds == "a configuration alone" else "contains no model (no config"
+    )
     assert f": {folder} {problem}" in output
     assert "nothing is missing" not in output
     assert main(["download", str(tmp_path / "r.yaml")]) == 1

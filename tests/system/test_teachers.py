@@ -368,7 +368,7 @@ def test_study_cells_are_trained_with_earlier_cells_as_teachers(
     [
         ({"of": ["nobody"]}, "rank.evaluation.of.0: no teacher 'nobody'; teachers: self"),
         ({"of": ["self", "self"]}, "rank.evaluation.of.1: 'self' occurs twice; name each once"),
-        ({"of": []}, "rank.evaluation.of: needs 1 or more entries, and has 0"),
+        ({"of": []}, "rank.evaluation.of: must have 1 or more entries, but has 0"),
     ],
 )
 def test_invalid_teachers_of_a_rank_entry_are_refused(
