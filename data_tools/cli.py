@@ -28,9 +28,9 @@ from data_tools.names import is_utf8
 
 
 class Verb(NamedTuple):
-    """A verb of a floor.
+    """A verb of one of the packages data_tools, system and submission.
 
-    module: Name below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status.
+        module: Name of its module in the package, with add_arguments(parser) and run(arguments) -> exit status.
     resumes: True if an interrupted run continues where it stopped; otherwise the verb writes everything at its end, or
     nothing.
     several: True if several processes may run one command together; only the first one prints results.

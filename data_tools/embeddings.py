@@ -55,7 +55,7 @@ class Vectors:
         return self._rows[name][None].astype(np.float32)
 
     def part(self, name: str, first: int, count: int) -> np.ndarray:
-        """Return the embedding (1, D) of a name; see Bank.part."""
+        """Return rows `first` to `first + count` of the embedding (1, D) of a name, as Bank.part does."""
         return self.read(name)[first : first + count]
 
 

@@ -39,12 +39,12 @@ class Moment(Line):
     """A query and its windows in a recording.
 
     Attributes:
-        id: Of the query, as published.
+        id: Id of the query, as published.
         clip: Id of the recording in the manifest.
         windows: [start, end] in seconds, at least one, in any order; None if unknown (a blind list). A window may end
             after the recording.
-        found_by: The models that found the windows, which are then no truth: they may be trained on, but nothing is
-            validated, ranked or fitted with them. None, and not written, for true windows.
+        found_by: Names of the models that found the windows. Such windows may be used for training, but not for
+                validation, ranking or fitting. None, and not written, for true windows.
     """
 
     text: str
@@ -54,7 +54,7 @@ class Moment(Line):
 
     @model_serializer(mode="wrap")
     def _without_none(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out an empty `found_by`."""
+        """Return the moment as a dict for JSON, without an empty `found_by`."""
         content: dict[str, Any] = write(self)
         return content if self.found_by else {key: value for key, value in content.items() if key != "found_by"}
 

@@ -21,7 +21,7 @@ def lower_composed(text: str) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the lower-case words of any script, as lower_composed gives them, with inner apostrophes and hyphens.
+    """Return the words of a text in any script, as lower_composed writes them, with inner apostrophes and hyphens.
 
     >>> words_of("A dog's bark, far-off.")
     ['a', "dog's", 'bark', 'far-off']

@@ -151,7 +151,7 @@ def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
     """Return whether a header was written before the length of the sound was known.
 
     Programs then write 0, the largest number, or about 2 GiB as the length: ffmpeg 0xffffffff (AIFF: 0),
-    sox 0x7ffff000 (AIFF: 0x7f000008), others 0x7fffffff or 0x80000000, each with or without their headers.
+    sox 0x7ffff000 (AIFF: 0x7f000008), other programs 0x7fffffff or 0x80000000. The header size may be included.
     """
     present = end - sound.start
     if sound.size == 0 and present and sound.layout.align == 2:

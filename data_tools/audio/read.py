@@ -80,7 +80,7 @@ def read_audio(
     resampling: Method for other rates, see audio/resampling.py. seconds: Length to read from the beginning; None:
     all.
     Returns (N,) float32, N >= 1, full scale = 1 (float files may exceed it). Channels are averaged, then resampled. A
-    file too short for one sample at the lower rate keeps one sample.
+    file too short for one sample at the lower rate results in one sample.
     Raises AudioError for a missing, empty, undecodable or truncated file, and for NaN, infinite or absurd samples
     (MAX_PEAK). Also for one with more than MAX_VALUES, or with a result of more than MAX_SAMPLES. Raises OSError, with
     the file's name, for an existing file that the system cannot read (a failing disk, too many open files, no

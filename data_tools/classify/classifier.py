@@ -3,7 +3,8 @@
 The classifier of "Take it easy" (DCASE 2022, section 2): a network on sentence embeddings, trained and applied.
 
 From the paper: three fully connected layers of 256 with ReLU, one sigmoid output, 1 for a caption and 0 for a
-description. Our own choices, because the paper gives none: AdamW, learning rate, batch and epochs.
+description. Our own choices, because the paper does not state them: AdamW, learning rate, batch size and number of
+epochs.
 """
 
 from collections.abc import Iterator
@@ -90,7 +91,7 @@ def _loaded(vectors: np.ndarray, rows: np.ndarray) -> torch.Tensor:
 def network_threads() -> Iterator[ThreadPoolExecutor]:
     """Yield a pool of threads, one per core; inside the block, torch uses one thread per network.
 
-    Layers this small gain little from several threads, and lose much if other work takes one of the cores.
+    Such small layers gain little from several threads, and lose much if other work uses one of the cores.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -113,8 +113,8 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
 def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
     """Return the indices of the training texts for `fold`: texts of all other folds that equal no text of this fold.
 
-    Omitting texts, instead of joining groups with a common text, keeps the folds even: with real uploaders, short texts
-    such as "rain" would join most groups into one.
+    Equal texts are omitted, instead of joining their groups, so that the folds have equal sizes. With real uploaders,
+    short texts such as "rain" would join most groups into one.
     """
     held_out = np.zeros(texts.rows.max() + 1, bool)
     held_out[texts.rows[folds == fold]] = True

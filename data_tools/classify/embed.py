@@ -5,8 +5,8 @@ Sentence embeddings, computed once per text and stored: memory-mapped, resumable
     <folder>/<model>-<fingerprint>/vectors.f16   one row per text, 16-bit floats, in order of computation
                                    texts.sha     16 bytes of SHA-256 of each row's text; written after its vector
 
-A row counts if both files contain it completely. Bytes after the last such row are cut off before more is added. Each
-model, and each version of its weights, has its own folder.
+A row counts if both files contain it completely. Bytes after the last such row are removed before new rows are added.
+Each model, and each version of its weights, has its own folder.
 """
 
 import hashlib
@@ -34,9 +34,9 @@ _DIGEST = 16  # bytes; two of a million texts have the same first 16 with a prob
 class SentenceEncoder:
     """A sentence-transformers model in float32, on the GPU if the machine has one.
 
-    name: See model_files.local_folder. fingerprint: Hash that changes whenever an embedding would change. Vectors are
-    returned as the model computes them: of unit length for both all-MiniLM-L6-v2 and all-mpnet-base-v2. Raises
-    DataError if the model cannot be loaded.
+    name: Folder, package or hub name, see model_files.local_folder. fingerprint: Hash that changes whenever an
+    embedding would change. Vectors are returned as the model computes them: of unit length for both all-MiniLM-L6-v2
+    and all-mpnet-base-v2. Raises DataError if the model cannot be loaded.
     """
 
     def __init__(self, name: str) -> None:
@@ -135,7 +135,7 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
     """Load a SentenceTransformer in float32 by folder, package or hub name.
 
     Args:
-        name: See model_files.local_folder.
+        name: Folder, package or hub name of the model, see model_files.local_folder.
         device: None for the GPU if the machine has one.
     Returns: the model. It cuts texts to the number of positions of its transformer, even if its tokenizer states no
     limit or a longer one.

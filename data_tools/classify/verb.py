@@ -50,7 +50,7 @@ def classify(
     score_balanced (6 decimals, in [0, 1]), language, text (cleaned), rules (joined by ";"). A description without a
     letter after cleaning is neither learnt from nor scored. Its text is empty, its scores are 0, and it only counts in
     the number of empty descriptions.
-    threshold: Only for the counts, examples and figures, where "kept" means a score above the threshold.
+    threshold: Used only for counts, examples and figures; there, "kept" means a score above the threshold.
     Raises DataError for no descriptions, for none with a word, and as its steps do.
     """
     seconds: dict[str, float] = {}

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def read_blind(folder: Path, source: str) -> tuple[list[Clip], int]:
-    """Return a clip for every audio file of a folder, as folder_clips does, and the number of unreadable files."""
+    """Return a clip for every audio file of a folder and its subfolders, and the number of unreadable files."""
     clips, _ = folder_clips(folder, source)
     return clips, sum(clip.seconds is None for clip in clips)
 

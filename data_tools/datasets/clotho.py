@@ -34,8 +34,8 @@ def read_clotho(
     CLOTHO_v2.1/), clotho_metadata_<split>.csv (optional: without it, clips have no Freesound fields) and the audio in
     <split>/ or clotho_audio_files/<split>/.
     keep_missing: Include clips without any audio.
-    Names and captions are kept verbatim; a file whose name on disk differs in outer blanks or ':' keeps its own name.
-    The length of a clip with missing or unreadable audio is unknown.
+    Names and captions are kept verbatim; a file whose name on disk differs in outer blanks or ':' is listed under its
+    name on disk. The length of a clip with missing or unreadable audio is unknown.
     Raises DataError for a missing captions file, bad rows, bad captions, and (unless keep_missing) no audio at all.
     """
     require_folder(root)
@@ -128,7 +128,7 @@ def _captions(path: Path) -> dict[str, list[str]]:
 
 
 def _metadata(path: Path) -> dict[str, dict[str, str]]:
-    """Read Clotho's metadata; return a dict from file name to row, without sound_id where it is "Not found"."""
+    """Read Clotho's metadata; return a dict from file name to row. A sound_id "Not found" is left out of its row."""
     metadata = {}
     for line, row in read_table(path, METADATA_COLUMNS, fallback_encoding="iso-8859-1"):
         name, sound_id = row["file_name"], row["sound_id"].strip()

@@ -155,7 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `get` to its parser."""
     add = parser.add_argument
     add("name", choices=list(SETS), help="the data set")
-    add("--folder", type=Path, help="folder for its files (default: data/NAME)")
+    add("--folder", type=Path, help="folder for the files of the data set (default: data/NAME)")
     add("--out", type=ending_in(".jsonl"), help="the manifest to write (default: data/NAME.jsonl)")
     add("--mirror", metavar="URL", help="address of a folder with the same files (default: the published addresses)")
     add("--dry-run", action="store_true", help="only print what would be fetched, its licence and the steps")

@@ -49,14 +49,15 @@ def read_wavcaps_zips(folders: Sequence[Path]) -> Found:
 
 
 def _lists_of_parts(folder: Path) -> list[Path]:
-    """Return the JSON file with the items of each part of WavCaps; json_files/blacklist/ is no part."""
+    """Return the JSON file with the items of each part of WavCaps; json_files/blacklist/ is ignored."""
     lists: dict[Path, list[Path]] = {}
     for path in sorted(folder.glob("json_files/*/*.json"), key=lambda path: -path.stat().st_size):
         if path.parent.name != "blacklist":
             lists.setdefault(path.parent, []).append(path)
     for first, *others in lists.values():
         for other in others:
-            log.warning("%s: skipped; for its items instead of those of %s use `wavcaps`", other, first.name)
+            message = "%s: skipped, because only %s of this part is read; to read the skipped file, use `wavcaps`"
+            log.warning(message, other, first.name)
     return sorted(first for first, *_ in lists.values())
 
 
@@ -66,13 +67,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     paths = "folders or files of a data set as the hub has it: .parquet, .tar (WebDataset), .zip"
     add("paths", type=Path, nargs="+", metavar="PATH", help=paths)
     presets = [*PRESETS, WAVCAPS]
-    add("--preset", choices=presets, help="a public data set, whose columns are known (default: the usual names)")
+    add(
+        "--preset",
+        choices=presets,
+        help="public data set, whose columns are known (default: usual column names)",
+    )
     add("--audio", metavar="COLUMN", help="column of the audio, or suffix of its files in an archive")
     add("--caption", metavar="COLUMN", nargs="+", help="columns, or keys of the .json files, with captions")
     ids = "columns whose values, joined by _, name a clip; rows of the same name become one clip"
     add("--id", metavar="COLUMN", nargs="+", help=ids)
     add("--split", choices=SPLITS, help="split of all clips (default: by the names of files, or else train)")
-    add("--partial", action="store_true", help="accept missing shards, by the numbers in their names")
+    add("--partial", action="store_true", help="accept a data set with missing shards")
     add("--name", help="name of the clips' source, for their ids (default: that of the first path)")
     add_manifest(parser)
 

@@ -25,7 +25,7 @@ _QUOTES = dict.fromkeys(map(ord, "\"'`\u00b4\u2018\u2019\u201a\u201b\u201c\u201d
 
 
 def _decoded(text: str) -> str:
-    """Decode UTF-8 text again that was read as Latin-1 or as Windows' code page; any other text unchanged.
+    """Repair UTF-8 text that was decoded as Latin-1 or Windows' code page; return any other text unchanged.
 
     >>> _decoded("CafÃ©"), _decoded("Café")
     ('Café', 'Café')

@@ -48,7 +48,7 @@ class Encoding(NamedTuple):
     kbits: int | None
 
     def quality(self) -> dict[str, Any]:
-        """Return the arguments of SoundFile for the bit rate."""
+        """Return the arguments of soundfile.write that set the bit rate."""
         if self.kbits is None:
             return {}
         low, high = KBITS[self.rate >= 32_000]
@@ -170,7 +170,7 @@ def transcode_all(clips: Sequence[Clip], out: Path, encoding: Encoding, workers:
     names = new_names(clips, encoding.format)
     before = _read_finished(out / FINISHED)
 
-    def one(index: int) -> Finished | AudioError:
+    def write_clip(index: int) -> Finished | AudioError:
         """Write the audio of one clip, unless its file is finished."""
         clip, path = clips[index], out / "audio" / names[index]
         try:
@@ -193,7 +193,7 @@ def transcode_all(clips: Sequence[Clip], out: Path, encoding: Encoding, workers:
     ):
         try:
             remove_parts(out)  # of a killed call
-            for clip, name, found in zip(clips, names, pool.map(one, range(len(clips))), strict=True):
+            for clip, name, found in zip(clips, names, pool.map(write_clip, range(len(clips))), strict=True):
                 if isinstance(found, AudioError):
                     errors.append(str(found))
                 else:

@@ -35,8 +35,8 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
 
     path: {"num_captions_per_audio": 1, "data": [{"id", "caption", ...}]}.
     audio: The folder with the audio files, named by the item's `audio` or by its id (`<id>.flac` as distributed;
-    AudioSet ids already end in .wav). They may be in tar or zip files there; then the lengths are the published ones.
-    source: The clips' source name; the parts reuse each other's numbers, so each needs its own.
+    AudioSet ids already end in .wav). The files may be in tar or zip files in this folder. Then the published lengths
+    are used. source: The clips' source name; the parts reuse each other's numbers, so each needs its own.
     keep_missing: Include items without audio, with the published duration; otherwise they are omitted.
     Raises DataError for a missing file or folder, other JSON, bad items and captions, two items of one file, and if no
     clip is left.

@@ -34,11 +34,11 @@ class Object(NamedTuple):
 
 
 def parse_objects(data: bytes) -> Iterator[Object | Problem]:
-    """Yield the objects of a file of JSON lines, one at a time; a bad line gives a Problem instead.
+    """Yield the objects of a file of JSON lines, one at a time; yield a Problem in place of a bad line.
 
     Lines end with LF or CR LF, optional for the last one. Bad lines are empty, not UTF-8, not JSON or not an object,
     or contain repeated keys, NaN, Infinity, or numbers so large that they would become Infinity. A file that is not
-    JSON lines at all (empty, UTF-16, one list) gives one Problem on line 1.
+    JSON lines at all (empty, UTF-16, one list) yields a single Problem on line 1.
     """
     if not data.strip():
         yield Problem(1, "the file is empty", "empty file")

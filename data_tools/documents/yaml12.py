@@ -6,7 +6,7 @@ Deliberate differences from PyYAML's own loader:
 
 * `1e-4` is a number and `yes` is a string (YAML 1.2 core schema).
 * A repeated key is a problem, not a silent overwrite.
-* An anchor used twice gives two independent values, so that changing one never changes the other.
+* An anchor that is used twice yields two independent values, so that changing one never changes the other.
 * A merge key (`<<`) and a tag other than `!!str` are problems. YAML 1.2 has no merge keys, and a tag would repeat the
   value's own type.
 """
@@ -84,7 +84,7 @@ class _Builder:
         self.count = 0
 
     def problem(self, path: Path, node: yaml.Node, text: str) -> None:
-        """Record a problem of a node, with its line."""
+        """Record a problem of a YAML node, with its line."""
         self.document.problems.append((path, node.start_mark.line + 1, text))
 
     def build(self, node: yaml.Node, path: Path) -> Any:

@@ -89,7 +89,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     )
     contact = f"your e-mail or web address, sent with every request (default: {CONTACT} of the environment)"
     add("--contact", metavar="ADDRESS", help=contact)
-    speed = "speed up waits by this factor (only for a sandbox on this machine)"
+    speed = "shorten all waits by this factor (only for a sandbox on this machine)"
     add("--speed", type=float, default=1.0, help=speed)
 
 

@@ -83,7 +83,7 @@ class Response(NamedTuple):
         body: The received bytes; b"" if they were written to a file.
         length: Bytes of the received body.
         location: Target of a redirect.
-        retry_after: Seconds to wait before the next request; 0 if the server gives no time.
+        retry_after: Seconds to wait before the next request; 0 if the server states no time.
     """
 
     status: int

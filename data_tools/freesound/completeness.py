@@ -60,7 +60,7 @@ async def _whole_page(client: Client, window: Window, narrowed: str | None) -> P
 
 
 async def one_by_one(client: Client, window: Window, narrowed: str | None) -> Page:
-    """Return the sounds uploaded in one second, each by its own search; None for a sound whose search fails."""
+    """Search every sound uploaded in one second separately; return them, with None for a sound whose search fails."""
     sounds: list[Sound | None] = []
     while True:
         try:
@@ -105,8 +105,9 @@ async def compare_parts(client: Client, store: Store, window: Window, narrowed: 
 def fallen(store: Store, window: Window, count: int) -> Window | None:
     """Return the window to try again if the API counts far fewer sounds than are stored or were counted before.
 
-    Returns None if the count may be used. Raises DataError if the third attempt gives too few sounds as well: the
-    search index is being rebuilt, which takes hours. A lower count that lasts for ACCEPTED seconds is accepted.
+    Returns None if the count may be used. Raises DataError if the API counts too few sounds at the third attempt as
+    well: the search index is being rebuilt, which takes hours. A lower count that lasts for ACCEPTED seconds is
+    accepted.
     """
     span, until = (window.first, window.last), store.fact("until", 0)
     whole = span == (store.fact("from", 0), until)

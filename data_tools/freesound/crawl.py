@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 async def walk(client: Client, store: Store, workers: int) -> bool:
-    """Read every open time window, `workers` at a time, and store each answer immediately; then compare the total.
+    """Read every unread time window, `workers` at a time, and store each answer immediately; then compare the total.
 
     Returns whether the number of stored sounds equals the API's last count. Raises DataError for an error that no later
     attempt can change; all answers so far remain stored.
@@ -75,7 +75,7 @@ async def _read_nulls(client: Client, store: Store, workers: int) -> None:
 
 
 async def _read_windows(client: Client, store: Store, workers: int) -> None:
-    """Read all open windows, several at a time, and log the progress."""
+    """Read all unread time windows, several at a time, and log the progress."""
     under_way: dict[asyncio.Task[None], int] = {}
     reported, every = time.monotonic(), TERMINAL_SECONDS if sys.stderr.isatty() else PROGRESS_SECONDS
     try:

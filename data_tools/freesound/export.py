@@ -33,7 +33,7 @@ def _chunks(store: Store) -> "Iterator[pandas.DataFrame]":
 def _write_csv(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
     """Write a CSV table, with a ' before each text that a spreadsheet would run as a formula.
 
-    Source: OWASP, CSV Injection. No spreadsheet computes Parquet, so it keeps all texts verbatim.
+    Source: OWASP, CSV Injection. No spreadsheet runs formulas in Parquet, so Parquet files contain all texts verbatim.
     """
     with path.open("w", encoding="utf-8", newline="") as file:
         for number, chunk in enumerate(chunks):

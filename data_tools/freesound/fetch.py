@@ -88,7 +88,7 @@ async def _fetch(client: Client, folder: Folder, sound: Chosen) -> None:
 
 
 def _convert(part: Path, folder: Folder, sound: Chosen) -> StoredFile:
-    """Convert a file to FLAC (mono, 16 bit) and put it in its place."""
+    """Convert a downloaded file to FLAC (mono, 16 bit) and write it to the folder."""
     samples = read_audio(part, folder.rate)
     seconds = len(samples) / folder.rate
     if abs(seconds - sound.seconds) > TOLERANCE:

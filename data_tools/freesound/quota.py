@@ -4,7 +4,7 @@ Keeps requests within the API's limits by counting them: a maximum per minute an
 
 The API throttles by sliding windows: 60 requests a minute and 2,000 a day for a standard key
 (https://freesound.org/docs/api/overview.html, "Throttling"). A request counts from its start until a minute, and a day,
-after its answer, because its time of arrival in between is unknown. So the limit holds however long requests take; the
+after its answer, because its time of arrival in between is unknown. So the limit is met however long requests take; the
 cost is that time, once a minute. Previews do not count. The count is stored in a database, so that restarts and other
 processes that use the same file share it.
 """

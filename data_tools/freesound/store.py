@@ -269,7 +269,8 @@ class Store(Facts):
     def upsert(self, sounds: Iterable[Sound], indexed: Mapping[int, int]) -> None:
         """Insert or replace sounds in the store.
 
-        indexed: Dict from a sound's id to its index time; a stored sound without an entry keeps its index time.
+        indexed: Dict from a sound's id to its index time; the index time of a stored sound that is not in this dict
+        stays unchanged.
         """
         site = self.fact("site", "")
         marks = ", ".join(f":{column}" for column in COLUMNS)

@@ -58,8 +58,8 @@ class Found(NamedTuple):
 def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
     """Find the parquet, tar and zip files in `paths`; return a dict from each file to the given folder that has it.
 
-    partial: Accept missing shards. Raises DataError if a shard is missing, by the numbers in the names of the others,
-    and for a folder without such files.
+    partial: Accept missing shards. Raises DataError if the numbers in the names show that a shard is missing, and
+    for a folder without such files.
     """
     found: dict[Path, Path] = {}
     for path in paths:
@@ -110,7 +110,7 @@ def read_hub(
         paths: Files, or folders that contain them.
         columns: Names of the columns with audio, captions and names; empty fields are found by usual names.
         source: Source of the clips, for their ids.
-        split: Of all clips; None: by the names of files and folders, or else "train".
+        split: Split of all clips; None: by the names of files and folders, or else "train".
         partial: Accept missing shards.
         given: Options of the user, which are refused for files that `export` wrote.
     Files that `export` wrote give the exported clips; columns, source and split then do not matter.

@@ -273,7 +273,7 @@ def _verdict(
         return f"{no_overlap}; whether they share a sound is not known, see the clips named above"
     return (
         f"{no_overlap}; {ours} of them share no sound with {theirs} of {len(others)} test clips; "
-        "of the others, named above, that is not known"
+        "for all other clips, named above, this is unknown"
     )
 
 
@@ -300,7 +300,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--exclude", nargs="+", type=Path, default=[], metavar="LIST", help="lists of forbidden Freesound ids")
     add("--audio", action="store_true", help="also compare the sound of all clips, by audio fingerprints")
     add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings to a table, a row per overlap")
-    queries = "their queries count as captions of their recordings; those of Clotho-Moment are captions of Clotho"
+    queries = "moments, whose queries count as captions (those of Clotho-Moment are captions of Clotho)"
     add("--moments", nargs="+", type=Path, default=[], metavar="FILE.jsonl", help=queries)
     add_json(parser)
 

@@ -253,7 +253,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `check` to its parser."""
     add = parser.add_argument
     add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifests to check together")
-    moments = "files of moments too, the kit's of these manifests or as published (_release.jsonl, json/en/*.json)"
+    moments = "also check files of moments: the kit's own, or published ones (_release.jsonl, json/en/*.json)"
     add("--moments", nargs="+", type=Path, default=[], metavar="FILE", help=moments)
     add("--quick", action="store_true", help="read only audio headers, do not compare contents")
     add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings to a table, a row per clip")

@@ -102,7 +102,7 @@ class Match(NamedTuple):
 
     Attributes:
         offset: Seconds; time t of the first is time t + offset of the second.
-        seconds: From the first to the last peak that agrees.
+        seconds: Time from the first to the last peak that agrees.
         score: MIN_SCORE or more. The number of agreeing peaks, minus the number at the best wrong alignment, is
             multiplied by the share of the strongest peaks that agree.
     """

@@ -83,7 +83,7 @@ def credit(recordings: Iterable[Recording | None]) -> tuple[str, str, str]:
 
 
 def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
-    """Return a random cut of at most n samples of a recording at SAMPLE_RATE, without its silent ends.
+    """Return a random part of a recording without silent ends: at most n samples at SAMPLE_RATE.
 
     From a longer recording, a random part with some loud sound is returned, because some recordings have long pauses. A
     shorter recording is returned completely; with `fill`, it is repeated with short pauses up to n samples.

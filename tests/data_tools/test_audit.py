@@ -252,7 +252,7 @@ def test_audit_verdict_does_not_count_steady_and_silent_clips(
         r"1  clips without readable audio: x/train/none.wav \(.*none.wav: no such file; correct the path\)\n", printed
     )
     assert last == APART.format(4) + (
-        "1 of them share no sound with 1 of 3 test clips; of the others, named above, that is not known"
+        "1 of them share no sound with 1 of 3 test clips; for all other clips, named above, this is unknown"
     )
     assert [(row["finding"], row["clip"], row["evidence"][:30]) for row in rows(tmp_path / "f.csv")] == [
         ("sound not compared", "x/train/silent.wav", "too short, silent or steady fo"),

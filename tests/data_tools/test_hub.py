@@ -281,7 +281,10 @@ def test_wavcaps_part_without_zip_files_is_named_and_its_shorter_list_skipped(
     assert "left out: " + f"{folder}/json_files/BBC/b_final.json: has no Zip_files/BBC/; fetch the zip" in output
     assert output.count("left out: ") == 1
     assert [clip.id for clip in read_manifest(out)] == ["fsd_final/train/1.flac", "fsd_final/train/2.flac"]
-    assert "fsd_final_2s.json: skipped; for its items instead of those of fsd_final.json use" in caplog.text
+    assert (
+        "fsd_final_2s.json: skipped, because only fsd_final.json of this part is read; to read the skipped file, use"
+        in caplog.text
+    )
 
 
 def tar_of_four(folder: Path) -> Path:
