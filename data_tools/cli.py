@@ -1,8 +1,7 @@
 """Command line of data_tools, system and submission.
 
-`python -m FLOOR VERB ...` with error messages, help with examples, and progress. One command line serves all three
-floors; each floor lists its verbs. Progress of long work is a bar in a terminal. Elsewhere (nohup, a job's log) it is a
-line in the log about every minute.
+Runs `python -m FLOOR VERB ...`, with error messages, help, examples and progress. FLOOR is one of these packages.
+Progress of long work is a bar in a terminal. Elsewhere (nohup, a job's log), it is a log line about every minute.
 """
 
 import argparse
@@ -143,8 +142,7 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 def printable(text: str) -> str:
     """Escape the control characters in a text, such as a file's name or a server's answer, because terminals obey them.
 
-    Lone surrogates and marks that change the direction of text are escaped too. Blanks and joiners of other scripts
-    stay.
+    Lone surrogates and marks that change the direction of text are escaped too. Blanks and joiners are not escaped.
     """
     return "".join(ascii(one)[1:-1] if _OBEYED.fullmatch(one) else one for one in text)
 
@@ -289,7 +287,7 @@ def make_parser(
         )
         shown = subparser.add_mutually_exclusive_group()
         shown.add_argument("-q", "--quiet", action="store_true", help="print results, warnings and errors only")
-        more = "print the time and the module with each line, and of an error where it was raised"
+        more = "print the time and the module with each log line, and the traceback of an error"
         shown.add_argument("-v", "--verbose", action="store_true", help=more)
         if argv[:1] == [name]:
             if options:
@@ -324,6 +322,7 @@ class Progress(Protocol):
 
 class _Bar:
     def __init__(self, bar: Any) -> None:
+        """Show progress by `bar`, a progress bar of tqdm."""
         self._bar = bar
 
     def advance(self, count: int = 1, note: str = "") -> None:
@@ -339,6 +338,7 @@ class Lines:
     def __init__(
         self, what: str, total: int | None, unit: str, done: int = 0, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        """Start the clock. done: Number of items done before this process."""
         self.what, self.total, self.unit, self.done, self.clock = what, total, unit, done, clock
         self._before, self._began = done, clock()
         self._said = self._began

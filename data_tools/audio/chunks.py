@@ -211,7 +211,7 @@ def _refuse_longer(path: Path, file: BinaryIO, sound: _Sound, end: int) -> None:
     if is_container(rest.lstrip(b"\0")[:8]):
         raise joined(path, "audio")
     if len(rest) > _MAX_TRAILER and rest.strip(b"\0"):
-        stated = f"the {sound.size:,} bytes of sound that its header states"
+        stated = f"the {sound.size:,} bytes of sound that the header states"
         raise AudioError(f"{path}: {end - at:,} bytes of unknown content follow {stated}; {DECODE_ALL}")
 
 

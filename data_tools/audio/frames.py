@@ -111,4 +111,6 @@ def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
 
 def _too_many(path: Path | str, size: str) -> AudioError:
     """Return the error for a file with more values than may be read."""
-    return AudioError(f"{path}: contains {size}, more than the {MAX_FRAME_VALUES:,} values that can be read; split it")
+    return AudioError(
+        f"{path}: contains {size}, more than the {MAX_FRAME_VALUES:,} values that can be read; split the file"
+    )

@@ -79,7 +79,7 @@ def longer(path: Path, stated: str) -> AudioError:
 
 def joined(path: Path, kind: str) -> AudioError:
     """Return the error for a file that consists of two audio files. kind: Format of the second one."""
-    cure = "read it as two files, or decode both into one FLAC file"
+    cure = "split it into its two files, or decode both into one FLAC file"
     return AudioError(f"{path}: joined, a second {kind} file follows the first, the only one to be read; {cure}")
 
 

@@ -82,7 +82,7 @@ def read_audiocaps(
                 clips.append(audio_clip(folder, name, "audiocaps", split, recording.captions, seconds))
         in_all = counted(sum(len(recording.captions) for recording in published), "caption")
         line = f"{split}: {counted(len(published), 'clip')}, {in_all} published"
-        line += f"; audio of {with_audio} found, of {len(published) - with_audio} missing"
+        line += f"; audio found for {with_audio}, missing for {len(published) - with_audio}"
         unclear = sorted({stem for item in published for stem in item.stems if stem in files and owners[stem] > 1})
         note = f"; files not used, because their names fit several clips: {some(unclear)}" if unclear else ""
         counts.append(line + note)

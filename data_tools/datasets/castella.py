@@ -156,7 +156,7 @@ def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[
     )
     line += "" if annotations.is_blind else f", with {counted(windows, 'window')}"
     what = "features" if suffixes == FEATURES else "audio"
-    line += f"; {what} of {n_present} of {recordings} found, of {recordings - n_present} missing"
+    line += f"; {what} found for {n_present} of {recordings}, missing for {recordings - n_present}"
     if len(listed) == recordings:
         return line
     out = sum(query.vid not in listed for query in annotations.queries)

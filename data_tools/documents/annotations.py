@@ -45,7 +45,7 @@ DONE = {
     OVER: "clipped to the recording",
     FAR_OVER: "clipped to the recording",
     NONE_LEFT: "left out",
-    TWO_LENGTHS: "the first is used",
+    TWO_LENGTHS: "the first length is used",
     NO_SECONDS: "windows are kept unchanged",
 }
 KEPT = "kept as published, since it is scored"  # in val and test, for windows past a recording's end

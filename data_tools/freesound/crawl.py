@@ -186,7 +186,7 @@ async def _dry_run(client: Client, store: Store, since: str | None, narrowed: st
     requests = math.ceil(remaining / PAGE_SIZE)
     print(f"{counted(count, 'sound')} since {_day(window.first)}, {n_stored} of them in {store.path}")
     length = about(client.quota.seconds_for(requests))
-    print(f"at least {counted(requests, 'request')} left, {length} at this key's limits")
+    print(f"at least {counted(requests, 'request')} left, which take {length} at this key's limits")
     print(f"about {remaining * _BYTES_A_SOUND / 2**20:.0f} MiB of disk; nothing was stored but this request's count")
 
 
@@ -259,7 +259,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("store", type=Path, metavar="STORE", help="SQLite file of the crawl, to create or continue")
     add("--since", metavar="DATE", help="only sounds uploaded since this date, or since the `last` crawl")
     add("--filter", help="only sounds that match a filter of the API, such as 'duration:[3 TO 120]'")
-    refresh = "read again which sounds object to generative training, and whose licence or preference has changed"
+    refresh = "read again the sounds that object to generative training, or whose licence or AI preference has changed"
     add("--refresh", action="store_true", help=refresh)
     dry_run = "only print how many sounds, requests, days and bytes are left, which takes one request"
     add("--dry-run", action="store_true", help=dry_run)

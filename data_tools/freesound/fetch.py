@@ -159,7 +159,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
     add("--scores", type=Path, required=True, help="the file scores.csv made by classify")
-    threshold = "fetch only sounds that score above this (default: %(default)s, the paper's)"
+    threshold = "fetch only sounds with a score above this value (default: %(default)s, the paper's)"
     add("--threshold", type=float, default=0.2, help=threshold)
     weighting = "scores to use: those trained with this weighting of the classes (default: %(default)s)"
     add("--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help=weighting)
@@ -196,7 +196,7 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
         default=Criteria.preferences,
         dest="preferences",
         metavar="PREFERENCE",
-        help=f"of the uploaders: {', '.join(PREFERENCES)} (default: all but the last)",
+        help=f"allowed AI preferences of uploaders: {', '.join(PREFERENCES)} (default: all but the last)",
     )
     add("--no-explicit", action="store_false", dest="explicit", help="leave out sounds that are marked as explicit")
 

@@ -103,7 +103,7 @@ def _lines(report: StatusReport) -> list[str]:
         f"{report.sounds:>8}  sounds stored, of {report.counted or 'an unknown number'} that the API counted last",
         f"{report.missing:>8}  stored sounds were missing in the last searches; {report.gone} of them are deleted",
         f"{report.fitting:>8}  are 3 s to 2 min long",
-        f"{report.windows:>8}  windows are left to read{until}",
+        f"{report.windows:>8}  time windows are left to read{until}",
         f"{report.requests_in_last_minute:>8}  requests in the last minute",
         f"{report.requests_in_last_day:>8}  requests in the last 24 hours",
     ]

@@ -239,7 +239,7 @@ class Store(Facts):
             times[sound.id] = time_ms
         if len(outside) > MAX_OUTSIDE and 2 * len(outside) > len(sounds):
             raise DataError(
-                f"{self.path}: the API gave a sound of {format_time(outside[0].created)} for a search from "
+                f"{self.path}: the API returned a sound of {format_time(outside[0].created)} for a search from "
                 f"{format_time(window.first * 1000)} to {format_time(window.last * 1000)}; run the command again later"
             )
         seconds = [min(max(one // 1000, window.first), window.last) for one in times.values()]

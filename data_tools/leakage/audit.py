@@ -366,7 +366,7 @@ def run(arguments: argparse.Namespace) -> int:
         compared = counted(len(against), "other clip")
         print(f"{len(clips):>7}  clips, {len(training)} of them for training; compared with {compared}")
         for listed in exclusions.sources:
-            print(f"{listed.ids:>7}  Freesound ids on {listed.name}, and {listed.not_found} entries without one")
+            print(f"{listed.ids:>7}  Freesound ids on {listed.name}, and {listed.not_found} entries without an id")
         if without:
             print(f"{without:>7}  training clips without a Freesound id: only names, captions and sound may match them")
         print(*_format_compared(fingerprints), sep="\n")

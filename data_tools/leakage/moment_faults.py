@@ -55,7 +55,7 @@ def _of_moment(moment: Moment, seconds: Mapping[str, float | None], where: str) 
     seconds: Length of each clip.
     """
     if moment.clip not in seconds:
-        yield MomentFault(where=where, finding=NO_CLIP, text=f"{moment.id}: no clip {moment.clip}", done=None)
+        yield MomentFault(where=where, finding=NO_CLIP, text=f"{moment.id}: unknown clip {moment.clip}", done=None)
         return
     length = seconds[moment.clip]
     for start, end in moment.windows or ():

@@ -376,7 +376,7 @@ def test_official_exclusion_list_forbids_three_clotho_development_clips(
 ) -> None:
     assert main(["audit", str(clotho), "--exclude", str(shared / "data" / LISTS[0])]) == 1
     printed = capsys.readouterr().out
-    assert "3079  Freesound ids on dcase2025_task6_excluded_freesound_ids.csv, and 1 entries without one" in printed
+    assert "3079  Freesound ids on dcase2025_task6_excluded_freesound_ids.csv, and 1 entries without an id" in printed
     assert "      3  Freesound id on an exclusion list" in printed
     assert "leave out 3 clips" in printed
 

@@ -108,7 +108,7 @@ def test_windows_in_both_published_forms_of_castella_are_repaired_in_the_same_wa
     assert [clip.seconds for clip in clips] == [0.01, 83.0] + [94.0] * is_list
     assert all(clip.captions == (["A man sings"] if is_list else []) for clip in clips)
     count = 3 if is_list else 2
-    assert f"audio of 1 of {count} found, of {count - 1} missing" in said
+    assert f"audio found for 1 of {count}, missing for {count - 1}" in said
     assert said.count(str(source)) == 14
 
 
@@ -125,10 +125,10 @@ def test_recordings_without_audio_are_skipped_with_their_queries(
     assert main(argv) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == (
-        "train: 2 queries in 2 of 2 recordings, with 4 windows; audio of 1 of 2 found, of 1 missing: "
+        "train: 2 queries in 2 of 2 recordings, with 4 windows; audio found for 1 of 2, missing for 1: "
         "left out with 1 query (--keep-missing lists them)"
     )
-    assert said[1] == "blind: 3 queries in 2 of 2 recordings; audio of 1 of 2 found, of 1 missing"
+    assert said[1] == "blind: 3 queries in 2 of 2 recordings; audio found for 1 of 2, missing for 1"
     assert [(clip.split, clip.file_name) for clip in read_manifest(out)] == [
         ("train", "67AE9ZKvECs.wav"), ("blind", "67AE9ZKvECs.wav"), ("blind", "-AheI8Epim4.wav")
     ]  # fmt: skip

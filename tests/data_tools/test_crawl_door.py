@@ -43,7 +43,7 @@ def test_crawl_status_and_export_verbs_work_together(tmp_path: Path, capsys: pyt
     with serving("--sounds", "700", "--nulls", "0.01") as settings:
         plan = crawled(path, settings, "--dry-run")
         assert "700 sounds since 2005-01-01, 0 of them in" in plan.stdout
-        assert "at least 5 requests left, about 0 s at this key's limits" in plan.stdout
+        assert "at least 5 requests left, which take about 0 s at this key's limits" in plan.stdout
         mistyped = crawled(path, settings, "--filter", "duration:[3 TO")
         assert "refuses the request: 400" in mistyped.stderr
         done = crawled(path, settings)

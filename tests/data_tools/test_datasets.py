@@ -319,7 +319,7 @@ def test_audiocaps_has_published_counts(shared: Path, tmp_path: Path, capsys: py
     source, out = shared / "data" / "audiocaps", tmp_path / "m.jsonl"
     assert main(["audiocaps", str(source), "--keep-missing", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert "train: 49838 clips, 49838 captions published; audio of 0 found, of 49838 missing" in printed
+    assert "train: 49838 clips, 49838 captions published; audio found for 0, missing for 49838" in printed
     assert "val: 495 clips, 2475 captions published" in printed
     assert "test: 975 clips, 4875 captions published" in printed
     clips = read_manifest(out)
@@ -347,7 +347,7 @@ def test_audiocaps_matches_file_names_and_groups_captions(audiocaps: Path, capsy
     (audiocaps / "a.flac").rename(audiocaps / "test" / "-aB_30.flac")
     write_wav(audiocaps / "YYx_.wav", 1)
     assert main(["audiocaps", str(audiocaps), "--splits", "test", "--out", str(audiocaps / "m.jsonl")]) == 0
-    assert "test: 4 clips, 5 captions published; audio of 2 found, of 2 missing" in capsys.readouterr().out
+    assert "test: 4 clips, 5 captions published; audio found for 2, missing for 2" in capsys.readouterr().out
     clips = read_manifest(audiocaps / "m.jsonl")
     assert [(clip.id, clip.captions, clip.seconds) for clip in clips] == [
         ("audiocaps/test/-aB_30.flac", ["one", "two"], 0.01),
