@@ -29,7 +29,7 @@ from data_tools.names import is_utf8
 class Verb(NamedTuple):
     """A verb of one of the packages data_tools, system and submission.
 
-        module: Name of its module in the package, with add_arguments(parser) and run(arguments) -> exit status.
+    module: Name of its module in the package, with add_arguments(parser) and run(arguments) -> exit status.
     resumes: True if an interrupted run continues where it stopped; otherwise the verb writes everything at its end, or
     nothing.
     several: True if several processes may run one command together; only the first one prints results.
@@ -61,8 +61,8 @@ def run_cli(
     """Run one command-line verb and return its exit status.
 
     Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
-    options: Function that adds the arguments that every verb has. inside: Whether another verb calls it. Then the log
-    keeps its settings, results go to standard error, and an interrupt ends the caller too.
+    options: Function that adds the arguments of all verbs. inside: Whether another verb calls this function. Then the
+    settings of the log stay, results go to standard error, and an interrupt ends the caller too.
     Characters that the terminal's encoding lacks are printed as escapes. If the reader of the output (head, less) ends,
     the verb ends with 1, without a message.
     """
@@ -373,7 +373,7 @@ def about(seconds: float) -> str:
 def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool = True) -> Iterator[Progress]:
     """Show the progress of the work in a `with` block.
 
-    total: None if unknown. unit: Name of one item; "byte" is shown in multiples. done: Items done before this process.
+    total: Number of items or None. unit: Name of one item ("byte": in multiples). done: Items done before this process.
     keep: Whether the full bar stays on the screen.
     Lines that the block logs appear above the bar. With -q there is neither a bar nor a line.
     """

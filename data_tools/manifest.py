@@ -49,8 +49,8 @@ class Clip(Line):
     """An audio file with its captions.
 
     id: "<source>/<split>/<file_name>", unique over all sources and splits.
-    file_name: As published, byte for byte (with leading blanks and HTML entities); default: the last part of the path.
-    path: The audio file, absolute after reading; in the file it may be relative to the manifest's folder.
+    file_name: Name as published, byte for byte (with leading blanks and HTML entities); default: the last part of the
+    path. path: The audio file, absolute after reading; in the file it may be relative to the manifest's folder.
     seconds: Length, None if unknown (audio missing).
     freesound_id, licence, uploader: None if unknown.
     A line needs only id, path and captions.

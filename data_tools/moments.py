@@ -44,7 +44,7 @@ class Moment(Line):
         windows: [start, end] in seconds, at least one, in any order; None if unknown (a blind list). A window may end
             after the recording.
         found_by: Names of the models that found the windows. Such windows may be used for training, but not for
-                validation, ranking or fitting. None, and not written, for true windows.
+            validation, ranking or fitting. None, and not written, for true windows.
     """
 
     text: str

@@ -34,7 +34,7 @@ def read_table(
     """Return the rows of a table with a header: (number of the first line, dict from column to text, unchanged).
 
     Args:
-        columns: Required columns; others are read too.
+        columns: Required columns; other columns are read too.
         quoting: "csv" is RFC 4180. "none" treats quotes as text.
         hint: Advice at the end of the message about broken quotes.
 

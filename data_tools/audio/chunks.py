@@ -32,11 +32,11 @@ class _Layout(NamedTuple):
     """Format of the chunks in an audio file. Each chunk has a name, a size and a body.
 
     Attributes:
-            first: Number of bytes before the first chunk.
-            name, size: Number of bytes of a chunk's name, and of its size.
-            counted: Number of header bytes that the size of a chunk includes.
-            align: Chunks start at multiples of this number of bytes.
-            sound: Name of the chunk that contains the samples.
+        first: Number of bytes before the first chunk.
+        name, size: Number of bytes of a chunk's name, and of its size.
+        counted: Number of header bytes that the size of a chunk includes.
+        align: Chunks start at multiples of this number of bytes.
+        sound: Name of the chunk that contains the samples.
     """
 
     first: int
@@ -173,8 +173,8 @@ def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> 
     * The size of the container is correct.
 
     Args:
-            present: Number of bytes from the first byte of the sound to the end of the file.
-            container, length: Stated and actual number of bytes of the file.
+        present: Number of bytes from the first byte of the sound to the end of the file.
+        container, length: Stated and actual number of bytes of the file.
     """
     if sound.width != 4:
         return False

@@ -74,10 +74,10 @@ def read_excerpt(
     """Read a part of an audio file as mono, resampled to a sample rate.
 
     Args:
-            sound: The result of sound_of for this file.
+        sound: The result of sound_of for this file.
         rate: Sample rate of the result, in Hz.
-            first, count: First sample and number of samples of the part, at `rate`. The part must end within the
-                `sound.samples_at` samples of the file.
+        first, count: First sample and number of samples of the part, at `rate`. The part must end within the
+            `sound.samples_at` samples of the file.
     Returns: (count,) float32, full scale = 1.
     Raises: AudioError if the file has changed since sound_of, and for samples that cannot be decoded. ValueError for a
         resampling filter that is too long. OSError for a file that the system cannot read.

@@ -51,7 +51,7 @@ def classify(
     letter after cleaning is neither learnt from nor scored. Its text is empty, its scores are 0, and it only counts in
     the number of empty descriptions.
     threshold: Used only for counts, examples and figures; there, "kept" means a score above the threshold.
-    Raises DataError for no descriptions, for none with a word, and as its steps do.
+    Raises DataError if no description contains a word, and as the called functions do.
     """
     seconds: dict[str, float] = {}
     with _timed(seconds, "cleaning"):

@@ -53,10 +53,10 @@ def read_audiocaps(
     Args:
         root: The folder with <split>.csv; or a folder of aac-datasets, with AUDIOCAPS/csv_files_v1/<split>.csv and
             AUDIOCAPS/audio_32000Hz/<split>/.
-        audio: The folder with the audio (default: root), in <split>/ or directly. Files have any audio ending, and a
-            name as downloaders give it. <youtube_id>_<start> may be followed by _<end>, both in seconds or
-            milliseconds, and may begin with Y. <youtube_id> and Y<youtube_id> count if only one clip has that id.
-            <audiocap_id> may be that of any of the clip's captions.
+        audio: The folder with the audio (default: root), in <split>/ or directly. Files have any audio suffix, and a
+            name that downloaders use. <youtube_id>_<start> may be followed by _<end>, both in seconds or
+            milliseconds, and may begin with Y. <youtube_id> and Y<youtube_id> are used if only one clip has that id.
+            <audiocap_id> may be the id of any caption of the clip.
         keep_missing: Include clips without audio; otherwise they are omitted.
 
     Rows with the same youtube_id and start_time are one clip with several captions (5 in val and test).

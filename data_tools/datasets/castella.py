@@ -2,10 +2,10 @@
 
 Reader of CASTELLA as published, and of data sets in its format; makes a manifest and a file of moments.
 
-The same format: Clotho-Moment, the blind list of 2026.
+Clotho-Moment and the blind list of 2026 have the same format.
 
 Munakata et al., "CASTELLA: Long Audio Dataset with Captions and Temporal Boundaries", 2025;
-https://github.com/line/CASTELLA. Annotations: CC BY 4.0; the audio is from YouTube, where some of it is gone.
+https://github.com/line/CASTELLA. Annotations: CC BY 4.0; the audio is from YouTube, where some videos are deleted.
 """
 
 import argparse

@@ -59,8 +59,8 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
     """Move a random `share` (rounded) of the development clips into a validation split; return all clips.
 
     For Clotho v1, which has no validation split: "Take it easy" (2022), section 5, holds out 20 % of its development
-    split. Ids, names and paths remain those of the development split. Raises DataError for a share outside (0, 1), one
-    that leaves a split empty, and for clips that already include a validation split.
+    split. Ids, names and paths remain those of the development split. Raises DataError for a share outside (0, 1), for
+    a share that leaves a split empty, and for clips that already include a validation split.
     """
     if not 0 < share < 1:
         raise DataError(f"--holdout {share}: must be between 0 and 1, a share of the development split")

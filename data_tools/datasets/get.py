@@ -61,7 +61,7 @@ def is_unpacked(folder: Path, archive: str) -> bool:
 
 
 def unpack(folder: Path, name: str) -> None:
-    """Unpack an archive into the data set's folder, unless that is done. No existing file is changed.
+    """Unpack an archive into the data set's folder, unless it was unpacked before. No existing file is changed.
 
     `<archive>.unpacked` lists the archive's files and folders; it is written when all are in place. If a call is
     killed after unpacking into a hidden folder, `<archive>.moving` remains, and the next call only moves the files.

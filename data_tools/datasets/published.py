@@ -5,7 +5,7 @@ The verb `get` fetches these files. Sources of addresses and MD5s:
     Audio of AudioCaps and WavCaps: github.com/CPJKU/dcase2025_task6_baseline, download_datasets.py.
     CASTELLA, Clotho-Moment: README of github.com/awkrail/dcase2026_task6_baseline, and the queries of
     github.com/line/lighthouse at commit d095eaa.
-Files without an MD5 there are checked for damage only.
+Files without an MD5 in these sources are checked for damage only.
 """
 
 import re
@@ -47,7 +47,7 @@ class PublishedFile(NamedTuple):
 class PublishedSet(NamedTuple):
     """A published data set.
 
-    licence: With the terms of use. size: Bytes to fetch, as text, for readers without a network. make: Commands of
+    licence: Licence, with the terms of use. size: Bytes to fetch, as text, for readers without a network. make: Commands of
     data_tools that write the manifests from the folder, with {folder}, {manifest} and {stem} (the manifest's path
     without .jsonl). steps: Instructions for parts without a public address.
     """

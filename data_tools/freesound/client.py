@@ -113,8 +113,8 @@ class Client:
     async def search(self, window: Window, narrowed: str | None = None, size: int = PAGE_SIZE) -> Page:
         """Return the next page of `size` sounds uploaded in a time window, by rising upload time.
 
-        narrowed: The user's filter, in Solr's syntax. It gets parentheses: an OR at its top level would make the window
-        optional.
+        narrowed: The user's filter, in Solr's syntax. It is put in parentheses, because an OR at its top level would
+        make the window optional.
 
         Raises NoPageError, PastEndError, and DataError for an error that no later attempt can change.
         """
@@ -139,7 +139,7 @@ class Client:
     async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
         """Download a sound's preview to a file; return its size in bytes. Needs no key, and no limit counts it.
 
-        url: Absolute, or its path below the site. limit: Maximum bytes. Raises LostError.
+        url: Absolute address, or path below the site's address. limit: Maximum bytes. Raises LostError.
         """
         return await self._file(url, into, limit, None)
 
@@ -356,8 +356,9 @@ class Client:
 def address_of(site: str, base: str, url: str) -> str:
     """Return the address that `url` means relative to `base`, if it belongs to the site.
 
-    Its host is the site's or a subdomain, and its scheme the site's. A sandbox may use all ports of this machine. Files
-    are requested from no other address, whatever an answer or a redirect names. Raises LostError for any other address.
+    An address belongs to the site if it has the site's scheme, and its host or a subdomain of its host. A sandbox may
+    use all ports of this machine. Files are requested from no other address, whatever an answer or a redirect names.
+    Raises LostError for any other address.
     """
     try:
         address = urljoin(base, url)

@@ -35,7 +35,7 @@ class Criteria:
 
     Attributes:
         seconds: Shortest and longest duration, both included.
-        threshold: A score must be above it.
+        threshold: Scores must be above this value.
         licences, preferences, languages: Allowed values. A sound without a licence or a preference is not fetched.
         explicit: Whether sounds that are marked as explicit, or have no mark, may be fetched.
     """

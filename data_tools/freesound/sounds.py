@@ -51,7 +51,7 @@ class Sound(BaseModel):
         created: Milliseconds since 1970, UTC.
         duration: Seconds, -1 if Freesound does not know it.
         license: Address of the licence. previews: Dict from names in PREVIEWS to addresses. pack: Address of the pack.
-            category, subcategory: As JSON if they are not text.
+        category, subcategory: As JSON if they are not text.
 
     Fields that the answer omits are None; null texts are "".
     """

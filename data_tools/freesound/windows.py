@@ -4,7 +4,7 @@ Windows of upload time: all of Freesound is read in such windows, each from its 
 
 Every request asks for the sounds of a window by rising upload time. The next request begins at the second of the
 answer's last sound, so that this second is read twice. So no page is deep, and neither new uploads nor removed sounds
-shift the rest. A window with very many sounds is split, so that no search is too large.
+shift the other sounds. A window with very many sounds is split, so that no search is too large.
 
 Times are whole seconds since 1970, UTC: the search index stores no fractions (MTG/freesound writes `created` into it as
 %Y-%m-%dT%H:%M:%S), though a sound's own `created` has some.
@@ -25,10 +25,10 @@ class Window:
 
     Attributes:
         page: Page to request; above 1 only if one second has more uploads than fit on a page.
-            expected: Count of the API if no sound was removed. read_from: Start of the part that was read last.
-            attempt: Number of failed requests. splits: Number of times that the window was halved because no page
+        expected: Count of the API if no sound was removed. read_from: Start of the part that was read last.
+        attempt: Number of failed requests. splits: Number of times that the window was halved because no page
             arrived.
-            compared: Whether its sounds were read before. Then a part with the right count is not read again.
+        compared: Whether its sounds were read before. Then a part with the right count is not read again.
     """
 
     first: int
@@ -56,8 +56,8 @@ class PageListing:
 
     Attributes:
         count: Number of sounds in the whole window.
-            received: Number of items on the page, each counted once, including nulls.
-            reached: Second of the last sound on the page, None if the page has no sound.
+        received: Number of items on the page, each counted once, including nulls.
+        reached: Second of the last sound on the page, None if the page has no sound.
         passed: Number of items before that second.
     """
 
@@ -73,7 +73,7 @@ class Progress:
 
     Attributes:
         complete: Whether one answer listed all sounds of the window. Other stored sounds of the window are then gone.
-            uneven: Whether the window was given up although the API's count differs from its number of sounds.
+        uneven: Whether the window was given up although the API's count differs from its number of sounds.
     """
 
     windows: tuple[Window, ...] = ()

@@ -47,7 +47,7 @@ class Overlap(NamedTuple):
 
     Attributes:
         split, other_split: "<source>/<split>" of both clips. For FORBIDDEN, other_split is the list's name.
-        other: Id of the first such clip in the other split. For FORBIDDEN, the id on the list.
+        other: Id of the first overlapping clip in the other split. For FORBIDDEN, the id on the list.
         evidence: The shared value.
     """
 
@@ -118,9 +118,9 @@ def audit(
 
     The result has one overlap per clip, overlapping split or list, and shared value, in the order of KINDS.
 
-    clips: Audited against each other and against `against`; overlaps within `against` are not searched. A split is a
-    source's split, as in check. An overlap is listed under the clip whose split comes first: training, validation,
-    test.
+    clips: Audited against each other and against `against`; overlaps within `against` are not searched. A split means a
+    source and its split, such as clotho/evaluation. An overlap is listed under the clip whose split comes first:
+    training, validation, test.
     exclusions: Lists of forbidden ids. fingerprints: Fingerprints of the clips' sound; None: sounds are not compared.
     An overlap is a leak if a training clip (splits development, train) is on an exclusion list. It is also one if the
     clip has the Freesound id, file name, YouTube id or sound of a clip in a test split. Equal captions are only listed:

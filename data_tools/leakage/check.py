@@ -90,7 +90,7 @@ class CheckReport(Report):
 def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
     """Check clips; return all problems and overlaps, sorted as KINDS.
 
-    A split is a source's split: clotho's evaluation, audiocaps' test.
+    A split means a source and its split, such as clotho's evaluation.
     quick: Whether to read audio headers only, and compare no content; otherwise every file is decoded and hashed.
     Published frames in place of audio are always read completely. All findings except DUPLICATE_ID use one clip per id.
     Content is the file's bytes: the same sound in two encodings is not found. Clips of a blind split have no captions,

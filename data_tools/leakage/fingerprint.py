@@ -77,8 +77,8 @@ class Fingerprint:
     """Fingerprint of a recording, 1.3 kB per second.
 
     frames, bins: (P,) int32 and uint16, peaks by rising frame. levels: (P,) float16, log10 of their power.
-    codes: (H,) uint32, pairs by first peak. counts: (P,) uint8, number of pairs of each peak; they sum to H.
-    noise_score: Score of its match with itself under white noise 20 dB down; 0.0 without a match.
+    codes: (H,) uint32, a code per pair of peaks, ordered by first peak. counts: (P,) uint8, number of pairs of each
+    peak; they sum to H. noise_score: Score of its match with itself under white noise 20 dB down; 0.0 without a match.
     """
 
     frames: np.ndarray
@@ -98,10 +98,10 @@ class Fingerprint:
 
 
 class Match(NamedTuple):
-    """Fingerprints a[first] and b[second] belong to the same sound.
+    """A match of two fingerprints: a[first] and b[second] are of the same sound.
 
     Attributes:
-        offset: Seconds; time t of the first is time t + offset of the second.
+        offset: In seconds: time t of the first recording is time t + offset of the second recording.
         seconds: Time from the first to the last peak that agrees.
         score: MIN_SCORE or more. The number of agreeing peaks, minus the number at the best wrong alignment, is
             multiplied by the share of the strongest peaks that agree.

@@ -36,8 +36,8 @@ _SECONDS = (10.0, 3600.0)
 class MomentSettings(FolderSettings):
     """Settings of composed moments.
 
-    moments: Name of the shape. seconds: Length of each recording. whole_seconds: Windows begin and end at full seconds,
-    as CASTELLA's do.
+    moments: Name of the Shape in timeline.py. seconds: Length of each recording. whole_seconds: Windows begin and end
+    at full seconds, as CASTELLA's do.
     """
 
     moments: str
