@@ -205,7 +205,7 @@ def _terminable() -> Iterator[None]:
 
 
 def _reader_is_gone() -> bool:
-    """Return whether standard output is a pipe whose reader has ended; other pipes can break too."""
+    """Return whether standard output is a pipe whose reader has ended."""
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)

@@ -166,7 +166,7 @@ def _without_colons(name: str) -> str:
 
 
 def _by_key(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
-    """Return a dict from each result of the function `key` to the names that give it."""
+    """Return a dict from each result of the function `key` to the names with this result."""
     groups = defaultdict(list)
     for name in names:
         groups[key(name)].append(name)

@@ -40,7 +40,7 @@ def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
 
 
 def _read(path: Path, array: str | None) -> np.ndarray:
-    """Read published frames from a file on disk, as read_frames does."""
+    """Read published frames from a file on disk, as read_frames does for files and members."""
     try:
         if zipfile.is_zipfile(path):
             return _archived_frames(path, array)

@@ -70,7 +70,7 @@ class Member(NamedTuple):
         return self.packed.size if self.packed else self.length
 
     def read(self) -> bytes:
-        """Return the member's bytes. Raises AudioError if the container is missing, cut or damaged."""
+        """Return the decompressed bytes of this file. Raises AudioError if its container is missing, cut or damaged."""
         if not self.packed:
             return read_span(self.container, self.start, self.length)
         read = _unpacked_span if self.packed.size < self.packed.total / 4 else _unpacked_span.__wrapped__
@@ -104,7 +104,7 @@ def container_of(path: Path | str) -> Path:
 
 
 def size_of(path: Path | str) -> int:
-    """Return the bytes of a file or member. Raises OSError for a missing file."""
+    """Return the size in bytes of a file, or of a member of a container. Raises OSError for a missing file."""
     member = member_of(path)
     return member.size if member and member.container.stat() else Path(path).stat().st_size
 

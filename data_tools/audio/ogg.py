@@ -76,7 +76,7 @@ def _last_pages(path: Path, content: mmap.mmap, at: int) -> list[_Page]:
 
 
 def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
-    """Return the Ogg page at an offset; None if none begins there. Raises AudioError if cut or damaged."""
+    """Return the Ogg page at an offset; None if no page begins at it. Raises AudioError for a cut or damaged page."""
     header = content[at : at + 27]
     if header[:4] != b"OggS":
         return None

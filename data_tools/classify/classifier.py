@@ -69,7 +69,7 @@ def train(
 
 
 def score(network: nn.Module, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the scores that a trained network gives to vectors: (N,) float32 in [0, 1], one per row.
+    """Return a trained network's scores of vectors: (N,) float32 in [0, 1], one per row.
 
     Chunks are read in the order of the file.
     """

@@ -137,7 +137,7 @@ class Client:
         return sounds | {sound.id: sound for sound in page.sounds if sound}
 
     async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
-        """Download a sound's preview to a file; return its size in bytes. Needs no key, and no limit counts it.
+        """Download a sound's preview to a file; return its size in bytes. Needs no key; not counted by the limits.
 
         url: Absolute address, or path below the site's address. limit: Maximum bytes. Raises LostError.
         """

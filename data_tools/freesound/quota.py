@@ -86,7 +86,7 @@ class Quota:
                 await self._clock.sleep(min(wait, _LOOK_AGAIN) if under_way else wait)
 
     def answered(self, request: int) -> None:
-        """Record that the answer to a request (its id from `take`) has arrived, or never will."""
+        """Record that a request (its id from `take`) has been answered, or will never be answered."""
         self._database.execute("UPDATE requests SET counted_to = ? WHERE id = ?", (self._clock.now(), request))
 
     def pause(self, seconds: float) -> None:

@@ -129,7 +129,7 @@ class Facts:
         return row[0] if row else default
 
     def set_facts(self, **facts: float | str) -> None:
-        """Store facts about the whole database: each is a number or a text, passed under its name."""
+        """Store named values about the whole crawl, each a number or a text. `fact` returns them."""
         self.database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
 

@@ -124,7 +124,7 @@ def parquet_errors(path: Path) -> Iterator[None]:
 
 
 def _parquet_rows(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | None) -> Iterator[Sample]:
-    """Yield the rows of an open file, as parquet_samples does."""
+    """Yield the rows of an open parquet file as samples."""
     name = _audio_column(path, file, audio)
     columns = [file.schema.column(index).path for index in range(len(file.schema))]
     content = columns.index(f"{name}.bytes" if f"{name}.bytes" in columns else name)
@@ -147,7 +147,7 @@ def _empty(file: "pyarrow.parquet.ParquetFile") -> Iterable[dict[str, Any]]:
 
 
 def opened_parquet(path: Path) -> "pyarrow.parquet.ParquetFile":
-    """Open a parquet file. Raises DataError without pyarrow, and for a damaged, cut or other file."""
+    """Open a parquet file. Raises DataError without pyarrow, and for a file that is damaged, cut or not parquet."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -198,7 +198,7 @@ def _is_large(kind: Any) -> bool:
 
 
 def texts_in(value: object) -> list[str]:
-    """Return the texts in a field: one, or those of a list; [] for other values.
+    """Return the texts in a field: a single text, or all texts of a list; [] for other values.
 
     >>> texts_in("a dog"), texts_in(["a", "b"]), texts_in(None), texts_in(3)
     (['a dog'], ['a', 'b'], [], ['3'])

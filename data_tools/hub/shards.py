@@ -107,7 +107,7 @@ def _fields(row: int, clip: Clip) -> dict[str, Any]:
 
 
 def _write_tar(path: Path, clips: Sequence[Clip], rows: Sequence[int]) -> None:
-    """Write a WebDataset tar: <row>.json and <row>.<suffix> for each clip. Equal clips give equal bytes."""
+    """Write a WebDataset tar: <row>.json and <row>.<suffix> for each clip. Equal clips result in equal bytes."""
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
         for row, clip, content in _sounds(clips, rows):
             fields = json.dumps(_fields(row, clip), ensure_ascii=False).encode()

@@ -278,7 +278,7 @@ def _verdict(
 
 
 def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
-    """Return lines with the number of clips compared by sound, and the names of all others."""
+    """Return lines with the number of clips compared by sound, and the names of all other clips."""
     if fingerprints is None:
         return ["audio was not compared; add --audio to compare it"]
     lines = [f"{len(fingerprints.prints):>7}  clips whose sound was compared"]
