@@ -72,7 +72,10 @@ DATA = [
     ("clotho manifest.jsonl --out x.jsonl", f"manifest.jsonl{IS_FILE}"),
     ("audiocaps captions.csv --out x.jsonl", f"captions.csv{IS_FILE}"),
     ("audiocaps nowhere --out x.jsonl", "nowhere: no such folder; correct the path"),
-    ("audiocaps clotho --out x.jsonl", "clotho/train.csv: no such file; name AudioCaps' folder, which holds it, and"),
+    (
+        "audiocaps clotho --out x.jsonl",
+        "clotho/train.csv: no such file; give AudioCaps' folder, which contains this file, and",
+    ),
     # another file than is meant
     ("check captions.csv", f"captions.csv{NO_MANIFEST}"),
     ("check recipe.yaml", f"recipe.yaml{NO_MANIFEST}"),

@@ -111,7 +111,7 @@ def broken(path: Path, kind: str) -> None:
         ("text", "cannot be decoded"),
         ("header only", "cannot be decoded"),
         ("half of a WAV", "truncated, the header states 32000 bytes of sound, but only 15978 are present"),
-        ("half of a AIFF", "truncated, the header promises"),
+        ("half of a AIFF", "truncated, the header states"),
         ("half of a FLAC", "truncated|cannot be decoded"),
         ("half of a MP3", "truncated"),
         ("nan", "has NaN or infinite samples"),

@@ -397,7 +397,7 @@ def test_audiocaps_files_of_one_video_are_matched_by_start_time(tmp_path: Path) 
     assert [(clip.captions[0][-1], clip.file_name) for clip in clips] == [
         ("1", "ab_1000_11000.wav"), ("2", "ab_1000_1010.wav"), ("3", "ab_30.wav"), ("4", "Ycd.wav"), ("5", "5.wav")
     ]  # fmt: skip
-    assert "names of several clips, not used: ab" in count
+    assert "files not used, because their names fit several clips: ab" in count
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_cut_mp3_is_refused_when_opened_or_when_its_missing_end_is_read(tmp_path
     subprocess.run(["ffmpeg", "-v", "error", "-i", wav, "-b:a", "64k", path], check=True)
     sound, whole = sound_of(path), path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(AudioError, match=r"truncated, the header promises .* frames"):
+    with pytest.raises(AudioError, match=r"truncated, the header states .* frames"):
         sound_of(path)
     assert len(read_excerpt(path, sound, RATE, RATE, RATE)) == RATE, "the beginning is undamaged"
     with pytest.raises(AudioError, match="truncated"):

@@ -187,7 +187,7 @@ def test_npz_file_that_unpacks_to_gigabytes_is_refused_unread(tmp_path: Path, mo
     tracemalloc.start()
     for name in ("a.npz", "a.npy"):
         with pytest.raises(
-            AudioError, match=rf"{name}: holds an array of [0-9,]+ bytes, more than the 1,000,000 values"
+            AudioError, match=rf"{name}: contains an array of [0-9,]+ bytes, more than the 1,000,000 values"
         ):
             read_frames(tmp_path / name)
     assert tracemalloc.get_traced_memory()[1] < 2**22

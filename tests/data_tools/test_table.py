@@ -80,7 +80,11 @@ def test_split_of_a_row_can_be_read_from_a_column(sounds: Path, capsys: pytest.C
             ["--caption", "caption"],
             "3 values for 2 columns; quote values that contain a comma",
         ),
-        ("file;caption\n0.wav;a;b\n", ["--caption", "caption", "--delimiter", "semicolon"], "hold the delimiter ';'"),
+        (
+            "file;caption\n0.wav;a;b\n",
+            ["--caption", "caption", "--delimiter", "semicolon"],
+            "contain the delimiter ';'",
+        ),
         (
             "file,caption,part\n0.wav,a,dev\n",
             ["--caption", "caption", "--split-column", "part"],

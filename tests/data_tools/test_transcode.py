@@ -132,7 +132,7 @@ def test_transcode_names_broken_audio_and_leaves_it_out(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rate", "30000"], "--rate 30000: MP3 has 8000, 11025"),
+        (["--rate", "30000"], "--rate 30000: MP3 supports only 8000, 11025"),
         (["--rate", "10", "--format", "flac"], "--rate 10: give 1,000 to 192,000 Hz"),
         (["--bitrate", "400"], "--bitrate 400: must be above 32 and at most 320 for MP3 at 32000 Hz"),
         (["--bitrate", "64", "--format", "flac"], "--bitrate 64: flac has no bit rate to set"),
@@ -160,7 +160,7 @@ def test_transcode_refuses_a_folder_made_otherwise(tmp_path: Path, capsys: pytes
     (out / "transcode.json").write_text("{bad")
     assert "transcode.json" in failure(capsys, "transcode", manifest, "--out", out)
     (out / "transcode.json").unlink()
-    assert "is not empty, and holds no transcode.json" in failure(capsys, "transcode", manifest, "--out", out)
+    assert "is not empty, and contains no transcode.json" in failure(capsys, "transcode", manifest, "--out", out)
 
 
 def test_transcoded_clips_with_one_name_get_different_files() -> None:

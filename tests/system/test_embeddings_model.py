@@ -196,7 +196,7 @@ def test_line_ends_of_windows_and_names_that_are_no_texts(tmp_path: Path) -> Non
     path.with_suffix(".txt").write_bytes(b"a\r\nb\r\n")
     assert "b" in read_vectors([path], "clip")
     np.savez(tmp_path / "a.npz", id=[b"a"], embedding=[[1.0]])
-    with pytest.raises(KitError, match="a name of a row is b'a', not text"):
+    with pytest.raises(KitError, match="the name of a row is b'a', not text"):
         read_vectors([tmp_path / "a.npz"], "clip")
     parquet.write_table(pyarrow.table({"id": [None, "b"], "embedding": [[1.0], [2.0]]}), tmp_path / "a.parquet")
     with pytest.raises(KitError, match="a row has no name"):
