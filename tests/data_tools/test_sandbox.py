@@ -401,6 +401,6 @@ def test_sandbox_verb_refuses_invalid_options(capsys: pytest.CaptureFixture[str]
 def test_commands_of_option_then_run_in_order_until_one_fails(tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> None:
     store = tmp_path / "a b.sqlite"
     assert main(["sandbox", "--port", "0", "--sounds", "20", "--then", f"crawl '{store}'", f"status '{store}'"]) == 0
-    assert "20  sounds kept" in capfd.readouterr().out
+    assert "20  sounds stored" in capfd.readouterr().out
     assert main(["sandbox", "--port", "0", "--then", f"status '{tmp_path}/none'", f"crawl '{tmp_path}/new'"]) == 1
     assert not (tmp_path / "new").exists()

@@ -21,7 +21,7 @@ def test_commands_of_the_freesound_guide_run_as_written(root: Path, tmp_path: Pa
         ["bash", "-e", "-m", "-c", script], cwd=tmp_path, env=os.environ | path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1000 of 1000 sounds kept" in done.stdout
+    assert "1000 of 1000 sounds stored" in done.stdout
     clips = read_manifest(tmp_path / "data/walk/audio/manifest.jsonl")
     assert 50 < len(clips) <= 100
     assert all(Path(clip.path).is_file() for clip in clips)
