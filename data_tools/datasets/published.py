@@ -47,8 +47,8 @@ class PublishedFile(NamedTuple):
 class PublishedSet(NamedTuple):
     """A published data set.
 
-    licence: Licence, with the terms of use. size: Bytes to fetch, as text, for readers without a network. make: Commands of
-    data_tools that write the manifests from the folder, with {folder}, {manifest} and {stem} (the manifest's path
+    licence: Licence, with the terms of use. size: Text about the bytes to fetch, which needs no network. make: Commands
+    of data_tools that write the manifests from the folder, with {folder}, {manifest} and {stem} (the manifest's path
     without .jsonl). steps: Instructions for parts without a public address.
     """
 
