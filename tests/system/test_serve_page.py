@@ -129,7 +129,7 @@ def test_page_shows_unknown_words_and_example_queries(browser: Browser, site: Se
     assert page.url == f"{site.address}?query=c"
     assert not page.locator("#unknown").is_visible()
     find(page, "zoo a b xyz")
-    assert page.locator("#unknown").inner_text() == "Not known to the model: zoo, xyz"
+    assert page.locator("#unknown").inner_text() == "Words that the model does not know: zoo, xyz"
     assert page.locator("img, ol script").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= 390, "a long example scrolls sideways"
     assert browser.errors == []
