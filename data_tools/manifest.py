@@ -49,10 +49,9 @@ class Clip(Line):
     """An audio file with its captions.
 
     id: "<source>/<split>/<file_name>", unique over all sources and splits.
-    file_name: Name as published, byte for byte (with leading blanks and HTML entities); default: the last part of the
-    path. path: The audio file, absolute after reading; in the file it may be relative to the manifest's folder.
-    seconds: Length, None if unknown (audio missing).
-    freesound_id, licence, uploader: None if unknown.
+    file_name: Name as published, byte for byte (leading blanks, HTML entities); default: the last part of the path.
+    path: The audio file, absolute after reading; in the file it may be relative to the manifest's folder.
+    seconds: Length, None if unknown (audio missing). freesound_id, licence, uploader: None if unknown.
     A line needs only id, path and captions.
     """
 
@@ -243,19 +242,16 @@ class Joined(Collection[Clip]):
         return any(clip in part for part in self._parts)
 
 
-_ATTRIBUTES = {  # of a model, besides its values; shared by all clips of usual lines
-    "__pydantic_fields_set__": set(Clip.model_fields),
-    "__pydantic_extra__": None,
-    "__pydantic_private__": None,
-}
+_FIELDS_SET = set(Clip.model_fields)
 
 
 def _clip_of(values: dict[str, Any]) -> Clip:
     """Make a clip of the valid values of all its fields, in a fifth of the time of Clip.model_construct."""
     clip = Clip.__new__(Clip)
     object.__setattr__(clip, "__dict__", values)
-    for name, value in _ATTRIBUTES.items():
-        object.__setattr__(clip, name, value)
+    object.__setattr__(clip, "__pydantic_fields_set__", _FIELDS_SET)  # shared, to save memory
+    object.__setattr__(clip, "__pydantic_extra__", None)
+    object.__setattr__(clip, "__pydantic_private__", None)
     return clip
 
 

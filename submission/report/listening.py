@@ -47,7 +47,7 @@ class AudioStore:
         if not path.is_file():
             return None, f"no audio: {path.name} no longer exists"
         if holds_frames(path):
-            return None, f"no audio: {path.name} contains published features, not audio"
+            return None, f"no audio: {path.name} contains published frames, not audio"
         try:
             self.uris.append(f"data:audio/mpeg;base64,{base64.b64encode(to_mp3(path, self._seconds)).decode()}")
         except (AudioError, OSError) as error:

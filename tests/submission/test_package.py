@@ -293,7 +293,7 @@ def test_filled_template_is_sufficient_for_pack(here: Path, capsys: pytest.Captu
     ("change", "words"),
     [
         ({"sources": {}}, ["sources.world.url: is missing; give the address of world, or null if it is not published"]),
-        ({"authors": []}, ["authors: needs 1 or more entries"]),
+        ({"authors": []}, ["authors: must have 1 or more entries"]),
         (
             {"authors": [{"lastname": "X"}]},
             ["authors.0.firstname: is missing", "authors.0.email: is missing", "authors.0.affiliation: is missing"],

@@ -76,7 +76,7 @@ def test_recipe_with_published_features_runs_without_audio(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = made(published)
-    assert "test: 12 queries in 6 of 6 recordings, with 12 windows; features of 6 of 6 found" in capsys.readouterr().out
+    assert "test: 12 queries in 6 of 6 recordings, with 12 windows; features found for 6" in capsys.readouterr().out
     assert {(clip.seconds, Path(clip.path).suffix) for clip in read_manifest(manifest)} == {(SECONDS, ".npz")}
     path = tiny.write_recipe(tmp_path / "r.yaml", recipe(manifest, tmp_path))
     assert main(["check", str(path)]) == 0
@@ -93,7 +93,7 @@ def test_recipe_with_published_features_runs_without_audio(
     assert submission(["check", found["blind"]["answers"], "--queries", str(published / "list.jsonl")]) == 0
     assert submission(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
-    assert re.search(r"no audio: -test_0\d.npz contains published frames instead", page)
+    assert re.search(r"no audio: -test_0\d.npz contains published frames, not audio", page)
     assert '<span class="window">' in page
     assert "data-from" not in re.sub(r"(?s)<script>.*", "", page)
     assert [w % 1 for line in Path(found["blind"]["answers"]).read_text().splitlines()
@@ -202,7 +202,7 @@ def test_recording_without_features_is_counted_and_left_out(
 ) -> None:
     (published / "features" / "-test_02.npz").unlink()
     manifest = made(published)
-    assert "features of 5 of 6 found, of 1 missing: left out with 2 queries (--keep-missing" in capsys.readouterr().out
+    assert "features found for 5 of 6, missing for 1: left out with 2 queries (--keep" in capsys.readouterr().out
     path = tiny.write_recipe(tmp_path / "r.yaml", recipe(manifest, tmp_path))
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
     assert "test: 10 queries in 5 recordings" in capsys.readouterr().out

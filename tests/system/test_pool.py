@@ -106,7 +106,7 @@ def test_all_verbs_use_the_same_clips_and_report_skipped_files(
     monkeypatch.setattr("system.verbs.serve.serve", ended)
     expected = {
         *("broken.wav: cannot be decoded", "empty.flac: the file is empty (0 bytes)", "are not audio (1): notes.txt"),
-        f"using {3 + ffmpeg} clips; skipped {4 - ffmpeg} that cannot be read or are not audio",
+        f"using {3 + ffmpeg} clips; skipped {4 - ffmpeg} files that cannot be read or are not audio",
         *([] if ffmpeg else ["song.m4a: this format needs the program ffmpeg, which is not installed"]),
     }
     output = {}

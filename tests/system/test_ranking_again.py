@@ -156,7 +156,7 @@ def test_blind_set_is_ranked_after_it_arrives(
     assert main(["run", "mine.yaml"]) == 0
     assert "ranking the new" not in caplog.text
     assert submission(["score", "runs/done:blind"]) == 1
-    assert "'blind' ranks a blind set, which has no figures; use runs/done/scores/blind.npy" in capsys.readouterr().err
+    assert "'blind' ranks a blind set, which has no metrics; use runs/done/scores/blind.npy" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("desk")
