@@ -114,21 +114,21 @@ def _read(files: tuple[str, ...], states: tuple[tuple[int, int], ...], kind: Kin
 def _require_matrix(names: Sequence[str], values: np.ndarray) -> None:
     """Raise ValueError unless the values are a matrix of finite numbers with a row per name."""
     if not len(values):
-        raise ValueError("has no row")
+        raise ValueError("has no embedding")
     if values.ndim != 2 or values.dtype.kind not in "fiu" or 0 in values.shape:
         raise ValueError(f"its array of embeddings is {values.dtype} of shape {values.shape}, not a matrix of numbers")
     if len(names) != len(values):
-        raise ValueError(f"{len(names):,} names for {len(values):,} embeddings")
+        raise ValueError(f"has {len(names):,} names for {len(values):,} embeddings; each needs one")
     with np.errstate(over="ignore"):
         if not np.isfinite(values.astype(np.float32)).all():
-            raise ValueError("has values that are not finite")
+            raise ValueError("has embeddings with infinite or NaN values")
 
 
 def _of_npz(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
     """Read the names and embeddings of a kind from a .npz file."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
         if missing := {column, "embedding"} - set(content.files):
-            raise ValueError(f"no array {min(missing)}")
+            raise ValueError(f"has no array {min(missing)}")
         names, values = content[column], content["embedding"]
         chosen = content["kind"] == kind if "kind" in content else slice(None)
     return _texts(names[chosen].tolist()), values[chosen]
@@ -141,7 +141,7 @@ def _of_parquet(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndar
 
     present = parquet.read_schema(path).names
     if missing := {column, "embedding"} - set(present):
-        raise ValueError(f"no column {min(missing)}")
+        raise ValueError(f"has no column {min(missing)}")
     table: Any = parquet.read_table(path, columns=[column, "embedding", *(["kind"] if "kind" in present else [])])
     if "kind" in present:
         table = table.filter(pyarrow.compute.equal(table["kind"], kind))
@@ -159,7 +159,7 @@ def _texts(names: Sequence[Any]) -> list[str]:
     if other := next((name for name in names if not isinstance(name, str | int)), None):
         raise ValueError(f"the name of a row is {other!r}, not text")
     if None in names:
-        raise ValueError("a row has no name")
+        raise ValueError("a row of embeddings has no name")
     return list(map(str, names))
 
 

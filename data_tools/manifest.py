@@ -323,7 +323,7 @@ def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequenc
     """
     selected = clips if split is None else in_split(clips, split)
     if not selected:
-        raise DataError(f"{where} has no split {split}, it has {', '.join(sorted({clip.split for clip in clips}))}")
+        raise DataError(f"{where} has no split {split}; use {', '.join(sorted({clip.split for clip in clips}))}")
     return selected
 
 

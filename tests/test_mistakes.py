@@ -28,7 +28,7 @@ NO_CLOTHO = "give Clotho's folder as published, and only --splits that it has"
 NO_CSV = "is YAML, such as a recipe, not a CSV, score matrix or package; to check a recipe: python -m system check"
 UNTRAINED = "has stages that must be trained first; train it with python -m system run recipe.yaml"
 NO_MODEL = "is neither a run (resolved.json) nor an exported model (model.safetensors); name such a folder"
-SPLITS = "it has development, evaluation, validation"
+SPLITS = "use development, evaluation, validation"
 OTHER_SET = "no query of this file is known: the file belongs to another split or data set; give the captions of"
 JSONL = "argument --out: {}: give a file name that ends in .jsonl"
 
@@ -95,7 +95,7 @@ DATA = [
     ("check broken/typo.jsonl", "line 1: not a clip (capshun: unknown key; correct it, or remove it)"),
     ("check broken/split.jsonl", "(split: must be 'development', 'validation', 'evaluation', 'train', 'val', 'test'"),
     ("check broken/captions.jsonl", "line 1: not a clip (captions: must be a list, not 'A dog')"),
-    ("queries manifest.jsonl --split train --out x.jsonl", f"manifest.jsonl has no split train, {SPLITS}"),
+    ("queries manifest.jsonl --split train --out x.jsonl", f"manifest.jsonl has no split train; {SPLITS}"),
     ("queries manifest.jsonl --split dev --out x.jsonl", "invalid choice: 'dev' (choose from 'development', "),
     # --out
     ("clotho clotho --keep-missing --splits development --out x.txt", JSONL.format("x.txt")),
@@ -208,9 +208,9 @@ SYSTEM = [
         "not a file of queries; use one that ends in .jsonl",
     ),
     ("rank run --audio audio --out x.npy", "audio has no captions as queries; name a file of queries with --queries"),
-    ("rank run --audio manifest.jsonl --split train --out x.npy", f"manifest.jsonl has no split train, {SPLITS}"),
-    ("search run manifest.jsonl tone --split train", f"manifest.jsonl has no split train, {SPLITS}"),
-    ("relevance manifest.jsonl --split train", f"manifest.jsonl has no split train, {SPLITS}"),
+    ("rank run --audio manifest.jsonl --split train --out x.npy", f"manifest.jsonl has no split train; {SPLITS}"),
+    ("search run manifest.jsonl tone --split train", f"manifest.jsonl has no split train; {SPLITS}"),
+    ("relevance manifest.jsonl --split train", f"manifest.jsonl has no split train; {SPLITS}"),
     (
         "rank run --audio audio --queries blind.csv --out x.csv",
         "--out x.csv: the name of a score matrix must end in .npy",
@@ -258,10 +258,10 @@ SYSTEM = [
         "data source train: the manifest nowhere.jsonl does not exist; correct the path (relative",
     ),
     ("run csv_as_manifest.yaml", f"other.csv{NO_MANIFEST}"),
-    ("run no_split.yaml", f"data source train: manifest.jsonl has no split train, {SPLITS}"),
+    ("run no_split.yaml", f"data source train: manifest.jsonl has no split train; {SPLITS}"),
     ("run no_weights.yaml", "vggish: no weight file no.pth; published at https://github.com/harritaylor/torchvggish/"),
-    ("train no_split.yaml", f"data source train: manifest.jsonl has no split train, {SPLITS}"),
-    ("run no_split.yaml --out deep/er/run", f"data source train: manifest.jsonl has no split train, {SPLITS}"),
+    ("train no_split.yaml", f"data source train: manifest.jsonl has no split train; {SPLITS}"),
+    ("run no_split.yaml --out deep/er/run", f"data source train: manifest.jsonl has no split train; {SPLITS}"),
     ("run recipe.yaml --out captions.csv", f"captions.csv{IS_FILE}"),
     ("train recipe.yaml --out captions.csv", f"captions.csv{IS_FILE}"),
     ("train recipe.yaml --out notes", "notes is neither a run nor empty; name another folder"),
@@ -324,7 +324,7 @@ def test_users_mistake_gives_one_error_message_and_changes_no_file(
     ("name", "words"),
     [
         ("no_manifest", "MISSING  nowhere.jsonl: "),
-        ("no_split", "MISSING  data train: manifest.jsonl has no split train, it has"),
+        ("no_split", "MISSING  data train: manifest.jsonl has no split train; use"),
         ("no_weights", "MISSING  no.pth: "),
         ("large_batch", "batch_size 99 is more than the 48 items of the stage's data"),
     ],

@@ -184,7 +184,9 @@ def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         where = f"item {number}"
         moments = item.get("moments")
         if not isinstance(moments, list) or not all(isinstance(moment, dict) for moment in moments):
-            raise DataError(f"{path}, {where}: moments must be a list of objects with local_caption and timestamps")
+            raise DataError(
+                f"{path}, {where}: moments must be a list of objects with local_caption and timestamps; correct it"
+            )
         common = {"vid": item.get("yid"), "duration": item.get("duration"), "caption": item.get("global_caption")}
         if not moments:
             yield where, common

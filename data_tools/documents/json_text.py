@@ -60,18 +60,18 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
 
     def refused(name: str) -> Any:
         """Raise DataError for a value that JSON does not allow, such as NaN."""
-        raise DataError(f"{where}: {name} is not a number in JSON")
+        raise DataError(f"{where}: {name} is not a number in JSON; replace it by a number or null")
 
     def whole(digits: str) -> int:
         """Convert the digits of a whole number to an int. Raises DataError for too many digits."""
         if len(digits) > MAX_DIGITS:
-            raise DataError(f"{where}: a number has {len(digits)} digits, more than the maximum of {MAX_DIGITS}")
+            raise DataError(f"{where}: a number has {len(digits)} digits, at most {MAX_DIGITS} are allowed; correct it")
         return int(digits)
 
     def number(digits: str) -> float:
         """Convert the digits of a number with a fraction to a float. Raises DataError if it is too large."""
         if math.isinf(value := float(digits)):
-            raise DataError(f"{where}: the number {digits[:MAX_DIGITS]} is too large for a 64-bit float")
+            raise DataError(f"{where}: the number {digits[:MAX_DIGITS]} is too large for a 64-bit float; correct it")
         return value
 
     strict: dict[str, Any] = {"parse_constant": refused, "parse_float": number} if finite else {}
@@ -81,7 +81,7 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except RecursionError:
-        raise DataError(f"{where}: lists or objects are nested too deeply") from None
+        raise DataError(f"{where}: lists or objects are nested too deeply; use fewer levels") from None
     except UnicodeEncodeError as error:
         # The error's text is the whole value as JSON: the part before the half pair shows the place.
         before = error.object[max(0, error.start - 40) : error.start]

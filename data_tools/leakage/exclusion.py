@@ -105,7 +105,9 @@ def _wavcaps(path: Path) -> Iterator[tuple[str, str]]:
         raise DataError(f"{error}; download the list again") from None
     ids = content.get("FreeSound") if isinstance(content, dict) else None
     if not isinstance(ids, list):
-        raise DataError(f"{path}: not a list of Freesound ids: the JSON has no list with the key FreeSound")
+        raise DataError(
+            f"{path}: not a list of Freesound ids: the JSON has no list with the key FreeSound; name another file"
+        )
     for number, entry in enumerate(ids, 1):
         yield f"FreeSound entry {number}", entry if isinstance(entry, str) else json.dumps(entry)
 

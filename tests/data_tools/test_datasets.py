@@ -306,7 +306,7 @@ def test_queries_verb_reads_manifests_and_csv_files(
     ]
     table = shared / "data" / "clotho" / "clotho_captions_evaluation.csv"
     assert "leave out --split" in failure(capsys, "queries", table, "--split", "evaluation", "--out", out)
-    assert "has no split blind, it has development" in failure(
+    assert "has no split blind; use development" in failure(
         capsys, "queries", manifest, "--split", "blind", "--out", out
     )
 

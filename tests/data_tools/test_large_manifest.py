@@ -80,7 +80,7 @@ def test_large_manifest_gives_the_same_clips_by_index_and_in_order(tmp_path: Pat
         assert list(part) == [clip for clip in expected if clip.split == split]
         assert list(of_split(part[3:7], split, path)) == list(part[3:7])
     assert of_split(found, None, path) is found
-    with pytest.raises(DataError, match=r"m.jsonl has no split blind, it has test, train"):
+    with pytest.raises(DataError, match=r"m.jsonl has no split blind; use test, train"):
         of_split(found, "blind", path)
 
 

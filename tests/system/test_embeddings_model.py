@@ -199,7 +199,7 @@ def test_line_ends_of_windows_and_names_that_are_no_texts(tmp_path: Path) -> Non
     with pytest.raises(KitError, match="the name of a row is b'a', not text"):
         read_vectors([tmp_path / "a.npz"], "clip")
     parquet.write_table(pyarrow.table({"id": [None, "b"], "embedding": [[1.0], [2.0]]}), tmp_path / "a.parquet")
-    with pytest.raises(KitError, match="a row has no name"):
+    with pytest.raises(KitError, match="a row of embeddings has no name"):
         read_vectors([tmp_path / "a.parquet"], "clip")
 
 
@@ -243,7 +243,7 @@ def test_rows_of_the_other_kind_are_not_read(tmp_path: Path) -> None:
     [
         ({"id": ["a"], "embedding": [[np.nan]]}, "has values that are not finite"),
         ({"id": ["a"], "embedding": [[1e300]]}, "has values that are not finite"),
-        ({"id": ["a", "b"], "embedding": [[1.0]]}, "2 names for 1 embeddings"),
+        ({"id": ["a", "b"], "embedding": [[1.0]]}, "has 2 names for 1 embeddings; each needs one"),
         ({"id": ["a"], "embedding": [1.0]}, "not a matrix of numbers"),
         ({"id": ["a"], "embedding": [["x"]]}, "not a matrix of numbers"),
         (
@@ -252,7 +252,7 @@ def test_rows_of_the_other_kind_are_not_read(tmp_path: Path) -> None:
         ),
         ({"text": ["a"], "embedding": [[1.0]]}, "cannot be read as embeddings"),
         ({"id": ["a"]}, "cannot be read as embeddings"),
-        ({"id": ["a"], "kind": ["caption"], "embedding": [[1.0]]}, "has no row"),
+        ({"id": ["a"], "kind": ["caption"], "embedding": [[1.0]]}, "has no embedding"),
     ],
 )
 def test_unfit_files_are_refused(tmp_path: Path, columns: dict[str, Any], expected: str) -> None:

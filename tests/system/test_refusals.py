@@ -71,7 +71,7 @@ def test_missing_manifest_split_and_foreign_folder_are_refused(
     content = tiny.recipe(world, tmp_path)
     content["data"]["train"]["split"] = "train"
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
-    assert "has no split train, it has development" in refused(capsys, "train", path, "--runs", tmp_path)
+    assert "has no split train; use development" in refused(capsys, "train", path, "--runs", tmp_path)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     (tmp_path / "full").mkdir()
     (tmp_path / "full/letter.txt").write_text("hello")

@@ -516,7 +516,7 @@ def test_invalid_serve_arguments_are_refused(
     assert "no such address" in refused(capsys, "serve", unbroken, "--host", "nowhere.invalid", "--port", 0)
     assert "use another address" in refused(capsys, "serve", unbroken, "--host", "192.0.2.1", "--port", 0)
     assert "neither a run" in refused(capsys, "serve", tmp_path, "--port", 0)
-    assert "has no split test, it has development" in refused(capsys, "serve", unbroken, "--split", "test", "--port", 0)
+    assert "has no split test; use development" in refused(capsys, "serve", unbroken, "--split", "test", "--port", 0)
 
     untrained = tmp_path / "untrained"
     untrained.mkdir()

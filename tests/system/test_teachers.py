@@ -421,7 +421,7 @@ def test_incomplete_embeddings_files_are_refused(
             "has no embedding of the",
         ),
         ({"kind": np.array(["clip"])}, "cannot be read as embeddings"),
-        ({"kind": np.array(["clip"]), "id": np.array(["x"]), "embedding": np.full((1, 3), np.nan)}, "not finite"),
+        ({"kind": np.array(["clip"]), "id": np.array(["x"]), "embedding": np.full((1, 3), np.nan)}, "infinite or NaN"),
     ):
         np.savez(file, **content)
         assert main([*argv[:3], str(tmp_path / f"run{len(said)}")]) == 1
