@@ -31,10 +31,11 @@ class _Partner(NamedTuple):
 
 
 class Augmentation:
-    """Items of a step -> the same items, changed; see augment_settings.py.
+    """Random changes of a training step's items, by the settings in augment_settings.py.
 
-    clips: All clips for training, with captions or without. notes: One per file: how many of its lines fit no training
-    item. Raises DataError for files that cannot be read or do not fit, KitError if there are no two clips to mix.
+    clips: All clips for training, with captions or without. notes: One text per file of the settings, with the number
+    of its lines that fit no training item. Raises DataError for a file that cannot be read or does not fit, and
+    KitError if fewer than two clips can be mixed.
     """
 
     def __init__(self, settings: Augment, clips: Sequence[Clip]) -> None:
@@ -96,9 +97,9 @@ class Augmentation:
         return [*found, *([mix.joined_by] if mix and mix.joined_by else [])]
 
     def __call__(self, items: Sequence[Item], seed: Sequence[int]) -> list[Item]:
-        """Change the items of a step.
+        """Return the items of a training step with random changes.
 
-        seed: Numbers from which its draws follow. The items' captions must be those of their numbers.
+        items: Items with original captions. seed: Numbers that determine all random draws of the step.
         """
         changed = list(items)
         partners: list[_Partner | None] = [None] * len(items)
@@ -120,7 +121,7 @@ class Augmentation:
     def _partner(self, item: Item, draw: Random) -> _Partner | None:
         """Draw the clip to mix with an item at random; None if the item is not mixed.
 
-        Four random numbers are always drawn per item, and, for captions that are joined, one per caption.
+        Four random numbers are always drawn per item. If captions are joined, one more is drawn per caption.
         """
         mix = self.settings.mix
         assert mix

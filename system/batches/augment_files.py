@@ -22,9 +22,9 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
 
     Its columns are clip (id, or file name), caption (index from 0) and alternative.
     Returns: A dict from clip id and caption index to the alternatives, in the order of the file; and a text that states
-        how many lines fit no clip.
+        how many lines name no training clip.
     Raises: DataError for a missing or damaged file, for an index without a caption, for a file name that several clips
-        have, and if no line fits a clip.
+        have, and if no line names a training clip.
     """
     by_name = _Clips(clips)
     alternatives: dict[tuple[str, int], list[str]] = {}
@@ -75,10 +75,10 @@ def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple
     """Read the file of captions that each describe two clips together.
 
     Its columns are clip and other (ids, or file names of the two clips), and caption.
-    Returns: For each clip id, the clips that it may be mixed with and the captions for both; and a text that states how
-        many lines do not name two training clips. Every line counts for both of its clips.
+    Returns: A dict from clip id to pairs of another clip and a caption of the two clips; and a text that states how
+        many lines do not name two training clips. Every line is in the pairs of both of its clips.
     Raises: DataError for a missing or damaged file, for a file name that several clips have, for a line that names one
-        clip twice, and if no line fits.
+        clip twice, and if no line names two training clips.
     """
     by_name = _Clips(clip for clip in clips if clip.captions)
     merged: dict[str, list[tuple[Clip, str]]] = {}
@@ -112,7 +112,7 @@ class _Clips:
     def find(self, name: str, where: str) -> Clip | None:
         """Return the clip whose id or file name is `name`; None if no clip has it.
 
-        where: Place of the name, for the message. Raises DataError if several clips have the file name.
+        where: File and line of the name, for the message. Raises DataError if several clips have the file name.
         """
         if name in self._by_id:
             return self._by_id[name]
@@ -126,20 +126,20 @@ class _Clips:
 
 
 def _fit(path: Path, lines: int, fitting: int, training_item: str, cure: str) -> str:
-    """Return a text on how many lines of a file fit the training data. Raises DataError if no line fits.
+    """Return a text with the number of lines, and the number of lines that fit no training data.
 
-    lines, fitting: Numbers of all lines and of fitting lines. training_item: The kind of item that a line must name,
-    such as a training clip. cure: End of the error message.
+    lines, fitting: Numbers of all lines and of fitting lines. training_item: Description of the things that a line must
+    name, such as "training clip". cure: End of the error message. Raises DataError if no line fits.
     """
     if not fitting:
         raise DataError(f"{path}: none of its {lines:,} lines names a {training_item}; {cure}")
     others = lines - fitting
-    said = f"; {others:,} fit{'s' if others == 1 else ''} no {training_item}" if others else ""
+    said = f"; {others:,} of them name{'s' if others == 1 else ''} no {training_item}" if others else ""
     return f"{path}: {lines:,} line{'' if lines == 1 else 's'}{said}"
 
 
 def _rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield, for each line of a .csv or .jsonl file, its place (for messages) and its texts in `columns`."""
+    """Yield the position (for messages) and the texts of the columns for each line of a .csv or .jsonl file."""
     require_file(path, "correct the path, or remove its key from the stage's augment")
     if path.suffix == ".csv":
         for line, row in read_table(path, columns):

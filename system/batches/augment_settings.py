@@ -13,12 +13,13 @@ Probability = Annotated[float, Field(gt=0, le=1)]
 
 
 class Captions(Strict):
-    """Every caption of an item is replaced, with this probability, by one of its alternatives, drawn evenly.
+    """Replacement of captions: `probability` is the chance that a caption is replaced by one of its alternatives.
 
-    The file names a caption by its clip (id or file name) and its index among the clip's captions, from 0; a caption
-    may have any number of lines. Alternatives may be GPT's variations, back-translations or paraphrases; the kit calls
-    no language model. Margin factors (`relax: cider`) use the new captions. Teachers identify a caption by its index
-    and use its original text. Source: SALSA (2024), with five GPT variations per caption.
+    The alternative is drawn evenly. The file names a caption by its clip (id or file name) and its index among the
+    clip's captions, from 0; a caption may have any number of lines. Alternatives may be GPT's variations,
+    back-translations or paraphrases; the kit calls no language model. Margin factors (`relax: cider`) use the new
+    captions. Teachers identify a caption by its index and use its original text. Source: SALSA (2024), with five GPT
+    variations per caption.
     """
 
     file: str  # file of alternatives (.csv or .jsonl): clip, caption, alternative
@@ -26,15 +27,15 @@ class Captions(Strict):
 
 
 class Edits(Strict):
-    """Every caption is edited, with this probability, in one of four ways of equal chance.
+    """Random edits of words: `probability` is the chance that a caption is edited, in one of four ways.
 
-    n words become synonyms, n words are deleted, n pairs of words are swapped, or n synonyms of its words are inserted
-    at random positions. n is drawn from Binomial(words, rate). The edited caption has lower-case words without
-    punctuation, even if n is 0; at least one word stays. Words without a synonym are not replaced, and nothing is
-    inserted for them. Teachers use the original caption. A frozen text encoder embeds every edited caption and stores
-    the embedding in its bank. Source: SALSA (2024), after EDA. Deviations: one rate for all four ways (its scripts: 0.3
-    for synonyms, 0.2 for deletions); synonyms from a file instead of WordNet; apostrophes and hyphens inside a word
-    stay.
+    The four ways have equal chances. n words become synonyms, n words are deleted, or n pairs of words are swapped. In
+    the fourth way, n synonyms of the caption's words are inserted at random positions. n is drawn from Binomial(words,
+    rate). The edited caption has lower-case words without punctuation, even if n is 0. At least one word stays. Words
+    without a synonym are not replaced, and nothing is inserted for them. Teachers use the original caption. A frozen
+    text encoder embeds every edited caption and stores the embedding in its bank. Source: SALSA (2024), after EDA.
+    Deviations: one rate for all four ways (SALSA's scripts: 0.3 for synonyms, 0.2 for deletions); synonyms from a file
+    instead of WordNet; apostrophes and hyphens inside a word stay.
     """
 
     probability: Probability  # that a caption is edited
@@ -43,22 +44,23 @@ class Edits(Strict):
 
 
 class Mix(Strict):
-    """Another training clip, drawn evenly, is added to an item's clip with this probability.
+    """Mixing of clips: `probability` is the chance that another training clip is added to an item's clip.
 
-    The other clip is scaled so that the item's clip has r dB more power; r is drawn evenly from low_db to high_db. The
-    factor is g = sqrt(E / (10^(r/10) E_other)), with E the mean square of a clip's samples, and 1 if one of the two is
-    silent. The shorter clip starts at a random position in the longer. Clips longer than the audio encoder's
-    `max_seconds` are first cut to a random part, for which E is computed. So a mixture is never longer than that, and
-    contains the whole part of the item's clip. A sum beyond full scale is scaled down as a whole.
+    The other clip is drawn evenly, and scaled so that the item's clip has r dB more power. r is drawn evenly from
+    low_db to high_db. The factor is g = sqrt(E / (10^(r/10) E_other)), with E the mean square of a clip's samples. It
+    is 1 if one of the clips is silent. The shorter clip starts at a random position in the longer clip. A clip longer
+    than the audio encoder's `max_seconds` is first cut to a random part, for which E is computed. Thus a mixture is
+    never longer than `max_seconds`, and no part of the item's clip is lost when the clips are added. A sum beyond full
+    scale is scaled down as a whole.
 
-    Captions: each caption is joined with one of the other clip. With `merged`, it is the caption of a line of the file
-    that names both clips, in any order; clips without such a line are not mixed. Losses treat the mixture as a third
-    clip: its captions match neither of the two clips, and all mixtures of the same two clips count as one clip. Not
-    possible in a stage with teachers, nor with experts whose frames are stored.
+    Captions: each caption of the item is joined with a caption of the other clip. With `merged`, the mixture has the
+    caption of a line of the file that names both clips, in any order; clips without such a line are not mixed. Losses
+    treat the mixture as a third clip: its captions match neither of the two clips, and all mixtures of the same two
+    clips count as one clip. Mixing is not possible in a stage with teachers, nor with experts whose frames are stored.
 
     Source: the public captioner of Wu et al. (2023; r from -5 to 5 dB, merged captions), PairMix and MixGen (joined
-    captions). Deviations: the original always scales the shorter clip by g, so that half of its mixtures are not at r
-    dB. Its E is computed from overlapping frames, so that both ends weigh less. PairMix weights the waves.
+    captions). Deviations: Wu et al. always scale the shorter clip by g, so that half of their mixtures are not at r
+    dB. They compute E from overlapping frames, so that both ends of a clip weigh less. PairMix weights the waves.
     """
 
     probability: Probability  # that an item is mixed
@@ -83,8 +85,8 @@ class Mix(Strict):
 class Augment(Strict):
     """Random changes of training data, in this order: captions, mix, edits. Validation and ranking use unchanged data.
 
-    Random numbers depend on seed, stage and step. Every kind of change has its own: adding one does not alter the
-    random numbers of the others, nor the choice of clips and captions."""
+    Random numbers depend on seed, stage and step. Every kind of change has separate random numbers. If a recipe adds
+    one kind, the other kinds and the choice of clips and captions stay the same."""
 
     captions: Captions | None = None  # replace captions by alternatives
     edits: Edits | None = None  # edit words of captions

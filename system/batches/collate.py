@@ -41,12 +41,12 @@ def collate(
     share: Share | None = None,
     pad_to_batch: bool = False,
 ) -> Batch:
-    """Make the batch of `items`. All clips of the items must have frames.
+    """Make the batch of the training items `items`, all of whose clips must have frames.
 
     The frames have the dtype of their banks.
     relevance: Source of the margin factors, if a loss needs them. teachers: The stage's teachers, if a loss learns from
     them. crops: Random parts of long clips; None: all frames. share: The part of the batch whose audio is loaded; None:
-    all of it. pad_to_batch: Pad to the longest clip of the batch, even if that clip is not in `share`.
+    the whole batch. pad_to_batch: Pad to the longest clip of the batch, even if that clip is not in `share`.
     """
     batch = without_audio(items, features, relevance, teachers)
     rows = range(len(items)) if share is None else share.rows
@@ -97,10 +97,10 @@ def _labels(items: Sequence[Item], features: Features) -> torch.Tensor:
 
 
 def _key(features: Features, item: Item) -> str:
-    """Return the content key of an item's audio: of its clip, or of its mixture of two clips.
+    """Return the content key of a training item's audio: of its clip, or of its mixture of two clips.
 
-    The key of a mixture has the sorted keys of both clips. It thus differs from the key of each clip, and all mixtures
-    of the same two clips count as one clip in losses. A mixture of two clips with the same content has the key of that
+    The key of a mixture contains the sorted keys of both clips, and thus differs from the key of each clip. Losses
+    count all mixtures with the same key as one clip. A mixture of two clips with the same content has the key of that
     content.
     """
     key = features.keys[item.clip.id]
@@ -108,11 +108,11 @@ def _key(features: Features, item: Item) -> str:
 
 
 def _frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops | None) -> np.ndarray:
-    """Return an expert's frames (T, D) of item `index`: of the item's clip or mixture, cut by `crops`."""
+    """Return an expert's frames (T, D) of the clip, or the mixture of clips, of item `index`, cut by `crops`."""
     bank, added = features.banks[expert], items[index].added
 
     def cropped(clip: Clip, is_added: bool) -> np.ndarray:
-        """Read the crop of a clip."""
+        """Read the frames of a clip that `crops` selects; without `crops`, all frames."""
         key = features.keys[clip.id]
         first, count = crops.range(bank.rows_of(key), index, is_added) if crops else (0, bank.rows_of(key))
         return bank.part(key, first, count)
@@ -128,7 +128,7 @@ def _padded(
 ) -> Series:
     """Return an expert's frames of the items at the indexes `rows`, padded with zeros to the same length.
 
-    This length is at least `width` frames. crops: Random parts of long clips; None: all frames.
+    width: Minimum of this length, in frames. crops: Random parts of long clips; None: all frames.
     """
     bank = features.banks[expert]
     each_row = bank.threads.map if bank.threads else map
@@ -157,10 +157,10 @@ class Resident:
     def _table(
         self, features: Features, expert: str, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Copy all frames of an expert to the device.
+        """Copy an expert's frames of all clips to the device.
 
-        Returns: The frames (F, D) of all clips in the bank's dtype; then, for every clip, the index of its first frame,
-        and its number of frames.
+        Returns: Three tensors: the frames (F, D) of all clips in the bank's dtype; the index of every clip's first
+        frame; and every clip's number of frames.
         """
         bank = features.banks[expert]
         lengths = torch.tensor([bank.rows_of(key) for key in self.index_of])
@@ -177,7 +177,8 @@ class Resident:
     def audio(self, keys: Sequence[str], crops: Crops | None = None, among: Sequence[str] = ()) -> dict[str, Series]:
         """Return a dict from expert to padded frames of clips, gathered on the device. keys: Content keys of the clips.
 
-        The values equal those that `collate` makes. They are padded to the longest clip of `keys` and `among`.
+        Each clip's frames equal those that `collate` returns. They are padded to the longest clip of `keys` and
+        `among`.
         """
         return {name: self._series(*table, keys, crops, among) for name, table in self.tables.items()}
 
@@ -214,22 +215,27 @@ def _fits(size: int, device: torch.device) -> bool:
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     free -= torch.cuda.max_memory_allocated(device)
     fits = size < RESIDENT_SHARE * free
-    how = "moved to the GPU" if fits else "read ahead from the banks"
-    log.info("the frames take %.1f GiB, a step leaves %.1f GiB: they are %s", size / 2**30, free / 2**30, how)
+    how = "copied to the GPU" if fits else "read from the banks for each batch"
+    log.info(
+        "the frames of all clips take %.1f GiB, and a training step leaves %.1f GiB of GPU memory: the frames are %s",
+        size / 2**30,
+        free / 2**30,
+        how,
+    )
     return fits
 
 
 class Feed:
-    """The batches of a stage on the device. Close it when the stage ends.
+    """Source of a stage's batches, on the device. Call `close` when the stage ends.
 
-    Threads make the next batches during the current step. After the first step, when the optimizer's moments exist, the
-    frames of all clips are copied to a GPU that has twice as much memory left (see `settle`); not if clips are mixed.
-    Captions and margin factors are always made ahead. A batch is a function of its step, so that working ahead, and the
-    place of the frames, change no result.
+    Threads make the next batches during the current step. After the first step, the memory of the optimizer is known.
+    If the GPU then has twice as much free memory as the frames of all clips need, the frames are copied to it (see
+    `settle`). They are not copied if clips are mixed. Captions and margin factors are always made during earlier steps.
+    A batch depends only on its step, so that these choices change no result. With several processes, each process only
+    gets its part of a batch.
 
-    longest: Most frames of a clip; a random part of longer ones is used; None: all frames. chunk: Clips that are
-    embedded at a time, see chunks_of. pad_to_batch: See collate. frames_on: See Stage. With several processes, each
-    only gets its share.
+    longest: Maximum number of frames per clip; longer clips are cut to a random part; None: all frames. chunk: Number
+    of clips that are embedded at a time, see chunks_of. pad_to_batch: See collate. frames_on: See Stage.
     """
 
     def __init__(
@@ -257,7 +263,7 @@ class Feed:
         self._ahead: dict[int, Future[Batch]] = {}
 
     def settle(self) -> None:
-        """Copy the frames to the GPU if there is room. Call it after each step; it decides after the first one."""
+        """Copy the frames to the GPU if they fit. Call this after each step; only the first call decides."""
         if not self._undecided:
             return
         self._undecided = False
@@ -268,7 +274,7 @@ class Feed:
             self._ahead_steps, self.resident = 1, Resident(self._keys, self.features, self.device)
 
     def batch(self, step: int) -> Batch:
-        """Return the batch of a training step, and start to make the batches of the next steps."""
+        """Return the batch of training step `step`, and start to make the batches of the next steps in threads."""
         made = (self._ahead.pop(step, None) or self._begun(step)).result()
         steps = range(step + 1, step + 1 + self._ahead_steps)
         for other in self._ahead.keys() - set(steps):
@@ -292,12 +298,12 @@ class Feed:
     def _begun(self, step: int) -> "Future[Batch]":
         """Start to make the batch of a training step in a thread. Returns: The future of the batch.
 
-        The items are drawn in the calling thread, since a sampler must stay in one thread.
+        The calling thread draws the items, since only one thread may use a sampler.
         """
         return self._workers.submit(self._made, self.sampler.batch(step), self._crops(step))
 
     def _made(self, items: Sequence[Item], crops: Crops | None) -> Batch:
-        """Make the batch of the training items `items`, with only the audio that this process embeds."""
+        """Make the batch of the training items `items`, with the audio of only those clips that this process embeds."""
         share = None
         if process_count() > 1:
             lengths = lengths_of(items, self.features, next(iter(self.features.banks)), self.longest)

@@ -10,8 +10,8 @@ import numpy as np
 class Crops(NamedTuple):
     """Random crops of the longer clips of a batch: `longest` frames from a random position.
 
-    offsets: (B, 2) positions in [0, 1), of an item's own clip and of the added one: 0 for the clip's first frames, near
-    1 for its last.
+    offsets: (B, 2) positions in [0, 1), for the clip of an item and for the clip that is mixed into it. 0 selects the
+    first frames of a clip, and a number near 1 its last frames.
     """
 
     longest: int

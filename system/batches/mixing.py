@@ -9,10 +9,10 @@ def mixed(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -
     """Add the waves of two clips, with the shorter inside the longer.
 
     Waves (T, 1) and (U, 1) int16 -> (max(T, U), 1) int16.
-    In training both are parts of at most the encoder's input length, so that nothing of their sum is cut. A sum beyond
-    full scale is scaled down to full scale as a whole. It is rounded to 1 / 32,768 once.
+    In training, each wave has at most the encoder's input length, so that their sum is never cut. A sum beyond full
+    scale is scaled down to full scale as a whole. It is rounded to 1 / 32,768 once.
 
-    decibels: Level of the first wave above the second, by their mean squares; if one wave is silent, the other is not
+    decibels: Level of the first wave above the second, by their mean squares. If a wave is silent, the waves are not
     scaled. offset: Start of the shorter wave, in [0, 1): 0 if both begin together, near 1 if both end together.
     Source and deviations: the class Mix in augment_settings.py.
     """

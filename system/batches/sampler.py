@@ -18,9 +18,10 @@ BATCHES_AHEAD = 3  # most batches that are read or decoded during the current st
 
 
 class Added(NamedTuple):
-    """A clip that is mixed with an item's own.
+    """A clip that is mixed into the clip of a training item.
 
-    decibels: Level of the item's own clip above this one. offset: Start of the shorter in the longer, in [0, 1).
+    decibels: Level of the item's clip above the level of this clip. offset: Start of the shorter clip in the longer
+    clip, in [0, 1).
     """
 
     clip: Clip
@@ -31,8 +32,8 @@ class Added(NamedTuple):
 class Item(NamedTuple):
     """An item of a batch: a clip and some of its captions.
 
-    numbers: Indexes of the captions in the clip; a changed caption has that of the original. added: The second clip of
-    a mixture. windows: Times of a moment's one caption, in seconds.
+    numbers: Index of each caption in the clip; a changed caption has the index of the original caption. added: The
+    second clip of a mixture. windows: Times of a moment, in seconds; a moment has one caption.
     """
 
     clip: Clip
@@ -54,7 +55,7 @@ def require_known(moments: Iterable[Moment]) -> None:
 def items_of_moments(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[Item]:
     """Return one training item per moment of the clips, in the order of `moments`.
 
-    Windows after the recording's end are left out.
+    Moments of other clips, and windows after the recording's end, are left out.
     Raises KitError for a moment whose windows are not known.
     """
     by_id = {clip.id: clip for clip in clips}
@@ -75,7 +76,7 @@ def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:
 
 
 class Augment(Protocol):
-    """Changes the items of a step. mixes: Whether items may get an `added` clip."""
+    """Interface of a function that changes the items of a training step."""
 
     @property
     def mixes(self) -> bool:
@@ -86,10 +87,10 @@ class Augment(Protocol):
 
 
 class _Shuffled:
-    """An endless stream of a source's items: one random order after another, each as long as the source.
+    """An endless stream of the items of a data source, in rounds of n items for n items of the source.
 
-    chances: (n,) weights of the items, above 0; None: an order is a permutation. With weights, an item occurs as often
-    as its share of their sum demands, rounded down or up (systematic sampling).
+    chances: (n,) weights of the items, above 0. None: each round is a random permutation. With weights, an item occurs
+    in a round n times its share of all weights, rounded down or up (systematic sampling).
     """
 
     def __init__(self, items: list[Item], seed: tuple[int, ...], chances: np.ndarray | None) -> None:
@@ -103,7 +104,7 @@ class _Shuffled:
         return self.items[int(self.order[index])]
 
     def _ordered(self, draw: np.random.Generator) -> np.ndarray:
-        """Draw the order of a turn: (n,) indexes of items."""
+        """Draw the items of one round through the data source: (n,) indexes of items."""
         order = draw.permutation(len(self.items))
         if self.chances is None:
             return order
@@ -124,14 +125,14 @@ def _chances(items: Sequence[Item], power: float) -> np.ndarray:
 class Sampler:
     """Training batches of a stage: `batch(step)` returns the items of a step, independent of earlier calls.
 
-    sources: The items of every source.
+    sources: The items of every data source.
     mix: "equal" takes items from all sources in turn; "size" treats all items as one source.
-    captions: Number of an item's captions that are drawn without replacement at every visit. "all", or None for pairs:
-    all captions. A clip with fewer captions uses all of them.
-    short_moments: Moments are drawn with a chance of the seconds of their shortest window to the power of minus this
-    number; None: all equally often.
-    augment: Changes the items of a step, with a seed for its draws; None: no changes.
-    Raises KitError for fewer items than the batch size.
+    captions: Number of captions that are drawn without replacement each time an item is used. "all", or None for pairs:
+    all captions. A clip with fewer captions uses all of its captions.
+    short_moments: Power p: a moment whose shortest window has s seconds is drawn with a chance in proportion to s^-p.
+    None: all moments are drawn equally often.
+    augment: Function that changes the items of a step; it also gets a seed. None: no changes.
+    Raises KitError if there are fewer items than the batch size, and for a source without items.
     """
 
     def __init__(
@@ -180,5 +181,5 @@ class Sampler:
 
 
 def batches_ahead(has_relevance: bool) -> int:
-    """Return how many batches are made during the current step: one if it needs CIDEr-D, which one thread computes."""
+    """Return the number of batches that are made ahead; 1 if they need CIDEr-D, which only one thread may compute."""
     return 1 if has_relevance else BATCHES_AHEAD

@@ -13,8 +13,9 @@ import numpy as np
 def chunks_of(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
     """Divide a batch into chunks that are embedded one at a time. Returns: For each chunk, the indexes of its clips.
 
-    lengths: (B,) lengths of the clips. size: Number of clips per chunk, of similar length; the last chunk may have
-    fewer. None: make `count` chunks, of equal sizes if possible. count: Number of processes.
+    lengths: (B,) lengths of the clips. size: Number of clips per chunk; the clips of a chunk have similar lengths, and
+    the last chunk may have fewer clips. None: make `count` chunks, of equal sizes if possible. count: Number of
+    processes.
     """
     if size is not None:
         order = np.argsort(np.asarray(lengths), kind="stable").tolist()

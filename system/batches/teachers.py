@@ -17,7 +17,7 @@ from system.batches.sampler import Item
 
 
 def caption_key(clip: Clip, number: int) -> str:
-    """Return the key of a clip's caption with the index `number` in a bank of caption embeddings.
+    """Return the key of a caption in a bank of caption embeddings.
 
     Equal captions of two clips have different keys.
     number: Index of the caption in the clip.
@@ -34,7 +34,7 @@ class Rows(Protocol):
 
 
 class Taught(NamedTuple):
-    """A teacher's embeddings, each (1, D). clips: Bank by content key. captions: Bank by caption_key."""
+    """A teacher's embeddings, each (1, D), in two banks: clips by content key, and captions by caption_key."""
 
     clips: Rows
     captions: Rows
@@ -49,7 +49,8 @@ class Teachers:
     def cosines(self, items: Sequence[Item], keys: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return a dict from teacher to its cosines between the clips and the captions of a batch.
 
-        Each teacher gives (B, N) float32 in [-1, 1] for B clips and N captions. keys: Content keys of the items' clips.
+        The cosines of a teacher are (B, N) float32 in [-1, 1] for B clips and N captions. keys: Content keys of the
+        items' clips.
         """
         captions = [caption_key(item.clip, number) for item in items for number in item.numbers]
         return {
@@ -61,7 +62,7 @@ class Teachers:
 def unit_embeddings(bank: Rows, keys: Sequence[str]) -> np.ndarray:
     """Read the embeddings (n, D) float32 of the given keys from a bank, scaled to length 1.
 
-    Embeddings of zeros stay zeros.
+    An embedding of only zeros is not scaled.
     """
     rows = np.concatenate([bank.read(key) for key in keys])
     scaled: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)

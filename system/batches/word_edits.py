@@ -19,9 +19,9 @@ Synonyms = Mapping[str, Sequence[str]]  # by lower-case word
 def edited(caption: str, rate: float, synonyms: Synonyms | None, draw: Random) -> str:
     """Edit a caption's words at random: synonyms, deletions, swaps or insertions.
 
-    The result has lower-case words without punctuation. One of the four kinds of edit is drawn with equal probability;
-    without `synonyms`, only deletion or swap. rate: Expected share of edited words, in [0, 1]: n ~ Binomial(words,
-    rate) words are edited. At least one word stays. A caption without words is returned unchanged.
+    The result has lower-case words without punctuation. One of the four kinds of edit is drawn with equal probability.
+    Without `synonyms`, words are only deleted or swapped. At least one word stays. A caption without words is returned
+    unchanged. rate: Expected share of edited words, in [0, 1]: n ~ Binomial(words, rate) words are edited.
     """
     words = words_of(caption)
     if not words:
@@ -47,7 +47,7 @@ def swapped(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[
 
 
 def replaced(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
-    """Replace n random words by synonyms, or all words that have synonyms if these are fewer."""
+    """Replace n random words by synonyms; if fewer than n words have synonyms, replace all of these."""
     words, known = list(words), _known(words, synonyms)
     for position in draw.choice(known, min(n, len(known)), replace=False).tolist() if known else ():
         words[position] = _one_of(synonyms[words[position]], draw)

@@ -63,7 +63,8 @@ def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def tf32_products(device: torch.device, allowed: bool) -> Iterator[None]:
     """Context manager that lets float32 products on a CUDA GPU use TF32 (10 bits after the point) if `allowed`.
 
-    Without it, products are exact, and convolutions use TF32, as is torch's default. On other devices it does nothing.
+    TF32 is faster and less exact. If it is not allowed, all float32 products are exact. Outside this context, torch
+    uses TF32 for convolutions, but not for matrix products. On other devices this does nothing.
     """
     if device.type != "cuda":
         yield
@@ -92,16 +93,16 @@ def gpu_of(device: torch.device) -> str | None:
 
 
 def suited_to(device: torch.device, sizes: Mapping[str, int]) -> int:
-    """Return the value of `sizes`, a dict with the keys "cpu" and "cuda", that belongs to a device.
+    """Return the size in `sizes` for a kind of device. Its keys are "cpu" and "cuda".
 
-    A device of another kind gets the value of "cpu".
+    For a device of another kind, this is the size for "cpu".
     """
     return sizes.get(device.type, sizes["cpu"])
 
 
 @contextmanager
 def memory_errors(too_large: str, cure: str) -> Iterator[None]:
-    """Context manager that converts an error of full memory, of the GPU or the machine, to KitError.
+    """Context manager that converts an error to KitError if the memory of the GPU or of the machine is full.
 
     too_large: Name of the model or work that does not fit into memory. cure: End of the error message.
     """
@@ -116,8 +117,8 @@ def memory_errors(too_large: str, cure: str) -> Iterator[None]:
 
 
 def _is_full(error: Exception) -> bool:
-    """Return whether an error of Python, numpy or torch means that memory is full.
+    """Return whether an error of Python, numpy or torch means that the machine's memory is full.
 
-    torch has no special exception for the CPU's memory.
+    For a full memory of the machine, torch raises a RuntimeError, which is recognised by its text.
     """
     return isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)

@@ -4,7 +4,7 @@ Without torchrun there is one process.
 
 torch.distributed reads the processes from torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK). Tensors are exchanged
 by nccl between GPUs and by gloo between CPUs. The first process (rank 0) writes all files. If one process ends, all
-end, and one of them reports the reason. Torch is only imported for computations.
+other processes end too, and one of them reports the reason. Torch is only imported for computations.
 """
 
 import logging
@@ -37,10 +37,11 @@ received = {"embeddings": 0, "gradients": 0}  # bytes that this process got from
 
 @dataclass
 class _Group:
-    """The processes of this start.
+    """Facts about the processes that torchrun has started together, including this process.
 
-    launcher: The id of torchrun's process; 0 without torchrun. store: Key-value store of all processes. step: Group for
-    exchanges within training steps. now: The current group; None for the default one with the longer timeout.
+    count: Number of processes. index: Rank of this process. launcher: The id of torchrun's process; 0 without torchrun.
+    store: Key-value store of all processes. step: Group of torch.distributed for exchanges within training steps. now:
+    The group to use now; None for torch's default group, which has the longer timeout.
     """
 
     count: int = 1
@@ -84,11 +85,11 @@ def is_orphan() -> bool:
 
 @contextmanager
 def processes(device: "torch.device | None") -> Iterator[None]:
-    """Context manager in which the processes of torchrun work together. It does nothing if there is one process.
+    """Context manager that connects the processes of torchrun. It does nothing if there is one process.
 
     device: Device of this process; None for this machine's default. Raises KitError if the processes do not connect
-    within MEETING_PATIENCE. If an error ends the block in several processes, one process raises it, and the others
-    raise SaidElsewhere.
+    within MEETING_PATIENCE. If the same error ends the block in several processes, only one process raises it. The
+    other processes raise SaidElsewhere, which prints nothing.
     """
     global _group
     if os.environ.get("WORLD_SIZE", "1") == "1" or _group.launcher:
@@ -127,9 +128,9 @@ def processes(device: "torch.device | None") -> Iterator[None]:
 
 
 def raise_once(error: Exception) -> NoReturn:
-    """Raise an error in only one of the processes that end with the same error message.
+    """Raise `error`, or SaidElsewhere if another process has already raised an error with the same message.
 
-    The other processes raise SaidElsewhere, so that the message is printed once.
+    SaidElsewhere prints nothing, so that the message is printed once.
     """
     if not isinstance(error, SaidElsewhere) and not _should_report("\n".join(sentences(error))):
         raise SaidElsewhere("another process has printed the same error") from error
@@ -139,8 +140,8 @@ def raise_once(error: Exception) -> NoReturn:
 def _should_report(reason: str) -> bool:
     """Return whether this process should print the reason for its end.
 
-    It should if no other process has reported the same reason. The reason "" means that it only ends because another
-    process has ended; it should then report this if no other process has reported anything.
+    It is true if no other process has reported the same reason. The reason "" means that this process only ends because
+    another process has ended. It is then true if no other process has reported any reason.
     """
     if _group.store is None:
         return True
@@ -156,7 +157,7 @@ def _should_report(reason: str) -> bool:
 
 @contextmanager
 def _exchange() -> Iterator[None]:
-    """Context manager of an exchange between processes: a failure becomes an error that names the reason."""
+    """Context manager of an exchange between processes that converts a failure to an error with the reason."""
     import torch
 
     try:
@@ -193,19 +194,20 @@ def _error_of_exchange(error: RuntimeError) -> KitError:
     if not _should_report(""):
         return SaidElsewhere("another process has printed the error that ends all processes")
     who, go_on = (
-        f"rank {process_index()} of {process_count()}",
+        f"the process with rank {process_index()} of {process_count()} processes",
         "run the same command again to resume from the last checkpoint",
     )
     if "timed out" in str(error).lower():
         waited = about((STEP_PATIENCE if _group.now else PATIENCE).total_seconds())
         return KitError(f"{who} has waited {waited} for another process, which hangs; {go_on}")
-    return KitError(f"{who} has lost the others: one of them was killed (by a full memory, say); {go_on}")
+    killed = "another process was killed, perhaps because memory was full"
+    return KitError(f"{who} has lost its connection to the other processes: {killed}; {go_on}")
 
 
 def require_equal(value: object, difference: str, cure: str) -> None:
-    """Raise KitError if the processes call this with different values.
+    """Raise an error if the processes call this with different values.
 
-    The first process raises it, and the others raise SaidElsewhere.
+    The first process raises KitError; all other processes raise SaidElsewhere, which prints nothing.
     difference, cure: End of the error message: a description of the difference, and its cure.
     """
     every = gather_objects(value)
@@ -219,7 +221,8 @@ def on_first(function: Callable[[], T]) -> T:
     """Run a function in the first process, and return its result in all processes.
 
     The result must be small and picklable.
-    If it raises an error, the first process raises it, and the others raise SaidElsewhere.
+    If the function raises an error, the first process raises this error. All other processes raise SaidElsewhere, which
+    prints nothing.
     """
     if process_count() == 1:
         return function()
@@ -243,7 +246,10 @@ def on_first(function: Callable[[], T]) -> T:
 
 @contextmanager
 def first_before_others() -> Iterator[None]:
-    """Context manager: the first process runs the block; then all other processes run it, and find stored results."""
+    """Context manager whose block runs in the first process first, and then in all other processes.
+
+    The other processes can thus read results that the first process has stored.
+    """
     if process_count() == 1:
         yield
         return
@@ -271,7 +277,7 @@ def any_process(value: bool) -> bool:
 
 
 def any_process_each(values: Sequence[bool]) -> list[bool]:
-    """Return, for each of several values, whether it is true in any process.
+    """Return for each of several values whether the value is true in any process.
 
     All processes must pass the same number of values.
     """
@@ -299,9 +305,9 @@ def gather_objects(value: T) -> list[T]:
 
 
 def gather_dealt(items: Sequence[T]) -> list[T]:
-    """Collect items that were divided among the processes in turn; every process gets all in their original order.
+    """Collect the items of all processes, in their original order, in every process.
 
-    Item i comes from process i % n, for n processes.
+    items: The items of this process: process r of n has items r, r + n, r + 2n, ... of the original list.
     """
     by_process = gather_objects(items)
     total, n = sum(map(len, by_process)), len(by_process)
@@ -324,17 +330,17 @@ def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
 
 
 class GradientSums:
-    """Sums of gradients over all processes, which are exchanged in buckets while the backward pass goes on.
+    """Sums of gradients over all processes, exchanged in buckets while the backward pass goes on.
 
-    All processes call `begin` with the same parameters in the same order, and then `finish`. Without other processes
-    nothing happens.
+    All processes must call `begin` with the same parameters in the same order, and then `finish`. If there is only one
+    process, both methods do nothing.
     """
 
     def __init__(self) -> None:
         self._under_way: list[tuple[list[torch.Tensor], torch.Tensor, Work]] = []
 
     def begin(self, parameters: "Sequence[torch.nn.Parameter]") -> None:
-        """Begin to sum the gradients of parameters, whose backward pass is over.
+        """Begin to sum the gradients of `parameters` over all processes. The gradients must be complete.
 
         A parameter that has no gradient in any process stays without gradient.
         """
@@ -357,7 +363,7 @@ class GradientSums:
             self._send(bucket)
 
     def _send(self, gradients: "list[torch.Tensor]") -> None:
-        """Begin the exchange of a copy of gradients, as one tensor."""
+        """Begin to sum a list of gradients over all processes, as a copy in one tensor."""
         import torch
         import torch.distributed as dist
 
@@ -367,7 +373,7 @@ class GradientSums:
         self._under_way.append((gradients, flat, work))
 
     def finish(self) -> None:
-        """Wait for all exchanges, and replace each gradient by its sum over all processes."""
+        """Wait for all sums that `begin` has started, and replace each gradient by its sum over all processes."""
         for gradients, flat, work in self._under_way:
             with _exchange():
                 work.wait()
@@ -380,7 +386,7 @@ class GradientSums:
 def broadcast_from_first(model: "torch.nn.Module") -> None:
     """Copy the first process's model weights and statistics to all processes.
 
-    This keeps rounding differences between processes from accumulating.
+    Without this, rounding differences between processes would accumulate.
     """
     if process_count() == 1:
         return

@@ -1,7 +1,7 @@
 """Wait for all processes of a command.
 
-Wait for all processes of one command to start, with a time limit, and until Ctrl-C or SIGTERM. Also the end of a
-process.
+Wait for all processes of one command to start, with a time limit. Ctrl-C and SIGTERM end the wait. `exit_process` ends
+a process.
 """
 
 import atexit
@@ -38,13 +38,13 @@ def describe_process() -> str:
 
 
 class _Meeting:
-    """Limits the wait for processes that have not started: logs it after a minute, raises KitError at the end."""
+    """Time limit of the wait for processes that have not started; logs a long wait once."""
 
     def __init__(self) -> None:
         self._began, self._is_announced = time.monotonic(), False
 
     def check(self) -> None:
-        """Log a long wait for the other processes once; raise KitError after the time limit."""
+        """Log a message if the wait takes longer than a minute; raise KitError after the time limit."""
         waited = time.monotonic() - self._began
         if waited > MEETING_PATIENCE.total_seconds():
             hint = f"start all of them with torchrun, or {ONE_PROCESS}"
@@ -68,7 +68,7 @@ def meet() -> "tuple[Store, int, int]":
     failed: list[Exception] = []
 
     def wait() -> None:
-        """Wait for the other processes, and store the result or the error."""
+        """Wait for the other processes, and append the result to `starts`, or the error to `failed`."""
         try:
             starts.append(next(rendezvous("env://", timeout=MEETING_PATIENCE)))
         except Exception as error:
@@ -85,13 +85,14 @@ def meet() -> "tuple[Store, int, int]":
 
 
 def this_start(store: "Store", rank: int, n: int) -> "Store":
-    """Return a new part of torchrun's key-value store, for this start or restart of the processes.
+    """Return a new part of torchrun's key-value store, for the processes of this start or restart only.
 
-    Only the processes of this start read and write it.
-    torchrun keeps one store over its restarts, and in torch 2.11 all starts use the same keys. A process could thus
-    read the address of a killed process, and fail. Therefore each process other than the first creates a new name, and
-    the first process answers with a new name too. It continues once the other process has confirmed that. The wait is
-    in Python, so that Ctrl-C and SIGTERM end it.
+    store: torchrun's store. rank: Rank of this process. n: Number of processes.
+    torchrun uses one store for all restarts, and in torch 2.11 all starts use the same keys. A process could thus read
+    the address of a killed process, and fail. Therefore each process other than the first stores a new random name. The
+    first process answers with a random name too, which is the prefix of all keys of this start. The first process
+    continues when every other process has confirmed the prefix. The wait is in Python, so that Ctrl-C and SIGTERM end
+    it.
     """
     from torch.distributed.distributed_c10d import PrefixStore
 
@@ -118,8 +119,8 @@ def this_start(store: "Store", rank: int, n: int) -> "Store":
 def exit_process(status: int) -> NoReturn:
     """End this process of the command line with an exit status.
 
-    With torchrun, Python's own shutdown is skipped. If a thread of gloo frees a tensor during the shutdown, the process
-    aborts, as sometimes happens with torch 2.11.
+    With torchrun, Python's own shutdown is skipped. With torch 2.11, a thread of gloo sometimes frees a tensor during
+    the shutdown, and the process aborts.
     """
     if "WORLD_SIZE" not in os.environ:
         sys.exit(status)

@@ -169,7 +169,7 @@ def test_alternatives_files_of_wrong_format_are_refused(tmp_path: Path, name: st
 def test_alternatives_of_unknown_clips_are_counted(tmp_path: Path) -> None:
     rows = [("dogs.wav", 0, "x"), ("cats.wav", 0, "x"), ("cats.wav", 9, "x")]
     assert Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows)), [DOGS]).notes == [
-        f"{tmp_path / 'a.csv'}: 3 lines; 2 fit no training clip"
+        f"{tmp_path / 'a.csv'}: 3 lines; 2 of them name no training clip"
     ]
     assert Augmentation(replacing(table(tmp_path / "b.csv", ALTERNATIVES, rows[0])), [DOGS]).notes == [
         f"{tmp_path / 'b.csv'}: 1 line"

@@ -61,7 +61,10 @@ def hang(rank: int, port: int, folder: str) -> None:
             wait_for(Path(folder, "given up").exists, 60)
             return
         with (
-            pytest.raises(KitError, match=r"^rank 0 of 2 has waited about 1 s for another process, which hangs; run"),
+            pytest.raises(
+                KitError,
+                match=r"^the process with rank 0 of 2 processes has waited about 1 s for another process, which hangs",
+            ),
             in_step(),
         ):
             any_process(False)
@@ -128,7 +131,7 @@ def test_killed_process_and_damaged_frames_give_one_message_each(manifest: Path,
     os.kill(ranks_of(launcher.pid)[1], signal.SIGKILL)
     _, said = launcher.communicate(timeout=120)
     (sentence,) = [line.partition("error: ")[2] for line in said.splitlines() if "error: " in line]
-    assert " of 3 has lost the others: one of them was killed" in sentence
+    assert " of 3 processes has lost its connection to the other processes: another process was killed" in sentence
     assert "RuntimeError" not in said
     (noted,) = [line for line in (run / "log.txt").read_text().splitlines() if "error: " in line]
     assert noted.endswith(sentence)

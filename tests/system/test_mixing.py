@@ -200,7 +200,7 @@ def test_captions_of_mixed_pairs_come_from_the_pair_file(tmp_path: Path) -> None
     rows = [("dogs.wav", "own/train/rain.wav", "dogs in rain"), ("rain.wav", "dogs.wav", "rain on dogs")]
     file = table(tmp_path / "m.jsonl", PAIRS, *rows, ("dogs.wav", "mute.wav", "x"), ("cats.wav", "gone.wav", "x"))
     augmentation = Augmentation(mixing(joined_by=None, merged=str(file)), [DOGS, RAIN, CATS, MUTE])
-    assert augmentation.notes == [f"{file}: 4 lines; 2 fit no pair of training clips"]
+    assert augmentation.notes == [f"{file}: 4 lines; 2 of them name no pair of training clips"]
     assert augmentation.texts() == ["dogs in rain", "rain on dogs"]
     items = [Item(one, tuple(one.captions), tuple(range(len(one.captions)))) for one in (DOGS, RAIN, CATS)]
     seen = set()

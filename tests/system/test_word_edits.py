@@ -170,7 +170,7 @@ def test_captions_are_edited_with_the_given_probability() -> None:
 def test_synonyms_are_read_from_a_file(tmp_path: Path) -> None:
     file = table(tmp_path / "s.csv", ("word", "synonym"), ("Dogs", "Guide-dogs!"), ("dogs", "the hounds"), ("cat", "x"))
     augmentation = Augmentation(editing(1, 1, file), [DOGS])
-    assert augmentation.notes == [f"{file}: 3 lines; 1 fits no word of a training caption"]
+    assert augmentation.notes == [f"{file}: 3 lines; 1 of them names no word of a training caption"]
     assert augmentation.words() == ["guide-dogs", "the hounds"]
     items = [Item(DOGS, tuple(DOGS.captions), (0,))]
     seen = {augmentation(items, [step])[0].captions[0] for step in range(200)}
