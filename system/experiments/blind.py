@@ -1,6 +1,6 @@
 """Rank blind sets.
 
-Blind sets: clips and queries of a challenge whose relevance only its organisers know, ranked at the end of a run.
+Blind sets: clips and queries of a challenge, ranked at the end of a run. Only the organisers know the relevant clips.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 
 class BlindSet(NamedTuple):
-    """An opened blind set.
+    """Clips, queries and frames of a blind set.
 
-    features: Frames of all clips. sha256: Checksum of names and contents of all clips and queries.
+    features: Frames of all clips. sha256: Checksum of the names and contents of all clips and queries.
     """
 
     clips: Sequence[Clip]
@@ -49,20 +49,20 @@ def _of_blind_sets(recipe: schema.Recipe) -> list[str]:
 
 
 def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[str]:
-    """Return a list with one text per blind set that cannot be ranked yet because files are missing.
+    """Return one message per rank entry whose blind set cannot be ranked yet because files are missing.
 
-    ranked: Names of the entries that were ranked before.
+    ranked: Names of the rank entries that were ranked before; they have no message.
     """
-    later = "run the same command later to rank it; nothing is trained again"
+    later = "once the blind set is complete, run the same command again to rank it; nothing is trained again"
     return [
-        f"{name}: not ranked yet, without {' and '.join(absent)}; {later}"
+        f"{name}: not ranked yet, since {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing; {later}"
         for name in _of_blind_sets(recipe)
         if name not in ranked and (absent := _missing_files(recipe, name))
     ]
 
 
 def _missing_files(recipe: schema.Recipe, name: str) -> list[str]:
-    """Return the missing files of a rank entry's blind set; an empty list for an entry without a blind set."""
+    """Return the missing files of the blind set of a rank entry; an empty list if the entry ranks no blind set."""
     ranked = recipe.ranked(name)
     return ranked.absent if isinstance(ranked, RankBlind) else []
 
@@ -70,8 +70,8 @@ def _missing_files(recipe: schema.Recipe, name: str) -> list[str]:
 def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) -> list[str]:
     """Return the names of rank entries whose blind sets exist and must be ranked, because they are new or changed.
 
-    ranked: Dict from entry to its earlier result. A set has changed if its clips or queries have changed. A file with
-    the same name, size and modification time is not read again. Raises the errors of reading the set.
+    ranked: Dict from rank entry to its earlier result. A set has changed if its clips or queries have changed. A file
+    with the same name, size and modification time is not read again. Raises an error if a blind set cannot be read.
     """
     checksums: dict[tuple[str, str], str] = {}
     changed = []
@@ -89,7 +89,7 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
 
 
 def _keys_of(clips: Sequence[Clip], recipe: schema.Recipe) -> Mapping[str, str]:
-    """Return the content keys of clips, by id; for embeddings of another program, their names."""
+    """Return a dict from clip id to content key; if the recipe reads embeddings, to the name of the embedding."""
     from system.features.build import build_features
     from system.features.contents import ContentKeys
 
@@ -115,7 +115,8 @@ def _sha256(clips: Sequence[Clip], queries: Sequence[Query], keys: Mapping[str, 
 def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device | None") -> dict[str, BlindSet]:
     """Open the blind sets of the rank entries `names`, and compute their missing frames on `device`.
 
-    Raises KitError for broken audio, and the errors of reading the sets.
+    Returns: Dict from the name of a rank entry to its blind set. Raises an error if a clip or a blind set cannot be
+    read.
     """
     from system.features.build import build_features
     from system.features.contents import ContentKeys
@@ -140,7 +141,11 @@ def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device
             )
             broken = [features.broken[clip.id] for clip in clips if clip.id not in features.keys]
             if broken:
-                cure = "repair these files or unpack the set again" if recipe.model.audio.reads_clips else "add these"
+                cure = (
+                    "repair these files or unpack the set again"
+                    if recipe.model.audio.reads_clips
+                    else "add the missing embeddings"
+                )
                 raise KitError(
                     f"blind set {entry.audio}: {counted(len(broken), 'clip')} cannot be read, first {broken[0]}; "
                     f"all clips of a blind set must be ranked, so {cure}"

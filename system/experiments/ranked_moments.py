@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 
 
 class Files(NamedTuple):
-    """Files of an entry of a run.
+    """Paths of the files that a rank entry of moments writes into the folder of a run.
 
-    windows: Windows with scores. answers: The submission. truth: The queries in their published format. frames:
-    Probabilities of the frames.
+    windows: Windows with scores. answers: The submission. truth: The queries, and their true windows if known, in the
+    published format. frames: Probabilities of the frames.
     """
 
     windows: Path
@@ -58,8 +58,8 @@ class Files(NamedTuple):
 def require_moments(recipe: schema.Recipe, data: "Data") -> None:
     """Check before the training that the rank entries of moments can be ranked afterwards.
 
-    Raises KitError for recordings that cannot be read or are too long, if only some moments have windows, and if
-    moments that the score is fitted to (`fit`) have no windows.
+    Raises KitError for recordings that cannot be read or are too long, and if only some moments of a rank entry have
+    windows. Also raises it if moments of the entry's data source `fit`, which the score is fitted to, have no windows.
     """
     from system.ranking.frame_series import REPAIR_RECORDINGS, require_short, unreadable_recordings
 
@@ -76,14 +76,18 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
             known = {moment.windows is not None for moment in data.moments[source]}
             if len(known) > 1 or (source == entry.fit and False in known):
                 file = recipe.data[source].moments
-                rule = "give windows to all or to none" if source == entry.data else "`fit` needs windows for all"
+                rule = (
+                    "add windows to all of its moments, or remove them from all"
+                    if source == entry.data
+                    else "add windows to all of its moments, since `fit` needs them"
+                )
                 raise KitError(f"rank entry {name}: {file} has moments of data source {source} without windows; {rule}")
             require_short(data.moments[source], data.features)
             require_true(data.moments[source], f"rank entry {name}: data source {source}")
 
 
 def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
-    """Find the windows of the queries of every rank entry of moments, and score them.
+    """Find windows for the queries of every rank entry of moments, and compute the metrics of these windows.
 
     Files with the windows, the queries and a submission are written. Returns: Dict from rank entry to its metrics.
     """
@@ -141,7 +145,7 @@ def _write(
     clips: Mapping[str, Clip],
     edition: MomentsEdition,
 ) -> MomentTruth:
-    """Write all files of a rank entry of moments. Returns: The queries, read from the written file."""
+    """Write all files of a rank entry of moments. Returns: The queries with their true windows, if known."""
     for path in files:
         path.parent.mkdir(exist_ok=True)
     write_published(files.truth, ((moment, clips[moment.clip]) for moment in moments))
@@ -160,9 +164,10 @@ def _write(
 def _metrics(
     located: "Sequence[Located]", grids: Sequence[Grid], truth: MomentTruth, edition: MomentsEdition
 ) -> dict[str, object]:
-    """Compute the metrics of the windows that a rank entry found; None for a blind list, without known windows.
+    """Compute the metrics of the windows that were found for the queries of a rank entry.
 
-    For comparison, the metrics of random windows, and of windows made from the true frames (the ceiling), are added.
+    The result also has the metrics of random windows, and of windows made from the true labels of frames, for
+    comparison. The dict has no values without known true windows.
     located: Found windows of each query. grids: Times of the frames, for each query.
     """
     if truth.is_blind:
@@ -181,9 +186,9 @@ def _metrics(
 def _metrics_of_new_texts(
     located: "Sequence[Located]", truth: MomentTruth, edition: MomentsEdition, trained: Collection[str]
 ) -> dict[str, object]:
-    """Count the queries whose text was not trained on, and compute their metrics.
+    """Count the queries whose text was not used in training, and compute the metrics of these queries.
 
-    located: Found windows of each query. trained: Texts that were trained on.
+    located: Found windows of each query. trained: Texts that were used in training.
     """
     answers = zip(truth.queries.values(), located, strict=True)
     windows = {
@@ -199,8 +204,8 @@ def _metrics_of_random_windows(
 ) -> dict[str, float]:
     """Return the mean metrics of random windows, for comparison.
 
-    The mean is over DRAWS draws. In each draw, every query gets the edition's maximum number of windows, each between
-    two edges of frames. edges: Edges of frames in seconds, by query id.
+    The mean is over DRAWS draws. In each draw, every query gets the edition's maximum number of windows. A window
+    begins and ends at edges of frames. edges: Dict from query id to the edges of frames in seconds.
     """
     rng, total = np.random.default_rng(0), dict.fromkeys(edition.metrics, 0.0)
     for _ in range(DRAWS):
@@ -218,7 +223,7 @@ def _metrics_of_true_frames(
 ) -> dict[str, float]:
     """Return the metrics of windows that are made from the true labels of frames; no model can exceed this ceiling.
 
-    edges, grids: Dicts from query id to the times of the frames.
+    edges: Dict from query id to the edges of frames in seconds. grids: Dict from query id to the times of the frames.
     """
     known = {}
     for qid, windows in truth.windows().items():

@@ -1,6 +1,7 @@
 """Rank entries that score clips.
 
-The rank entries that score clips: write score matrices and the edition's CSV, and compute figures if possible.
+The rank entries that score clips: write score matrices and the edition's CSV, and compute metrics if the relevant clips
+are known.
 """
 
 import logging
@@ -57,11 +58,11 @@ class RunModels:
 
     @property
     def contents(self) -> Mapping[str, str]:
-        """Checksums of the clips' audio, by clip id."""
+        """Dict from clip id to the checksum of the clip's audio."""
         return self.features.keys
 
     def model(self, stage: str | None, checkpoint: str | None) -> "ModelRanker":
-        """Return the ranker of a stage's checkpoint; without a stage, of the published weights."""
+        """Return the ranker for a stage's checkpoint, or for the published weights without a stage."""
         from system.ranking.model import KnownFeatures, ModelRanker
         from system.runs.checkpoints import load_checkpoint
         from system.runs.open import facts_of, untrained_origin
@@ -73,11 +74,11 @@ class RunModels:
         return ModelRanker(model, KnownFeatures(self.features), facts, origin, score=self.recipe.model.score)
 
     def entry(self, name: str) -> Ranker:
-        """Return the ranker that gives the stored scores of the rank entry `name`, which was ranked earlier."""
+        """Return a ranker that reads the stored scores of the rank entry `name`, which was ranked earlier."""
         return StoredScores(self.run.scores_file(name))
 
     def live(self, name: str, source: str | None = None) -> Ranker:
-        """Return the ranker of the rank entry `name`, for any queries. source: See Models."""
+        """Return the ranker of the rank entry `name`, which can rank clips for any queries. source: See Models."""
         models = self if source is None else replace(self, features=self.data.features)
         return self.recipe.rank[name].ranker(models)
 
@@ -90,11 +91,11 @@ class RunModels:
         return self.data.readable_clips(source)
 
     def earlier_facts(self, entry: RankEntry) -> Mapping[str, Any]:
-        """Return no facts, since the entry is ranked now."""
+        """Return an empty dict: no facts are stored before the rank entry is ranked."""
         return {}
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
-        """Return the embeddings that a teacher gives to clips and their captions."""
+        """Return the embeddings of clips and their captions by a teacher."""
         from system.training.teachers import taught
 
         with first_before_others():
@@ -102,9 +103,10 @@ class RunModels:
 
 
 def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
-    """Rank every entry that has known answers, and compare it with the untrained model and with chance.
+    """Rank clips for every rank entry whose relevant clips are known, and compare the metrics with baselines.
 
-    kept: Dict from entry to its earlier result; entries that it has are not ranked again.
+    The baselines are chance and the untrained model.
+    kept: Dict from rank entry to its earlier result; these entries are not ranked again.
     """
     recipe, data = models.recipe, models.data
     new = [name for name in recipe.scored if name not in kept]
@@ -126,7 +128,8 @@ def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[st
 def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str, BlindResult]:
     """Rank blind sets and write their submissions.
 
-    sets: Dict from the name of a rank entry to its blind set. Returns: Dict from the same names to results.
+    sets: Dict from the name of a rank entry to its blind set. Returns: Dict from the name of a rank entry to its
+    result.
     """
     results = {}
     for name, blind in sets.items():
@@ -152,8 +155,8 @@ def _rank_entry(
 ) -> tuple[ScoreMatrix, Pool, str] | None:
     """Rank clips for queries as the rank entry `name` requests, and write the score matrix and CSV of this entry.
 
-    Returns: The matrix, the pool and the ranker's origin. With several processes, only the first one writes, and the
-    other processes get None.
+    Returns: The score matrix, the pool of clips, and the description of the checkpoint. With several processes, only
+    the first process writes, and all other processes return None.
     """
     entry, run = models.recipe.rank[name], models.run
     log.info("rank entry %s: ranking %s", name, size_of(queries, clips))

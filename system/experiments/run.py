@@ -60,7 +60,7 @@ def run_recipe(
 ) -> Run:
     """Run the remaining steps of a recipe: data, features, training and ranking.
 
-    Afterwards the run's result.json exists.
+    The last step writes the run's result.json.
     device: Device of all computations; None for this machine's default. track: Trackers that receive the metrics of
     every epoch.
     """
@@ -93,7 +93,11 @@ def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> 
     for name, checksum in result.sha256.items():
         require_unharmed(run.folder / name, checksum, run.repair_hint(run.folder / name))
     made_by, current = result.commits[-1], commit()
-    other = "" if made_by == current else f", made by the code of {made_by}, this is {current}; --out makes another"
+    other = (
+        ""
+        if made_by == current
+        else f", made by the code of commit {made_by}, while this is the code of {current}; --out starts a new run"
+    )
     log.log(logging.WARNING if other else logging.INFO, "finished already: %s%s", run.folder, other)
     if new := changed_entries(loaded.recipe, result.blind):
         log.info("ranking the new or changed rank entries %s, without training", ", ".join(new))
@@ -127,7 +131,7 @@ def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
     if changed := _changed_teachers(recipe, run):
         teachers = ", ".join(changed)
         raise KitError(
-            f"{run.folder} is a finished run, but these have changed since: {teachers}; "
+            f"{run.folder} is a finished run, but these teachers have changed since: {teachers}; "
             "start a new run with --out FOLDER"
         )
 
@@ -137,13 +141,13 @@ def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
     before = run.read_provenance().teachers
     there = {name: one for name, one in recipe.teachers.items() if (path := schema.outside(one)) and path.exists()}
     now = teachers_of(recipe.model_copy(update={"teachers": there}))
-    return [f"teacher {name}" for name, found in now.items() if before.get(name, found) != found]
+    return [name for name, found in now.items() if before.get(name, found) != found]
 
 
 def _rank_zeros(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", blind: Mapping[str, BlindSet]
 ) -> None:
-    """Rank once with scores of zero, before the training, so that errors of the ranking are found early."""
+    """Rank all rank entries with scores of zero before the training, so that errors of the ranking are found early."""
     for name, (clips, queries, _, _) in blind.items():
         matrix = _zeros(clips, queries)
         with tempfile.TemporaryDirectory(dir=run.folder) as folder:
@@ -189,7 +193,7 @@ def _train_and_rank(
     device: "Device | None",
     track: "Sequence[type[Tracker]]",
 ) -> None:
-    """Train all stages, rank all entries, and write the results of a run."""
+    """Train all stages, rank all rank entries of the recipe, and write the results of a run."""
     from system.training.train import initial_model, prepare, train
 
     recipe = loaded.recipe
@@ -263,9 +267,9 @@ def hardware_of(device: "Device") -> str:
 
 
 def _checksums(run: Run) -> dict[str, str]:
-    """Return a dict from each result file of a finished run, by its path in the run's folder, to its sha256.
+    """Return a dict from the path of a result file, inside the run's folder, to its sha256.
 
-    The result files are those that `report` and `package` of submission read.
+    The result files are the files that `report` and `package` of submission read.
     """
     kept = (path for name in ("scores", "submission") for path in (run.folder / name).glob("*") if path.is_file())
     files = [run.folder / "resolved.json", run.metrics, *kept]  # provenance.json has a checksum of its own
@@ -277,7 +281,7 @@ def _remove_others(
 ) -> None:
     """Delete scores and CSVs of rank entries that the recipe no longer has.
 
-    A CSV is also deleted if its rank entry no longer requests one.
+    A CSV is also deleted if its rank entry has no CSV any more.
     """
     written = {name for name, result in ranked.items() if result.csv} | blind.keys() | moments.keys()
     for folder, names in (("scores", ranked.keys() | blind.keys() | moments.keys()), ("submission", written)):
@@ -291,9 +295,9 @@ def _results_to_keep(
 ) -> tuple[dict[str, RankedResult], dict[str, BlindResult]]:
     """Return the earlier results of rank entries that need not be ranked again.
 
-    Returns: Two dicts from entry to result: one of entries with metrics, one of entries of blind sets.
-    blind: The existing blind sets. The result of a deleted blind set is kept. Raises KitError if files of a result to
-    keep are damaged.
+    Returns: Two dicts from rank entry to result: one of rank entries with metrics, and one of rank entries of blind
+    sets. blind: Dict from rank entry to its blind set, for sets whose files exist. The result of a deleted blind set is
+    returned. Raises KitError if files of a returned result are damaged.
     """
     kept: dict[str, RankedResult] = {}
     kept_blind: dict[str, BlindResult] = {}

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class Published(Strict):
-    """Figures of a paper, shown below the measured ones.
+    """Figures of a paper, which the study's table shows below the measured figures.
 
-    source: Paper and table. entry: The `rank` entry to which they belong. cells: One figure of each cell for every
-    column, in the table's unit; null: not published.
+    source: Paper and table. entry: The `rank` entry to which the figures belong. cells: For each cell of the study, one
+    figure per column of the table, in the table's unit; null: not published.
     """
 
     source: str
@@ -49,9 +49,11 @@ class Published(Strict):
 
 
 class Study(Strict):
-    """name: Folder of its runs. recipe: Path from the study's folder. cells: Dotted settings that change, by the
-    cell's name; `{cell}` in them stands for the run of an earlier cell with the same seed, such as a teacher. columns:
-    Those of the table.
+    """A study: one run per cell and seed, each with a changed recipe.
+
+    name: Name of the folder of its runs. recipe: Path of the recipe, from the study file's folder. cells: By the cell's
+    name, the settings that the cell changes, with dotted keys. `{cell}` in a setting stands for the run of an earlier
+    cell with the same seed, such as a teacher. columns: Metrics that are the columns of the table.
     """
 
     name: Name
@@ -71,7 +73,7 @@ Cells = dict[tuple[str, int], Loaded]  # (cell, seed) -> the changed recipe
 def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tuple[Study, Cells]:
     """Read a study file, and make the recipe of every cell and seed.
 
-    changes: Settings of --set. runs: The folder that contains all runs.
+    changes: Settings of the option --set. runs: The folder that contains all runs.
     Raises RecipeError with all mistakes of the study and its recipes.
     """
     _, document = read_document(path, "study")
@@ -87,7 +89,7 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
         ]
         raise RecipeError(problems) from error
     if len(set(study.seeds)) < len(study.seeds):
-        problems.append(f"{path}: seeds: one occurs twice; name each once")
+        problems.append(f"{path}: seeds: a seed occurs twice; list each seed once")
     if problems:
         raise RecipeError(problems)
     published = study.published
@@ -97,7 +99,7 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
     for number, (cell, settings) in enumerate(study.cells.items()):
         unknown = sorted(_named_cells(settings) - set(list(study.cells)[:number]))
         if unknown:
-            problems.append(f"{path}: cell {cell}: {{{unknown[0]}}} is no earlier cell")
+            problems.append(f"{path}: cell {cell}: {{{unknown[0]}}} does not name an earlier cell of the study")
             continue
         try:
             for seed in study.seeds:
@@ -113,15 +115,22 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
         known = ", ".join(entries)
         problems.append(f"{path}: published.entry: no rank entry {published.entry!r}; known: {known}")
     if not problems and not all(loaded.recipe.rank for loaded in cells.values()):
-        problems.append(f"{path}: {study.recipe} ranks nothing, so there is no table to make; give it a rank entry")
+        problems.append(f"{path}: {study.recipe} has no rank entry, so the study has no table; add a rank entry")
     of_moments = set(study.columns) & set(OF_MOMENTS)
     if of_moments and of_moments != set(study.columns):
-        problems.append(f"{path}: columns: those for moments ({', '.join(OF_MOMENTS)}) need a table without others")
+        problems.append(
+            f"{path}: columns for moments and columns for clips are mixed; use only columns for moments "
+            f"({', '.join(OF_MOMENTS)}), or none of them"
+        )
     for (cell, _), loaded in cells.items():
         ranks_moments = set(loaded.recipe.rank_moments)
         if ranks_moments != (set(loaded.recipe.rank) if of_moments else set()):
-            which = "no columns of moments, such as R1@0.7" if ranks_moments else "columns of moments"
-            problems.append(f"{path}: cell {cell}: the study has {which}, and rank entries of the other kind")
+            fault = (
+                "its rank entries rank moments, but the study has no columns for moments; use columns such as R1@0.7"
+                if ranks_moments
+                else "the study has columns for moments, but the cell has rank entries for clips; use other columns"
+            )
+            problems.append(f"{path}: cell {cell}: {fault}")
             break
     if problems:
         raise RecipeError(problems)
@@ -132,7 +141,7 @@ _CELL = re.compile(r"\{([a-z0-9_]+)\}")
 
 
 def _named_cells(value: Any) -> set[str]:
-    """Return the names of the study's cells that a setting refers to, as in "{cell}"."""
+    """Return the names of cells that occur in a study's setting, as in "{cell}"."""
     if isinstance(value, str):
         return set(_CELL.findall(value))
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -140,7 +149,7 @@ def _named_cells(value: Any) -> set[str]:
 
 
 def _with_runs(value: Any, folders: Mapping[str, str]) -> Any:
-    """Replace names of cells in a setting, as in "{cell}", by the folders of the cells' runs."""
+    """Return a setting with the folders of runs instead of the names of their cells, as in "{cell}"."""
     if isinstance(value, str):
         return _CELL.sub(lambda found: folders[found[1]], value)
     if isinstance(value, dict):
@@ -149,17 +158,17 @@ def _with_runs(value: Any, folders: Mapping[str, str]) -> Any:
 
 
 def _mismatches(study: Study, published: Published) -> list[str]:
-    """Return the error messages for published figures that do not fit the study's cells or columns."""
-    unknown = [f"{name}: no such cell" for name in published.cells.keys() - study.cells.keys()]
+    """Return error messages for published figures of unknown cells, or with a wrong number of columns."""
+    unknown = [f"{name}: the study has no such cell" for name in published.cells.keys() - study.cells.keys()]
     return unknown + [
-        f"{name}: {len(figures)} figures for {len(study.columns)} columns"
+        f"{name}: lists {len(figures)} figures, but the study has {len(study.columns)} columns"
         for name, figures in published.cells.items()
         if len(figures) != len(study.columns)
     ]
 
 
 def run_folder(study: Study, cell: str, seed: int, runs: Path) -> Path:
-    """Return the folder of the run of a study's cell with a seed."""
+    """Return the folder of the run for one cell and one seed of a study."""
     return runs / study.name / f"{cell}_s{seed}"
 
 
@@ -178,14 +187,14 @@ def progress_of_runs(folders: Sequence[Path]) -> str:
     """Describe how many of the runs in `folders` are finished, and estimate the remaining time."""
     seconds = [found for folder in folders if (found := seconds_of(folder)) is not None]
     left = len(folders) - len(seconds)
-    said = f"{len(seconds)} of {len(folders)} done"
+    said = f"{len(seconds)} of {len(folders)} runs done"
     return f"{said}, {about(left * statistics.mean(seconds))} left" if left and seconds else said
 
 
 def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str, float]:
     """Return a dict from validation metric to its value at the checkpoint that a rank entry uses.
 
-    Returns: An empty dict if the entry has no single checkpoint. lines: Lines of the run's metrics.jsonl.
+    The dict is empty if the rank entry does not use exactly one checkpoint. lines: Lines of the run's metrics.jsonl.
     """
     if not isinstance(ranked, ByOneModel) or not ranked.stage:
         return {}
@@ -199,8 +208,8 @@ def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str,
 def _chosen_by(ranked: RankEntry, validation: Sequence[Mapping[str, float]]) -> str | None:
     """Return the name of the validation metric that chose the checkpoint of a rank entry.
 
-    For the checkpoint `last`, it is the first metric of CHOSEN_BY that `validation` has. validation: Dict from metric
-    to value.
+    For the checkpoint `last`, return the first metric of CHOSEN_BY that occurs in `validation`; None if none does.
+    validation: Dicts from metric to value, one per run.
     """
     best = ranked.checkpoint if isinstance(ranked, ByOneModel) else None
     metrics: Sequence[str] = CHOSEN_BY if best is None or best == "last" else (best,)
@@ -214,7 +223,7 @@ def run_study(
     device: "Device | None" = None,
     track: "Sequence[type[Tracker]]" = (),
 ) -> StudyTable:
-    """Run all unfinished runs of a study. Returns: Its table, with one row per cell and ranked source.
+    """Run all unfinished runs of a study. Returns: Its table, with one row per cell and rank entry.
 
     cells: The recipe of each cell and seed. runs: Folder of all runs. device, track: See run_recipe.
     """
@@ -233,9 +242,9 @@ def run_study(
 
 
 def _row_of_moments(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequence[Run]) -> StudyRow:
-    """Return the table row of a study's cell and a rank entry of moments.
+    """Return the table row for a cell of a study and a rank entry of moments.
 
-    runs: The finished runs of all seeds.
+    runs: The cell's finished runs, one per seed.
     """
     results, ranked = [run.read_result().moments[name] for run in runs], recipe.rank[name]
     validation = [validation_of(ranked, run.read_metrics()) for run in runs if run.metrics.exists()]
@@ -252,9 +261,9 @@ def _row_of_moments(study: Study, cell: str, name: str, recipe: schema.Recipe, r
 
 
 def _row(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequence[Run]) -> StudyRow:
-    """Return the table row of a study's cell and a rank entry that scores clips.
+    """Return the table row for a cell of a study and a rank entry that scores clips.
 
-    runs: The finished runs of all seeds.
+    runs: The cell's finished runs, one per seed.
     """
     entry, ranked, published = runs[0].read_result().rank[name], recipe.rank[name], study.published
     validation = [validation_of(ranked, run.read_metrics()) for run in runs if run.metrics.exists()]

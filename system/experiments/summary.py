@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 def ceiling_of(source: schema.Source) -> float | None:
-    """Return the mAP@10 of a ranker that knows the true labels of clips; None if the source has none.
+    """Return the mAP@10 of a ranker that knows the true labels of clips; None if the data source has no labels.
 
-    Only composed scenes have known labels.
+    Only the scenes that data_tools composes have labels.
     """
     folder = Path(source.manifest).parent
     if not (folder / "scenes.json").exists():
@@ -45,11 +45,11 @@ def ceiling_of(source: schema.Source) -> float | None:
 
 
 def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
-    """Count all parameters of the model: trained ones by part, frozen ones, and the total.
+    """Count the trained parameters of each part of the model, the frozen parameters, and all parameters.
 
     Frozen parameters are counted per expert, for the audio encoder (`audio`), and for the text encoder (`text`). A
-    published network that has adapters in all stages is frozen. Its adapters are trained, and are not in the total,
-    since they are added to its weights.
+    published network with adapters in all stages counts as frozen. Its adapters count as trained, but not in the total,
+    since they are finally added to the weights of the network.
     """
     from system.models.low_rank import adapter_parameters
     from system.training.lora import published_networks
@@ -86,14 +86,14 @@ def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
 
 
 def weight_licences_of(recipe: schema.Recipe) -> dict[str, str]:
-    """Return the recorded licences of the published weights of the recipe's experts, by name, and of `audio`."""
+    """Return a dict from expert to the licence of its published weights; key `audio`: those of the audio encoder."""
     audio = recipe.model.audio
     parts = dict(audio.experts) | ({"audio": audio} if audio.weight_files() else {})
     return {name: part.licence for name, part in parts.items() if part.licence}
 
 
 def data_of(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
-    """Describe every data source: its size, the stages that train on it, and its publication."""
+    """Describe every data source: its size, the stages that train on it, and its web address."""
     return {
         name: SourceFacts(
             sets={
@@ -135,16 +135,16 @@ def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
 
 
 def _to_compare(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield metrics for comparison with an entry: of random windows, and of windows made from the true labels."""
+    """Yield the names and metrics of two baselines: random windows, and windows made from the true labels."""
     for called, figures in (("random windows", entry.random), ("true frames", entry.ceiling)):
         if figures is not None:
             yield called, figures
 
 
 def _hub_lines(entry: RankedResult) -> Iterator[str]:
-    """Yield a line on the hubness of a ranking, if the result states it."""
+    """Yield a line on hubs: how unevenly clips occur in the top 10 of queries. Yield nothing if this is not known."""
     if entry.hub_skewness is not None and entry.never_found is not None:
-        never = f"{100 * entry.never_found:.1f} % of clips never in a top 10"
+        never = f"{100 * entry.never_found:.1f} % of clips never in the top 10 of a query"
         yield f"  hubs       skewness {entry.hub_skewness:.2f} of the top-10 counts, {never}"
 
 

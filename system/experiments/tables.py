@@ -49,25 +49,27 @@ NOTES = {
     "WavCaps and LAION-CLAP call it R@k.",
     "A2T R@": "A2T R@k: share of a clip's captions among the first k, averaged over clips, as in DCASE and Xie et al. "
     "(On Negative Sampling).",
-    "pooled": "A2T pooled R@k: share of all captions that their clips find among the first k (text-audio-retrieval).",
-    "mAP@10": "mAP@10: divided by the number of relevant items; ranks beyond 10 count 0.",
+    "pooled": "A2T pooled R@k: share of all captions that are among the first k captions of their clip "
+    "(text-audio-retrieval).",
+    "mAP@10": "mAP@10: average precision divides by the number of relevant items; items after rank 10 count 0.",
     "new texts": "new texts: queries whose text the model was not trained on.",
     "middle": "middle: queries with true windows of 10 to 30 s.",
     "long": "long: queries with true windows over 30 s.",
 }
 CHOOSE = (
-    "validation: of the ranked checkpoint, on the clips that its stage monitors. Choose settings by this column: the "
-    "other columns belong to the ranked clips, so that choosing by them is choosing on the test set."
+    "validation: metric of the ranked checkpoint on the clips that its stage monitors. Choose settings by this column. "
+    "The other metrics are computed on the ranked clips; if you choose settings by them, you choose on the test set."
 )
-WITHOUT_CUT = "mAP: over all ranks."
+WITHOUT_CUT = "mAP: mean average precision over all ranks, not only the first 10."
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one run.
+    """The values of a table's metrics in one run.
 
-    values: One value per query (one in all for a pooled recall), by column. groups: Queries that share their clips.
-    clips: Size of the pool.
+    values: Dict from column to one value per query; a pooled recall has one value for all queries. groups: Groups of
+    queries whose values depend on each other, since the queries belong to the same clips. clips: Number of ranked
+    clips.
     """
 
     values: Mapping[str, Values]
@@ -90,8 +92,9 @@ def figures_of_run(scores: Path) -> Figures:
 def figures_of_moments(result: MomentsResult) -> Figures:
     """Compute the metrics of the study's table for each query, from the found windows of a rank entry.
 
-    Queries of one recording form a group, since their values are not independent. Ranges of lengths, and queries whose
-    text was not trained on, have one value in all: NaN if there is no such query.
+    Queries of one recording form a group, since their values are not independent. The metrics of some queries only
+    (by the length of windows, or with a text that was not trained on) have one value for all of these queries; NaN if
+    no query belongs to them.
     """
     record = get_moments_edition(result.edition)
     summary = summarise_moments_file(Path(result.windows), read_moment_truth(Path(result.truth), record), record)
@@ -103,13 +106,14 @@ def figures_of_moments(result: MomentsResult) -> Figures:
 
 @dataclass(frozen=True)
 class StudyRow:
-    """The row of a cell of the study and a ranked source.
+    """Row of a study's table, for a cell of the study and a rank entry.
 
-    runs: Figures of all seeds.
-    facts: Shares by column, printed after the figures. None: not known.
+    cell: Name of the cell. data: Name of the rank entry.
+    runs: The metrics of the cell's runs, one run per seed.
+    facts: Dict from column to a share, such as chance, that is printed after the metrics; None: not known.
     paper: The published figures, in the order of the columns, in the table's unit.
-    validation: Values of the ranked checkpoint of every seed, by metric; empty if not known.
-    chosen_by: The metric that chose the checkpoint; None if not known.
+    validation: For every seed, a dict from validation metric to its value at the ranked checkpoint; empty if not known.
+    chosen_by: The validation metric that chose the checkpoint; None if not known.
     monitors_test: Whether validation is on a test split.
     """
 
@@ -123,12 +127,12 @@ class StudyRow:
     monitors_test: bool = False
 
     def validation_values(self, metric: str) -> list[float]:
-        """Return the validation value of every seed; an empty list if any seed lacks it."""
+        """Return the value of a validation metric for every seed; an empty list if it is missing for any seed."""
         found = [values[metric] for values in self.validation if metric in values]
         return found if len(found) == len(self.runs) else []
 
     def means(self, column: str) -> list[float]:
-        """Return the values of the metric in a column, one per seed."""
+        """Return the metric of a column as a mean over all queries, one mean per seed."""
         return [float(run.values[column].mean()) for run in self.runs]
 
     def per_query(self, column: str) -> Values:
@@ -141,8 +145,8 @@ class StudyRow:
 class StudyTable:
     """The table of one study.
 
-    columns: Titles in their order in the table. percent: Print figures times 100 with one decimal; else shares with
-    four.
+    columns: Names of the metrics, in the order of the table. percent: Whether metrics are printed in per cent with one
+    decimal place; otherwise they are printed as shares with four decimal places.
     """
 
     rows: Sequence[StudyRow]
@@ -161,9 +165,9 @@ class StudyTable:
 
     @property
     def validation(self) -> list[str]:
-        """The validation metrics that chose the checkpoints, each once.
+        """Names of the validation metrics that chose the checkpoints; each name occurs once.
 
-        Cells of the study should be chosen by these metrics too, not by test metrics.
+        Users should choose cells of the study by these metrics too, not by test metrics.
         """
         return list(dict.fromkeys(row.chosen_by for row in self.rows if row.chosen_by))
 
@@ -187,7 +191,7 @@ class StudyTable:
         return self.format(mean) if spread is None else f"{self.format(mean)} ± {self.format(spread)}"
 
     def best(self, data: str, column: str) -> StudyRow:
-        """Return the table row with the highest mean in a column, among the rows of the ranked data source `data`.
+        """Return the table row with the highest mean in a column, among the rows of the rank entry `data`.
 
         If several rows are equal, it is the first of them.
         """
@@ -208,14 +212,14 @@ class StudyTable:
         return ["cell", "data", "seeds", "clips", *validation, *self.columns, f"p of {self.primary}", *self.facts]
 
     def _validation_cell(self, row: StudyRow, metric: str) -> str:
-        """Format mean and spread of a validation metric in the table's unit; a loss is never in per cent."""
+        """Format mean and spread of a validation metric over the seeds. A loss is never formatted in per cent."""
         values = row.validation_values(metric)
         return replace(self, percent=self.percent and metric != "loss").mean_and_spread(values)
 
     def _lines(self, bold: str) -> list[list[str]]:
         """Return the cells of the study's table as text, row by row.
 
-        bold: Format string for bold text; the text replaces {}.
+        bold: Format string for bold text; {} stands for the text.
         """
         lines = []
         for row in self.rows:
@@ -240,11 +244,11 @@ class StudyTable:
         if self.validation:
             notes.append(CHOOSE)
         if monitoring := dict.fromkeys(row.cell for row in self.rows if row.monitors_test):
-            notes.append(f"Beware: {', '.join(monitoring)}: validation is on a test split.")
+            notes.append(f"Beware: the validation of {', '.join(monitoring)} uses a test split.")
         if len(self.rows) > 1:
             notes.append(
-                f"Bold: the highest mean. p: paired randomisation test of {self.primary}, query by query and averaged "
-                "over seeds, against the best cell."
+                f"Bold: the highest mean. p: p-value of a paired randomisation test against the best cell. It compares "
+                f"{self.primary} query by query, as a mean over seeds."
             )
         return notes
 
@@ -280,7 +284,7 @@ class StudyTable:
 
 
 def _statistics(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return mean and sample standard deviation (n - 1) of numbers; None if there are too few, or one is not known."""
+    """Return mean and sample standard deviation (n - 1) of numbers; None if too few numbers are known."""
     if not values or any(map(math.isnan, values)):
         return None, None
     return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None

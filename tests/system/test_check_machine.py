@@ -213,7 +213,7 @@ def test_check_of_study_reports_state_of_every_cell(
     assert main(command) == 0
     *_, plain, wide, last, _ = capsys.readouterr().out.splitlines()
     assert (plain, wide) == ("runs of plain: 2 seeds: 1 to do, 2 to do", "runs of wide: 2 seeds: 1 to do, 2 to do")
-    assert last == "study margins: 0 of 4 done; hours unknown until a run of the study is finished"
+    assert last == "study margins: 0 of 4 runs done; hours unknown until a run of the study is finished"
     for name in ("plain_s1", "wide_s2"):
         (tmp_path / "runs/margins" / name).mkdir(parents=True)
     shutil.copy(unbroken / "result.json", tmp_path / "runs/margins/plain_s1")
@@ -223,7 +223,7 @@ def test_check_of_study_reports_state_of_every_cell(
     *_, plain, wide, last, _ = capsys.readouterr().out.splitlines()
     assert plain == "runs of plain: 2 seeds: 1 finished (about 2.0 h), 2 to do"
     assert wide == "runs of wide: 2 seeds: 1 to do, 2 begun"
-    assert last == "study margins: 1 of 4 done, about 6.0 h left"
+    assert last == "study margins: 1 of 4 runs done, about 6.0 h left"
     for left, name in ((3, "plain_s2"), (2, "wide_s1"), (1, "wide_s2"), (0, "")):
         assert main(command) == 0
         shown = re.findall("checkpoints( of .* runs)?  +at most", capsys.readouterr().out)

@@ -330,7 +330,7 @@ def test_moment_ranking_errors_are_reported_before_training(
 
     said = refused({"evaluation": "some.jsonl"})
     assert re.search(
-        "posterior: .*some.jsonl has moments of data source evaluation without windows; give windows to all or to none",
+        "posterior: .*some.jsonl has moments of data source evaluation without windows; add windows to all",
         said,
     )
     made = tiny_moments.recipe(manifest, tmp_path)
@@ -344,7 +344,10 @@ def test_moment_ranking_errors_are_reported_before_training(
     made["rank"] = {"posterior": made["rank"]["posterior"] | {"fit": "blind"}}
     tiny.write_recipe(path, made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
-    assert "has moments of data source blind without windows; `fit` needs windows for all" in capsys.readouterr().err
+    assert (
+        "of data source blind without windows; add windows to all of its moments, since `fit`"
+        in capsys.readouterr().err
+    )
     late = [one.model_copy(update={"windows": [(tiny_moments.SECONDS, 99.0)]}) for one in moments]
     write_moments(tmp_path / "late.jsonl", late)
     made["data"]["blind"]["moments"] = str(tmp_path / "late.jsonl")
@@ -512,10 +515,10 @@ def test_study_of_moments_writes_a_moments_table(
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        (["R1@0.7", "T2A R@1"], "columns: those for moments .* need a table without others"),
+        (["R1@0.7", "T2A R@1"], "columns for moments and columns for clips are mixed; use only columns for moments"),
         (
             ["T2A R@1"],
-            "cell a: the study has no columns of moments, such as R1@0.7, and rank entries of the other kind",
+            "cell a: its rank entries rank moments, but the study has no columns for moments; use columns such as",
         ),
     ],
 )

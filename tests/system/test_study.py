@@ -52,10 +52,10 @@ def test_study_runs_every_cell_and_prints_mean_and_deviation(
     assert found == pytest.approx([np.mean(chosen), np.std(chosen, ddof=1)], abs=2e-4)
     done = [line for line in caplog.messages if line.startswith("study margins: ") and " done" in line]
     assert [re.sub("about .* left", "some left", line) for line in done] == [
-        "study margins: 1 of 4 done, some left",
-        "study margins: 2 of 4 done, some left",
-        "study margins: 3 of 4 done, some left",
-        "study margins: 4 of 4 done",
+        "study margins: 1 of 4 runs done, some left",
+        "study margins: 2 of 4 runs done, some left",
+        "study margins: 3 of 4 runs done, some left",
+        "study margins: 4 of 4 runs done",
     ]
     assert "wide & evaluation & 2 & 24 &" in (folder / "table.tex").read_text()
     first = {path: path.read_bytes() for path in folder.glob("table.*")}
@@ -75,17 +75,17 @@ def test_study_with_test_split_validation_prints_a_warning(
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
     study = write_study(tmp_path, recipe, seeds=[1], cells={"plain": {}})
     assert main(["study", str(study), "--runs", str(tmp_path / "runs")]) == 0
-    assert "\nBeware: plain: validation is on a test split.\n" in capsys.readouterr().out
+    assert "\nBeware: the validation of plain uses a test split.\n" in capsys.readouterr().out
 
 
 def test_remaining_time_is_estimated_from_finished_runs(tmp_path: Path, unbroken: Path) -> None:
     folders = [tmp_path / name for name in ("a", "b", "c", "d", "e")]
-    assert progress_of_runs(folders) == "0 of 5 done"
+    assert progress_of_runs(folders) == "0 of 5 runs done"
     for folder, seconds, training in ((folders[0], 3600.0, 60.0), (folders[3], 60.0, 7200.0)):
         folder.mkdir()
         shutil.copy(unbroken / "result.json", folder)
         rewrite(folder / "result.json", seconds=seconds, training_seconds=training)
-    assert progress_of_runs(folders) == "2 of 5 done, about 4.5 h left"
+    assert progress_of_runs(folders) == "2 of 5 runs done, about 4.5 h left"
 
 
 def line(stage: str, **validation: float) -> EpochLine:
@@ -164,8 +164,8 @@ def test_invalid_published_figures_are_refused(world: Path, tmp_path: Path, caps
         "study",
         write_study(tmp_path, recipe, published=published, columns=["T2A mAP@10", "A2T R@5", "A2T mAP"]),
     )
-    assert "published.cells: other: no such cell" in output
-    assert "published.cells: plain: 2 figures for 3 columns" in output
+    assert "published.cells: other: the study has no such cell" in output
+    assert "published.cells: plain: lists 2 figures, but the study has 3 columns" in output
     assert "columns" in refused(capsys, "study", write_study(tmp_path, recipe, columns=["mAP"]))
     mistyped = {"source": "a paper", "entry": "evalution", "cells": {}}
     assert "no rank entry 'evalution'" in refused(capsys, "study", write_study(tmp_path, recipe, published=mistyped))

@@ -73,11 +73,11 @@ def test_study_table_has_validation_columns_before_test_columns() -> None:
     assert lines[3].startswith("| good_one | evaluation | 2 | 9 |  | 37.5 ± 17.7 | **62.5 ± 17.7** |")
     assert lines[4].startswith("| good_one, paper |  |  |  |  |  | 0.7 |")
     assert {len(line.split("|")) for line in lines[:5]} == {len(lines[0].split("|"))}
-    assert "is choosing on the test set" in table.markdown()
-    assert "is choosing on the test set" not in TABLE.markdown()
+    assert "you choose on the test set" in table.markdown()
+    assert "you choose on the test set" not in TABLE.markdown()
     assert "Beware" not in table.markdown()
     watched = StudyTable([replace(bad, monitors_test=True), good], ["T2A mAP@10"], percent=True).markdown()
-    assert "\nBeware: bad: validation is on a test split.\n" in watched
+    assert "\nBeware: the validation of bad uses a test split.\n" in watched
     rows = list(csv.DictReader(io.StringIO(table.csv())))
     assert (rows[0]["validation loss mean"], rows[0]["validation mAP@10 mean"]) == ("-2.0", "")
     assert float(rows[1]["validation mAP@10 std"]) == pytest.approx(0.25 / np.sqrt(2))

@@ -360,7 +360,7 @@ def test_study_cells_are_trained_with_earlier_cells_as_teachers(
         assert noted["teachers"]["first"]["folder"] == str(runs / f"steps/first_s{seed}")
     cells["first"] = {"stages.train.start_from": {"kind": "model", "folder": "{student}"}}
     assert main(["study", str(write(study, path)), "--runs", str(runs)]) == 1
-    assert "cell first: {student} is no earlier cell" in capsys.readouterr().err
+    assert "cell first: {student} does not name an earlier cell" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -492,7 +492,7 @@ def test_run_that_ranks_with_teachers_cannot_be_opened(
     done = distilled / "finetune/done.json"
     done.write_text(done.read_text() + " ")
     assert main(argv) == 1
-    assert f"{out} is a finished run, but these have changed since: teacher other; start" in capsys.readouterr().err
+    assert f"{out} is a finished run, but these teachers have changed since: other; start" in capsys.readouterr().err
 
 
 def test_unknown_training_data_stays_unknown_in_students(

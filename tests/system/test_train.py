@@ -295,7 +295,7 @@ def test_finished_run_of_another_commit_is_reported_with_a_warning(
     shutil.copytree(unbroken, run)
     rewrite(run / "result.json", commits=["0000000"])
     assert main(["run", str(recipe), "--out", str(run)]) == 0
-    assert "made by the code of 0000000" in caplog.text
+    assert "made by the code of commit 0000000" in caplog.text
 
 
 def test_second_process_that_starts_the_same_run_is_refused(
