@@ -20,11 +20,11 @@ from system.networks.atst_frame_published import (
 
 
 class AtstFrameExpert(SegmentExpert):
-    """Frames (T, 768) of 40 ms at 32 kHz, or their mean over a segment. Log-mel values more than 80 dB below the
-    largest one of the segment are raised to that level.
+    """Frames (T, 768) of ATST-Frame, of 40 ms at 32 kHz, or their mean over a segment.
+    Log-mel values more than 80 dB below the largest value of the segment are raised to 80 dB below it.
 
     Source: Li et al. (2023); github.com/OptimusPrimus/salsa, to a relative 2e-5 on the stored examples. Deviation:
-    the original takes the largest value of the batch, so that a clip's frames depend on the other clips (by up to 0.16
+    the original uses the largest value of the batch, so that a clip's frames depend on the other clips (by up to 0.16
     in the log-mel's units).
     """
 
@@ -48,11 +48,11 @@ class AtstFrameExpert(SegmentExpert):
         return RATE_INSIDE / HOP / SLICE
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
+        """Return a dict from setting name to the path of the weight file."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
+        """Return a dict from setting name to the web address of the published weight file."""
         return {"weights": ADDRESS}
 
     def load_network(self) -> Network:

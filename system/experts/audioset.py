@@ -20,7 +20,7 @@ PATCH_SAMPLES = WINDOW + (PATCH - 1) * HOP  # 15,600: shortest input of one patc
 def mel_basis() -> np.ndarray:
     """Return the mel filters of AudioSet models: (257, 64) float64 triangles.
 
-    They are linear in mel (librosa's are linear in Hz), 125 to 7,500 Hz, without area norm.
+    The sides of the triangles are linear in mel (in librosa they are linear in Hz), 125 to 7,500 Hz, without area norm.
     """
     from transformers.audio_utils import mel_filter_bank
 

@@ -1,6 +1,6 @@
 """Interface of an expert.
 
-The interface of an expert: settings of a frozen audio model, its facts, and a function from waves to frames.
+The interface of an expert: the settings and sizes of a frozen audio model, and a function from waves to frames.
 """
 
 import functools
@@ -34,7 +34,7 @@ def file_sha256(path: Path) -> str:
 
 @functools.lru_cache
 def _sha256(path: Path, size: int, changed: int) -> str:
-    """Return the sha256 of a file, cached by its path, its size and the time when it was changed."""
+    """Return the sha256 of the file `path`. The cache key is the path, size and modification time of the file."""
     return sha256_of(path)
 
 
@@ -46,9 +46,9 @@ SHOWN_DIGITS = 12  # of a checksum, in a message
 
 @functools.cache
 def _warn_other(kind: str, path: Path, found: str, known: str) -> None:
-    """Warn once that a weight file is not the published one: its sha256 is `found`, but should begin with `known`."""
+    """Warn once that a weight file has the sha256 `found`, and not the sha256 `known` of the published file."""
     log.warning(
-        "expert %s: the weight file %s is not the published one (its sha256 begins with %s, not with %s); "
+        "expert %s: the weight file %s differs from the published file (its sha256 begins with %s, not with %s); "
         "unless this is intended, fetch the published file",
         kind, path, found[: len(known)][:SHOWN_DIGITS], known[:SHOWN_DIGITS],
     )  # fmt: skip
@@ -64,10 +64,12 @@ class Resampled(Strict):
     """Settings of a model that resamples audio files of any rate to its own sample rate.
 
     Features in papers of 2022 were computed with `kaiser_best_0.2`: by torchopenl3, which requires resampy below 0.3,
-    and by librosa 0.8. The table has the largest difference of frames, divided by their largest value: median and range
-    over twelve ESC-10 recordings at 44.1 kHz with noise at -60 dB, with weights filled by a formula.
+    and by librosa 0.8. The table compares the frames of two resampling methods. It lists the largest difference of two
+    frames, divided by the largest value of all frames: median and range over twelve recordings. These are ESC-10
+    recordings at 44.1 kHz with noise at -60 dB. The models had weights that were computed by a formula.
 
-                soxr_hq to kaiser_best_0.2   kaiser_best to it          soxr_hq to kaiser_best
+                soxr_hq,                     kaiser_best,               soxr_hq,
+                kaiser_best_0.2              kaiser_best_0.2            kaiser_best
     openl3      0.037 (0.028 to 0.061)       0.061 (0.049 to 0.078)     0.049 (0.038 to 0.081)
     panns       0.0017 (0.0014 to 0.0029)    0.0062 (0.0031 to 0.011)   0.0076 (0.0033 to 0.013)
     vggish      0.0015 (0.0005 to 0.0047)    0.0076 (0.0044 to 0.0096)  0.0075 (0.0048 to 0.011)
@@ -78,9 +80,9 @@ class Resampled(Strict):
 
     @model_serializer(mode="wrap")
     def _without_default_resampling(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave the key of the resampling out of the JSON of an expert's settings if it has the default value.
+        """Convert an expert's settings to JSON, without the key `resampling` if it has the default value.
 
-        Banks and runs are found by their settings, and banks and runs of older versions lack this key.
+        Banks and runs are found by their settings. Banks and runs of older versions do not have this key.
         """
         settings: dict[str, Any] = values(self)
         if self.resampling == "soxr_hq":
@@ -91,8 +93,8 @@ class Resampled(Strict):
 class ExpertSettings(Resampled):
     """Settings of one frozen audio model in a recipe.
 
-    A subclass defines its `kind`, its facts (`rate` in Hz, `dim`, `frames_per_second`, `cost`, `parameters`), the paths
-    of its weights, and `load`, the only method that imports torch. If the frames of `load` change, raise `version`."""
+    A subclass defines `kind`, `rate` (in Hz), `dim`, `frames_per_second`, `cost`, `parameters`, the paths of its
+    weights, and `load`. Only `load` imports torch. If the frames of `load` change, increase `version`."""
 
     kind: str
 
@@ -106,7 +108,7 @@ class ExpertSettings(Resampled):
 
     @classmethod
     def with_weights_in(cls, folder: Path) -> Self:
-        """Return the expert with its usual settings, whose weight files are in `folder`."""
+        """Return an expert of this class with its usual settings and with weight files in `folder`."""
         (kind,) = get_args(cls.model_fields["kind"].annotation)
         expert = cls.model_validate({"kind": kind, **cls.usual})
         return expert.model_copy(update={name: str(folder / path.name) for name, path in expert.weight_files().items()})
@@ -138,7 +140,7 @@ class ExpertSettings(Resampled):
 
     @property
     def rates(self) -> str:
-        """Sizes and rates of the frames, for plans."""
+        """Description of the size of a frame and the number of frames per second, for plans."""
         return f"{self.dim}-d, {self.frames_per_second:.2f} frames/s at {self.rate} Hz"
 
     def count_parameters(self) -> int:
@@ -154,20 +156,20 @@ class ExpertSettings(Resampled):
         return None
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict from the name of the setting that holds the path of a weight file to this path.
+        """Return a dict from setting name to the path of the weight file.
 
-        The table is empty for an expert without weights.
+        The dict is empty for an expert without weights.
         """
         return {}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
+        """Return a dict from setting name to the web address of the published weight file."""
         return {}
 
     def known_sha256(self) -> dict[str, str]:
-        """Dict from the setting that holds a weight file's path to the first digits of the published file's sha256.
+        """Return a dict from setting name to the first digits of the sha256 of the published weight file.
 
-        Files whose sha256 is not known have no entry.
+        Weight files whose published sha256 is not known are left out.
         """
         return {}
 
@@ -184,18 +186,18 @@ class ExpertSettings(Resampled):
         return f"published at {' and '.join(self.published_addresses().values())}"
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        """Return whether a clip's file cannot be used with the settings, or only may not fit them, and why.
+        """Check whether a clip's file fits the settings. Returns: A flag and a message; None if it fits or is missing.
 
-        Returns None if the file fits or is missing.
+        The flag is true if the file cannot be used, and false if it can be used but perhaps does not fit.
         """
         return None
 
     def setting_fault(self, clips: Sequence[Clip]) -> str | None:
-        """Return why a setting fits none of several clips' files; None if it fits, or if this cannot be known."""
+        """Return a message if the files of all clips do not fit a setting; None if any fits or this is not known."""
         return None
 
     def read(self, path: str) -> "np.ndarray":
-        """Read a clip's audio file as input of the expert: a wave (N,) float32 mono at `rate`. Raises AudioError."""
+        """Read the wave (N,) float32 mono of a clip's audio file, at the expert's `rate`. Raises AudioError."""
         from data_tools.audio.read import read_audio
 
         return read_audio(path, self.rate, self.resampling)
@@ -205,19 +207,19 @@ class ExpertSettings(Resampled):
         """Return a function that computes the frames of waves on a device.
 
         The function: waves, each (N,) float32 mono at `rate`, N >= 1 -> frames, each (T, D) float32, T >= 1.
-        A wave's frames depend on the other waves of the call only by float rounding (quantised frames of `vggish` may
-        therefore differ by 1). The same call gives the same bits again.
+        Other waves of the same call change a wave's frames only by float rounding (by at most 1 for the quantised
+        frames of `vggish`). If the call is repeated, the result has exactly the same bits.
         """
 
     def checksums(self) -> dict[str, str]:
         """Return the sha256 of each weight file. Raises KitError if a file is missing.
 
-        The message names the file and the place to get it. A file that differs from the published one is used, with one
-        warning.
+        The error message names the file and where to get it. A file that differs from the published file is used, with
+        one warning.
         """
         for name, path in self.weight_files().items():
             if not path.is_file():
-                hint = f"put it there, or set the expert's {name} to its path"
+                hint = f"save it at this path, or set the expert's {name} to its path"
                 raise KitError(f"expert {self.kind}: no weight file {path}; {self.weight_source()}; {hint}")
         found = {name: file_sha256(path) for name, path in self.weight_files().items()}
         for name in self.unpublished():
@@ -258,22 +260,23 @@ class PublishedWeights(ExpertSettings):
     address: ClassVar[str]  # where the file is published
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
+        """Return a dict from setting name to the path of the weight file."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
+        """Return a dict from setting name to the web address of the published weight file."""
         return {"weights": self.address}
 
 
 def some_file_faults(expert: ExpertSettings, clips: Sequence[Clip]) -> tuple[list[tuple[bool, str]], str | None]:
-    """Return the faults of some clips' files, see ExpertSettings.file_fault, and a fault of all of several files.
+    """Check the files of some clips with `file_fault` and `setting_fault` of an expert.
 
-    A fault of all files shows that a setting is wrong, such as the hop of frames.
+    Returns: The faults of single files, and the message of a fault that all checked files have; None without such a
+    fault. If all files have a fault, a setting is wrong, such as the hop of frames.
     """
     some = clips[:: max(1, math.ceil(len(clips) / READ_FILES))]
     if text := expert.setting_fault(some):
         return [], text
     found = [fault for clip in some if (fault := expert.file_fault(clip))]
     in_all = len(found) == len(some) > 1
-    return found, f"none of {len(found)} checked files fits, first {found[0][1]}" if in_all else None
+    return found, f"none of {len(found)} checked files fits the expert; first: {found[0][1]}" if in_all else None

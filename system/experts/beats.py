@@ -23,10 +23,10 @@ from system.networks.beats_published import (
 
 
 class BeatsExpert(SegmentExpert, PublishedWeights):
-    """Frames (T, 768) of 160 ms at 16 kHz, each the mean over 8 bands, or the mean of all tokens of a segment.
+    """Frames (T, 768) of BEATs, of 160 ms at 16 kHz. A frame is the mean of the tokens of 8 bands, or of a segment.
 
     Source: Chen et al. (2023); github.com/microsoft/unilm, `beats/` at 768a3c8, to a relative 1e-4 on the stored
-    examples. The predictor of a fine-tuned file is left out.
+    examples. The classifier of a fine-tuned file is left out.
     """
 
     kind: Literal["beats"]
@@ -55,11 +55,11 @@ class BeatsExpert(SegmentExpert, PublishedWeights):
         return frame_count(self.segment_seconds) / self.segment_seconds
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
+        """Return a dict from setting name to the web address of the published weight file."""
         return {"weights": address_of(Path(self.weights))}
 
     def known_sha256(self) -> dict[str, str]:
-        """Return the sha256 of the pre-trained file, if it is named as published."""
+        """Return the sha256 of the pre-trained weight file if the file has its published name; else an empty dict."""
         return {"weights": SHA256} if Path(self.weights).name == PRETRAINED else {}
 
     def load_network(self) -> Network:

@@ -22,8 +22,8 @@ from system.networks.eat_published import (
 
 
 class EatExpert(SegmentExpert):
-    """Frames (T, D) of 160 ms at 16 kHz, each the mean over 8 bands, or one vector of a segment. D: 768 (base), 1,024
-    (large).
+    """Frames (T, D) of EAT, of 160 ms at 16 kHz. A frame is the mean of the tokens of 8 bands, or a segment's vector.
+    D: 768 (base), 1,024 (large).
 
     Source: Chen et al. (2024); github.com/cwx-worst-one/EAT at 06c1c34, to a relative 1e-4 on the stored examples
     (base; large was not compared). The classifier of a fine-tuned file is left out.
@@ -64,11 +64,11 @@ class EatExpert(SegmentExpert):
         return frame_count(self.segment_seconds) / self.segment_seconds
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
+        """Return a dict from setting name to the path of the weight file."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
+        """Return a dict from setting name to the web address of the published weight file."""
         return {"weights": VARIANTS[self.network].address}
 
     def load_network(self) -> Network:

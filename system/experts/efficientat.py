@@ -12,8 +12,9 @@ from system.networks.passt_published import HOP, RATE
 
 
 class EfficientATExpert(SegmentExpert):
-    """Frames (T, D) at 32 kHz: the last map, averaged over frequency, and over time for one vector per segment.
-    D: 384 (mn04), 960 (mn10), 1,920 (mn20), 3,840 (mn40).
+    """Frames (T, D) of EfficientAT at 32 kHz: the map of the last layer, averaged over frequency.
+    For one vector per segment, the map is also averaged over time. D: 384 (mn04), 960 (mn10), 1,920 (mn20), 3,840
+    (mn40).
 
     Source: Schmid et al. (2023); github.com/fschmid56/EfficientAT, to a relative 1e-4 on the stored examples (mn40:
     1e-3).
@@ -49,11 +50,11 @@ class EfficientATExpert(SegmentExpert):
         return RATE / HOP / STRIDE
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
+        """Return a dict from setting name to the path of the weight file."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
+        """Return a dict from setting name to the web address of the published weight file."""
         return {"weights": VARIANTS[self.network].address}
 
     def load_network(self) -> Network:

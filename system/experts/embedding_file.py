@@ -1,6 +1,6 @@
 """Given embeddings of clips, as frames.
 
-Embeddings of clips that another program computed, in place of an expert's frames. Never imports torch.
+Embeddings of clips that another program computed. They replace an expert's frames. Never imports torch.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EmbeddingFile(ExpertSettings):
-    """Embeddings of clips in files; no audio is read. Rows are found by the clip's id, or else its file name."""
+    """Embeddings of clips, read from files instead of audio. An embedding is found by its clip's id, or file name."""
 
     computed: ClassVar[bool] = False
     reads_clips: ClassVar[bool] = False
@@ -43,12 +43,12 @@ class EmbeddingFile(ExpertSettings):
 
     @property
     def rates(self) -> str:
-        """Size of the embeddings, for plans."""
+        """Description of the size and the files of the embeddings, for plans."""
         return f"{self.dim}-d, one per clip, read from {' and '.join(self.files)}"
 
     @property
     def parameters(self) -> int:
-        """Number of the model's parameters."""
+        """Number of parameters of the model that computed the embeddings."""
         return self.model_parameters
 
     @property
@@ -57,21 +57,21 @@ class EmbeddingFile(ExpertSettings):
         return self.model
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the files of embeddings, by numbers."""
+        """Return a dict from "files.0", "files.1", ... to the paths of the files with embeddings."""
         return {f"files.{number}": path for number, path in enumerate(all_files(self.files))}
 
     def weight_source(self) -> str:
-        """Describe where to get missing files."""
-        return f"write it with the program of your model; {HINT}"
+        """Describe how to make a missing file of embeddings, for error messages."""
+        return f"write the file with the program of your model; {HINT}"
 
     def checksums(self) -> dict[str, str]:
-        """Return the sha256 of each file. Raises KitError if a file is missing."""
+        """Return the sha256 of each file of embeddings. Raises KitError if a file is missing."""
         for path in self.weight_files().values():
-            require_file(path, f"put it there, or name its new path with --set 'model.audio.files=[PATH]'; {HINT}")
+            require_file(path, f"save it at this path, or set its path with --set 'model.audio.files=[PATH]'; {HINT}")
         return {name: file_sha256(path) for name, path in self.weight_files().items()}
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        """Return why a clip has no embedding; None if it has one, or a file is missing."""
+        """Return (True, message) if a clip has no embedding; None if it has an embedding, or if a file is missing."""
         if not all(path.is_file() for path in self.weight_files().values()):
             return None
         try:
@@ -81,13 +81,13 @@ class EmbeddingFile(ExpertSettings):
         return None if vectors.name_of(clip) else (True, self.absent(clip))
 
     def vectors(self) -> Vectors:
-        """Read the embeddings. Raises KitError as read_vectors does, and for another number of values."""
+        """Read the embeddings. Raises KitError for unreadable files, and if an embedding has not `values` values."""
         return read_vectors(self.files, "clip").require_dim(self.values, self.files)
 
     def absent(self, clip: Clip) -> str:
-        """Return the message on a clip without an embedding."""
+        """Return the error message for a clip without an embedding."""
         files = " and ".join(self.files)
-        return f"{files}: no embedding of {clip.id}, by this id or its file name; write it again with all clips"
+        return f"{files}: no embedding has the id or file name of clip {clip.id}; write the file again with all clips"
 
     def load(self, device: "torch.device") -> Frames:
         """Return a function that returns its input unchanged, since embeddings are read from files."""

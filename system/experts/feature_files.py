@@ -25,11 +25,11 @@ SAME_HOP = 0.01  # greatest relative difference between the hop of a recipe and 
 
 
 class FeatureFiles(ExpertSettings):
-    """Frames (T, values) from .npz or .npy files that a manifest names instead of audio (written by
-    `python -m data_tools castella --features`). Example: the MS-CLAP frames that the 2026 edition publishes in place of
-    its blind recordings.
+    """Frames (T, values) that others have published, from .npz or .npy files.
+    The manifest names these files instead of audio files; `python -m data_tools castella --features` writes such a
+    manifest. Example: the MS-CLAP frames that the 2026 edition publishes instead of its blind recordings.
 
-    Stored unchanged in float16; the organisers' baseline divides every frame by its length (L2) + 1e-5.
+    The bank stores the frames unchanged in float16. The organisers' baseline divides every frame by its L2 norm + 1e-5.
     """
 
     computed: ClassVar[bool] = False
@@ -57,16 +57,16 @@ class FeatureFiles(ExpertSettings):
 
     @property
     def parameters(self) -> int:
-        """Number of the model's parameters."""
+        """Number of parameters of the model that computed the frames."""
         return self.model_parameters
 
     @property
     def pretrained(self) -> str | None:
-        """Name of the pre-trained model that made the frames."""
+        """Name of the pre-trained model that computed the frames."""
         return self.model
 
     def read(self, path: str) -> np.ndarray:
-        """Read the frames (T, D) float32 of a .npz or .npy file. Raises AudioError for any other file."""
+        """Read the frames (T, D) float32 of a .npz or .npy file. Raises AudioError if it has no such frames."""
         frames = read_frames(path, self.array)
         if frames.shape[1] != self.values:
             raise AudioError(
@@ -76,7 +76,10 @@ class FeatureFiles(ExpertSettings):
         return frames
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        """Return why a clip's frames cannot be used, or how their length differs from that of the recording."""
+        """Return a fault if a clip's frames cannot be read, or if their total length differs from the recording's.
+
+        Returns: Whether the frames cannot be used, and a message; None if they fit or the file is missing.
+        """
         if not container_of(clip.path).exists():
             return None
         try:
@@ -86,15 +89,17 @@ class FeatureFiles(ExpertSettings):
         difference = abs(seconds - clip.seconds) if clip.seconds else 0.0
         if not clip.seconds or difference <= LENGTH_TOLERANCE + self.hop_seconds:
             return None
-        wrong = f"{seconds:.2f} s of frames by `hop_seconds` {self.hop_seconds:g}, but its recording has"
+        wrong = f"its frames last {seconds:.2f} s with `hop_seconds` {self.hop_seconds:g}, but its recording lasts"
         cure = "replace the file, or correct `hop_seconds` or the manifest"
         return difference > SPARE * clip.seconds, f"{clip.path}: {wrong} {clip.seconds:.2f} s; {cure}"
 
     def setting_fault(self, clips: Sequence[Clip]) -> str | None:
-        """Return that the hop is wrong, if the lengths of several recordings and their frames give one other hop.
+        """Return a message if all recordings have the same hop between frames, but not the hop of the setting.
 
-        The hops of all recordings must be equal within SAME_HOP, and differ from the setting by more. Every recording
-        must differ by more than one frame. Where each recording gives another hop, single files are wrong.
+        The hop of a recording is its length divided by its number of frames. The hops of all recordings must be equal
+        within SAME_HOP, and differ from `hop_seconds` by more than SAME_HOP. The number of frames of every recording
+        must be wrong by more than one. If the recordings have different hops, single files are wrong, and not the
+        setting; the result is then None.
         """
         known = [(count, clip.seconds) for clip in clips if clip.seconds and (count := self._frame_count(clip))]
         hops = [seconds / count for count, seconds in known]
@@ -115,5 +120,5 @@ class FeatureFiles(ExpertSettings):
             return 0
 
     def load(self, device: "torch.device") -> Frames:
-        """Return a function that returns its input unchanged, since the input is frames that were read from files."""
+        """Return a function that returns its input as float32: frames that were already read from files."""
         return lambda waves: [np.asarray(frames, np.float32) for frames in waves]

@@ -16,10 +16,11 @@ from system.networks.hugging_face_types import ROWS, TOKENS_PER_SECOND, Type
 
 
 class HuggingFaceExpert(SegmentExpert):
-    """Frames (T, D) of an audio model of transformers, with its own feature extractor.
+    """Frames (T, D) of an audio model of the library transformers, with the feature extractor of the model.
 
-    One vector per segment: CLAP's projection, the pooled output of AST and PE, else the mean of tokens. Frames within a
-    segment: the tokens, for AST and CLAP averaged over frequency."""
+    With output `clip`, a segment has one vector: the projection of CLAP, the pooled output of AST and PE, or the mean
+    of the tokens of other models. With output `frames`, the tokens are the frames, for AST and CLAP averaged over
+    frequency."""
 
     kind: Literal["hugging_face"]
     model: str  # hub name or folder
@@ -37,7 +38,7 @@ class HuggingFaceExpert(SegmentExpert):
 
     @classmethod
     def with_weights_in(cls, folder: Path) -> Self:
-        """Return the expert with its usual settings. The folder is not used."""
+        """Return an expert of this class with its usual settings. The folder is not used."""
         return cls.model_validate({"kind": "hugging_face", **cls.usual})
 
     @property
@@ -61,7 +62,7 @@ class HuggingFaceExpert(SegmentExpert):
         return TOKENS_PER_SECOND[self.type]
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
+        """Return a dict from setting name to the path of the weight file."""
         try:
             folder = local_folder(self.model, "audio model") or Path(self.model)
         except DataError:
@@ -70,7 +71,10 @@ class HuggingFaceExpert(SegmentExpert):
 
     def weight_source(self) -> str:
         """Describe where to get the weights, for error messages."""
-        return f"{self.model}: neither a folder with a model nor in the hub's cache; name one, or fetch it while online"
+        return (
+            f"{self.model} is neither a folder with a model nor in the cache of the Hugging Face hub; "
+            "correct the name, or fetch the model while online"
+        )
 
     @property
     def hub_model(self) -> str:
@@ -78,7 +82,7 @@ class HuggingFaceExpert(SegmentExpert):
         return self.model
 
     def count_parameters(self) -> int:
-        """Return the number of frozen parameters, by the model's settings on this machine."""
+        """Return the number of frozen parameters, computed from the model's configuration files without its weights."""
         import torch
 
         from system.networks.hugging_face import read_folder
@@ -103,7 +107,7 @@ class HuggingFaceExpert(SegmentExpert):
         found = network.dim if self.output == "clip" else network.frame_dim
         if found != self.size:
             raise DataError(
-                f"expert {self.kind}: the model {self.model} gives {found} values per frame, but size is {self.size}; "
+                f"expert {self.kind}: the model {self.model} has {found} values per frame, but size is {self.size}; "
                 f"set size: {found}"
             )
         network.take_published(folder)

@@ -1,7 +1,7 @@
 """Log-mel energies.
 
-Log-mel energies: with this kit's scaling, and as in the DCASE 2022 baseline. They need no weights, so that everything
-also runs without any checkpoint.
+Log-mel energies, with this kit's scaling, or as in the DCASE 2022 baseline. They need no weights, so that all parts of
+the kit also run without any checkpoint.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,10 @@ SILENCE = float(np.log(FLOOR))  # -36.04
 
 
 class MelSettings(ExpertSettings):
-    """Mel power for log-mel experts: periodic Hann window, centred, reflect padding, FFT of the next power of two. A
-    clip shorter than one FFT is padded with silence. Computed in float64."""
+    """Settings of the mel power spectrogram of log-mel experts, which is computed in float64.
+
+    Periodic Hann window, centred, reflect padding, FFT of the next power of two. A clip shorter than one FFT is padded
+    with silence."""
 
     sample_rate: int = Field(ge=8_000, le=48_000)  # Hz
     bands: int = Field(ge=8, le=256)  # number of mel bands
@@ -63,11 +65,11 @@ class MelSettings(ExpertSettings):
 
 
 class LogMel(MelSettings):
-    """Power mel spectrogram, natural log, `stack` neighbouring columns joined into one frame.
+    """Log-mel frames with this kit's scaling. A frame joins `stack` neighbouring columns of the spectrogram.
 
     HTK mel scale without area norm, ln(power + 1e-5), then (x + 6) / 4. This fixed scaling maps everyday sounds to
-    about [-1.4, 2], so that a linear layer may follow. Dimension bands x stack, band index fastest; an incomplete last
-    stack is filled with its last column.
+    about [-1.4, 2], so that a linear layer may follow. A frame has bands x stack values; the index of the band changes
+    fastest. If the last frame has fewer than `stack` columns, its last column is repeated.
     """
 
     kind: Literal["logmel"]

@@ -22,8 +22,8 @@ from system.networks.m2d_published import (
 
 
 class M2dExpert(M2dInput, SegmentExpert, PublishedWeights):
-    """Frames (T, D), each a step of patches, or their mean over a segment. D: 3,840 for the five bands side by side,
-    768 for their mean.
+    """Frames (T, D) of M2D, one per column of patches, or their mean over a segment.
+    D: 3,840 if the vectors of the five bands are joined, 768 for the mean of the bands.
 
     Source: Niizumi et al. (2024); github.com/nttcslab/m2d at f0c4128, `examples/portable_m2d.py`, to a relative 2e-5
     on the stored examples (patches of 16 x 4 and 32 kHz were not compared). The classifier of a fine-tuned file is left
@@ -59,7 +59,7 @@ class M2dExpert(M2dInput, SegmentExpert, PublishedWeights):
         return self.input.frame_count(self.segment_seconds) / self.segment_seconds
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
+        """Return a dict from setting name to the web address of the published weight file."""
         return {"weights": address_of(Path(self.weights))}
 
     def load_network(self) -> Network:
@@ -72,8 +72,9 @@ class M2dExpert(M2dInput, SegmentExpert, PublishedWeights):
 
 
 class M2dClapExpert(SegmentExpert, PublishedWeights):
-    """Frames (T, 768) at 16 kHz: per segment, the audio embedding of M2D-CLAP 2025; within a segment, tokens averaged
-    over the five bands.
+    """Frames (T, 768) of M2D-CLAP 2025 at 16 kHz.
+    With output `clip`, a segment has its audio embedding as the only frame. With output `frames`, a frame is the mean
+    of the tokens of the five bands.
 
     Source: Niizumi et al. (2025); github.com/nttcslab/m2d at f0c4128, to a relative 2e-5 on the stored examples.
     """

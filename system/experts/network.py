@@ -31,10 +31,10 @@ def exact() -> Iterator[None]:
 
 
 def placed(network: nn.Module, device: torch.device) -> Network:
-    """Move a network to a device, in the memory layout that is fastest there. Returns: A function of dense tensors.
+    """Move a network to a device, in the fastest memory layout. Returns: A function that applies it to dense tensors.
 
-    On a CPU, weights and activations keep oneDNN's blocked layout from the first layer to the last. This is 1.1 to 1.3
-    times as fast as channels_last. On other devices, weights and activations are channels_last.
+    On a CPU, weights and activations have oneDNN's blocked layout in all layers. This is 1.1 to 1.3 times as fast as
+    channels_last. On other devices, weights and activations are channels_last.
     """
     network = network.eval().requires_grad_(False)
     if device.type == "cpu" and torch.backends.mkldnn.is_available():
@@ -50,8 +50,8 @@ def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarr
     """Apply the function `compute` to the rows of several arrays, a batch of `size` rows at a time.
 
     A batch may have rows of several arrays.
-    series: One or more arrays (n, ...), n >= 1; if an array is a view, only the rows of a batch are copied at a time.
-    Returns: One array of results per array of `series`.
+    series: One or more arrays (n, ...), n >= 1. Only the rows of one batch are copied at a time, so that an array may
+    be a view of a large file. Returns: One array of results per array of `series`.
     """
     rows = itertools.chain.from_iterable(series)
     results = []
@@ -63,10 +63,10 @@ def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarr
 def by_length(
     waves: Sequence[np.ndarray], max_samples: int, compute: Callable[[np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
-    """Apply the function `compute` to waves, with waves of equal length together in a batch.
+    """Apply the function `compute` to batches of waves of equal length.
 
-    `compute` gets (B, N) waves of equal length, at most `max_samples` samples in total. Returns: The result for each
-    wave, in the order of `waves`.
+    A batch is an array (B, N) with at most `max_samples` samples. Returns: The result for each wave, in the order of
+    `waves`.
     """
     results: list[np.ndarray] = [np.empty(0)] * len(waves)
     for indices in of_one_length([len(wave) for wave in waves], max_samples):
@@ -78,9 +78,9 @@ def by_length(
 def in_pieces(network: Network, x: torch.Tensor, axis: int, stride: int, halo: int, max_size: int) -> torch.Tensor:
     """Compute a network's output in pieces along an axis, so that memory does not grow with its length.
 
-    network: Local operations that together reduce `stride` positions of the axis to one, with a receptive field of at
-    most `halo` outputs to either side. max_size: Number of outputs of a piece. `halo` more outputs are computed on
-    either side and dropped, so that the result equals that of the whole input, to float rounding.
+    network: Network that computes one output per `stride` positions of the axis. An output depends on inputs of at most
+    `halo` outputs on either side. max_size: Number of outputs of a piece. `halo` more outputs are computed on either
+    side and dropped, so that the result equals the output for the whole input, except for float rounding.
     """
     size = x.shape[axis]
     results = []

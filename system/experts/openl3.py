@@ -31,18 +31,19 @@ BATCH = 8  # frames
 class OpenL3(PublishedWeights):
     """Frames (T, 512), T = 1 + ceil((N - 24,000) / 24,000) for N samples at 48 kHz, 1 for less than half a second.
 
-    Frame t is centred at t / 2 s: half a second of silence precedes the first, and silence fills the last. Each frame
-    is normalised by its own maximum, so that loudness is lost and pure silence looks like a full spectrum. The
-    embedding is the maximum over the 32 x 24 map of the last convolution, without batch norm or ReLU.
+    Frame t is centred at t / 2 s: half a second of silence is added before the first frame, and silence fills the last
+    frame. The spectrogram of each frame is normalised by the maximum of the frame, so that loudness is lost, and pure
+    silence looks like a full spectrum. A frame is the maximum over the 32 x 24 map of the last convolution, without
+    batch norm or ReLU.
 
     Source: torchopenl3 1.0.1, `PytorchOpenl3('env', 'mel256', 512)` with hop 0.5 s and `center`. DFT kernels and mel
-    basis are read from the checkpoint (`speclayer.*`), since mel libraries may compute others from the same settings.
-    Deviations: the log-mel in float64, batch norms folded into convolutions. Compared with the original in float64,
-    these frames differ by 3.4e-6 of the largest value. Those of the original in float32 differ by 7e-4 (median) and up
-    to 0.036. The data are 24 recordings of ESC-10 at 48 kHz, whose bands above 8 kHz are empty. Resampling: the
-    original uses resampy below 0.3, here `kaiser_best_0.2`; with soxr_hq frames differ by 1 to 6 % of the largest
-    value. Version 2; version 1 had a log-mel in float32, with differences of 0.005 (median of these recordings) and
-    0.013 (worst).
+    basis are read from the checkpoint (`speclayer.*`), since mel libraries may compute other values from the same
+    settings. Deviations: the log-mel is in float64, and batch norms are folded into convolutions. The frames of this
+    expert and of the original in float32 were compared with the original in float64, on 24 recordings of ESC-10 at 48
+    kHz, whose bands above 8 kHz are empty. This expert differs by 3.4e-6 of the largest value, the original in float32
+    by 7e-4 (median) and up to 0.036. Resampling: the original uses resampy below 0.3, which is `kaiser_best_0.2` here.
+    With soxr_hq, frames differ by 1 to 6 % of the largest value. Version 2; version 1 had a log-mel in float32, with
+    differences of 0.005 (median of these recordings) and 0.013 (worst).
     """
 
     kind: Literal["openl3"]

@@ -18,8 +18,8 @@ PIECE = 188  # frames (60 s) per piece of a longer clip
 class PannsExpert(PublishedWeights):
     """Frames (T, 2048), T = (1 + N // hop) // 32 for N samples; clips under 0.31 s (31 hops) are padded with silence.
 
-    The last convolution block, averaged over frequency; no pooling over time. Log-mel: see system/networks/frontend.py,
-    with the checkpoint's kernels (`fft`, `hop`) and mel basis (64 bands).
+    A frame is the output of the last convolution block, averaged over frequency, without pooling over time. Log-mel:
+    see system/networks/frontend.py, with the checkpoint's kernels (`fft`, `hop`) and mel basis (64 bands).
 
     Source: Kong et al., PANNs (2020), audioset_tagging_cnn and torchlibrosa 0.1.0. Deviations: batch norms folded into
     convolutions (2e-6 of the largest value, the same as with an earlier log-mel in float32). Clips over a minute are
@@ -81,7 +81,7 @@ class PannsCnn14(PannsExpert):
     parameters: ClassVar[int] = 81_033_231  # with the frozen front-end and the classifier, as in the paper
 
     def known_sha256(self) -> dict[str, str]:
-        """Return the first digits of the sha256 of each published weight file, by the name of the file's setting."""
+        """Return a dict from setting name to the first digits of the sha256 of the published weight file."""
         return {"weights": "e2ee543a27919542c2ea03eabaa70b24dcd4e6c8e05621de6b67a94e4c5058e6"}
 
 

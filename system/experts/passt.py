@@ -11,12 +11,13 @@ from system.networks.passt_published import DIM, HOP, RATE, VARIANTS, Name
 
 
 class PasstExpert(SegmentExpert):
-    """Frames (T, 768) at 32 kHz: per segment, the mean of the class and distillation tokens; within a segment, patches
-    averaged over frequency.
+    """Frames (T, 768) of PaSST at 32 kHz.
+    With output `clip`, the frame of a segment is the mean of the class and distillation tokens. With output `frames`,
+    a frame is the mean of the tokens of all patches at the same time.
 
     Source: Koutini et al. (2022); github.com/kkoutini/passt_hear21 0.0.26, to a relative 2e-5 on the stored examples.
-    Deviation: segments do not overlap (usually 10 s, as in the retrieval systems of 2023 to 2025); passt_hear21's
-    wrapper for long clips has windows every 2.5 s.
+    Deviation: segments do not overlap (usually 10 s, as in the retrieval systems of 2023 to 2025). The wrapper of
+    passt_hear21 for long clips uses a window every 2.5 s.
     """
 
     kind: Literal["passt"]
@@ -45,11 +46,11 @@ class PasstExpert(SegmentExpert):
         return VARIANTS[self.network].patches(self.segment_seconds * RATE / HOP) / self.segment_seconds
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
+        """Return a dict from setting name to the path of the weight file."""
         return {"weights": Path(self.weights)}
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
+        """Return a dict from setting name to the web address of the published weight file."""
         return {"weights": VARIANTS[self.network].address}
 
     def load_network(self) -> Network:

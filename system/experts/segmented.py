@@ -1,6 +1,6 @@
 """Frozen networks for segments of fixed length.
 
-Frozen networks that process segments of a fixed length: one frame per segment, or the frames within it.
+Frozen networks that process segments of a fixed length, with one frame or several frames per segment.
 """
 
 from abc import abstractmethod
@@ -23,8 +23,8 @@ SEGMENTS_AT_ONCE = {"cpu": 4, "cuda": 64}
 class SegmentExpert(ExpertSettings):
     """Frames (T, D) of consecutive segments of `segment_seconds` without overlap; silence fills the last segment.
 
-    `clip`: one frame per segment, the network's vector of it. `frames`: the network's frames that begin within the
-    clip, segment after segment."""
+    With output `clip`, the network computes one frame per segment. With output `frames`, it computes several frames
+    per segment; frames that begin after the clip's end are dropped."""
 
     segment_seconds: float = Field(gt=0.02)  # length of a segment; a shorter rest is padded with silence
     output: Literal["clip", "frames"]  # one vector per segment, or all of its frames

@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 def read_layers(path: Path) -> dict[str, np.ndarray]:
     """Read the weights and biases of the 31 layers of yamnet.tflite.
 
-    Returns: `NN_w` (weights) and `NN_b` (biases) in the order of its graph, as float32.
-    8-bit weights are dequantised, (q - zero point) x scale; layouts stay TensorFlow's: convolutions (out, height,
-    width, in), depthwise ones (1, height, width, channels), dense ones (out, in). The first two layers (the DFT of the
-    front-end) have no bias. Raises KitError for a missing or unreadable file, for a model with other layers, and if the
-    package `tflite` is not installed.
+    Returns: Dict with `NN_w` (weights) and `NN_b` (biases) of layer NN, in the order of the graph, as float32.
+    8-bit weights are dequantised, (q - zero point) x scale. Arrays have TensorFlow's layout: (out, height, width, in)
+    for convolutions, (1, height, width, channels) for depthwise convolutions, and (out, in) for dense layers. The first
+    two layers (the DFT of the front-end) have no bias. Raises KitError for a missing or unreadable file, for a model
+    with other layers, and if the package `tflite` is not installed.
     """
     try:
         from tflite import Model
@@ -35,7 +35,7 @@ def read_layers(path: Path) -> dict[str, np.ndarray]:
             "reading a .tflite file needs the package tflite; install it with: pip install -e '.[tflite]'"
         ) from error
 
-    require_file(path, "give the public yamnet.tflite")
+    require_file(path, "pass the path of the public yamnet.tflite")
     data = path.read_bytes()
     if not Model.ModelBufferHasIdentifier(data, 0):
         raise KitError(f"{path} is not a TensorFlow Lite model; fetch the public yamnet.tflite again")
@@ -55,7 +55,7 @@ def _layers(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarray]]:
     from tflite import BuiltinOperator as Kind
 
     def kind(operator: Any) -> int:
-        """Return the kind of an operator."""
+        """Return the number of an operator's type, such as CONV_2D, in TensorFlow Lite."""
         code = model.OperatorCodes(operator.OpcodeIndex())
         return int(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()))  # older files store it in the latter
 

@@ -30,17 +30,18 @@ LIMIT = 2.0  # quantised PCA values are clipped to [-2, 2]
 
 
 def _pca_error(message: str) -> PydanticCustomError:
-    """Return an error of the setting pca_weights, for a validator to raise."""
+    """Make the validation error for a wrong setting pca_weights."""
     return PydanticCustomError("pca", message)
 
 
 class Vggish(PublishedWeights):
-    """Frames (T, 128), T = 1 + ((1 + (N - 400) // 160) - 96) // 96; clips under 0.975 s (15,600 samples) are padded
-    with silence.
+    """Frames (T, 128) of VGGish, T = 1 + ((1 + (N - 400) // 160) - 96) // 96 for N samples at 16 kHz.
+    Clips under 0.975 s (15,600 samples) are padded with silence.
 
-    output: `raw` is the last layer (after its ReLU), `pca` its whitened projection, and `quantised` the projection
-    clipped to [-2, 2] and rounded to 0 to 255, like the published AudioSet features. Front-end in float64:
-    `audioset.py`, ln(x + 0.01), patches of 96 columns without overlap; a rest at the end is dropped.
+    output: `raw` is the output of the last layer, `pca` its PCA with whitening, and `quantised` this PCA clipped to
+    [-2, 2] and rounded to 0 to 255, like the published AudioSet features. The last layer ends with a ReLU. Front-end in
+    float64: `audioset.py`, ln(x + 0.01), patches of 96 columns without overlap; remaining columns at the end are
+    dropped.
 
     Source: torchvggish (harritaylor, 2021), which post-processes by default; the parameter count in "Take it easy"
     (2022) includes the PCA. Deviation: resampling by soxr HQ, not resampy's kaiser_best (version of 2022: 0.1 to
@@ -64,26 +65,28 @@ class Vggish(PublishedWeights):
     def _pca_as_needed(self) -> "Vggish":
         """Raise an error if pca_weights is missing but needed for the setting `output`, or set but not needed."""
         if self.output == "raw" and self.pca_weights is not None:
-            raise _pca_error("output raw does not use pca_weights; remove the key")
+            raise _pca_error("output raw does not use pca_weights; remove the key pca_weights")
         if self.output != "raw" and self.pca_weights is None:
-            raise _pca_error(f"output {self.output} needs pca_weights; name the file, or set output: raw")
+            raise _pca_error(
+                f"output {self.output} needs pca_weights; set it to the path of the PCA file, or set output: raw"
+            )
         return self
 
     @property
     def parameters(self) -> int:
-        """Number of the model's parameters."""
+        """Number of parameters of VGGish, with its PCA if the setting `output` uses the PCA."""
         return 72_141_184 + (0 if self.output == "raw" else 16_512)
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
+        """Return a dict from setting name to the path of the weight file."""
         return super().weight_files() | ({} if self.pca_weights is None else {"pca_weights": Path(self.pca_weights)})
 
     def known_sha256(self) -> dict[str, str]:
-        """Return the first digits of the sha256 of each published weight file, by the name of the file's setting."""
+        """Return a dict from setting name to the first digits of the sha256 of the published weight file."""
         return {"weights": "10086976", "pca_weights": "970ea276"}  # from the file names, by torch.hub's convention
 
     def published_addresses(self) -> dict[str, str]:
-        """Return a dict from the setting that holds the path of a weight file to the address of the published file."""
+        """Return a dict from setting name to the web address of the published weight file."""
         return {name: f"{RELEASE}/{self.usual[name]}" for name in self.weight_files()}
 
     def load(self, device: "torch.device") -> Frames:
@@ -174,6 +177,6 @@ def project(frames: "torch.Tensor", vectors: "torch.Tensor", means: "torch.Tenso
 def quantise(frames: "torch.Tensor") -> "torch.Tensor":
     """Round frames to 8 bits: [-2, 2] becomes whole numbers 0 to 255.
 
-    Values outside are clipped.
+    Values outside [-2, 2] are clipped.
     """
     return ((frames.clamp(-LIMIT, LIMIT) + LIMIT) * (255.0 / (2 * LIMIT))).round()

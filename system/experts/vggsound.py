@@ -37,20 +37,20 @@ class TimePooling(Strict):
 
 
 class VggSound(PublishedWeights):
-    """Frames (T, 512), T = ceil(columns / 32) for 1 + (N - 512) // 159 columns; clips under 0.032 s (512 samples) are
-    padded with silence.
+    """Frames (T, 512) of VGGSound's ResNet-18, T = ceil(columns / 32).
+    A wave of N samples has 1 + (N - 512) // 159 columns; clips under 0.032 s (512 samples) are padded with silence.
 
-    The last residual layer, averaged over frequency. Front-end in float64: clipped to +-1; scipy's spectrogram (Tukey
-    0.25 window of 512, hop 159, mean removed from every segment, one-sided power density); ln(x + 1e-7). It is
-    standardised by the mean and standard deviation of the whole clip.
+    A frame is the output of the last residual layer, averaged over frequency. Front-end in float64: the wave is clipped
+    to +-1; scipy's spectrogram (Tukey 0.25 window of 512, hop 159, mean removed from every segment, one-sided power
+    density); ln(x + 1e-7). The result is standardised by its mean and standard deviation over the whole clip.
 
     Source: Chen et al., VGGSound (2020), `AVENet` with `pool avgpool` (model H). Deviations: the whole clip is used,
     while the original repeats or cuts it to 10 s and standardises the result. Batch norms are folded into convolutions
     (1e-6 of the largest value). Clips over a minute are computed in overlapping pieces, which changes only rounding.
-    Resampling by soxr HQ, not ffmpeg (frames by resampy's filters differ by up to 3 % of the largest value).
+    Resampling by soxr HQ, not ffmpeg. Frames by resampy's filters differ by up to 3 % of the largest value.
 
-    "Take it easy" (2022) reports 2.3 frames per second, which does not follow from the public code: its maps have 3.1,
-    and no pooling that the paper names gives 2.3. `time_pooling` allows experiments.
+    The paper "Take it easy" (2022) reports 2.3 frames per second. The public code has 3.1 frames per second, and no
+    pooling that the paper names results in 2.3. `time_pooling` allows experiments.
     """
 
     kind: Literal["vggsound"]

@@ -23,7 +23,8 @@ def as_stored(wave: np.ndarray) -> np.ndarray:
 class Waveform(ExpertSettings):
     """Frames (N, 1): one frame per sample, 16-bit integers in units of 1 / 32,768; louder samples are clipped.
 
-    Rounding errors are at most 1.6e-5 of full scale (3.1e-5 for a sample of 1.0), and 0 for 16-bit files at this rate.
+    Rounding errors are at most 1.6e-5 of full scale (3.1e-5 for a sample of 1.0). They are 0 for 16-bit files that have
+    this expert's sample rate.
     """
 
     kind: Literal["waveform"]

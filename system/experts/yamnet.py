@@ -28,16 +28,19 @@ CLASSES = 521
 
 
 class Yamnet(ExpertSettings):
-    """Frame embeddings (P, 1024), the input of YAMNet's classifier, P = 1 + ceil((N - 15,600) / 7,680) for N samples, 1
-    for less than 15,600 (0.975 s). Silence fills the last frame, as in Google's `pad_waveform`.
+    """Embeddings (P, 1024) of YAMNet, the input of its classifier.
+    P = 1 + ceil((N - 15,600) / 7,680) for N samples, and 1 for fewer than 15,600 samples (0.975 s). Silence fills the
+    last frame, as in Google's `pad_waveform`.
 
-    The weight file contains the 31 layers of the tflite in order, dequantised to float32 (`NN_w`, `NN_b`: TF layout,
-    batch norm folded). Deviation: the public tflite computes front-end and network in int8. For the same log-mel, its
-    embedding and this one have cosine 0.999; quiet mel bins differ by up to 6 (here they follow the definition).
-    Therefore the best of the 521 classes differs in about one of ten of the 4,009 frames of ESC-10's recordings: 398
-    by one TFLite runtime, 389 by another. In half of the 398 the int8 model's best class is second here. By the mean
-    scores it differs for 23 or 22 of the 400 recordings. Version 2; version 1 dropped a rest shorter than a hop of
-    0.48 s.
+    The weight file contains the 31 layers of the tflite file in their order,
+    dequantised to float32 (`NN_w`, `NN_b`: TensorFlow's layout, batch norm folded).
+
+    Deviation: the public tflite file computes front-end and network in int8. For the same log-mel, its embedding and
+    this embedding have cosine 0.999. Quiet mel bins differ by up to 6; here they follow the definition. ESC-10's 400
+    recordings have 4,009 frames. With one TFLite runtime, the best of the 521 classes differs in 398 of them, with
+    another runtime in 389. In half of the 398 frames, the best class of the int8 model is the second best class here.
+    By the mean scores of a recording, the best class differs for 23 or 22 recordings.
+    Version 2; version 1 dropped remaining samples at the end if they were shorter than a hop of 0.48 s.
     """
 
     kind: Literal["yamnet"]
@@ -53,7 +56,7 @@ class Yamnet(ExpertSettings):
     parameters: ClassVar[int] = 3_729_481  # of the 28 layers after the front-end, batch norm folded
 
     def weight_files(self) -> dict[str, Path]:
-        """Return a dict from the name of the setting that holds the path of a weight file to this path."""
+        """Return a dict from setting name to the path of the weight file."""
         return {"weights": Path(self.weights)}
 
     def weight_source(self) -> str:
@@ -74,13 +77,13 @@ class Yamnet(ExpertSettings):
 
 
 def filled(wave: np.ndarray) -> np.ndarray:
-    """Pad a wave with silence to a whole number of frames, at least one."""
+    """Pad a wave with silence at its end, so that it fills a whole number of frames, at least one frame."""
     frames = 1 + max(0, -(-(len(wave) - PATCH_SAMPLES) // HOP_SAMPLES))
     return np.pad(wave, (0, PATCH_SAMPLES + (frames - 1) * HOP_SAMPLES - len(wave)))
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays in YAMNet's weight file, by the name of the array."""
+    """Return a dict from the name of an array in YAMNet's weight file to its shape."""
     found: dict[str, tuple[int, ...]] = {"03_w": (CHANNELS[0], 3, 3, 1), "03_b": CHANNELS[:1]}
     for layer, (inputs, outputs) in zip(range(4, 30, 2), pairwise(CHANNELS), strict=True):
         found |= {f"{layer:02d}_w": (1, 3, 3, inputs), f"{layer:02d}_b": (inputs,)}
@@ -102,7 +105,7 @@ def load_network(path: Path, device: Device) -> Network:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name].astype(np.float32) for name in shapes()}
         if {name: array.shape for name, array in arrays.items()} != shapes():
-            raise ValueError("the layers have other shapes than YAMNet's")
+            raise ValueError("the layers have other shapes than the layers of YAMNet")
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged header or member
         raise KitError(
             f"{path} does not contain the 31 layers of yamnet.tflite ({error}); "
@@ -110,9 +113,10 @@ def load_network(path: Path, device: Device) -> Network:
         ) from error
 
     def torch_layout(weight: torch.Tensor) -> torch.Tensor:
-        """Permute a weight from TensorFlow's layout to torch's.
+        """Permute the weights of a convolution from TensorFlow's layout to torch's layout.
 
-        TensorFlow has a convolution as (out, height, width, in), a depthwise one as (1, height, width, channels).
+        TensorFlow's layout is (out, height, width, in) for convolutions, and (1, height, width, channels) for depthwise
+        convolutions.
         """
         return weight.permute((3, 0, 1, 2) if len(weight) == 1 else (0, 3, 1, 2)).contiguous()
 
@@ -120,7 +124,7 @@ def load_network(path: Path, device: Device) -> Network:
     layers = {name: torch_layout(value) if value.ndim == 4 else value for name, value in stored.items()}
 
     def conv(x: torch.Tensor, layer: int, stride: int, depthwise: bool) -> torch.Tensor:
-        """Apply a convolution of TensorFlow's padding 'same', and a ReLU."""
+        """Apply convolution `layer` of YAMNet with TensorFlow's padding 'same', and then a ReLU."""
         weight, bias = layers[f"{layer:02d}_w"], layers[f"{layer:02d}_b"]
         size = weight.shape[-1]
         # TF 'same': the least padding that gives ceil(n / stride) outputs; an odd one goes to the end.

@@ -19,29 +19,30 @@ from system.features.sounds import note_broken
 
 
 def decode_threads() -> int:
-    """Return the number of threads that decode in this process: the machine's usable cores, shared by its processes."""
+    """Return the number of decoding threads of this process: the machine's usable cores, divided by its processes."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 class AudioFiles:
-    """Waveforms (N, 1) int16 by key, read like a Bank. A part of a long file is decoded without the rest.
+    """Waveforms (N, 1) int16 by key, decoded from audio files, with the reading methods of a Bank.
 
-    Whole files equal those of a bank. Parts differ from it by at most one 16-bit step, in few samples.
+    A part of a long file is decoded without the rest of the file. The waveform of a whole file equals the waveform in a
+    bank. In a part of a file, a few samples may differ by one 16-bit step.
     """
 
     def __init__(self, expert: Waveform, banks: Path, threads: ThreadPoolExecutor) -> None:
-        """banks: Folder that stores facts about files. threads: They decode the clips of a batch."""
+        """Create the table of files. banks: Folder for facts about files. threads: Threads that decode clips."""
         self.expert, self.folder, self.threads = expert, banks, threads
         self.dim: int = expert.dim
         self.dtype: np.dtype[Any] = np.dtype(expert.dtype)
         self._files: dict[str, tuple[str, Sound]] = {}
 
     def add(self, files: Sequence[tuple[str, str, Sound]]) -> list[str]:
-        """Add the audio files of clips, each (key, path, sound). Of files with equal content, only the first is read.
+        """Add the audio files of clips, each as a tuple (key, path, sound). Returns: The key of each file.
 
-        Returns: The key of each file: its own, or the content key if files with this key have different contents.
-        Raises AudioError for such a file that is missing.
+        If several files have the same key and equal contents, only the first file is read later. If they have different
+        contents, each of these files gets its content key; AudioError is raised if such a file is missing.
         """
         first: dict[str, str] = {}
         several: dict[str, dict[str, None]] = {}  # paths of files with the same key
@@ -78,14 +79,15 @@ class AudioFiles:
             if not _is_unchanged(path, sound):
                 raise KitError(f"{error}; start a new run") from error
             note_broken(path, self.folder, error)
-            hint = "a new run leaves the file out; python -m data_tools check finds all damaged files"
+            hint = "start a new run, which skips this file; python -m data_tools check finds all damaged files"
             raise KitError(f"{error}; {hint}") from error
 
 
 def _is_unchanged(path: str, sound: Sound) -> bool:
-    """Return whether an error is due to the bytes of a file: it has not changed, and libsndfile reads it.
+    """Return whether a file that could not be decoded is unchanged, and is read by libsndfile and not by ffmpeg.
 
-    ffmpeg also fails for other reasons, such as Ctrl-C or a full disk.
+    The cause of the error is then in the bytes of the file. ffmpeg also fails for other reasons, such as Ctrl-C or a
+    full disk.
     """
     try:
         return sound.direct and sound_of(path) == sound

@@ -1,12 +1,12 @@
 """A bank: stored series of vectors.
 
-A bank: series of vectors by key, in flat memory-mapped files, built by any number of processes, resumable at any
-moment.
+A bank: series of vectors by key, in flat memory-mapped files. Any number of processes may build it at the same time,
+and continue it after an interruption.
 
     <folder>/bank.json                  origin (expert, front-end, weights), dimension, dtype
              frames.bin, index.jsonl    the first shard (see shard.py)
              shard-1/, shard-2/ ..      more shards, if several processes added to the bank at the same time
-             dealing.lock               held briefly by processes that look for missing series (see shared_work.py)
+             dealing.lock               locked briefly by processes that look for missing series (see shared_work.py)
 
 Readers see one bank, even while its shards grow.
 """
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Bank:
-    """Stored series by key, each (T, D) with T >= 1. Open with `open_bank`."""
+    """Series of vectors on disk, by key, each (T, D) with T >= 1. Open a bank with `open_bank`."""
 
     threads: Executor | None = None  # that read in parallel; None: reading takes no computation
 
@@ -47,7 +47,7 @@ class Bank:
         if verify:
             dropped = self.drop_damaged()
             level = logging.WARNING if dropped else logging.INFO
-            log.log(level, "%s: %d series, %d were damaged and are removed", self.folder, len(self), dropped)
+            log.log(level, "%s: %d series; %d damaged series were removed", self.folder, len(self), dropped)
         else:
             self.read_new_lines()
 
@@ -58,7 +58,7 @@ class Bank:
         return len(self.keys()) if len(self._shards) > 1 else sum(len(s.numbers) for s in self._shards.values())
 
     def keys(self) -> KeysView[str]:
-        """Return the keys of all series, shard by shard; those of a shard are in the order of storing."""
+        """Return the keys of all series, shard by shard; the keys of a shard are in the order of storing."""
         return dict.fromkeys(chain.from_iterable(shard.numbers for shard in self._shards.values())).keys()
 
     def rows_of(self, key: str) -> int:
@@ -69,9 +69,9 @@ class Bank:
         return self._shard_of(key).rows_of(key)
 
     def read(self, key: str) -> np.ndarray:
-        """Return the stored series (T, D) of a key, a view of the mapped file.
+        """Return the stored series (T, D) of a key, as a view of the memory-mapped file.
 
-        Raises KeyError for an unknown key, KitError if the series does not match its checksum.
+        Raises KeyError for an unknown key, and KitError if the series does not match its checksum.
         """
         return self._shard_of(key).read(key)
 
@@ -80,7 +80,7 @@ class Bank:
         return self.read(key)[first : first + count]
 
     def _shard_of(self, key: str) -> Shard:
-        """Return the shard that has the series of a key."""
+        """Return the shard that stores the series of a key. Raises KeyError for an unknown key."""
         for shard in self._shards.values():
             if key in shard.numbers:
                 return shard
@@ -102,7 +102,7 @@ class Bank:
         return list(self._shards.values())
 
     def _shard(self, number: int) -> Shard:
-        """Return the shard `number`, which is created in memory at the first call."""
+        """Return the Shard object number `number`, and create it at the first call."""
         if number not in self._shards:
             folder = self.folder / f"shard-{number}" if number else self.folder
             self._shards[number] = Shard(folder, self.dim, self.dtype, self.repair_hint)
@@ -125,7 +125,7 @@ class Bank:
 
     @contextmanager
     def _holding(self, shard: Shard) -> Iterator[None]:
-        """Context manager that holds the lock of a shard."""
+        """Context manager that waits for the lock of a shard, and holds it during its block."""
         said = False
         while True:
             with self.locked():  # shards are only taken under this lock
@@ -153,11 +153,11 @@ class Bank:
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[str, np.ndarray], None]]:
-        """Context manager that gives a function to store a series (T, D) under a key.
+        """Context manager whose value is a function that stores a series (T, D) under a key.
 
-        The function skips keys that the bank already has, also from other processes, and returns when the series is on
-        disk. It raises KitError for a series of another dimension or without rows. Use this for series that are already
-        computed, since other processes wait until the end of the block.
+        The function does nothing if the bank already has the key. It raises KitError for a series of another dimension
+        or without rows. The series are on disk at the end of the block. Compute the series before the block, since
+        other processes wait until its end.
         """
         with self.locked(f"waiting for another process that is adding to {self.folder}"):
             self.read_new_lines()
@@ -180,8 +180,8 @@ class Bank:
     def take_shard(self) -> tuple[Shard, Callable[[], None]]:
         """Lock the first shard that no other process adds to. The caller must hold the bank's lock.
 
-        The shard is cut off after its last complete series.
-        Returns: The shard, and a function that releases it.
+        Incomplete data after the last complete series of the shard are removed.
+        Returns: The shard, and a function that releases its lock.
         """
         for number in count():
             shard = self._shard(number)
@@ -210,9 +210,9 @@ def open_bank(
 ) -> Bank:
     """Open a bank, or create an empty one.
 
-    identity: Everything that determines its content. hint: End of the error message for a damaged bank, with the cure.
-    verify: Read every series now, drop the damaged ones, so that they are computed again, and log their number.
-    Raises KitError if the folder holds a damaged bank, or a bank with another identity.
+    identity: Everything that determines the bank's content. hint: End of the error message for a damaged bank, with the
+    cure. verify: Read every series now, drop the damaged series, so that they are computed again, and log their number.
+    Raises KitError if the folder contains a damaged bank, or a bank with another identity, dimension or dtype.
     """
     wanted = {"identity": identity, "dim": dim, "dtype": dtype}
     facts_file = folder / "bank.json"
@@ -226,7 +226,8 @@ def open_bank(
         raise KitError(f"{facts_file} is damaged; delete {folder} and build the bank again") from error
     if found != json.loads(json.dumps(wanted)):
         raise KitError(
-            f"{folder} has frames of other settings: {found}, not {wanted}; delete it, or use another banks folder"
+            f"{folder} has frames of other settings: {found}, not {wanted}; "
+            "delete this folder, or use another folder for banks"
         )
     hint = hint or f"delete {folder} and run the same command again to compute it"
     return Bank(folder, dim, np.dtype(dtype), hint, verify)

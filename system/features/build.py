@@ -49,9 +49,9 @@ log = logging.getLogger(__name__)
 class Features:
     """Frames of several experts and the content keys of clips: the input of training and ranking.
 
-    banks: Frames of each expert by content key, in a bank or read from audio files, by its name in the recipe. keys:
-    Content key by clip id, without clips with broken audio. broken: Reason by clip id. grids: Times of the frames, by
-    the expert's name.
+    banks: By the expert's name in the recipe, a table from content key to the expert's frames. keys: Dict from clip id
+    to content key, without clips whose audio is broken. broken: Dict from the id of a clip with broken audio to the
+    error message. grids: Times of the frames, by the expert's name.
     """
 
     banks: Mapping[str, "Bank | AudioFiles | PieceBank | Vectors"]
@@ -60,11 +60,11 @@ class Features:
     grids: dict[str, Grid] = field(default_factory=dict)
 
     def frames(self, expert: str, clip_id: str) -> np.ndarray:
-        """Return the frames (T, D) float16 of a clip by an expert."""
+        """Return the frames (T, D) of a clip that an expert has computed, in the dtype of the expert's bank."""
         return self.banks[expert].read(self.keys[clip_id])
 
     def summary_lines(self) -> Iterator[str]:
-        """Yield a line per expert: the number of its series, their dimension, and where they are."""
+        """Yield a line of text per expert: the number, the dimension and the source of its series."""
         for name, bank in self.banks.items():
             where = f"in {bank.folder}" if isinstance(bank, Bank) else "decoded from the audio files for each batch"
             where = "read from files of embeddings" if isinstance(bank, Vectors) else where
@@ -73,14 +73,14 @@ class Features:
 
     @cached_property
     def waveforms(self) -> Literal["bank", "files"]:
-        """Whether frames are stored in banks, or waveforms are decoded from audio files whenever they are read."""
+        """Source of the frames: "bank" if they are stored in banks, "files" if waveforms are decoded for each use."""
         return "bank" if all(bank.threads is None for bank in self.banks.values()) else "files"
 
 
 def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
     """Open the bank of an expert's frames.
 
-    Its name includes everything that changes frames. verify: See open_bank.
+    The bank's name depends on everything that changes the frames. verify: See open_bank.
     """
     verifying = "python -m system features RECIPE --verify"
     hint = (
@@ -100,10 +100,11 @@ def _from_files(
     threads: int | None,
     whole: Container[str],
 ) -> Features:
-    """Return the waveforms of clips, which are decoded from their files whenever they are read. None is stored.
+    """Return features whose waveforms are decoded each time they are read, and are not stored on disk.
 
-    experts: One, of kind waveform. verify: Read all bytes of all files now, and warn of those that changed without
-    another size or time. content: Content keys of the files; None: their quick checksums.
+    experts: A dict with one expert, of kind waveform. verify: Read all bytes of all files now, and warn of files that
+    have changed while their size and time are the same. content: Content keys of the files; None: quick checksums are
+    the keys.
     """
     from system.features.audio_files import AudioFiles, decode_threads
     from system.features.sounds import find_sounds
@@ -128,7 +129,7 @@ def _from_files(
 
 
 def _from_embeddings(clips: Collection[Clip], name: str, expert: EmbeddingFile, strict: bool) -> Features:
-    """Return the embeddings of clips in files. No audio is read: the key of a clip is the name of its embedding."""
+    """Return features whose frames are embeddings in files. The key of a clip is the name of its embedding."""
     vectors, clip_of = expert.vectors(), dict[str, str]()
     features = Features({name: vectors}, grids={name: Grid(1 / expert.frames_per_second, expert.first_centre)})
     for clip in clips:
@@ -136,7 +137,7 @@ def _from_embeddings(clips: Collection[Clip], name: str, expert: EmbeddingFile, 
             features.keys[clip.id] = key
             if (other := clip_of.setdefault(key, clip.id)) != clip.id:
                 files = " and ".join(expert.files)
-                raise KitError(f"{files}: {key!r} names {other} and {clip.id}; name the rows by the clips' ids")
+                raise KitError(f"{files}: {key!r} fits two clips, {other} and {clip.id}; name embeddings by clip ids")
         else:
             features.broken[clip.id] = expert.absent(clip)
     if features.broken:
@@ -160,22 +161,22 @@ def build_features(
     threads: int | None = None,
     whole: Container[str] = (),
 ) -> Features:
-    """Compute the frames of these clips that are missing in the banks of the experts.
+    """Compute and store the missing frames of clips by several experts. Returns: The frames of all clips.
 
-    A progress bar is shown.
-    Broken files are reported and left out. If several clips have the same content, it is computed once, by one of all
-    processes that compute at the same time. Afterwards the banks are complete, including frames of other processes.
+    A progress bar is shown. Broken files are reported and left out. The frames of clips with the same content are
+    computed once, even if several processes run at the same time. At the end, the banks also contain the frames that
+    other processes have computed.
 
     Args:
         strict: Raise KitError for the first broken file.
-        verify: Read all series of the banks and compute damaged ones again; read all audio files again.
-        device: None for this machine's. mps is replaced by the CPU, since experts may need float64.
-        content: Content keys of the files; default: those stored in `banks`.
-        workers: Number of processes that decode; None for threads of this one.
-        waveforms: Whether waveforms are stored in a bank, or decoded from the files whenever they are read. auto: In a
-            bank if the disk holds it.
+        verify: Read all series of the banks and compute damaged series again; read all audio files again.
+        device: None for the machine's default. mps is replaced by the CPU, since experts may need float64.
+        content: Content keys of the files; default: the content keys stored in the folder `banks`.
+        workers: Number of processes that decode; None for threads of this process.
+        waveforms: Whether waveforms are stored in a bank ("bank"), or decoded each time they are read ("files"). "auto"
+            stores them if the disk has room.
         threads: Number of threads that decode files; None: see decode_threads.
-        whole: Ids of clips whose files are decoded once now if they are not stored, so that damage is found early.
+        whole: Ids of clips whose files are decoded now if waveforms are not stored, so that damage is found early.
     """
     from system.compute.device import device_of
     from system.compute.distributed import on_first
@@ -218,7 +219,7 @@ def build_features(
 
 
 def _note_broken(features: Features, clip: Clip, error: AudioError, strict: bool) -> None:
-    """Leave out a clip with a broken audio file, with a warning. Raises KitError if `strict`."""
+    """Move a clip with a broken audio file from `keys` to `broken`, and log a warning. Raises KitError if `strict`."""
     if strict:
         raise KitError(str(error)) from error
     features.keys.pop(clip.id, None)
@@ -228,7 +229,7 @@ def _note_broken(features: Features, clip: Clip, error: AudioError, strict: bool
 
 
 def _warn_of_broken(features: Features) -> None:
-    """Log the number of clips that were left out."""
+    """Log a warning with the number of clips that were left out because they cannot be used."""
     if features.broken:
         log.warning("skipped %s that cannot be used", counted(len(features.broken), "clip"))
 
@@ -247,7 +248,7 @@ class _Build:
     def look_up(self) -> None:
         """Look up the content key of every clip.
 
-        Each rank begins at another clip, so that only one reads a file.
+        The processes begin at different clips, so that each file is read by only one process.
         """
         (number, count), total = ranks(), len(self.clips)
         start = number * total // count
@@ -260,7 +261,7 @@ class _Build:
         self.features.keys |= {clip.id: keys[clip.id] for clip in self.clips if clip.id in keys}
 
     def missing(self, name: str) -> dict[str, list[Clip]]:
-        """Return the content keys without frames in the expert's bank, with their clips."""
+        """Return a dict from each content key without frames in the expert's bank to the clips with this content."""
         bank, keys = self.banks[name], self.features.keys
         found: dict[str, list[Clip]] = {}
         for clip in self.clips:
@@ -282,14 +283,14 @@ class _Build:
         ):
 
             def fails(key: str, error: AudioError) -> None:
-                """Report the clips of a broken audio file."""
+                """Report and leave out all clips whose audio has the content key `key` and is broken."""
                 work.drop(key)
                 self._all_broken(missing[key], error)
 
             while work.wait_for_keys():
                 waves = self.decoding.waves(self._verified_keys(work, missing), expert)
                 for group in groups(waves, fails, GROUP_SECONDS * expert.rate):
-                    hint = "free memory on it, or use a larger GPU"
+                    hint = "stop other programs, or use a machine with more memory"
                     with memory_errors(f"{name}: {counted(len(group), 'clip')}", hint):
                         frames = frames_of(list(group.values()))
                     for key, series in zip(group, frames, strict=True):
@@ -298,16 +299,16 @@ class _Build:
                             computed += 1
                             bar.advance()
                         else:
-                            unfit = f"{missing[key][0].path}: {name} gives frames that are not finite in {bank.dtype}"
+                            unfit = f"{missing[key][0].path}: frames by {name} have values too large for {bank.dtype}"
                             fails(key, AudioError(unfit))
                     bar.advance(work.stored_elsewhere())
             bar.advance(work.stored_elsewhere())
         log.info("expert %s: computed the frames of %s, stored in %s", name, counted(computed, "clip"), bank.folder)
 
     def _verified_keys(self, work: SharedWork, missing: dict[str, list[Clip]]) -> Iterator[tuple[str, Clip]]:
-        """Yield the keys of missing frames, with a clip for each whose content has just been read.
+        """Yield each content key of missing frames with a clip. The file of this clip has just been checked.
 
-        Stored content keys are not sufficient, since a file may be replaced without a change of its size and time.
+        Stored content keys are not sufficient, since a file may be replaced by a file with the same size and time.
         """
         for key in work.take_keys():
             for clip in missing[key]:
@@ -329,16 +330,16 @@ class _Build:
         else:
             if self.features.keys[clip.id] != before:
                 log.warning(
-                    "%s: the file's content has changed, though not its size or modification time; "
+                    "%s: the file's content has changed, but not its size and modification time; "
                     "the new content is used",
                     clip.path,
                 )
 
     def _all_broken(self, clips: list[Clip], error: AudioError) -> None:
-        """Report clips that share the content of a broken file."""
+        """Report and leave out clips that have the same content, which is broken. error: Error of the first clip."""
         self._broken(clips[0], error)
         for clip in clips[1:]:
-            self._broken(clip, AudioError(f"{clip.path}: same content as a broken file"))
+            self._broken(clip, AudioError(f"{clip.path}: has the same content as the broken file {clips[0].path}"))
 
     def _broken(self, clip: Clip, error: AudioError) -> None:
         """Report a clip with a broken audio file, and leave it out. Raises KitError if `strict`."""
@@ -346,7 +347,7 @@ class _Build:
 
 
 def _other_lengths(features: Features, clips: Collection[Clip], name: str) -> Iterator[tuple[Clip, float]]:
-    """Yield the clips whose frames have another duration than the manifest says, each with its seconds of frames."""
+    """Yield each clip whose frames last longer or shorter than its audio in the manifest, with the frames' seconds."""
     bank, hop = features.banks[name], features.grids[name].hop
     for clip in clips:
         if clip.seconds and (key := features.keys.get(clip.id)):
@@ -356,15 +357,15 @@ def _other_lengths(features: Features, clips: Collection[Clip], name: str) -> It
 
 
 def _leave_out_other_lengths(features: Features, clips: Collection[Clip], name: str, strict: bool) -> None:
-    """Leave out the clips whose published frames miss or exceed more than SPARE of the recording.
+    """Leave out clips whose published frames are too long or too short by more than the share SPARE.
 
-    Windows in them would be wrong. strict: Raise KitError for the first one.
+    Windows in these clips would be wrong. strict: Raise KitError for the first such clip.
     """
     for clip, frame_seconds in list(_other_lengths(features, clips, name)):
         if clip.seconds and abs(frame_seconds - clip.seconds) > SPARE * clip.seconds:
-            wrong = f"{frame_seconds:g} s of frames, but {clip.seconds:g} s in the manifest"
+            wrong = f"its frames last {frame_seconds:g} s, but its recording lasts {clip.seconds:g} s in the manifest"
             _note_broken(
-                features, clip, AudioError(f"{clip.path}: {wrong}; replace it, or correct the manifest"), strict
+                features, clip, AudioError(f"{clip.path}: {wrong}; replace the file, or correct the manifest"), strict
             )
 
 
@@ -378,17 +379,16 @@ def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str
         recordings = f"{counted(len(differing), 'recording')} of {len(clips):,}"
         log.warning(
             "expert %s: frames and manifest disagree about the length of %s; "
-            "correct the expert's hop_seconds if it has "
-            "one, or make the manifest again", name, recordings,
+            "correct the expert's setting hop_seconds if it exists, or make the manifest again", name, recordings,
         )  # fmt: skip
         for clip, frame_seconds in differing[:SHOWN]:
-            log.warning("  %s: %g s of frames, but %g s in the manifest", clip.path, frame_seconds, clip.seconds)
+            log.warning("  %s: frames last %g s, but %g s in the manifest", clip.path, frame_seconds, clip.seconds)
         if len(differing) > SHOWN:
-            log.warning("  and %s more recordings", f"{len(differing) - SHOWN:,}")
+            log.warning("  and %s more recordings with different lengths", f"{len(differing) - SHOWN:,}")
 
 
 def _seconds(clip: Clip) -> float:
-    """Return the approximate length of a clip in seconds, as the cost of its frames."""
+    """Return the length of a clip in seconds, estimated from its file size if it is not known; 0 without a file."""
     if clip.seconds is not None:
         return clip.seconds
     try:

@@ -1,7 +1,7 @@
 """Content keys and other facts about files.
 
-Facts about files that take long to find out, such as content keys, stored in SQLite while a file's size and time of
-its last change are the same.
+Facts about files that take long to compute, such as content keys. They are stored in SQLite, and valid while the size
+and the time of the last change of a file are the same.
 """
 
 import os
@@ -24,11 +24,12 @@ class FileFacts:
     """Facts about files by path, in one table of a SQLite file. New facts are written many files at a time."""
 
     def __init__(self, path: Path, table: str, columns: Sequence[str], time: Time = "st_mtime_ns") -> None:
-        """Open the table, or create it.
+        """Open the table of facts, or create it.
 
-        columns: Names and types of the facts.
-        time: Name of the time that is compared: of the last change of the content, or st_ctime_ns, of the file's
-        inode. The latter cannot be set, so that no change is missed, but a copy of a data set has other times.
+        columns: Names and SQL types of the facts.
+        time: Time of a file that must be the same: st_mtime_ns, when its content was changed, or st_ctime_ns, when its
+        inode was changed. No program can set st_ctime_ns, so that no change is missed. But copies of a file have other
+        times.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self._table, self._time = path, table, time
@@ -43,9 +44,10 @@ class FileFacts:
         self._execute(f"create table if not exists {table} ({', '.join(listed)})")
 
     def _execute(self, command: str, *rows: Sequence[object]) -> list[Any]:
-        """Run an SQL command once per row of values, in one transaction. Returns the rows that one command finds.
+        """Run an SQL command once per row of values, in one transaction. Returns: The rows that the command finds.
 
-        Raises KitError for a full, locked or read-only disk, and for a damaged file.
+        With more than one row of values, nothing is returned. Raises KitError for a full, locked or read-only disk, and
+        for a damaged file.
         """
         try:
             self._store = self._store or sqlite3.connect(self.path, timeout=60)
@@ -60,12 +62,12 @@ class FileFacts:
             fault = f"{self.path} cannot be used ({error})"
             raise KitError(f"{fault}; free disk space, or give this user write permission") from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: a damaged schema is quoted
-            raise KitError(f"{self.path} is damaged ({error}); delete it, and it is made again") from error
+            raise KitError(f"{self.path} is damaged ({error}); delete it, and run the same command again") from error
 
     def get(self, status: Mapping[str, os.stat_result]) -> dict[str, tuple[Any, ...]]:
-        """Return the stored facts about files by path, without unknown files and those that have changed.
+        """Return a dict from path to the stored facts, without unknown files and files that have changed.
 
-        status: Present status of at most some thousand files, by path.
+        status: Present status of the files by path, for at most a few thousand files.
         """
         stored = [path for path in status if path not in self._new]
         marks = ", ".join("?" * len(stored))
@@ -75,7 +77,7 @@ class FileFacts:
         return {row[0]: tuple(row[3:]) for row in rows if tuple(row[1:3]) == present[row[0]]}
 
     def put(self, path: str, status: os.stat_result, facts: Sequence[object]) -> None:
-        """Store facts about a file. status: Of the file before its facts were read."""
+        """Store facts about a file. status: Status of the file before its facts were read."""
         self._new[path] = (path, status.st_size, getattr(status, self._time), *facts)
         if len(self._new) >= WRITTEN_TOGETHER or clock.monotonic() - self._flushed > WRITTEN_AFTER:
             self.flush()
@@ -110,15 +112,15 @@ class ContentKeys:
     """
 
     def __init__(self, folder: Path, time: Time = "st_mtime_ns") -> None:
-        """time: See FileFacts."""
+        """Open the store of content keys in a folder, or create it. time: See FileFacts."""
         self._read_now: dict[str, str] = {}  # by path, contents that this process has read itself
         self._facts = FileFacts(folder / "contents.sqlite", "files", ["sha256 text"], time)
 
     def __call__(self, path: str) -> str:
         """Return the content key of a file.
 
-        Raises: AudioError for a missing file; OSError for one that exists and cannot be read (a failing disk, too many
-        open files, no permission). Such a clip is never left out as if it were missing.
+        Raises: AudioError for a missing file; OSError for a file that exists and cannot be read (a failing disk, too
+        many open files, no permission), since its clip must not be left out like a clip with a missing file.
         """
         try:
             status = os.stat(container_of(path))  # noqa: PTH116  a third of the time of Path(path).stat()

@@ -33,15 +33,16 @@ Decoded = Iterator[tuple[str, "Future[np.ndarray]"]]
 
 
 class Decoders:
-    """Threads or processes that decode. ahead: Most clips that are being decoded or wait."""
+    """Threads or processes that decode audio files. ahead: Maximum number of clips that are decoded or wait."""
 
     def __init__(self, pool: Executor, ahead: int) -> None:
         self._pool, self._ahead = pool, ahead
 
     def waves(self, clips: Iterable[tuple[str, Clip]], expert: ExpertSettings) -> Decoded:
-        """Yield the key and the future wave of each clip, in the order of `clips`, while later clips are being decoded.
+        """Yield the key and the future of the wave of each clip, while later clips are being decoded.
 
-        clips: Keys and clips. Only a limited number of clips is read and decoded ahead.
+        clips: Pairs of a key and a clip. The result has the same order. Only a limited number of clips is decoded
+        before they are needed.
         """
         waiting: deque[tuple[str, Future[np.ndarray]]] = deque()
         for key, clip in clips:
@@ -57,10 +58,10 @@ class Decoders:
 
 @contextmanager
 def decoders(workers: int | None) -> Iterator[Decoders]:
-    """Context manager with threads or processes that decode audio.
+    """Context manager that starts and stops threads or processes that decode audio.
 
     workers: Number of processes; None: use threads of this process instead.
-    If the block fails, clips that wait to be decoded are dropped.
+    At the end of the block, clips that still wait are not decoded.
     """
     if workers is not None:
         with _processes(workers) as pool:
@@ -75,7 +76,7 @@ def decoders(workers: int | None) -> Iterator[Decoders]:
 
 @contextmanager
 def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Context manager with a pool of decoding processes, which all end if one of them is killed."""
+    """Context manager that starts a pool of decoding processes. If one of them is killed, all of them end."""
     # A fork would copy locks, and the state of a GPU's driver.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_follow_parent)
     over = threading.Event()
@@ -95,8 +96,8 @@ def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
 def _end_together(processes: dict[int, BaseProcess], results: SimpleQueue[object], over: threading.Event) -> None:
     """End all processes of a pool as soon as one of them is killed.
 
-    processes: The pool's processes. results: The queue of their results; its pipe is closed then. over: Event that ends
-    this watch.
+    processes: The pool's processes. results: Queue of their results; its pipe is closed after the processes are killed.
+    over: Event that ends this function.
     The pool itself detects a dead process, but not while it reads a partial result of that process. It would then wait
     forever for the rest of the result, since the pool itself keeps the pipe open.
     """
@@ -119,7 +120,7 @@ def _follow_parent() -> None:
     assert parent is not None
 
     def end() -> None:
-        """Wait for the parent's end, then end this process."""
+        """Wait for the end of the parent process, then end this process."""
         parent.join()
         os._exit(1)
 
@@ -133,9 +134,10 @@ def _error_of_killed_process() -> KitError:
 
 
 def groups(decoded: Decoded, fails: Callable[[str, AudioError], None], samples: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield groups of decoded waves, by key. A group is complete at GROUP_CLIPS clips, or earlier at `samples` samples.
+    """Yield groups of decoded waves. A group is a dict from key to wave.
 
-    fails: Called with the key and the error of each clip that cannot be decoded.
+    A group is complete when it has GROUP_CLIPS clips, or at least `samples` samples. fails: Function that is called
+    with the key and the error of each clip that cannot be decoded.
     """
     group: dict[str, np.ndarray] = {}
     for key, wave in decoded:

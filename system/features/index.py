@@ -29,7 +29,11 @@ _LINE = re.compile(
 
 
 class Item(NamedTuple):
-    """A line of the index: one series. checksum: CRC-32 of key and frames."""
+    """Line of the index of a shard, for one series.
+
+    first: Index of the first row of the series in the file of frames. rows: Number of its rows. checksum: CRC-32 of the
+    key and the frames.
+    """
 
     key: str
     first: int
@@ -38,7 +42,7 @@ class Item(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Many lines of the index, as columns."""
+    """Columns of many lines of the index of a shard."""
 
     keys: list[str]
     first: "array[int]"
@@ -47,12 +51,12 @@ class Table(NamedTuple):
 
     @classmethod
     def of(cls, *items: Item) -> "Table":
-        """Return a table with one row per index entry (Item) that is passed."""
+        """Return a table with one row per index line (Item) that is passed."""
         keys, *numbers = zip(*items, strict=True) if items else ((), (), (), ())
         return cls(list(keys), *(array("q", column) for column in numbers))
 
     def end(self) -> int:
-        """Return the number of the row after the last row of frames that any entry of the table covers."""
+        """Return the number of rows of the file of frames up to the end of the last series in the table."""
         ends = np.array(self.first, np.int64) + np.array(self.rows, np.int64)
         return int(ends.max(initial=0))
 
@@ -64,7 +68,7 @@ def line_of(item: Item) -> bytes:
 
 
 def item_of(line: bytes, stored: int = ANY) -> Item | None:
-    """Parse an index line; None if it is invalid, or names rows after the first `stored` rows."""
+    """Parse an index line. Returns: None if it is invalid, or if its series ends after the first `stored` rows."""
     try:
         found = parse_json(line, "")
         item = Item(found["key"], found["first"], found["rows"], found["crc32"])
@@ -76,10 +80,10 @@ def item_of(line: bytes, stored: int = ANY) -> Item | None:
 
 
 def table_of(lines: bytes, stored: int = ANY) -> Table | None:
-    """Parse many complete index lines quickly; None if one of them is not as expected.
+    """Parse many complete index lines quickly. Returns: None if a line has another form than line_of writes.
 
-    Not as expected is a line that differs from the form of line_of, or that names rows beyond the `stored` ones. The
-    caller then parses the lines one by one.
+    The result is also None if a series ends after the first `stored` rows of the file of frames. The caller must then
+    parse the lines one by one.
     """
     try:
         found = _LINE.findall(lines.decode("ascii"))
@@ -93,7 +97,7 @@ def table_of(lines: bytes, stored: int = ANY) -> Table | None:
 
 
 def blocks(path: Path, start: int = 0) -> Iterator[bytes]:
-    """Yield the complete lines of a file after byte `start`, in blocks of some thousand lines.
+    """Yield the complete lines of a file after byte `start`, in blocks of a few thousand lines.
 
     Nothing is yielded if the file is missing.
     """

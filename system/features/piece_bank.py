@@ -14,35 +14,36 @@ MARK = "@"  # between a recording's key and a piece's number
 
 
 class PieceBank:
-    """The series of a bank cut into pieces. The key of a piece is its recording's, MARK, and its number from 0."""
+    """Pieces of the series of a bank. The key of a piece is the key of its recording, MARK, and its number from 0."""
 
     def __init__(self, bank: "Bank | AudioFiles | PieceBank", grid: Grid, seconds: float, hop: float) -> None:
-        """grid: Times of the bank's frames. seconds: Length of a piece. hop: See pieces_of."""
+        """Set the size of pieces. grid: Times of the bank's frames. seconds: Length of a piece. hop: See pieces_of."""
         self._bank, self._grid, self._seconds, self._hop = bank, grid, seconds, hop
         self.dim: int = bank.dim
         self.dtype: np.dtype[Any] = bank.dtype
         self.threads: Executor | None = bank.threads
 
     def rows_of(self, key: str) -> int:
-        """Return the number of frames of the piece of a recording that `key` names."""
+        """Return the number of frames of the piece with the key `key`."""
         recording, _, number = key.rpartition(MARK)
         first, behind = self._range(int(number), self._bank.rows_of(recording))
         return behind - first
 
     def read(self, key: str) -> np.ndarray:
-        """Return the frames of the piece of a key."""
+        """Return the frames of the piece with the key `key`."""
         return self.part(key, 0, self.rows_of(key))
 
     def part(self, key: str, first: int, count: int) -> np.ndarray:
-        """Return `count` frames of the piece of a key, from the piece's frame `first` on."""
+        """Return `count` frames of the piece with the key `key`, from the piece's frame `first` on."""
         recording, _, number = key.rpartition(MARK)
         begin, _ = self._range(int(number), self._bank.rows_of(recording))
         return self._bank.part(recording, begin + first, count)
 
     def _range(self, number: int, frames: int) -> tuple[int, int]:
-        """Return, for piece `number` of a recording of `frames` frames, its first frame and the frame after its last.
+        """Return the first frame of piece `number` of a recording, and the frame after the piece's last frame.
 
-        The piece has the frames whose centres are in it, or else the one frame nearest to its middle.
+        frames: Number of frames of the recording. A frame belongs to the piece if its centre is in the piece. If no
+        centre is, the piece has the frame nearest to its middle.
         """
         middle = (number + 0.5) * self._hop
         first, behind = (

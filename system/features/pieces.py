@@ -17,10 +17,10 @@ from system.moments.windows import MAX_FRAMES
 def pieces_of(
     recordings: Sequence[Clip], features: Features, seconds: float, hop: float
 ) -> tuple[list[list[Clip]], Features]:
-    """Cut recordings into overlapping pieces, one every `hop` seconds, including a last partial one.
+    """Cut recordings into overlapping pieces, one every `hop` seconds, including a last partial piece.
 
-    seconds: Length of a piece. A piece has the same middle as its hop, and is shorter at the ends of a recording.
-    Returns: The pieces of every recording as separate clips, and their frames.
+    seconds: Length of a piece. The middle of piece i is at (i + 0.5) x `hop` seconds; pieces at both ends of a
+    recording are shorter. Returns: The pieces of every recording as separate clips, and their frames.
     Raises: KitError for a recording without a length, and for more pieces than MAX_FRAMES.
     """
     pieces: list[list[Clip]] = []
@@ -28,7 +28,8 @@ def pieces_of(
     for recording in recordings:
         if not recording.seconds:
             raise KitError(
-                f"recording {recording.id} has no length, which windows need; add `seconds` to its line in the manifest"
+                f"recording {recording.id} has no length, which is needed to cut it into pieces; "
+                "add `seconds` to its line in the manifest"
             )
         if (count := ceil(recording.seconds / hop - 1e-9)) > MAX_FRAMES:
             raise KitError(
@@ -42,6 +43,9 @@ def pieces_of(
     banks = {}
     for name, bank in features.banks.items():
         if isinstance(bank, Vectors):
-            raise KitError("windows need embeddings over time, not one per recording; use another model")
+            raise KitError(
+                "windows need several embeddings per recording, but this model's files have one per recording; "
+                "use another model"
+            )
         banks[name] = PieceBank(bank, features.grids[name], seconds, hop)
     return pieces, Features(banks, keys, {}, features.grids)

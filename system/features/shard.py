@@ -4,12 +4,12 @@ A shard: the series that one process after another has added to a bank.
 
     <folder>/frames.bin      all its series, one after the other
              index.jsonl     one line per finished series; written after its frames
-             lock            held by the process that adds to it, until it ends
+             lock            locked by the process that adds to the shard, until it ends
              under_way.json  keys that this process is computing (see shared_work.py)
 
-A series is stored once its line is complete. The next process that adds to the shard cuts off bytes after the last
-complete line. Kills at any moment are thus safe. The checksum is compared when a series is read for the first time, so
-that flipped bits, and data that a power cut has left unwritten, are never used.
+A series counts as stored when its line in the index is complete. The next process that adds to the shard removes all
+bytes after the last complete line. A process may thus be killed at any moment. The checksum is compared when a series
+is read for the first time, so that changed bits, or data that were lost in a power cut, are never used.
 """
 
 import logging
@@ -29,7 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class Shard:
-    """Series by key, each (T, D) with T >= 1. hint: End of the error message for damage, which tells what to do."""
+    """Series by key, each (T, D) with T >= 1, in the two files of one folder.
+
+    hint: End of the error message for a damaged shard, with the cure.
+    """
 
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str) -> None:
         self.folder, self.dim, self.dtype, self.repair_hint = folder, dim, dtype, hint
@@ -39,7 +42,7 @@ class Shard:
         self._begin()
 
     def _begin(self) -> None:
-        """Forget all index lines that were read, so that the index is read from its beginning."""
+        """Forget all index lines that were read, so that the next call of read_new_lines reads the whole index."""
         self.numbers: dict[str, int] = {}  # key -> its row of the table
         self._table = Table.of()
         self._checked = bytearray()  # of every series, whether it was compared with its checksum
@@ -53,9 +56,9 @@ class Shard:
     def read_new_lines(self, skip_damaged: bool = False) -> None:
         """Read the index lines that were added since the last call, or all lines if some were removed.
 
-        Only complete lines count. A killed process may leave a partial line, or frames without their line. A power cut
-        may leave lines at the end without all their frames. All such series are dropped. Any other damage raises
-        KitError; with skip_damaged, the damaged lines are dropped instead.
+        Only complete lines count. A killed process may leave a partial line, or frames without an index line. After a
+        power cut, frames of the last lines may be missing. All such series are dropped. Any other damage raises
+        KitError; with `skip_damaged`, the damaged lines are dropped instead.
         """
         state = self._state()
         if state == self._seen:
@@ -67,13 +70,14 @@ class Shard:
             self._take(lines, skip_damaged)
         if self._lost not in (0, before):
             log.warning(
-                "%s: the last %d of its %d series of frames are lost or damaged (a power cut?), and are computed again",
+                "%s: the last %d of %d series of frames are lost or damaged, perhaps by a power cut, and are computed "
+                "again",
                 self.folder, self._lost, self._lines + self._lost,
             )  # fmt: skip
         self._seen = state
 
     def _state(self) -> tuple[int, ...]:
-        """Return size and modification time of the shard's two files: the index and the frames."""
+        """Return the sizes and modification times of the shard's two files: the index and the frames."""
         found = [path.stat() if path.exists() else None for path in (self.index_file, self.frames_file)]
         return tuple(n for status in found for n in ((status.st_size, status.st_mtime_ns) if status else (-1, -1)))
 
@@ -88,7 +92,7 @@ class Shard:
             return file.read(len(self._last_line)) == self._last_line
 
     def _take(self, lines: bytes, skip_damaged: bool) -> None:
-        """Parse complete index lines, and add them. Damaged lines at the end are left out and counted."""
+        """Parse complete lines of the index, and add their series. Damaged lines at the end are counted, not added."""
         stored = self._stored_rows()
         table = None if self._lost else table_of(lines, stored)
         if table is not None:
@@ -111,9 +115,9 @@ class Shard:
         return self.frames_file.stat().st_size // frame_bytes if self.frames_file.exists() else 0
 
     def _add(self, table: Table, lines: int, text: bytes) -> None:
-        """Add index entries to the shard.
+        """Add parsed lines of the index to the table of this object.
 
-        table: The parsed entries. lines: Number of lines of these entries. text: Bytes of the lines.
+        table: The parsed lines. lines: Number of lines. text: Bytes of the lines.
         """
         before = len(self._table.first)
         self.numbers.update(zip(table.keys, range(before, before + len(table.keys)), strict=True))
@@ -134,9 +138,9 @@ class Shard:
         return self._table.first[number], self._table.rows[number]
 
     def read(self, key: str) -> np.ndarray:
-        """Return the stored series (T, D) of a key, a view of the mapped file.
+        """Return the stored series (T, D) of a key, as a view of the memory-mapped file.
 
-        Raises KeyError for an unknown key, KitError if the series does not match its checksum.
+        Raises KeyError for an unknown key, and KitError if the series does not match its checksum.
         """
         number = self.numbers[key]
         first, rows = self._table.first[number], self._table.rows[number]
@@ -150,7 +154,7 @@ class Shard:
         return found
 
     def cut(self) -> None:
-        """Cut off incomplete data that a killed process left at the end of the files.
+        """Remove incomplete data that a killed process has left at the end of the shard's files.
 
         Only the process that adds to the shard may call this.
         """
@@ -178,14 +182,14 @@ class Shard:
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Context manager that adds the file's name to an OSError, since errors of a write do not have it."""
+        """Context manager that adds the name of the file of frames to an OSError without a file name."""
         try:
             yield
         except OSError as error:
             raise error if error.filename else OSError(error.errno, error.strerror, str(self.frames_file)) from error
 
     def _append(self, frames: BinaryIO, index: BinaryIO, key: str, stored: np.ndarray) -> None:
-        """Write a series to the file `frames`, and then its line to the file `index`."""
+        """Write a series to the file `frames`, and then its index line to the file `index`."""
         item = Item(key, self._end, len(stored), _checksum(key, stored))
         line = line_of(item)
         frames.write(stored.tobytes())
@@ -196,7 +200,7 @@ class Shard:
         self._checked[-1] = True
 
     def close_files(self) -> None:
-        """Close the files, so that other machines that share the folder see the stored series."""
+        """Close the shard's files, so that other machines with the same shared folder can read the stored series."""
         files, self._files = self._files, None
         with self._named_errors(), ExitStack() as stack:
             for file in files or ():

@@ -2,9 +2,10 @@
 
 Divide the work on one bank among all processes that add to it: ranks, machines, runs started by hand.
 
-No process leads. Each holds the bank's lock briefly, and reads which keys the others have stored or are computing. It
-takes some of the remaining keys, longest first. The keys that a process is computing are in `under_way.json` of its
-shard. They are valid as long as it holds that shard's lock, so that the keys of a killed process are free again.
+All processes have equal roles. Each process locks the bank briefly, and reads which keys other processes have stored or
+are computing. It then reserves some of the remaining keys, longest audio first. The file `under_way.json` of a shard
+lists the keys that its process is computing. The list is valid while that process holds the shard's lock. If the
+process is killed, other processes can reserve its keys.
 """
 
 import json
@@ -29,10 +30,10 @@ log = logging.getLogger(__name__)
 
 
 class SharedWork:
-    """A process's part of the work on a bank. Open with `shared_work`.
+    """The keys of a bank that this process reserves and computes. Open with `shared_work`.
 
-    costs: Cost of every wanted series, by key, for example in seconds of audio. at_once: Most keys that are taken at a
-    time, and the sum of costs at which fewer are enough.
+    costs: Cost of every wanted series, by key, for example in seconds of audio. at_once: Maximum number of keys that
+    are reserved at a time, and maximum sum of their costs.
     """
 
     def __init__(self, bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> None:
@@ -46,10 +47,10 @@ class SharedWork:
         self._stored_elsewhere = 0  # of the keys that are wanted, since this was asked
 
     def wait_for_keys(self) -> bool:
-        """Return whether this process has series to compute.
+        """Return whether this process has series to compute; wait until this is known.
 
-        If other processes are computing all remaining series, wait for them, and take over the keys of processes that
-        end early.
+        While other processes are computing all remaining series, this waits. It returns true if such a process ends
+        early, so that its series are left.
         """
         pause, said = LOOKED_AGAIN[0], False
         while not self._take():
@@ -66,7 +67,7 @@ class SharedWork:
         return True
 
     def take_keys(self) -> Iterator[str]:
-        """Yield the keys of series to compute, until none is left. Store or drop each key."""
+        """Yield the keys of series that this process must compute. The caller must store or drop each key."""
         while self._take():
             yield self._new.popleft()
 
@@ -77,7 +78,7 @@ class SharedWork:
         self._under_way.discard(key)
 
     def drop(self, key: str) -> None:
-        """Give up computing the series of a key. Another process may try it."""
+        """Give up computing the series of a key, so that another process may compute it."""
         self._under_way.discard(key)
 
     def stored_elsewhere(self) -> int:
@@ -133,10 +134,10 @@ class SharedWork:
 
 @contextmanager
 def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> Iterator[SharedWork]:
-    """Context manager for the work of this process: it computes its part of a bank's missing series.
+    """Context manager for this process's part of the work on the missing series of a bank.
 
-    costs: Cost of each missing series, by key; expensive series come first. at_once: The most keys that a process
-    reserves at a time, and the sum of costs at which fewer keys are enough.
+    costs: Cost of each missing series, by key; expensive series come first. at_once: Maximum number of keys that a
+    process reserves at a time, and maximum sum of their costs.
     """
     work = SharedWork(bank, costs, at_once)
     try:
@@ -146,10 +147,10 @@ def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, floa
 
 
 def _write_keys(shard: Shard, keys: Iterable[str]) -> None:
-    """Write to disk which keys the process that holds a shard is computing.
+    """Write the list of keys that this process is computing for a shard.
 
-    The file is only read under the bank's lock. If a process is killed here, it leaves a partial file, which is
-    ignored.
+    Processes only read this file while they hold the bank's lock. If this process is killed during the write, the
+    partial file is ignored.
     """
     shard.under_way_file.write_text(json.dumps(sorted(keys)), encoding="utf-8")
 

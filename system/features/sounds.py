@@ -37,8 +37,9 @@ log = logging.getLogger(__name__)
 class FoundSound(NamedTuple):
     """Facts about an audio file.
 
-    sound: None for a broken file. is_decoded: Whether all samples have been decoded, so that none is damaged. reason:
-    Why it is broken. sha256: Of all bytes, if --verify has read them.
+    quick_sha256: See quick_key. sound: Length and sample rate; None for a broken file. is_decoded: Whether all samples
+    have been decoded without an error. reason: Error message for a broken file. sha256: sha256 of all bytes if --verify
+    has read them, else None.
     """
 
     quick_sha256: str = ""
@@ -51,13 +52,14 @@ class FoundSound(NamedTuple):
 def find_sounds(
     clips: Collection[Clip], banks: Path, threads: Executor, whole: Container[str] = (), verify: bool = False
 ) -> Iterator[tuple[Clip, FoundSound]]:
-    """Yield each clip with the facts about its audio file. They are stored while its size and time are unchanged.
+    """Yield each clip with the facts about its audio file. Facts are stored, and read again if the file changes.
 
-    Files that cannot be opened are tried again at each call, since ffmpeg may be installed meanwhile. Each of several
-    processes begins at another clip, so that only one reads a file.
+    A file has changed if its size or time has changed. Files that cannot be opened are tried again at each call, since
+    ffmpeg may have been installed meanwhile. Several processes begin at different clips, so that each file is read by
+    only one process.
 
     Args:
-        whole: Ids of clips that are decoded to their ends now, so that damage is found before they are needed.
+        whole: Ids of clips whose files are decoded completely now, so that damage is found early.
         verify: Read all bytes again, and warn of a file whose bytes have changed, but not its size and time.
     """
     (number, count), total = ranks(), len(clips)
@@ -86,7 +88,7 @@ def note_broken(path: str, banks: Path, error: AudioError) -> None:
 
 
 def _facts_in(banks: Path) -> FileFacts:
-    """Open the stored facts about audio files."""
+    """Open the store of facts about audio files in the folder `banks`."""
     return FileFacts(banks / "contents.sqlite", "sounds", COLUMNS)
 
 
@@ -100,7 +102,7 @@ def _state(path: str) -> os.stat_result | None:
 
 
 def _found(row: Sequence[Any] | None) -> FoundSound | None:
-    """Convert a file's row of COLUMNS to its facts; None without a row."""
+    """Convert a stored row of values, in the order of COLUMNS, to facts about a file; None without a row."""
     if row is None:
         return None
     key, samples, rate, direct, lead, is_decoded, reason, sha256 = row
@@ -109,12 +111,12 @@ def _found(row: Sequence[Any] | None) -> FoundSound | None:
 
 
 def _is_unknown(found: FoundSound | None, whole: bool) -> bool:
-    """Return whether a file must be read: nothing is stored, or it is not known whether all of it can be decoded."""
+    """Return whether a file must be read, since its facts are not stored, or since it must be decoded completely."""
     return found is None or (whole and found.sound is not None and not found.is_decoded)
 
 
 def _store(facts: FileFacts, path: str, state: os.stat_result | None, found: FoundSound) -> None:
-    """Store facts about a file, unless it is missing."""
+    """Store facts about a file, unless the file is missing."""
     sound = found.sound or Sound(0, 0, False)
     if state is not None:
         facts.put(
@@ -123,7 +125,7 @@ def _store(facts: FileFacts, path: str, state: os.stat_result | None, found: Fou
 
 
 def _read(path: str, whole: bool, verify: bool) -> FoundSound:
-    """Read the facts about a file. whole: Decode all of it. verify: Read all of its bytes."""
+    """Read the facts about a file. whole: Decode all samples. verify: Read all bytes and compute their sha256."""
     try:
         sound = sound_of(path)
         if whole:
@@ -138,4 +140,4 @@ def _warn_of_change(path: str, before: FoundSound | None, found: FoundSound) -> 
     if before is None or before.sound is None or found.sound is None:
         return
     if before.quick_sha256 != found.quick_sha256 or before.sha256 not in (None, found.sha256):
-        log.warning("%s: its content changed, but not its size and modification time", path)
+        log.warning("%s: the file's content has changed, but not its size and modification time", path)

@@ -21,19 +21,19 @@ LEFT_FREE = 10 * 2**30  # bytes of the disk that a bank leaves for checkpoints
 
 
 def bank_fits(banks: Path, size: float) -> bool:
-    """Return whether the disk of the folder `banks` has `size` bytes free, and LEFT_FREE bytes more."""
+    """Return whether the disk of the folder `banks` has more than `size` plus LEFT_FREE bytes free."""
     return size + LEFT_FREE < free_bytes(banks)
 
 
 def waveforms_fit(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> bool:
-    """Return whether the disk of the banks holds all waveforms of these clips that are not stored yet."""
+    """Return whether the disk of the folder `banks` has room for the waveforms that are not stored yet."""
     missing = seconds_missing(clips, experts, banks)
     sizes = (expert.rate * np.dtype(expert.dtype).itemsize * missing[name] for name, expert in experts.items())
     return bank_fits(banks, sum(sizes))
 
 
 def seconds_missing(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> dict[str, float]:
-    """Return how many seconds of audio have no stored frames, by expert.
+    """Return a dict from expert to the seconds of audio whose frames are not stored.
 
     Clips without a stored content key count as missing. If an expert's weights are missing, all clips count as missing,
     since the weights determine the bank.
@@ -49,7 +49,7 @@ def seconds_missing(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings]
 
 
 def _stored(expert: ExpertSettings, banks: Path) -> set[str]:
-    """Return the content keys of the clips in an expert's bank."""
+    """Return the content keys of all clips whose frames are in an expert's bank."""
     if not any(banks.glob(f"{expert.kind}-*/index.jsonl")):  # then the weights need not be read
         return set()
     try:
@@ -59,9 +59,9 @@ def _stored(expert: ExpertSettings, banks: Path) -> set[str]:
 
 
 class _StoredKeys:
-    """The content keys that ContentKeys has stored in a folder of banks.
+    """Reader of the content keys that ContentKeys has stored in a folder of banks.
 
-    It is empty if the store is missing, in use, or damaged; `run` reports damage.
+    No key is found if the store is missing, in use, or damaged; `run` reports damage.
     """
 
     def __init__(self, path: Path) -> None:

@@ -174,7 +174,9 @@ def test_damaged_audio_file_is_named_when_it_ends_a_run_and_skipped_by_the_next(
     damaged = next(Path(clip.path) for clip in read_manifest(mp3s) if clip.path.endswith("development 002.flac"))
     damage(damaged)
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 1
-    assert re.search(rf"error: {re.escape(str(damaged))}: .*; a new run leaves the file out", capsys.readouterr().err)
+    assert re.search(
+        rf"error: {re.escape(str(damaged))}: .*; start a new run, which skips this file", capsys.readouterr().err
+    )
     caplog.clear()
     assert main(["train", str(path), "--out", str(tmp_path / "next")]) == 0
     assert "skipped 1 clip that cannot be used" in caplog.text
@@ -193,9 +195,9 @@ def test_verify_reads_all_bytes_and_warns_of_a_change_with_equal_size_and_time(
     soundfile.write(path, wave, 16_000)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     build_features(clips, WAVEFORM, tmp_path / "banks", waveforms="files")
-    assert "its content changed" not in caplog.text, "the ends are the same"
+    assert "content has changed" not in caplog.text, "the ends are the same"
     build_features(clips, WAVEFORM, tmp_path / "banks", verify=True, waveforms="files")
-    assert "one.wav: its content changed, but not its size and modification time" in caplog.text
+    assert "one.wav: the file's content has changed, but not its size and modification time" in caplog.text
 
 
 def test_clips_with_equal_content_share_a_key_and_others_do_not(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_lost_last_series_are_reported_and_computed_again(
         rewrite_index(folder, lambda lines: [*lines[:-1], lines[-1].replace(b"rows", b"r")])
     count = {"frames cut": 2, "no frames": 6, "last line damaged": 1}[lost]
     bank = open_bank(folder, 6, "float32", {})
-    assert f"the last {count} of its 6 series of frames are lost or damaged" in caplog.text
+    assert f"the last {count} of 6 series of frames are lost or damaged" in caplog.text
     assert len(fill(bank, range(6))) == count
     assert all(np.array_equal(bank.read(str(n)), series(n)) for n in range(6))
 

@@ -163,7 +163,7 @@ def test_names_of_npy_files_are_part_of_the_model(folder: Path, capsys: pytest.C
         assert "start a new run" in capsys.readouterr().err
     (folder / "audio.txt").unlink()
     assert main([*ranking, "--out", str(folder / "r.npy")]) == 1
-    assert "audio.txt: no such file; put it there, or name its new path with --set" in capsys.readouterr().err
+    assert "audio.txt: no such file; save it at this path, or set its path with --set" in capsys.readouterr().err
 
 
 def test_file_name_of_two_clips_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +172,7 @@ def test_file_name_of_two_clips_is_refused(folder: Path, capsys: pytest.CaptureF
     write_table(folder / "audio.npz", [f"{n}.wav" for n in range(CLIPS)], vectors(1, CLIPS), "id")
     assert main(["run", str(recipe(folder)), "--out", str(folder / "run")]) == 1
     error = capsys.readouterr().err
-    assert "'0.wav' names set/validation/0.wav and set/evaluation/1.wav; name the rows by the clips' ids" in error
+    assert "'0.wav' fits two clips, set/validation/0.wav and set/evaluation/1.wav; name embeddings by clip ids" in error
 
 
 def test_wrong_sizes_stages_and_exports_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

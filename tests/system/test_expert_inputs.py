@@ -213,5 +213,7 @@ def test_missing_weight_file_is_reported_with_its_address(tmp_path: Path, kind: 
     assert set(expert.published_addresses()) == set(expert.weight_files())
     for setting, address in expert.published_addresses().items():
         assert unquote(address).endswith(Path(settings[setting]).name), "filled files have the published names"
-    with pytest.raises(KitError, match=rf"no weight file {settings['weights']}; published at http.*; put it there"):
+    with pytest.raises(
+        KitError, match=rf"no weight file {settings['weights']}; published at http.*; save it at this path"
+    ):
         expert.key()

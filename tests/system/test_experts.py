@@ -121,7 +121,7 @@ def test_yamnet_last_frame_includes_the_end_of_the_clip(shared: Path) -> None:
 
 def test_missing_and_wrong_yamnet_files_are_refused(tmp_path: Path) -> None:
     missing = Yamnet(kind="yamnet", weights=str(tmp_path / "none.npz"))
-    with pytest.raises(KitError, match=r"no weight file .*none\.npz.*yamnet\.tflite.*put it there"):
+    with pytest.raises(KitError, match=r"no weight file .*none\.npz.*yamnet\.tflite.*save it at this path"):
         missing.key()
     (tmp_path / "text.npz").write_text("no weights")
     with pytest.raises(KitError, match="does not contain the 31 layers"):
@@ -294,7 +294,7 @@ def test_unpublished_checkpoint_is_warned_about_once(tmp_path: Path, caplog: pyt
     for _ in range(2):
         assert set(expert.checksums()) == {"weights", "pca_weights"}
     digits = hashlib.sha256(b"another file").hexdigest()[:8]
-    said = f"w.pth is not the published one (its sha256 begins with {digits}, not with 10086976); unless"
+    said = f"w.pth differs from the published file (its sha256 begins with {digits}, not with 10086976); unless"
     assert [record.getMessage() for record in caplog.records if said in record.getMessage()] != []
     assert len(caplog.records) == 2
 

@@ -288,11 +288,15 @@ def test_frames_of_another_length_than_the_recording_are_reported(
     assert sorted(map(str, features.broken)) == [clips[0].id, clips[2].id]
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [re.sub(r": .*/", ": ", line) for line in said] == [
-        "skipped a clip: -test_00.npz: 10 s of frames, but 30 s in the manifest; replace it, or correct the manifest",
-        "skipped a clip: -test_02.npz: 34 s of frames, but 30 s in the manifest; replace it, or correct the manifest",
+        "skipped a clip: -test_00.npz: its frames last 10 s, but its recording lasts 30 s in the manifest; "
+        "replace the file, or correct the manifest",
+        "skipped a clip: -test_02.npz: its frames last 34 s, but its recording lasts 30 s in the manifest; "
+        "replace the file, or correct the manifest",
         "skipped 2 clips that cannot be used",
     ]
-    with pytest.raises(KitError, match=r"-test_00.npz: 10 s of frames, but 30 s in the manifest"):
+    with pytest.raises(
+        KitError, match=r"-test_00.npz: its frames last 10 s, but its recording lasts 30 s in the manifest"
+    ):
         build_features(clips, {"msclap": EXPERT}, tmp_path / "banks", strict=True)
 
 
@@ -321,7 +325,7 @@ def test_frames_of_a_slightly_other_length_are_used_with_a_warning(
         ({"hop_seconds": 1.04}, "`hop_seconds` 1.04 does not fit: .* suggest 1; correct the setting"),
         (
             {"values": VALUES + 1},
-            f"none of 6 checked files fits, first .*-test_00.npz: its frames have {VALUES} values, "
+            f"none of 6 checked files fits the expert; first: .*-test_00.npz: its frames have {VALUES} values, "
             f"but the expert's setting `values` is {VALUES + 1}",
         ),
     ],

@@ -121,7 +121,7 @@ def test_two_state_without_transitions_equals_cross_entropy() -> None:
 def test_moment_loss_without_moments_raises_value_error() -> None:
     plain = batch(drawn(2, 3), [3, 3], torch.zeros(2, 3, dtype=torch.bool))
     without = dataclasses.replace(plain, frames=None)
-    with pytest.raises(ValueError, match="this loss needs moments, but the batch has none"):
+    with pytest.raises(ValueError, match="this loss needs a batch of moments"):
         TwoState(kind="two_state", weight=1, per_frame=True).value(without)
 
 

@@ -91,7 +91,10 @@ def test_file_of_another_length_is_a_mistake_if_others_fit(frames: Path, tmp_pat
         np.savez(tmp_path / "3.npz", features=np.ones((rows, 4), np.float32))
         text = plan(loaded(tmp_path, content))
         assert text.count("MISTAKE  expert clap, data ") == (not is_used)
-        assert is_used or f"3.npz: {rows:.2f} s of frames by `hop_seconds` 1, but its recording has 30.00 s" in text
+        assert (
+            is_used
+            or f"3.npz: its frames last {rows:.2f} s with `hop_seconds` 1, but its recording lasts 30.00 s" in text
+        )
 
 
 @pytest.mark.parametrize("dim", [384, 512])
@@ -135,14 +138,17 @@ TRIPLET = {"kind": "weighted_triplet", "weight": 1, "margin": 0.1, "positive": [
     [
         (RANKING, None),
         (RANKING | {"relax": "cider"}, None),
-        (RANKING | {"relax": "cider", "margin": 0}, "loss ranking: has no effect: `relax: cider` lowers the margin"),
+        (
+            RANKING | {"relax": "cider", "margin": 0},
+            "loss ranking: has no effect: `relax: cider` lowers nothing, since",
+        ),
         (
             RANKING | {"negatives": "hardest", "reduce": "mean"},
-            "`reduce: mean` is for several negatives",
+            "`reduce: mean` needs several negatives per item",
         ),
         (RANKING | {"reduce": "mean"}, None),
         (TRIPLET | {"clamp": "each"}, None),
-        (TRIPLET | {"clamp": "sum"}, "loss weighted_triplet: has no effect: `margin` is read by clamp `each` only"),
+        (TRIPLET | {"clamp": "sum"}, "loss weighted_triplet: has no effect: clamp `sum` does not use `margin`"),
         (TRIPLET | {"clamp": "sum", "margin": 0}, None),
     ],
 )

@@ -165,7 +165,7 @@ def test_damaged_percentile_file_is_refused(damage: str, tmp_path: Path) -> None
             "other": json.dumps(other).encode(),
         }[damage]
     )
-    with pytest.raises(KitError, match=f"{kept.name} .*delete it, and it is made again"):
+    with pytest.raises(KitError, match=f"{kept.name} .*delete it, and run the same command again"):
         Relevance(settings(), corpus(), tmp_path)
     kept.unlink()
     Relevance(settings(), corpus(), tmp_path)

@@ -137,7 +137,7 @@ def test_segment_expert_identity_ignores_weight_paths(experts: dict[str, Segment
     assert "model" not in json.loads(json.dumps(here.identity()))
     assert here.key() != here.model_copy(update={"segment_seconds": 2.0}).key()
     (tmp_path / "there" / "model.safetensors").unlink()
-    with pytest.raises(KitError, match=r"no weight file .*there/model.safetensors; .*neither a folder with a model"):
+    with pytest.raises(KitError, match=r"no weight file .*there/model.safetensors; .*is neither a folder with a model"):
         there.checksums()
 
 
@@ -146,7 +146,7 @@ def test_segment_expert_identity_ignores_weight_paths(experts: dict[str, Segment
     [
         ("passt", {"segment_seconds": 10.5}, r"passt: segment_seconds must be from 0.16 to 10.07 s, not 10.5"),
         ("atst_frame", {"segment_seconds": 11.0}, r"atst_frame: segment_seconds must be from 0.04 to 10.0 s, not 11"),
-        ("hugging_face", {"size": 17}, r"gives 16 values per frame, but size is 17; set size: 16"),
+        ("hugging_face", {"size": 17}, r"has 16 values per frame, but size is 17; set size: 16"),
     ],
 )
 def test_invalid_segment_expert_settings_are_refused(
