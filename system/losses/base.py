@@ -1,6 +1,6 @@
 """Interface of a loss term.
 
-The interface of a term of the training loss: settings, and its value for a batch. Never imports torch.
+The interface of a term of the training loss: its settings, and its value for a batch. Never imports torch.
 """
 
 from abc import abstractmethod
@@ -24,10 +24,11 @@ Temperature = Annotated[float, Field(gt=0, le=1)]  # scores are divided by it
 
 
 class FrameScores(NamedTuple):
-    """Frames of clips, each scored for one sentence.
+    """Scores and true labels of the frames of clips, each clip with one sentence.
 
-    scores: (B, T). lengths: (B,) numbers of frames without padding. labels: (B, T) bool, whether a frame is in a true
-    moment. enter, leave: The log weights of entering and of leaving a moment, () or (B, T).
+    scores: (B, T), the score of each frame for the clip's sentence. lengths: (B,) numbers of frames without padding.
+    labels: (B, T) bool, whether a frame is in a true moment. enter, leave: The log weights of entering and of leaving a
+    moment, () or (B, T).
     """
 
     scores: Tensor
@@ -45,15 +46,17 @@ class BatchScores:
     row_of: (N,) the item of each caption.
     same_clip: (B, B) bool, whether items i and j have the same audio (true on the diagonal). Such pairs are never
     negatives.
-    margin_factors: (B, B), r(c_ij) in [0, 1] with the captions of item i as candidates and those of item j as
-    references; None if no term needs it.
-    clip_scores, each_caption_scores: Functions that return the (B, B) and (N, N) within-modality scores. `frame_word`
-    reads rows as clips and columns as captions, so that with `best_frame` and `best_word` they are not symmetric.
-    temperature: Trained with the model; its absolute value is used. None if the model has none.
-    teachers: (B, N) by the teacher's name, its cosines of every clip and every single caption.
+    margin_factors: (B, B), r(c_ij) in [0, 1] with the captions of item i as candidates and the captions of item j as
+    references; None if no loss term needs them.
+    clip_scores: Function that returns the scores (B, B) between any two clips.
+    each_caption_scores: Function that returns the scores (N, N) between any two single captions. With the score
+    `frame_word`, rows count as clips and columns as captions. With `best_frame` and `best_word`, both tables are
+    therefore not symmetric.
+    temperature: Temperature that is trained with the model; its absolute value is used. None if the model has none.
+    teachers: Dict from the teacher's name to its cosines (B, N) of every clip and every single caption.
     learned: Parameters of losses that are trained with the model, by their names; see Term.learned.
-    frames: Scores of a batch of moments, whose item i is clip i and its one sentence. Then `scores_by_caption` has no
-    gradient.
+    frames: Frame scores of a batch of moments; item i is clip i with one sentence. `scores_by_caption` has no gradient
+    in such a batch.
     """
 
     scores_by_caption: Tensor
@@ -70,7 +73,7 @@ class BatchScores:
     def of_frames(self) -> FrameScores:
         """Return the scores of the frames of a batch of moments. Raises ValueError for a batch without moments."""
         if self.frames is None:
-            raise ValueError("this loss needs moments, but the batch has none; set unit: moment in the stage")
+            raise ValueError("this loss needs a batch of moments; set unit: moment in the stage")
         return self.frames
 
     @cached_property
@@ -94,7 +97,7 @@ class BatchScores:
         return self.scores_by_caption @ self.average
 
     def over(self, temperature: "float | Literal['learned']") -> "float | Tensor":
-        """Return the divisor of scores: the number `temperature`, or, if that is "learned", the trained tensor."""
+        """Return the divisor of scores: the number `temperature`, or the trained temperature if this is "learned"."""
         if temperature != "learned":
             return temperature
         if self.temperature is None:
@@ -104,9 +107,9 @@ class BatchScores:
         return self.temperature.abs()
 
     def taught(self, names: "Sequence[str]") -> Tensor:
-        """Return the mean scores of the teachers `names`: (B, B) for clip i and the captions of item j.
+        """Return the scores (B, B) of every clip with every item's captions, as a mean over the teachers `names`.
 
-        The scores of item j are the mean over its captions.
+        The score of an item with several captions is the mean over its captions.
         """
         import torch
 
@@ -139,9 +142,9 @@ class Term(Strict):
 
     @property
     def learned(self) -> dict[str, float]:
-        """Start values of parameters of the loss that are trained with the model, by their names.
+        """Dict from the name of a parameter of the loss that is trained with the model to its start value.
 
-        Terms with equal names share one parameter, which has the start value of the first of them.
+        Loss terms whose parameters have equal names share one parameter, with the start value of the first term.
         """
         return {}
 
@@ -152,7 +155,7 @@ class Term(Strict):
 
     @property
     def idle_setting(self) -> str | None:
-        """A setting that changes nothing because of another one, and why; None without such a setting."""
+        """Message about a setting that has no effect because of another setting; None without such a setting."""
         return None
 
     of_moments: ClassVar[bool] = False  # whether it reads the frames of a batch of moments, and nothing else
@@ -161,7 +164,7 @@ class Term(Strict):
     def hinge_margin(self) -> float | None:
         """Margin of the loss's hinges; None for a loss without a margin.
 
-        The log counts the negatives that violate this margin.
+        The training log reports the share of negatives that violate this margin.
         """
         return None
 

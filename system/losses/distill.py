@@ -13,15 +13,15 @@ from system.losses.base import BatchScores, Temperature, Tensor, Term
 class Distill(Term):
     """Cross entropy between the teachers' distributions and the model's, in both directions; in [0, inf).
 
-    With s the model's scores, T the mean of the teachers' cosines, t and u their temperatures:
-    -(1/2B) sum_i [sum_j softmax_j(T_ij / u) ln softmax_j(s_ij / t) + the same of the transposed matrices].
+    s are the model's scores, with the temperature t. T is the mean of the teachers' cosines, with the temperature u:
+    -(1/2B) sum_i [sum_j softmax_j(T_ij / u) ln softmax_j(s_ij / t) + the same for the transposed matrices].
     It uses no ground truth. Its minimum is the entropy of the teachers' distributions, which is not subtracted.
 
     Source: SALSA (2024), stage 2 with `loss_weight` 0. Values and gradients agree to 1e-9, also the gradient of a
-    learned temperature, which is the teachers' temperature too. Deviations: terms are added with their weights (SALSA
-    squares loss_weight in distillation: 0.5 counts as 0.25). Two clips with equal captions each have their own row of a
-    teacher. SALSA uses the row written last: on a synthetic example whose teacher embeds them differently, this makes
-    the loss 6.13 instead of 7.73.
+    learned temperature, which is then the teachers' temperature too. Deviations: loss terms are added with their
+    weights (SALSA squares loss_weight in distillation: 0.5 counts as 0.25). If two clips have equal captions, each clip
+    has its own caption embedding of a teacher. SALSA uses the embedding written last for both clips. On a synthetic
+    example whose teacher embeds these captions differently, SALSA's loss is 6.13 instead of 7.73.
     """
 
     kind: Literal["distill"]

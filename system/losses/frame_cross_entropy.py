@@ -10,7 +10,7 @@ from system.losses.base import BatchScores, Tensor, Term
 
 class FrameCrossEntropy(Term):
     """Binary cross-entropy of the frames' scores: the mean over a recording's frames, then over the batch. It equals
-    `two_state` with `per_frame` if transitions have no weight. It trains no transition.
+    the loss `two_state` with `per_frame` if all transition weights are 0. It does not train transition weights.
     """
 
     kind: Literal["frame_cross_entropy"]

@@ -16,9 +16,9 @@ class HardNegativeNce(Term):
 
     -(1/B) sum_i ln(e^{l_ii} / (alpha e^{l_ii} + sum_j w_ij e^{l_ij})). The logits are l = s / t. The weights are
     w_ij = n_i e^{beta l_ij} / sum_k e^{beta l_ik}; j and k are the n_i items of other clips. With alpha = 1 and
-    beta = 0 it is `nt_xent` with same_clip `masked` and directions `mean`. The weights are differentiated too, as the
-    equation reads. An item without negatives adds ln alpha, which has no gradient. With alpha below 1 the loss may be
-    negative, but not below ln alpha.
+    beta = 0, the loss equals `nt_xent` with same_clip `masked` and directions `mean`. The gradient of the weights is
+    computed too, as in the paper's equation. An item without negatives adds ln alpha, which has no gradient. With alpha
+    below 1, the loss may be negative, but not below ln alpha.
     Source: Radenovic et al., "Filtering, Distillation, and Hard Negatives for Vision-Language Pre-Training" (2023),
     equations 4 to 6. It uses alpha 1 and, for its largest models, beta 0.25. The weights are those of Robinson et al.,
     "Contrastive Learning with Hard Negative Samples" (2021). Deviation: items with the same audio are no negatives.
@@ -40,7 +40,7 @@ class HardNegativeNce(Term):
         return (self._direction(logits, batch.same_clip) + self._direction(logits.T, batch.same_clip)) / 2
 
     def _direction(self, logits: Tensor, same_clip: Tensor) -> Tensor:
-        """Return the loss of classifying the caption of each row's item."""
+        """Return the mean loss of classifying, for each row, the column of the matching pair."""
         import torch
 
         matching = logits.diagonal()

@@ -2,14 +2,14 @@
 
 Choices of negatives: the caption and the clip of a batch that a ranking loss uses as an item's negatives.
 
-The functions marked `@choice` are the closed list; a new choice is one more function. Each gets the scores of a batch
-and returns the (B,) columns of the negative captions, and the (B,) rows of the negative clips. Items of one clip are
-never negatives of each other. An item without any other clip in its batch gets an index of its own clip, which the loss
-leaves out. If several indexes are equally good, the first is chosen. No gradient flows through a choice.
+Recipes can name the functions marked `@choice`. Each function gets the scores of a batch and returns two arrays: the
+columns (B,) of the negative captions, and the rows (B,) of the negative clips. Items of the same clip are never
+negatives of each other. If a batch has no other clip than an item's clip, the item gets an index of its own clip, which
+the loss leaves out. If several indexes are equally good, the first is chosen. No gradient flows through a choice.
 
-Source: Xie et al., "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 3, for all but
-`random_apart`, which is that of the DCASE 2022 baseline. Deviations: none in the choices. The papers only have pairs;
-here the score of an item with several captions is their mean. The functions import torch, this file does not.
+Source: Xie et al., "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 3, for all choices
+except `random_apart`, which is from the DCASE 2022 baseline. Deviations: none in the choices. In the papers an item has
+one caption; here the score of an item with several captions is their mean. Only the functions import torch.
 """
 
 from collections.abc import Callable
@@ -26,13 +26,13 @@ NEGATIVES: dict[str, Choice] = {}
 
 
 def choice(function: Choice) -> Choice:
-    """Decorate a function that chooses negatives, so that recipes may name it."""
+    """Decorator that registers a function that chooses negatives, so that recipes may name it."""
     NEGATIVES[function.__name__] = function
     return function
 
 
 def _highest(values: Tensor, batch: BatchScores) -> Tensor:
-    """Return, for each row of a (B, B) table, the column of its highest value among items with another clip: (B,)."""
+    """Return the column (B,) of the highest value in each row of a table (B, B), among items with another clip."""
     return values.masked_fill(batch.same_clip, -inf).argmax(1)
 
 
@@ -48,10 +48,11 @@ def hardest(batch: BatchScores) -> Indices:
 
 @choice
 def semi_hard(batch: BatchScores) -> Indices:
-    """Choose as negatives of each item the captions and the clip whose scores are closest to that of the matching pair.
+    """Choose as negatives of each item the captions and the clip with a score closest to the matching pair's score.
 
     For item i, these are the captions j with the smallest |s_ij - s_ii|, and the clip k with the smallest |s_ki -
-    s_ii|. Unlike in face recognition, where the name comes from, their scores may exceed the matching pair's.
+    s_ii|. The scores of negatives may exceed the score of the matching pair, unlike in face recognition, where the name
+    comes from.
     """
     scores = batch.scores.detach()
     matching_scores = scores.diagonal()[:, None]
@@ -61,8 +62,7 @@ def semi_hard(batch: BatchScores) -> Indices:
 def _drawn(allowed: Tensor) -> Tensor:
     """Draw one allowed column for every row, with equal probability.
 
-    allowed: (B, B) bool. The random numbers are those of torch's global CPU generator.
-    Returns: (B,) columns.
+    allowed: (B, B) bool. The random numbers come from torch's global CPU generator. Returns: (B,) columns.
     """
     import torch
 
@@ -86,9 +86,9 @@ def random(batch: BatchScores) -> Indices:
 
 @choice
 def random_apart(batch: BatchScores) -> Indices:
-    """Choose random negatives for each item: the caption of one other item, and the clip of another one.
+    """Choose a random caption and a random clip as negatives of each item, from two different other items.
 
-    If the batch has no third item, this draws as `random` does.
+    If the batch has no third item, the caption and the clip may be from the same item, as in `random`.
     Source: the DCASE 2022 baseline's public code, which never ends on a batch without a third item.
     """
     import torch
@@ -100,9 +100,10 @@ def random_apart(batch: BatchScores) -> Indices:
 
 
 def _alike(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Indices:
-    """Choose for each item the clip and captions of the most similar (sign 1) or least similar (-1) other item.
+    """Choose as negatives of each item the clip and the captions of the most similar or the least similar other item.
 
-    scores: Function that returns the similarity (B, B) of the items, by their clips or by their captions.
+    scores: Function that returns the similarity (B, B) of the items, by their clips or by their captions. sign: 1 for
+    the most similar item, -1 for the least similar item.
     """
     import torch
 

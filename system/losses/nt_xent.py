@@ -1,6 +1,7 @@
 """NT-Xent loss.
 
-Normalised temperature-scaled cross entropy: classify each clip's caption among all of the batch, and vice versa.
+Normalised temperature-scaled cross entropy: classify each clip's caption among all captions of the batch, and each
+caption's clip among all clips.
 """
 
 from typing import Literal
@@ -12,14 +13,15 @@ class NtXent(Term):
     """Cross entropy of classifying each clip's captions, and each caption's clip, within the batch; in [0, inf).
 
     -(1/B) sum_i [ln softmax_j(s_ij / t)_i + ln softmax_j(s_ji / t)_i] with directions `sum`, as in the paper; half of
-    it with `mean`, as in public code.
-    same_clip: other items of the batch with the same audio are left out, are negatives as in public code, or are
-    `positives`: with P the n pairs (i, j) of one audio, i = j included, the loss is
-    -(1/n) sum_P [ln softmax_j(s_ij / t) + ln softmax_i(s_ij / t)], a mean over pairs, so that k items of one
-    audio count k^2 times, and each is in the other's denominator.
+    this with `mean`, as in public code.
+    same_clip: other items of the batch with the same audio are left out (`masked`), are negatives as in public code
+    (`negatives`), or are positives (`positives`) of equal weight. With positives, let P be the n pairs (i, j) of the
+    same audio, i = j included. The loss is -(1/n) sum_P [ln softmax_j(s_ij / t) + ln softmax_i(s_ij / t)]. It is a mean
+    over pairs, so that k items of the same audio count k^2 times, and each of these items is in the denominators of the
+    other items.
     Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), equation 7, which is `sum` with same_clip
     `negatives`; its public code uses `mean`. Deviation of same_clip `masked`: other items with the same audio are left
-    out of the denominators, which can only lower the loss. The public code has a mask for it, without effect.
+    out of the denominators, which can only lower the loss. The public code has a mask for this, but it has no effect.
     `positives` with `mean` is the loss of the DCASE 2025 baseline and of SALSA (2024), stage 1; values and gradients
     agree to 1e-9.
     """

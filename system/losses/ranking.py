@@ -48,11 +48,14 @@ class Ranking(Term):
 
     @property
     def idle_setting(self) -> str | None:
-        """`relax` without a margin that it could lower; `reduce` with one negative per item."""
+        """Message if the setting `relax` or `reduce` has no effect because of `margin` or `negatives`; else None."""
         if self.relax == "cider" and not self.margin:
-            return "`relax: cider` lowers the margin, which is 0; set relax: none, or a margin"
+            return "`relax: cider` lowers nothing, since the margin is 0; set relax: none, or a margin above 0"
         if self.negatives != "all" and self.reduce != "sum":
-            return f"`reduce: {self.reduce}` is for several negatives, but {self.negatives} is one; leave reduce out"
+            return (
+                f"`reduce: {self.reduce}` needs several negatives per item, but `negatives: {self.negatives}` chooses "
+                "one; remove reduce"
+            )
         return None
 
     @property
@@ -76,11 +79,11 @@ class Ranking(Term):
 
 
 def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tensor]:
-    """Return two tables to which the loss applies its hinges: for captions as negatives, and for clips as negatives.
+    """Return by how much negative captions, and negative clips, violate the margin: two tables (B, B).
 
-    Both are (B, B). At (i, j): m r_ij + s_ij - s_ii for captions, m r_ij + s_ji - s_ii for clips, with the margin m.
-    r_ij is the margin factor if `relaxed`, else 1. Values at two items of the same clip have no meaning, since these
-    are no negatives.
+    The loss applies its hinges to these tables. m is the margin. For captions, the value at (i, j) is
+    m r_ij + s_ij - s_ii. For clips, it is m r_ij + s_ji - s_ii. r_ij is the margin factor if `relaxed`, else 1. Values
+    for two items of the same clip have no meaning, since such items are not negatives.
     """
     if relaxed and batch.margin_factors is None:
         raise ValueError(
@@ -92,9 +95,9 @@ def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tens
 
 
 def _reduced(gap: Tensor, negative: Tensor, reduce: str) -> Tensor:
-    """Reduce the gaps (B, K) of every item's negatives to one value per item.
+    """Reduce the values of `gaps` for every item's K negatives, (B, K), to one value per item, (B,).
 
-    negative: (B, K) bool; only gaps where it is true count. Returns: (B,).
+    negative: (B, K) bool; true for values that count. reduce: sum, mean or hinge_of_mean, see Ranking.
     """
     counted = gap if reduce == "hinge_of_mean" else gap.relu()
     total = counted.masked_fill(~negative, 0.0).sum(1)

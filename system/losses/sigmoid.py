@@ -17,9 +17,9 @@ class Sigmoid(Term):
     """Binary cross entropy of all pairs of a batch, in [0, inf): -(1/B) sum_ij ln sigmoid(z_ij (a s_ij + b)). B is the
     number of items. s_ij is the score of clip i and caption j; z_ij is 1 for items of the same audio, else -1.
 
-    The scale a = exp(a') and the bias b are trained with the model; several terms of this kind share them. A stage that
-    starts from another one of its run continues with its values. With `same_clip: masked`, other items with the same
-    audio are left out of the sum.
+    The scale a = exp(a') and the bias b are trained with the model; several loss terms of this kind share them. A stage
+    that starts from an earlier stage of its run continues with the a' and b of that stage. With `same_clip: masked`,
+    other items with the same audio are left out of the sum.
     Source: Zhai et al., "Sigmoid Loss for Language Image Pre-Training" (2023), section 3.2 and algorithm 1. There a
     begins at 10 and b at -10, and no image is repeated in a batch. The cosines of the paper are the scores of the
     recipe's `score`.
@@ -32,7 +32,7 @@ class Sigmoid(Term):
 
     @property
     def learned(self) -> dict[str, float]:
-        """Start values of the trained parameters, by their names."""
+        """Dict from the name of a trained parameter of the loss to its start value."""
         return {LOG_SCALE: math.log(self.scale), BIAS: self.bias}
 
     def value(self, batch: BatchScores) -> Tensor:

@@ -25,15 +25,14 @@ def total(batch: BatchScores, terms: Sequence[Term]) -> torch.Tensor:
 
 @torch.no_grad()
 def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tensor]:
-    """Return a dict from name to diagnostic of a batch: scores of positives and negatives, violations.
+    """Return a dict from name to diagnostic of a batch: scores of positives and negatives, violations of the margin.
 
     Items of the same clip are no negatives of each other.
     positive: Mean score of the matching pairs.
-    hardest_negative: Mean score of each item's hardest negative in both directions, over the items that have one; 0 if
-    no item has one.
-    violations: Share of all negatives of both directions, chosen by the loss or not, whose hinge is above zero. The
-    margin is that of the first term with a margin (ranking, and weighted_triplet with clamp `each`).
-    violations_relaxed: The same share with the relaxed margin, if the term has one.
+    hardest_negative: Mean score of the hardest negatives of all items in both directions; 0 without any negative.
+    violations: Share of all negatives in both directions that violate the margin of the first loss term with a margin
+    (ranking, or weighted_triplet with clamp `each`). Negatives that the loss does not choose count too.
+    violations_relaxed: This share for the relaxed margin, if the loss term has one.
     """
     highest = batch.scores.masked_fill(batch.same_clip, -torch.inf)
     highest = torch.cat([highest.amax(0), highest.amax(1)])
@@ -54,10 +53,10 @@ def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tenso
 def accuracies(batch: BatchScores) -> tuple[float, float]:
     """Return the shares of clips (m1) and of captions (m2) whose matching partner has the highest score in the batch.
 
-    m1: Clips whose highest-scoring captions are their own. m2: Captions whose highest-scoring clip is their own. A tie
-    with another clip's pair counts as a miss, so that a collapsed model gets 0.
-    Source: "Take it easy" (2022), section 4. Deviation: the paper's `s_ii = max_j s_ij` counts ties as hits; ours is
-    lower by the share of tied rows.
+    m1: Share of clips whose own captions have the highest score. m2: Share of captions whose own clip has the highest
+    score. A tie with another pair counts as a miss, so that a collapsed model has the accuracy 0.
+    Source: "Take it easy" (2022), section 4. Deviation: the paper's `s_ii = max_j s_ij` counts ties as hits. The
+    accuracies here are lower by the share of rows with ties.
     """
     matching_scores = batch.scores.diagonal()
     others = batch.scores.masked_fill(batch.same_clip, -torch.inf)

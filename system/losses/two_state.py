@@ -1,6 +1,6 @@
 """Likelihood of the true moments.
 
-The likelihood of the true moments, as a labelling of all frames by `none` and `moment`.
+The likelihood of the true labels of all frames: `moment` for frames in a true moment, and `none` for other frames.
 """
 
 from typing import ClassVar, Literal
@@ -9,8 +9,8 @@ from system.losses.base import BatchScores, Tensor, Term
 
 
 class TwoState(Term):
-    """Negative log likelihood of the true labelling of a recording's frames, as a mean over the batch. With `per_frame`
-    it is divided by the number of frames, so that long recordings do not weigh more.
+    """Negative log likelihood of the true labels of a recording's frames, as a mean over the batch. With `per_frame`,
+    the value of a recording is divided by its number of frames, so that long recordings do not weigh more.
 
     Source: see system/moments/two_state.py.
     """

@@ -15,18 +15,19 @@ from system.losses.negatives import hardest
 class WeightedTriplet(Term):
     """Maximum polynomial loss, in [0, inf): P of the matching pair's score, N of the hardest negative's score.
 
-    P(s) = sum_p a_p s^p with `positive` as a_p, N(s) = sum_q b_q s^q with `negative` as b_q; the constants come first.
-    h_i = max_j s_ij and h'_i = max_j s_ji over the items j of other clips.
+    P(s) = sum_p a_p s^p and N(s) = sum_q b_q s^q. The settings `positive` and `negative` are the coefficients a_p and
+    b_q, starting with the constant. h_i = max_j s_ij and h'_i = max_j s_ji over the items j of other clips.
     clamp sum, as in the paper: (1/B) sum_i [P(s_ii) + N(h_i)]_+ + [P(s_ii) + N(h'_i)]_+
     clamp each, as in the public code, only for negatives that violate the margin m:
     (1/B) sum_i ([P(s_ii)]_+ + [N(h_i)]_+ where h_i + m > s_ii) + ([P(s_ii)]_+ + [N(h'_i)]_+ where ...)
     An item without any negative adds 0, also to the gradient.
 
     Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), equations 4-6; `each` is its public code.
-    Deviations: max{N^q} of equation 6 is read as the power of the hardest negative's score, since the text says that
-    the max selects the hardest pair. The largest power only differs for negatives below 0. The public code fails on a
-    matching pair with s_ii >= 1 - 1e-5. Here such a pair counts like every other; its [P]_+ is below 4e-6 with the
-    paper's numbers. Without it, a collapsed model with all scores 1 would have a loss of 0 instead of 1.06.
+    Deviations: max{N^q} of equation 6 is computed as the power of the hardest negative's score, since the text says
+    that the max selects the hardest pair. The maximum of the powers would only differ for negatives below 0. The public
+    code fails on a matching pair with s_ii >= 1 - 1e-5. Here such a pair counts like all other pairs; its [P]_+ is
+    below 4e-6 with the paper's numbers. If such pairs were left out, a collapsed model with all scores 1 would have a
+    loss of 0 instead of 1.06.
     """
 
     kind: Literal["weighted_triplet"]
@@ -37,8 +38,9 @@ class WeightedTriplet(Term):
 
     @property
     def idle_setting(self) -> str | None:
-        """`margin` with clamp `sum`, which does not read it."""
-        return "`margin` is read by clamp `each` only; set it to 0" if self.clamp == "sum" and self.margin else None
+        """Message if `margin` is set but has no effect, since clamp is `sum`; else None."""
+        unused = self.clamp == "sum" and self.margin
+        return "clamp `sum` does not use `margin`; set margin to 0, or clamp to `each`" if unused else None
 
     @property
     def hinge_margin(self) -> float | None:
@@ -64,7 +66,7 @@ class WeightedTriplet(Term):
 
 
 def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    """Evaluate a polynomial at x. The first coefficient is the constant."""
+    """Return the values of a polynomial at the numbers `x`. The first coefficient is the constant."""
     value = x.new_zeros(len(x))
     for coefficient in reversed(coefficients):
         value = value * x + coefficient

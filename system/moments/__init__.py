@@ -1,4 +1,4 @@
 """Find when a query is heard.
 
-Find the times at which a sentence is heard: labellings of frames, and windows from scores of frames.
+Find the times at which the sound of a query is heard: labels of frames, and windows from scores of frames.
 """

@@ -1,12 +1,12 @@
 """Two-state labellings of frames.
 
-Labellings of a recording's frames by two states, none (0) and moment (1): their likelihood, and the posterior that some
-frames are one whole moment.
+A labelling gives each frame of a recording one of two states, none (0) or moment (1). This file computes the likelihood
+of a labelling, and the posterior that some frames are one whole moment.
 
-A labelling y of T frames weighs exp(sum_t y_t e_t + enter #(0 -> 1) + leave #(1 -> 0)). A moment that begins with the
-first frame, or ends with the last one, has no such transition there. Z is the sum over all 2^T labellings.
-The weights of transitions are two numbers, or depend on the frame: enter_t and leave_t are of the step from frame t - 1
-to frame t, and those of frame 0 have no effect.
+A labelling y of T frames has the weight exp(sum_t y_t e_t + enter #(0 -> 1) + leave #(1 -> 0)). A moment that begins
+with the first frame has no transition 0 -> 1; a moment that ends with the last frame has no transition 1 -> 0. Z is the
+sum of the weights of all 2^T labellings. The weights of transitions are two numbers, or depend on the frame: enter_t
+and leave_t belong to the step from frame t - 1 to frame t. Their values for frame 0 have no effect.
 
 Source: a linear-chain conditional random field (Lafferty, McCallum and Pereira, 2001) of two states; its posteriors of
 segments as in semi-Markov models (Sarawagi and Cohen, 2004). All in the logarithm, in the type of the scores.
@@ -25,10 +25,10 @@ RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is
 
 
 def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> torch.Tensor:
-    """Compute, for each frame and each of its two states, the log total weight of all labellings up to the frame.
+    """Compute the log of the total weight of all labellings of the frames 0 to t, for each t and each state of frame t.
 
-    A labelling gives every frame state 1 (in a moment) or 0. Returns: (B, T, 2), with frame t in state 0, and in state
-    1. Frames after a recording's end have the values of its last frame. Scores after the end, even NaN, are ignored.
+    A labelling gives every frame state 1 (in a moment) or 0. Returns: (B, T, 2); the last axis is the state of frame t.
+    Frames after a recording's end have the values of its last frame. Scores after the end, even NaN, are ignored.
     """
     scores = scores.masked_fill(~length_mask(lengths, scores.shape[1]), 0.0)
     none, moment = torch.zeros_like(scores[:, 0]), scores[:, 0]
@@ -45,16 +45,16 @@ def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, lea
 def log_partition(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute log Z, (B,), the log of the total weight of all labellings of a recording's frames.
+    """Compute log Z, (B,), the log of the total weight of all labellings of each recording's frames.
 
-    A labelling gives every frame state 1 (in a moment) or 0; the one without any moment has the weight 1. Thus log Z >=
-    0, and the probability of any moment is 1 - exp(-log Z).
+    A labelling gives every frame state 1 (in a moment) or 0. The labelling without any moment has the weight 1. Thus
+    log Z >= 0, and the probability that the recording has a moment is 1 - exp(-log Z).
     """
     return _total(states(scores, lengths, enter, leave))
 
 
 def _of_step(transition: torch.Tensor, t: int) -> torch.Tensor:
-    """Return the weight, () or (B,), of a transition between the frames t - 1 and t."""
+    """Return the weight, () or (B,), of a transition from frame t - 1 to frame t."""
     return transition if transition.dim() == 0 else transition[:, t]
 
 
@@ -66,21 +66,25 @@ def raise_scores(
     probability: float,
     frame_share: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Raise the scores of each recording's frames by the smallest constant d >= 0 for which a moment is as probable.
+    """Raise the scores of each recording's frames until its probability of a moment is at least `probability`.
 
-    probability: The least probability of any moment, 1 - exp(-log Z), in (0, 1). frame_share: Share k of d, in [0, 1];
-    frames are raised by k d, and `enter` by (1 - k) d. d is in [0, RAISED_BY], found by bisection in float64: log Z
-    rises with d. Returns: scores + k d (B, T), and enter + (1 - k) d, () if k is 1 and `enter` is a number, else
-    (B, T); both are float64.
-    Source: ours; decoding given that the query is heard.
+    The scores and `enter` are raised by the smallest constant d >= 0 that is sufficient. d is found by bisection in
+    [0, RAISED_BY] in float64, since log Z rises with d. The probability of a moment is 1 - exp(-log Z).
+
+    probability: In (0, 1). frame_share: Share k of d, in [0, 1]: scores are raised by k d, and `enter` by (1 - k) d.
+    Returns: scores + k d, (B, T), and enter + (1 - k) d, both float64. The latter has the shape () if k is 1 and
+    `enter` is a number, else (B, T).
+    Source: this kit, for decoding if the query is known to be heard.
     """
     scores, enter, leave = scores.double(), enter.double(), leave.double()
 
     def raised(rise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the scores and `enter`, raised by the constants `rise`, (B,)."""
         entered = enter if frame_share == 1 else (enter + (1 - frame_share) * rise[:, None]).expand_as(scores)
         return scores + frame_share * rise[:, None], entered
 
     def is_probable(rise: torch.Tensor) -> torch.Tensor:
+        """Return whether a moment has at least the wanted probability with the constants `rise`: (B,) bool."""
         more, entered = raised(rise)
         return log_partition(more, lengths, entered, leave) >= -math.log1p(-probability)
 
@@ -97,7 +101,7 @@ def raise_scores(
 def _total(forward: torch.Tensor) -> torch.Tensor:
     """Return log Z, (B,), from `forward`, the log weights (B, T, 2) that `states` returns.
 
-    The result is exact near 0, unlike logsumexp in float32.
+    The result is exact near 0, unlike the result of logsumexp in float32.
     """
     return torch.logaddexp(*forward[:, -1].unbind(-1))
 
@@ -105,7 +109,7 @@ def _total(forward: torch.Tensor) -> torch.Tensor:
 def log_likelihood(
     scores: torch.Tensor, lengths: torch.Tensor, labels: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the log probability, (B,), of the labels `labels` of the frames.
+    """Compute the log probability, (B,), of given labels of each recording's frames.
 
     labels: (B, T) bool, true in moments, false after a recording's end.
     """
@@ -118,7 +122,7 @@ def log_likelihood(
 
 
 def _sum_of_steps(transition: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
-    """Sum a transition's weights (B,) over the steps (B, T - 1) that are taken."""
+    """Return the sum (B,) of a transition's weights over the steps between frames where the mask `taken` is true."""
     if transition.dim() == 0:
         return transition * taken.sum(1)
     return transition[:, 1:].masked_fill(~taken, 0.0).sum(1)
@@ -128,8 +132,8 @@ class Posteriors(NamedTuple):
     """Posteriors of the frames and the moments of recordings.
 
     frames: (B, T) probability that a frame is in a moment; 0 after a recording's end. begin, end: (B, T). For j >= i,
-    begin_i + end_j is the log probability that frames i to j, both included, are one whole moment. After a recording's
-    end they have no meaning.
+    begin_i + end_j is the log probability that frames i to j, both included, are one whole moment. Values of begin and
+    end after a recording's end have no meaning.
     """
 
     frames: torch.Tensor
@@ -138,7 +142,7 @@ class Posteriors(NamedTuple):
 
 
 def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> Posteriors:
-    """Compute the posteriors of recordings."""
+    """Compute the probabilities of frames and moments for recordings, see Posteriors."""
     size = scores.shape[1]
     forward, backward = _forward_and_backward(scores, lengths, enter, leave)
     mask = length_mask(lengths, size)
@@ -157,9 +161,9 @@ def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor,
 def _forward_and_backward(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute two log weights per frame: of all labellings of the frames up to it, and of the frames from it on.
+    """Compute the log total weights of all labellings of the frames up to frame t, and of the frames from t on.
 
-    Both are (B, T, 2): with frame t in state 0 (no moment), and in state 1 (in a moment).
+    Both results are (B, T, 2); the last axis is the state of frame t: 0 (no moment) or 1 (in a moment).
     """
     frames = torch.arange(scores.shape[1], device=scores.device)
     turned = (lengths[:, None] - 1 - frames) % scores.shape[1]  # reversed, with padding still at the end

@@ -26,9 +26,9 @@ By = Literal["overlap", "posterior", "thresholds"]  # see overlap_windows, best_
 
 
 class Grid(NamedTuple):
-    """Times of frames. hop: Seconds between frames. first: The centre of the first one, in seconds.
+    """Times of frames. A frame covers half a hop on both sides of its centre.
 
-    A frame covers half a hop on both sides of its centre.
+    hop: Seconds from one frame to the next. first: Centre of the first frame, in seconds.
     """
 
     hop: float
@@ -39,10 +39,10 @@ class Grid(NamedTuple):
         return self.first + self.hop * np.arange(frames)
 
     def edges(self, frames: int, seconds: float) -> np.ndarray:
-        """Return the starts of frames, and the end of the last one, in seconds: (T + 1,).
+        """Return the starts of T frames and the end of the last frame, in seconds: (T + 1,).
 
         frames: Number of frames, T. seconds: Length of the recording; no edge is after its end.
-        The first frame begins at 0. If less than a hop is left, the last frame ends with the recording.
+        The first frame begins at 0. The last frame ends with the recording if less than a hop remains.
         """
         edges = self.first + self.hop * (np.arange(frames + 1) - 0.5)
         edges[0] = 0.0
@@ -52,7 +52,7 @@ class Grid(NamedTuple):
 
 
 class Decoding(Strict):
-    """Selection of windows. Rounding helps if the edges of the truth are rounded too: CASTELLA's are whole seconds."""
+    """Settings that select windows. Rounding helps if the true edges are rounded too; CASTELLA's are whole seconds."""
 
     round_to: Annotated[float, Field(gt=0)] | None = None  # round edges to multiples of these seconds; null: no
     max_iou: Annotated[float, Field(ge=0, le=1)] = 0.6  # windows with a higher IoU with a better one are dropped
@@ -63,7 +63,7 @@ class Decoding(Strict):
 
 
 class Found(NamedTuple):
-    """A window. start, end: Seconds. score: Higher is better."""
+    """A window that was found for a query. start, end: Seconds. score: A better window has a higher score."""
 
     start: float
     end: float
@@ -74,9 +74,10 @@ def labels_of(windows: Sequence[tuple[float, float]], frames: int, grid: Grid) -
     """Label frames, (T,) bool: true for a frame whose centre is in a window.
 
     frames: Number of frames, T. grid: Times of the frames. A centre is in a window if start <= centre < end.
-    For a window without any centre, the frame nearest to the window's middle is labelled.
-    Deviation: the 2026 baseline rounds starts and ends down to whole frames. With one frame per second, its window
-    [70.9, 81.2] includes frame 70, although it covers a tenth of that. Windows of whole seconds have the same frames.
+    If a window contains no centre, the frame nearest to the window's middle is true.
+    Deviation: the 2026 baseline rounds starts and ends down to whole frames. With one frame per second, the window
+    [70.9, 81.2] of the baseline includes frame 70, although it covers only a tenth of this frame. For windows of whole
+    seconds, the labels are the same.
     """
     centres = grid.centres(frames)
     labels = np.zeros(frames, bool)
@@ -101,7 +102,7 @@ def iou(windows: np.ndarray, other: np.ndarray) -> np.ndarray:
 class WindowScores(NamedTuple):
     """Scores of all windows of a recording: begin_i + end_j from frame i to frame j, both included, for j >= i.
 
-    begin, end: (T,). A table of T x T numbers is never made as a whole, since few of its rows matter.
+    begin, end: (T,). The table of all T x T scores is never computed as a whole, since only few of its rows are needed.
     """
 
     begin: np.ndarray
@@ -118,18 +119,21 @@ class WindowScores(NamedTuple):
         return found
 
     def rows(self, rows: np.ndarray, columns: slice = slice(None)) -> np.ndarray:
-        """Return the scores (R, C) of windows from some frames to a range of frames; -inf for j < i."""
+        """Return the scores (R, C) of windows from the first frames `rows` to the last frames `columns`.
+
+        The score is -inf if the last frame is before the first frame.
+        """
         scores: np.ndarray = self.begin[rows, None] + self.end[columns]
         scores[np.arange(self.size)[columns] < rows[:, None]] = -np.inf
         return scores
 
 
 def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Return the windows of highest score, best first, without windows that overlap a better one too much.
+    """Return the windows of highest score, best first, without windows that overlap a better window too much.
 
-    scores: Of all windows; -inf: no window. edges: (T + 1,) seconds, as Grid returns them. decoding: Number of windows,
-    and the allowed overlap. At least one window is returned. If scores are equal, the earlier window comes first, then
-    the shorter one. Raises ValueError if no score is finite.
+    scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) seconds, as Grid returns them.
+    decoding: Number of windows, and the allowed overlap. At least one window is returned. Windows with equal scores are
+    ordered by their start, then by their length. Raises ValueError if no score is finite.
     """
     count = CANDIDATES
     while True:
@@ -145,7 +149,7 @@ def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) ->
 def _highest(scores: WindowScores, edges: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find at least the `count` windows of highest score, or all windows if there are fewer.
 
-    Returns: First frames, last frames and scores (W,), ordered by the first frame, then by the last one.
+    Returns: First frames, last frames and scores (W,), ordered by the first frame, then by the last frame.
     """
     bounds = scores.highest()
     if not np.isfinite(bounds).any():
@@ -166,9 +170,10 @@ def _highest(scores: WindowScores, edges: np.ndarray, count: int) -> tuple[np.nd
 def _without_overlaps(
     starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding
 ) -> list[Found]:
-    """Select windows, best first, that do not overlap a better one too much.
+    """Select windows, best first, that do not overlap a better window too much.
 
-    starts, ends, scores: (W,) of the windows, best first. last: End of the last frame, in seconds.
+    starts, ends, scores: (W,) starts, ends and scores of the windows, best first. last: End of the last frame in
+    seconds.
     """
     windows = np.stack([starts, ends], 1).round(DIGITS)
     if decoding.round_to is not None:
@@ -186,10 +191,11 @@ def _without_overlaps(
 def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
     """Round the edges of windows to multiples of a unit.
 
-    windows: (W, 2). last: End of the last frame. Halves become even multiples. A window has a length of at least one
-    unit. A partial unit at the recording's end counts as a whole one, since true ends are rounded up.
-    Source: the 2026 baseline's output. Deviations: it keeps windows without length, which become the unit around their
-    middle here, and ends all windows at 300 s.
+    windows: (W, 2) seconds. last: End of the last frame. unit: Seconds. An edge halfway between two multiples is
+    rounded to the even multiple. A rounded window has a length of at least one unit. A partial unit at the recording's
+    end counts as a whole unit, since true ends are rounded up.
+    Source: the 2026 baseline's output. Deviations: a window without length becomes the unit around its middle here,
+    while the baseline does not change it. The baseline ends all windows at 300 s.
     """
     steps, highest = np.rint(windows / unit), max(1.0, np.ceil(last / unit - 1e-9))
     none = steps[:, 0] == steps[:, 1]
@@ -203,19 +209,19 @@ def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
 def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
     """Return one model's most probable windows, as candidates (C, 2) for overlap_windows.
 
-    scores, edges: See best_windows. The windows are those of best_windows, with edges rounded as in the submission.
+    scores, edges: See best_windows. The result is the windows of best_windows, with edges rounded as in the submission.
     """
     wide = decoding.model_copy(update={"windows": OVERLAP_CANDIDATES})
     return np.array([[window.start, window.end] for window in best_windows(scores, edges, wide)])
 
 
 def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
-    """Compute, for each window, the probability that a whole moment overlaps it with an IoU of at least 0.7.
+    """Compute the probability that a whole moment overlaps a window with an IoU of at least 0.7, for each window.
 
     windows: (C, 2) seconds. scores: Log probabilities that frames are one whole moment; -inf: impossible. edges:
     (T + 1,) seconds, as Grid returns them. Returns: (C,) in [0, 1].
-    Only one moment can overlap a window that much, since any two would overlap each other. A part of a window after the
-    last edge, due to rounding, does not count.
+    At most one moment can overlap a window so much, since two such moments would overlap each other. The part of a
+    window after the last edge, due to rounding, does not count.
     """
     found = np.array([block.sum() for _, _, block in _similar_moments(windows, scores, edges)])
     return found.clip(0.0, 1.0)
@@ -224,10 +230,10 @@ def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.nda
 def _similar_moments(
     windows: np.ndarray, scores: WindowScores, edges: np.ndarray
 ) -> Iterator[tuple[np.ndarray, slice, np.ndarray]]:
-    """Yield, for each window, the moments whose IoU with it is at least 0.7.
+    """Yield the moments that have an IoU of at least 0.7 with a window, for each window.
 
-    A window has three values: the (R,) first frames of such moments, the range of their C last frames, and the
-    probability (R, C) of each; 0 if the IoU is lower.
+    A result has three values: the first frames (R,) of such moments, the range of their C last frames, and the
+    probabilities (R, C) of the moments. The probability is 0 for moments with a lower IoU.
     """
     firsts, behinds = _similar(windows, edges)
     frames = np.arange(scores.size)
@@ -240,10 +246,11 @@ def _similar_moments(
 
 
 def _similar(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the frames at which a moment may end whose IoU with a window is at least 0.7.
+    """Find the last frames of the moments that have an IoU of at least 0.7 with a window, by their first frames.
 
-    windows: (C, 2) seconds. edges: (T + 1,) seconds. Returns: Two arrays (C, T): for a moment that begins with frame i,
-    the first such end, and the end after the last one; both are equal if no moment may end.
+    windows: (C, 2) seconds. edges: (T + 1,) seconds. Returns: Two arrays (C, T). For moments that begin with frame i,
+    the last frame is in a range of frames. The arrays have the first frame of this range, and the frame after its end;
+    both are equal if there is no such moment.
     """
     start, end = windows[:, :1], windows[:, 1:].clip(max=edges[-1])
     later, earlier = np.maximum(start, edges[:-1]), np.minimum(start, edges[:-1])  # (C, T) of it and of a frame's start
@@ -256,8 +263,8 @@ def _similar(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.nda
 def mean_edges(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
     """Sum the edges of the moments that overlap each window with an IoU of at least 0.7, weighted by probability.
 
-    windows: (C, 2) seconds. scores, edges: As for overlap_probability. Returns: (C, 3) sums of start times probability,
-    of end times probability, and of probability.
+    windows: (C, 2) seconds. scores, edges: See overlap_probability. Returns: (C, 3): for each window, the sums of
+    probability x start, of probability x end, and of probability.
     """
     similar = _similar_moments(windows, scores, edges)
     sums = [
@@ -269,10 +276,11 @@ def mean_edges(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> 
 def refined(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
     """Replace the edges of chosen windows by the mean edges of similar moments, then round them.
 
-    found: Windows without rounding. sums: (W, 3) sums of mean_edges, of one model or added over several. last: End of
-    the last frame. A window keeps its score, and its edges if no similar moment is probable (1e-6 or less). A window
-    that then equals a better one is dropped.
-    Source: ours; the edges of least expected squared error.
+    found: Windows without rounding. sums: (W, 3) sums that mean_edges returns, of one model or added over several
+    models. last: End of the last frame in seconds. The scores of windows do not change. If the total probability of
+    similar moments is 1e-6 or less, the edges do not change either. A window that then equals a better window is
+    dropped.
+    Source: this kit; these edges have the least expected squared error.
     """
     windows = np.array([[window.start, window.end] for window in found])
     is_known = sums[:, 2] > MIN_MASS
@@ -287,25 +295,27 @@ def refined(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Dec
 
 
 def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Select the windows of highest score, best first, that do not overlap a better one too much.
+    """Select the windows of highest score, best first, that do not overlap a better window too much.
 
-    windows: (C, 2) seconds. last: End of the last frame. decoding: Number of windows, and the allowed overlap.
-    If scores are equal, the earlier window comes first, then the shorter one.
+    windows: (C, 2) seconds. last: End of the last frame in seconds. decoding: Number of windows, and the allowed
+    overlap. Windows with equal scores are ordered by their start, then by their length.
     """
     order = np.lexsort((windows[:, 1], windows[:, 0], -scores))
     return _without_overlaps(windows[order, 0], windows[order, 1], scores[order], last, decoding)
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Find windows of frames whose probabilities reach a threshold: that of `decoding`, or nine from 0.1 to 0.9.
+    """Find windows whose frames all have probabilities that reach a threshold.
 
+    The threshold is the setting of `decoding`, or each of nine thresholds from 0.1 to 0.9.
     frames: (T,) probabilities in [0, 1]. edges: (T + 1,) seconds.
-    A window's score is the mean inside minus the mean outside. Windows that overlap a better one too much are dropped.
-    If no frame reaches the lowest threshold, the frame of the highest probability is the window. Equal scores are
-    ordered as by best_windows. Raises ValueError for probabilities that are not finite.
+    A window's score is the mean probability of its frames minus the mean probability of all other frames. Windows that
+    overlap a better window too much are dropped. If no frame reaches the lowest threshold, the only window is the frame
+    of the highest probability. Windows with equal scores are ordered as in best_windows. Raises ValueError for
+    probabilities that are not finite.
     """
     if not np.isfinite(frames).all():
-        raise ValueError("no window can be chosen, since a frame's probability is not finite; check the weights")
+        raise ValueError("no window can be chosen, since a probability is not finite; check the model's weights")
     thresholds = THRESHOLDS if decoding.threshold is None else (decoding.threshold,)
     runs = {run for threshold in thresholds for run in runs_of(frames >= threshold)}
     runs = {(first, last) for first, last in runs if edges[last + 1] > edges[first]}

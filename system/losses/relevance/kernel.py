@@ -1,9 +1,9 @@
 """Compiled loops of CIDEr-D.
 
-The compiled loops of CIDEr-D: scores of rows against all captions of a set, and counting float32 by their bits.
+The compiled loops of CIDEr-D: scores of captions against all captions of a set, and counts of float32 numbers by bits.
 
-numba compiles them at their first use, in seconds. It caches the code in `__pycache__` here, or, if that cannot be
-written, in the user's cache folder. The loops run without Python's global lock.
+numba compiles the loops at their first use, in seconds. It caches the code in this folder's `__pycache__`, or in the
+user's cache folder if that cannot be written. The loops run without Python's global lock.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _DENSE_SHARE = 12  # a feature of more than 1 in 12 captions is kept as a full r
 
 
 def _compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a loop that numba compiles, with a cache on disk if possible."""
+    """Decorator that compiles a loop with numba, and caches the code on disk if possible."""
     compiled: Callable[..., Any]
     try:
         compiled = numba.njit(nogil=True, cache=True)(loop)
@@ -26,10 +26,12 @@ def _compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Postings(NamedTuple):
-    """The references' weights by feature: M captions with S features, numbered from 1.
+    """Table from n-gram feature to the reference captions that contain it, and its weights in these captions.
 
-    slot: (size,) number of a feature; 0 if no caption has it. begin: (S + 2,) index of each feature's first entry in
-    column and weight. dense_row: (S + 1,) row of each feature in dense (K, M), or -1.
+    M reference captions contain S different features, which are numbered from 1 here. slot: (size,) this number for
+    each feature of NgramFeatures; 0 if no reference has it. column, weight: Reference and weight of each occurrence,
+    ordered by feature. begin: (S + 2,) start of each feature in column and weight. dense: (K, M) weights of the K most
+    frequent features in all references. dense_row: (S + 1,) row of each feature in dense, or -1.
     """
 
     slot: np.ndarray
@@ -46,8 +48,8 @@ def postings(
 ) -> Any:
     """Build the table of n-gram weights of the reference captions, for `score`.
 
-    captions: (M,) rows of the references in NgramFeatures, whose arrays are `start`, `feature` and `reference`. size:
-    Number of features. like: Array whose dtype the weights get.
+    captions: (M,) rows of the references in NgramFeatures. start, feature, reference: Arrays of NgramFeatures. size:
+    Number of features. like: Array whose dtype the weights get. Returns: The arrays of Postings.
     """
     slot = np.zeros(size, np.int32)
     entries = slots = 0
@@ -96,8 +98,9 @@ def score(
 ) -> None:
     """Compute the CIDEr-D of the candidates `captions` against all references, and write it to `out`, (R, M).
 
-    captions: (R,) rows of the candidates in NgramFeatures, whose arrays are `start`, `feature` and `candidate`.
-    postings: Result of the function `postings`. level: (R,) the candidates' rows in penalty, (L, M).
+    captions: (R,) rows of the candidates in NgramFeatures. start, feature, candidate: Arrays of NgramFeatures.
+    postings: Result of the function `postings`. penalty: (L, M) factors for differences in length, by L different
+    lengths of candidates. level: (R,) row of each candidate in penalty.
     """
     slot, begin, column, weight, dense_row, dense = postings
     for r in range(len(captions)):
@@ -122,9 +125,9 @@ def score(
 
 @_compiled
 def count_high(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
-    """Count how many float32 numbers have each value of the upper bits, and add this to `counts`.
+    """Count float32 numbers by the value of their upper bits, and add the numbers to `counts`.
 
-    bits: (X,) the numbers as whole numbers. shift: Number of lowest bits that are ignored.
+    bits: (X,) float32 numbers, read as whole numbers. shift: Number of lowest bits that are ignored.
     """
     for x in bits:
         counts[x >> shift] += 1
@@ -132,10 +135,10 @@ def count_high(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
 
 @_compiled
 def count_low(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.ndarray) -> None:
-    """Count how many float32 numbers have each value of the lowest `shift` bits, and add this to `counts`.
+    """Count float32 numbers by the value of their lowest `shift` bits, and add the numbers to `counts`.
 
-    bits: (X,) the numbers as whole numbers. counts: (K, 2**shift).
-    row: For every value of the upper bits, the row of `counts` for it; -1: numbers with these upper bits do not count.
+    bits: (X,) float32 numbers, read as whole numbers. counts: (K, 2**shift). row: The row of `counts` for each value of
+    the upper bits; -1: numbers with these upper bits do not count.
     """
     mask = (1 << shift) - 1
     for x in bits:

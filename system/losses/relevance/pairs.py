@@ -2,9 +2,9 @@
 
 The distribution of CIDEr-D over all ordered pairs of a corpus, with exact percentiles, in bounded memory.
 
-Non-negative float32 numbers have the same order as their bits. A first pass over all scores counts their upper 17 bits,
-which determines the bin of every percentile. A second pass counts the lower 15 bits of the scores in those bins. No
-score is stored, however many are equal.
+Non-negative float32 numbers have the same order as their bits, read as whole numbers. A first pass over all scores
+counts their upper 17 bits. This determines the bin of every percentile. A second pass counts the lower 15 bits of the
+scores in these bins. No score is stored.
 """
 
 import os
@@ -29,9 +29,10 @@ Result = TypeVar("Result")
 
 
 class Histogram(Strict):
-    """A histogram of scores. counts: (K,) pairs with edges[k] <= score < edges[k + 1].
+    """A histogram of the scores of pairs of captions.
 
-    edges: (K + 1,), first 0, then 8 per octave from 2^-10 to 16, in geometric steps within 0.4 %.
+    counts: (K,) numbers of pairs with edges[k] <= score < edges[k + 1]. edges: (K + 1,) 0, and then 8 edges per octave
+    from 2^-10 to 16, in steps that are geometric within 0.4 %.
     """
 
     edges: list[FiniteFloat]
@@ -53,7 +54,7 @@ class Distribution(Strict):
 
 
 class CiderAmong:
-    """CIDEr-D between M captions. members: (M,) their rows in features. dtype: float32 or float64."""
+    """CIDEr-D between any two of M captions. members: (M,) rows of the captions in `features`. dtype: Of the scores."""
 
     def __init__(self, features: NgramFeatures, members: np.ndarray, dtype: Any = np.float32) -> None:
         self._features, self._members, self._dtype = features, members, dtype
@@ -67,13 +68,13 @@ class CiderAmong:
         self._postings = kernel.postings(members, f.start, f.feature, f.reference, f.size, np.empty(0, dtype))
 
     def __len__(self) -> int:
-        """Number of captions, M."""
+        """Return the number of captions, M."""
         return len(self._members)
 
     def scores(self, first: int, last: int) -> np.ndarray:
-        """Compute the CIDEr-D of the captions first .. last - 1 against all captions.
+        """Compute the CIDEr-D of the captions `first` to `last` - 1 as candidates against all captions as references.
 
-        Returns: (last - first, M) scores. Rows are candidates, columns references.
+        Returns: (last - first, M) scores. Rows are candidates, columns are references.
         """
         f, out = self._features, np.empty((last - first, len(self)), self._dtype)
         members, level = self._members[first:last], self._level[first:last]
@@ -84,14 +85,14 @@ class CiderAmong:
 def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np.ndarray | None = None) -> Distribution:
     """Compute mean and percentiles of the CIDEr-D between all ordered pairs of captions.
 
-    Scores are float32. It needs a few MiB of memory per thread in addition to the features.
+    Scores are float32. The function needs a few MiB of memory per thread in addition to the features.
 
     Args:
-        percents: Each in [0, 100]. Percentile q of n scores is the score of rank floor(q (n - 1) / 100), counted from
-            0, without interpolation.
-        clip_of: (N,) the clip of each caption; pairs of captions of one clip are left out. None: all pairs count, even
-            those of a caption with itself.
-    Raises: KitError if no pair is left.
+        percents: The requested percentiles, each in [0, 100]. Percentile q of n scores is the score of rank
+            floor(q (n - 1) / 100), counted from 0, without interpolation.
+        clip_of: (N,) the clip of each caption; pairs of captions of the same clip are left out. None: all pairs count,
+            even the pair of a caption with itself.
+    Raises: KitError if all pairs are left out.
     """
     order = np.argsort(features.lengths, kind="stable")  # so that neighbours share a row of the length penalty
     scores = _Scores(CiderAmong(features, order), None if clip_of is None else clip_of[order])
@@ -114,21 +115,25 @@ def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np
 
 
 class _Scores:
-    """All scores, computed at every iteration, with at most one block per thread in memory."""
+    """The CIDEr-D of all pairs of captions, computed again at every use, block by block to save memory."""
 
     def __init__(self, among: CiderAmong, clip_of: np.ndarray | None) -> None:
         self._among, self._clip_of = among, clip_of
 
     def results(self, of_blocks: Callable[[Iterator[np.ndarray]], Result]) -> Iterator[Result]:
-        """Apply the function `of_blocks` to the blocks of scores of each part, and yield the results in order."""
+        """Apply the function `of_blocks` to each part of all scores in a thread, and yield the results in order.
+
+        A part has the scores of _PART_ROWS candidates; the function gets an iterator of blocks of these scores.
+        """
         starts = range(0, len(self._among), _PART_ROWS)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             yield from threads.map(lambda start: of_blocks(self._blocks(start)), starts)
 
     def _blocks(self, start: int) -> Iterator[np.ndarray]:
-        """Yield blocks of rows of the scores, (R, M), for the candidates from `start` to the end of their part.
+        """Yield the scores of the part that begins with candidate `start`, in blocks (R, M) of R candidates.
 
-        Left-out pairs have the score -0: it adds nothing to sums, and its bits exceed those of all other scores.
+        Pairs that are left out have the score -0. This score adds nothing to sums, and its bits are a larger number
+        than the bits of all other scores.
         """
         stop = min(start + _PART_ROWS, len(self._among))
         rows = max(1, _BLOCK_SCORES // len(self._among))
@@ -141,7 +146,7 @@ class _Scores:
 
 
 def _high_counts(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, float]:
-    """Count the scores with each value of the upper bits. Returns: The counts, (2 x _BINS,), and the sum of scores."""
+    """Count scores by the value of their upper bits. Returns: The counts, (2 x _BINS,), and the sum of the scores."""
     from system.losses.relevance import kernel
 
     counts, total = np.zeros(2 * _BINS, np.int64), 0.0
@@ -153,10 +158,10 @@ def _high_counts(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, float]:
 
 
 def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
-    """Count the scores in K bins of the upper bits, for each value of the lower 15 bits. Returns: (K, 2^15) counts.
+    """Count the scores in K bins by the value of their lower 15 bits. Returns: (K, 2^15) counts.
 
-    row: (2 x _BINS,) for every value of the upper bits, the row of the counts; -1: scores with these upper bits do not
-    count.
+    A bin has the scores with the same upper bits. row: (2 x _BINS,) row of the counts for each value of the upper bits;
+    -1: scores with these upper bits do not count.
     """
     from system.losses.relevance import kernel
 
@@ -167,9 +172,9 @@ def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
 
 
 def _scores_at_ranks(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]:
-    """Return the scores at the positions `ranks`, counted from 0, of the sorted list of all scores.
+    """Return the scores at the positions `ranks` (from 0) in the sorted list of all scores.
 
-    high: (_BINS,) counts of scores by their upper bits.
+    high: (_BINS,) numbers of scores by the value of their upper bits.
     """
     up_to = high.cumsum()
     bins = np.searchsorted(up_to, ranks, side="right")
@@ -185,7 +190,7 @@ def _scores_at_ranks(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> li
 
 
 def _coarse(high: np.ndarray) -> Histogram:
-    """Merge the fine bins of a histogram to fewer bins, whose edges are edges of the fine bins."""
+    """Merge the counts of many small bins to a histogram with fewer bins."""
     octaves = np.arange(_OCTAVES.start * _PER_OCTAVE, _OCTAVES.stop * _PER_OCTAVE + 1) / _PER_OCTAVE
     first = np.append(np.uint32(0), np.exp2(octaves).astype(np.float32).view(np.uint32) >> _LOW_BITS)
     edges = (first << _LOW_BITS).view(np.float32)

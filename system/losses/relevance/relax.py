@@ -41,7 +41,7 @@ class PercentileFactor(Strict):
 
 
 class Cider(Strict):
-    """CIDEr-D between captions, and the factor on margins that `relax: cider` of a ranking loss takes from it.
+    """Settings of the CIDEr-D between captions, and of the margin factors that `relax: cider` computes from it.
 
     Document frequencies and percentiles come from one corpus for all stages. Source: "Take it easy" (2022), section 4.
     """
@@ -56,10 +56,10 @@ class Cider(Strict):
 
 
 class Corpus:
-    """CIDEr-D with the document frequencies of clips' captions. Clips without captions are skipped.
+    """CIDEr-D with document frequencies from the captions of clips. Clips without captions are skipped.
 
-    documents, tokenizer, pairs: See Cider. Raises KitError for fewer than two documents, since every n-gram would have
-    the weight 0.
+    clips: The captions of each clip. documents, tokenizer: See Cider. Raises KitError for fewer than two documents,
+    since every n-gram would have the weight 0.
     """
 
     def __init__(self, clips: Sequence[Sequence[str]], documents: str, tokenizer: str) -> None:
@@ -81,7 +81,7 @@ class Corpus:
     def distribution(self, percents: Sequence[float], pairs: str) -> Distribution:
         """Compute mean and percentiles of the CIDEr-D between the corpus's captions.
 
-        percents: See pairs.distribution. pairs: Which pairs of captions count, see Cider.
+        percents: See distribution in pairs.py. pairs: The setting `pairs` of Cider.
         """
         clip_of = self._clip_of if pairs == "other_clips" else None
         return distribution(self._cider.corpus_features(), percents, clip_of)
@@ -90,16 +90,17 @@ class Corpus:
 class MarginFactor:
     """The factor r(c) on the margin of a pair with CIDEr-D c: linear between thresholds, constant outside them.
 
-    thresholds: (K,) ascending. factors: (K,) values of r at the thresholds. If thresholds are equal, r at their score
-    is the first one's factor, and r above it continues from the last one's factor. Example: if 95 % of the pairs of a
-    corpus share nothing, c80 = c90 = 0. Then pairs with score 0 keep r = 1, and any similarity gives 0.7 or less.
+    thresholds: (K,) ascending scores. factors: (K,) values of r at the thresholds. If several thresholds are equal, r
+    at this score is the factor of the first of them; just above it, r is the factor of the last of them. Example: if
+    95 % of the pairs of a corpus share no n-gram, the percentiles 80 and 90 are both 0. With the factors 1 and 0.7,
+    pairs with score 0 have r = 1, and pairs with any higher score have r <= 0.7.
     """
 
     def __init__(self, thresholds: Sequence[float], factors: Sequence[float]) -> None:
         self.thresholds, self.factors = list(thresholds), list(factors)
 
     def __call__(self, scores: np.ndarray) -> np.ndarray:
-        """Return r of scores of any shape, float32."""
+        """Return the factors r(c), float32, for an array of scores c of any shape."""
         relaxed = np.full(scores.shape, self.factors[0], np.float32)
         steps = zip(pairwise(self.thresholds), pairwise(self.factors), strict=True)
         for (low, high), (factor, next_factor) in steps:
@@ -109,19 +110,19 @@ class MarginFactor:
 
 
 class _Stored(Strict):
-    """Content of the file of a corpus's percentiles. key: sha256 of everything that determines them."""
+    """Content of the file with a corpus's percentiles. key: sha256 of everything that determines the percentiles."""
 
     key: str
     distribution: Distribution
 
 
 class Relevance:
-    """CIDEr-D between training captions, and the factor on margins, from its percentiles in a corpus.
+    """CIDEr-D between training captions, and margin factors from the percentiles of CIDEr-D in a corpus.
 
-    corpus: Captions of every clip. folder: Place of the file of the percentiles, whose name is a checksum of
-    everything that determines them. thresholds: (K,) scores at the percentiles of settings.relax. distribution: That
-    of the scores that the percentiles are computed of.
-    Raises KitError for a corpus without scores (see Corpus and pairs.distribution), for percentiles that are not
+    corpus: Captions of every clip. folder: Folder for the file with the percentiles; the file's name has a checksum of
+    everything that determines them. thresholds: (K,) scores at the percentiles of settings.relax. distribution:
+    Distribution of CIDEr-D over all pairs of captions of the corpus.
+    Raises KitError for a corpus without scores (see Corpus, and distribution in pairs.py), for percentiles that are not
     ascending, and for a damaged file.
     """
 
@@ -132,7 +133,7 @@ class Relevance:
         self.thresholds = self.distribution.percentiles
         if len(set(self.thresholds)) < len(self.thresholds):
             log.warning(
-                "relax: some percentiles of CIDEr-D are equal (%s), so that some factors are never used; "
+                "relax: some percentiles of CIDEr-D are equal (%s), so that some margin factors are never used; "
                 "use a corpus of more captions",
                 self.thresholds,
             )
@@ -142,7 +143,7 @@ class Relevance:
         self._adding = threading.Lock()
 
     def _distribution(self, corpus: Sequence[Sequence[str]], folder: Path) -> Distribution:
-        """Return the distribution of CIDEr-D in the corpus: read from its file in `folder`, or computed and stored."""
+        """Read the distribution of CIDEr-D in the corpus from a file in `folder`, or compute and store it."""
         percents = [point.percentile for point in self._settings.relax]
         if any(later <= earlier for earlier, later in pairwise(percents)):
             raise KitError(f"the percentiles of relax must rise, but are {percents}; sort them, without duplicates")
@@ -154,9 +155,9 @@ class Relevance:
             try:
                 stored = _Stored.model_validate_json(path.read_bytes())
             except ValidationError as error:
-                raise KitError(f"{path} is damaged; delete it, and it is made again") from error
+                raise KitError(f"{path} is damaged; delete it, and run the same command again") from error
             if stored.key != key:
-                raise KitError(f"{path} has percentiles of other data; delete it, and it is made again")
+                raise KitError(f"{path} has percentiles of other data; delete it, and run the same command again")
             return stored.distribution
         began = time.perf_counter()
         distribution = self._corpus.distribution(percents, self._settings.pairs)
@@ -175,8 +176,8 @@ class Relevance:
     def prepare(self, captions: Iterable[str]) -> None:
         """Compute and store tokens and features of captions, so that batches of these captions are fast.
 
-        Without this, the features of a batch's captions are computed at every call, with the tokenizer ptb by one Java
-        process, and are not stored, since randomly edited captions occur only once.
+        If a batch has other captions, the features of all its captions are computed, with the tokenizer ptb by one Java
+        process. They are not stored, since randomly edited captions occur only once.
         """
         with self._adding:
             new = [caption for caption in dict.fromkeys(captions) if caption not in self._rows]
@@ -188,7 +189,7 @@ class Relevance:
     def cider_between(self, captions: Sequence[str]) -> np.ndarray:
         """Compute CIDEr-D between any two of N captions: (N, N) float32 in [0, 10].
 
-        Rows are candidates, columns references. The matrix is not symmetric.
+        Rows are candidates, columns are references. The matrix is not symmetric.
         """
         if all(caption in self._rows for caption in captions):
             rows, features = self._rows, self._features
@@ -201,9 +202,10 @@ class Relevance:
     def cider_of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:
         """Compute CIDEr-D between the captions of items: (B, B) float32.
 
-        c_ij combines the scores of all pairs of a caption of item i (candidate) and a caption of item j (reference).
-        The setting of_clips selects their mean, their maximum, or the mean of c_ij and c_ji. The paper does not state
-        which one it uses. row_of: (N,) the item of each caption; every item has at least one caption.
+        c_ij is the mean or the maximum of the scores of all pairs of a caption of item i (candidate) and a caption of
+        item j (reference). With the setting of_clips `symmetric`, it is the mean of the means c_ij and c_ji. The paper
+        does not state which of these it uses. row_of: (N,) the item of each caption; every item has at least one
+        caption.
         """
         order = np.argsort(row_of, kind="stable")
         counts = np.bincount(row_of)

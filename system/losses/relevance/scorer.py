@@ -2,8 +2,9 @@
 
 CIDEr-D between captions: tokens -> n-grams -> document frequencies -> features whose products are the scores.
 
-min(a, b) of two counts is the number of k with a >= k and b >= k. With one feature (n-gram, k) per occurrence of an
-n-gram, CIDEr-D's clipping thus becomes a product: all scores are a sparse matrix product times the penalty.
+CIDEr-D clips the count of an n-gram to the smaller count of the two captions. min(a, b) is the number of k with a >= k
+and b >= k. With one feature (n-gram, k) for the k-th occurrence of an n-gram, clipping thus becomes a product of
+features. All scores are a sparse matrix product times the penalty for different lengths.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,9 +28,10 @@ Tokens = Sequence[str]
 
 
 class _NgramNumbers:
-    """Numbers of n-grams, in the order of their first occurrence; 0 is the empty n-gram.
+    """Table that gives every word and every n-gram a number, in the order of their first occurrence.
 
-    The key of an n-gram is the number of the n-gram without its last word, and the number of that word.
+    The number 0 is the empty n-gram. The key of an n-gram in the table consists of two numbers: the number of the
+    n-gram without its last word, and the number of its last word.
     """
 
     def __init__(self) -> None:
@@ -40,21 +42,25 @@ class _NgramNumbers:
         return len(self._grams) + 1
 
     def words(self, words: Iterable[str]) -> np.ndarray:
-        """Return an index for every word, the same for equal words."""
+        """Return the number of every word. Equal words have the same number."""
         return np.array([self._words.setdefault(word, len(self._words)) for word in words], np.int64)
 
     def grams(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return an index for every n-gram, from the index of the n-gram without its last word, and of that word."""
+        """Return the number of every n-gram.
+
+        beginnings: Number of each n-gram without its last word. last: Number of the last word of each n-gram.
+        """
         keys, inverse = np.unique(beginnings << 32 | last, return_inverse=True)
         numbers = [self._grams.setdefault(key, len(self._grams) + 1) for key in keys.tolist()]
         return np.array(numbers, np.int64)[inverse]
 
     def occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
-        """Return a number per occurrence of an n-gram; repeated occurrences in a caption get different numbers.
+        """Return a number for every occurrence of an n-gram; repeated occurrences in a caption get different numbers.
 
-        A repeated n-gram thus counts as often as both captions contain it. k: Number of each occurrence in its caption,
-        from 1. The first occurrence has the number of the n-gram. The k-th has the number of the n-gram with one more,
-        artificial word for k; artificial words are numbered downwards from the largest number.
+        An n-gram that occurs several times thus counts as often as both captions contain it. grams: Number of the
+        n-gram of each occurrence. k: 1 for the first occurrence of an n-gram in a caption, 2 for the second, and so on.
+        The first occurrence gets the number of the n-gram. Occurrence k gets the number of a longer n-gram, whose last
+        word is an artificial word for k. Artificial words are numbered downwards from the largest number.
         """
         features = grams.copy()
         features[k > 1] = self.grams(grams[k > 1], _LOW - k[k > 1])
@@ -62,9 +68,10 @@ class _NgramNumbers:
 
 
 class _Counts(NamedTuple):
-    """One entry per caption and distinct n-gram: the caption, the n-gram, its occurrences, its number of words.
+    """Counts of the n-grams of captions, as columns with one row per caption and distinct n-gram.
 
-    lengths: (N,) numbers of words of the captions.
+    caption: Index of the caption. gram: Number of the n-gram. times: Number of its occurrences in the caption. order:
+    Number of its words. lengths: (N,) numbers of words of the captions.
     """
 
     caption: np.ndarray
@@ -75,7 +82,7 @@ class _Counts(NamedTuple):
 
 
 def _count(captions: Sequence[Tokens], numbers: _NgramNumbers) -> _Counts:
-    """Count the n-grams of each caption. numbers: Function that gives every n-gram an index."""
+    """Count the n-grams of each caption. numbers: Table that gives every n-gram a number."""
     lengths = np.array([len(tokens) for tokens in captions], np.int64)
     words = numbers.words(chain.from_iterable(captions))
     caption = np.repeat(np.arange(len(captions)), lengths)
@@ -94,11 +101,12 @@ def _count(captions: Sequence[Tokens], numbers: _NgramNumbers) -> _Counts:
 
 @dataclass(frozen=True)
 class NgramFeatures:
-    """Captions as sparse rows, whose products are CIDEr-D.
+    """Captions as rows of a sparse matrix. The products of two rows are the CIDEr-D of two captions, without penalty.
 
-    start: (N + 1,) index of each caption's first entry. feature: (E,) numbers of features. candidate, reference: (E,)
-    their weights in a caption as candidate and as reference. lengths: (N,) numbers of bigrams. size: Above every
-    feature's number.
+    The E occurrences of features in captions are ordered by caption. start: (N + 1,) index of each caption's first
+    occurrence. feature: (E,) number of the feature. candidate, reference: (E,) weight of the feature if the caption is
+    the candidate or the reference. lengths: (N,) numbers of bigrams of the captions. size: Largest possible number of a
+    feature plus 1.
     """
 
     start: np.ndarray
@@ -109,11 +117,11 @@ class NgramFeatures:
     size: int
 
     def __len__(self) -> int:
-        """Number of captions."""
+        """Return the number of captions."""
         return len(self.lengths)
 
     def followed_by(self, more: "NgramFeatures") -> "NgramFeatures":
-        """Append the features `more` of other captions, which the same CiderD has computed later."""
+        """Return these features with the features `more` of other captions, which the same CiderD computed later."""
         return NgramFeatures(
             start=np.concatenate([self.start, self.start[-1] + more.start[1:]]),
             feature=np.concatenate([self.feature, more.feature]),
@@ -129,8 +137,8 @@ class CiderD:
 
     documents: The tokens of the captions of each document. Source: Vedantam et al. 2015, "CIDEr", section 4, as
     computed by pycocoevalcap 1.2 (its class is called Cider). Deviations: none beyond 1e-14. As in pycocoevalcap, an
-    n-gram that no document has counts as if one document had it.
-    With one document, every n-gram has the weight 0, and every pair the score 0. Raises KitError for no document.
+    n-gram that is in no document counts as if it were in one document. With only one document, every n-gram has the
+    weight 0, and every pair of captions the score 0. Raises KitError for an empty list of documents.
     """
 
     def __init__(self, documents: Sequence[Sequence[Tokens]]) -> None:
@@ -146,7 +154,7 @@ class CiderD:
         self._idf = self._log_documents - np.log(np.maximum(1, frequencies))
 
     def corpus_features(self) -> NgramFeatures:
-        """Return the features of the documents' captions, in their order."""
+        """Return the features of the captions of all documents, in the order of the documents."""
         return self._weighed(self._corpus)
 
     def features(self, captions: Sequence[Tokens]) -> NgramFeatures:

@@ -2,7 +2,7 @@
 
 Tokens of captions for CIDEr-D: Penn Treebank tokens, as in published captioning scores.
 
-They come from the original tokenizer, or from a regular expression that gives the same tokens without Java.
+They come from the original tokenizer, which needs Java, or from a regular expression with nearly the same result.
 """
 
 import re
@@ -42,7 +42,7 @@ def regex_tokens(caption: str) -> list[str]:
 
 
 def ptb_tokens(captions: Sequence[str]) -> list[list[str]]:
-    """Return the tokens of captions by pycocoevalcap's PTBTokenizer, in one Java process.
+    """Return the tokens of each caption by pycocoevalcap's PTBTokenizer, in one Java process.
 
     A line break in a caption counts as a blank. Raises KitError if Java is missing or fails.
     """
@@ -62,5 +62,5 @@ def ptb_tokens(captions: Sequence[str]) -> list[list[str]]:
 
 
 def tokens_of(captions: Sequence[str], tokenizer: str) -> list[list[str]]:
-    """Return the tokens of captions by a tokenizer, "regex" or "ptb". Raises the errors of ptb_tokens."""
+    """Return the tokens of each caption by the tokenizer "regex" or "ptb". Raises KitError as ptb_tokens does."""
     return ptb_tokens(captions) if tokenizer == "ptb" else [regex_tokens(caption) for caption in captions]
