@@ -35,7 +35,7 @@ print(json.dumps([1024 * (kibibytes("VmHWM") - before), size, writer.sha256]))
 """
 
 
-def test_peak_of_a_checkpoint(root: Path, tmp_path: Path) -> None:
+def test_writing_a_checkpoint_needs_less_memory_than_1_2_times_its_size(root: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(root)}
     done = subprocess.run(
         [sys.executable, "-c", SAVE, str(tmp_path)], capture_output=True, text=True, env=environment, check=True

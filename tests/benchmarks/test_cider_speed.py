@@ -77,7 +77,7 @@ def rate(captions: list[list[str]], rows: int) -> float:
     return rows * len(captions) / (time.perf_counter() - began)
 
 
-def test_all_pairs_and_percentiles(root: Path, shared: Path, tmp_path: Path) -> None:
+def test_speed_of_cider_between_all_pairs_of_captions_is_measured(root: Path, shared: Path, tmp_path: Path) -> None:
     from system.losses.relevance.tokens import regex_tokens
     from system.verbs.relevance import read_corpus
 
@@ -98,7 +98,7 @@ def test_all_pairs_and_percentiles(root: Path, shared: Path, tmp_path: Path) -> 
         )
 
 
-def test_batches(shared: Path, tmp_path: Path) -> None:
+def test_speed_of_cider_in_training_batches_is_measured(shared: Path, tmp_path: Path) -> None:
     from system.losses.relevance.relax import Cider, PercentileFactor, Relevance
     from system.verbs.relevance import read_corpus
 

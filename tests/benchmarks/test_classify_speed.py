@@ -66,7 +66,7 @@ def draw_store(folder: Path, count: int, dim: int) -> None:
 
 
 @pytest.mark.parametrize("dim", [384, 768])
-def test_scoring_half_a_million(root: Path, tmp_path: Path, dim: int) -> None:
+def test_classifier_speed_for_half_a_million_texts_is_measured(root: Path, tmp_path: Path, dim: int) -> None:
     draw_store(tmp_path, COUNT, dim)
     for code, count in ((SCORED, COUNT), (TRAINED, 100_000)):
         command = [sys.executable, "-c", code, str(count), str(dim), str(tmp_path)]

@@ -24,7 +24,7 @@ SECONDS = 30
         ("vggish", {"output": "raw", "pca_weights": None}, published.vggish, 2e-5),
     ],
 )
-def test_extraction_against_the_published_layout(
+def test_speed_of_expert_frames_is_compared_with_the_published_code(
     kind: str, settings: dict[str, Any], layout: published.Published, tolerance: float
 ) -> None:
     frames_of = loaded(kind, **settings)

@@ -43,7 +43,7 @@ def copied(rng: np.random.Generator, source: Fingerprint) -> Fingerprint:
 
 
 @pytest.mark.parametrize("seconds", [(5.0, 30.0)])
-def test_training_data_against_a_test_split(seconds: tuple[float, float]) -> None:
+def test_speed_of_fingerprint_comparison_with_a_test_split_is_measured(seconds: tuple[float, float]) -> None:
     rng = np.random.default_rng(0)
     training, test = ([invented(rng, length) for length in rng.uniform(*seconds, n)] for n in (TRAINING, TEST))
     for number in range(100):
@@ -71,7 +71,7 @@ def test_training_data_against_a_test_split(seconds: tuple[float, float]) -> Non
     assert {(match.first, match.second) for match in found} == {(3 * n, 7 * n) for n in range(100)}
 
 
-def test_a_fingerprint_against_decoding(tmp_path: Path) -> None:
+def test_fingerprint_time_is_compared_with_decoding_time(tmp_path: Path) -> None:
     wave = np.random.default_rng(0).normal(0, 0.1, (44_100 * 30, 2)).astype(np.float32)
     for name in ("x.wav", "x.flac", "x.mp3"):
         soundfile.write(tmp_path / name, wave, 44_100)
@@ -114,7 +114,7 @@ print(json.dumps({**sizes, "seconds": taken, "found": len(sounds)}))
 """
 
 
-def test_an_audit_of_many_clips(root: Path) -> None:
+def test_memory_and_time_of_an_audit_of_100000_clips_are_measured(root: Path) -> None:
     """Memory of the records, and of a comparison; the fingerprints are on disk."""
     training, test = 100_000, 1_000
     paths = f"{root}:{root / 'tests/benchmarks'}"

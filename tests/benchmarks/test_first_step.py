@@ -45,7 +45,7 @@ print(json.dumps({"files": len({name for name, _ in functions}), "functions": le
 
 
 @pytest.mark.slow
-def test_few_files_run_before_the_first_step(root: Path, tmp_path: Path) -> None:
+def test_few_python_files_are_loaded_before_the_first_training_step(root: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(root)}
     features = [sys.executable, "-m", "system", "features", str(root / "recipes/quickstart.yaml")]
     subprocess.run(features, cwd=tmp_path, env=environment, check=True, capture_output=True)

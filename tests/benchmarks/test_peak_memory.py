@@ -73,7 +73,7 @@ print(json.dumps([peak, estimates.memory(stage, "float32") - moments]))
         ("dcase2025_baseline/clotho.yaml", "roberta-large", 2, 10, {"lora": LORA, "average": {"decay": 0.999}}),
     ],
 )
-def test_peak_of_gradients(
+def test_peak_memory_of_a_training_step_is_compared_with_the_estimate(
     root: Path, tmp_path: Path, recipe: str, text: str, clips: int, seconds: int, changes: dict[str, Any]
 ) -> None:
     import transformers

@@ -43,7 +43,7 @@ def test_bank_is_read_faster_than_a_file_per_clip(tmp_path: Path) -> None:
     assert all(np.array_equal(bank.read(key), np.load(tmp_path / f"{key}.npy")) for key in keys)
 
 
-def test_ranks_against_sorting_every_row() -> None:
+def test_ranking_time_is_compared_with_sorting_every_row() -> None:
     values = np.random.default_rng(0).normal(size=(5225, 1045)).astype(np.float32)
     relevant = [[row // 5] for row in range(5225)]
     names = [f"{n:04d}" for n in range(1045)]
@@ -68,7 +68,7 @@ def test_ranks_against_sorting_every_row() -> None:
         ["submission", "--help"],
     ],
 )
-def test_doors_against_importing_torch(root: Path, command: list[str]) -> None:
+def test_start_time_of_commands_is_compared_with_importing_torch(root: Path, command: list[str]) -> None:
     run = lambda *arguments: subprocess.run([sys.executable, *arguments], cwd=root, capture_output=True, check=True)  # noqa: E731
     ours = median_seconds(lambda: run("-m", *command), 3)
     report(" ".join(command), ours, median_seconds(lambda: run("-c", "import torch"), 3), "importing torch alone")

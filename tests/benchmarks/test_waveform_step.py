@@ -79,7 +79,9 @@ def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_step_of_the_2025_baseline(root: Path, roberta: Path, tmp_path: Path, compiled: bool) -> None:
+def test_time_of_a_training_step_of_the_2025_baseline_is_measured(
+    root: Path, roberta: Path, tmp_path: Path, compiled: bool
+) -> None:
     on_gpu = device_of().type == "cuda"
     if compiled and not on_gpu:
         pytest.skip("compiled on a GPU alone")

@@ -52,7 +52,9 @@ def made_batch(recipe: schema.Recipe, clips: int) -> Batch:
 
 
 @pytest.mark.parametrize("at_once", [None, 64])
-def test_a_fine_tuning_step(root: Path, untrained: Path, tmp_path: Path, at_once: int | None) -> None:
+def test_time_of_a_fine_tuning_step_is_compared_with_the_estimate(
+    root: Path, untrained: Path, tmp_path: Path, at_once: int | None
+) -> None:
     device = device_of()
     on_gpu = device.type == "cuda"
     clips = 512 if on_gpu else 16

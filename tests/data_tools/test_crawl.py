@@ -158,7 +158,7 @@ def test_search_answers_with_too_few_sounds_are_requested_again(tmp_path: Path, 
         assert_whole(path, transport.answers)
 
 
-def test_single_empty_answer_marks_nothing_as_gone(tmp_path: Path) -> None:
+def test_single_empty_api_answer_marks_no_sound_as_gone(tmp_path: Path) -> None:
     answers = make_answers(2500, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     transport = Direct(answers, tamper=lambda number, answer: answer_of([]) if number in (1, 2) else answer)
@@ -221,7 +221,7 @@ def test_sounds_outside_the_searched_window_are_refused(tmp_path: Path) -> None:
     assert stored(tmp_path / "store") == []
 
 
-def test_null_items_are_listed_once(tmp_path: Path) -> None:
+def test_null_items_in_search_results_are_listed_once(tmp_path: Path) -> None:
     answers = make_answers(2500, 5, 0.01, 0)
     read_all(tmp_path / "store", Direct(answers))
     nulls = 2500 - len(stored(tmp_path / "store"))

@@ -37,7 +37,7 @@ def published(shared: Path) -> dict[str, Path]:
     }
 
 
-def test_every_form_of_exclusion_list_is_read(tmp_path: Path) -> None:
+def test_every_file_format_of_exclusion_list_is_read(tmp_path: Path) -> None:
     (tmp_path / "official.csv").write_text("sound_id\n12\nNot found\n007\n")
     (tmp_path / "aac.csv").write_text("index,id\n0,7\n1,99\n")
     (tmp_path / "wavcaps.json").write_text(json.dumps({"AudioSet": ["Y12.wav"], "FreeSound": ["12", 5, "Not found"]}))

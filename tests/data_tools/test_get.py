@@ -141,7 +141,7 @@ def test_interrupted_get_is_resumed(
 
 
 @needs_7z
-def test_get_that_was_killed_between_two_moves_goes_on(
+def test_get_killed_while_moving_unpacked_files_is_resumed(
     mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(command(tmp_path, mirror)) == 0
@@ -157,7 +157,9 @@ def test_get_that_was_killed_between_two_moves_goes_on(
 
 
 @needs_7z
-def test_get_never_touches_folders_of_the_user(mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_get_refuses_and_never_changes_folders_of_the_user(
+    mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     own = tmp_path / "data/clotho/validation/MY OWN.txt"
     own.parent.mkdir(parents=True)
     own.write_text("mine")
@@ -276,7 +278,7 @@ MADE = {
 
 @needs_7z
 @pytest.mark.parametrize("name", MADE)
-def test_get_makes_the_manifests_of_every_set(
+def test_get_makes_the_manifests_of_every_data_set(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     publish, counts = MADE[name]
@@ -365,7 +367,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 @needs_7z
 @pytest.mark.parametrize("room", [16_384, 65_536])
-def test_full_disk_is_one_message_and_the_command_goes_on_when_there_is_room(
+def test_get_reports_a_full_disk_and_is_resumed_after_space_is_freed(
     mirror: str,
     small_disk: Path,
     tmp_path: Path,

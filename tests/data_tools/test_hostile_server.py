@@ -130,7 +130,7 @@ WAITED = ("a byte now and then", "a head that never ends")  # for a second and a
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in WAITED else []) for name in BEHAVIOURS]
 )
-def test_every_hostile_answer_ends_with_an_error(tmp_path: Path, name: str, is_file: bool) -> None:
+def test_every_malicious_server_response_ends_with_an_error(tmp_path: Path, name: str, is_file: bool) -> None:
     behave, error, words = BEHAVIOURS[name]
     into = tmp_path / "part" if is_file else None
     with pytest.raises(error, match=words):

@@ -58,12 +58,12 @@ def column_of(path: Path) -> list[Member | None]:
         Member(Path("/x.PARQUET"), "é 1+2.mp3", 4, 5, Packed("snappy", 65_536, 3, 9)),
     ],
 )
-def test_path_of_a_member_states_the_member(member: Member) -> None:
+def test_path_of_an_archive_member_is_parsed_to_the_member(member: Member) -> None:
     assert member_of(member.path) == member
 
 
 @pytest.mark.parametrize("path", ["/a/b.tar", "/a/b.tar/dog.flac", "/a/1+2/dog.flac", "b.tar/1+x/dog.flac", "a+b.wav"])
-def test_other_paths_are_files(path: str) -> None:
+def test_path_without_archive_member_is_treated_as_a_plain_file(path: str) -> None:
     assert member_of(path) is None
 
 
@@ -100,7 +100,7 @@ def error_of(work: Any) -> str:
 
 
 @pytest.mark.skipif(not shutil.which("zip"), reason="needs the program zip")
-def test_zip64_in_parts_of_the_program_zip(tmp_path: Path) -> None:
+def test_split_zip64_archive_written_by_the_program_zip_is_read(tmp_path: Path) -> None:
     files = packed.webdataset(range(24))
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
@@ -118,7 +118,7 @@ def test_parquet_hybrid_runs_decode_to_their_numbers() -> None:
         hybrid(bytes([2 << 1, 1]), 1, 4)
 
 
-def test_marks_of_snappy_data_are_the_starts_of_its_blocks() -> None:
+def test_starts_of_blocks_in_snappy_data_are_found() -> None:
     draw = np.random.default_rng(0)
     text = (b"to be or not to be " * 20_000) + draw.bytes(200_000)
     whole = pyarrow.compress(text, "snappy", asbytes=True)
@@ -166,7 +166,7 @@ def test_clips_in_large_snappy_pages_are_read_without_the_page(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("form", ["tar", "zip", "parquet"])
-def test_hub_lists_the_clips_of_shards(tmp_path: Path, form: str) -> None:
+def test_verb_hub_lists_the_clips_of_all_shards(tmp_path: Path, form: str) -> None:
     folder = tmp_path / "noises" / "data"
     for shard, numbers in (("train-00000-of-00002", range(3)), ("train-00001-of-00002", range(3, 5))):
         if form == "parquet":
@@ -189,7 +189,7 @@ def test_hub_lists_the_clips_of_shards(tmp_path: Path, form: str) -> None:
     assert [content(clip) for clip in moved] == [packed.sound(number)[1] for number in range(5)]
 
 
-def test_readers_of_audio_read_members_as_files(tmp_path: Path) -> None:
+def test_audio_in_an_archive_is_read_like_a_plain_audio_file(tmp_path: Path) -> None:
     packed.write_tar(tmp_path / "a.tar", packed.webdataset(range(4)))
     packed.write_parquet(tmp_path / "b.parquet", [packed.row(number, caption="noise") for number in range(4)])
     tar = listed(tmp_path / "a.tar", "--out", tmp_path / "a.jsonl")
@@ -229,7 +229,9 @@ def test_columns_are_found_by_usual_names_or_options_or_presets(tmp_path: Path) 
     assert listed(tmp_path / "numbered.parquet", "--out", out)[0].captions == ["c1", "c2", "c10"]
 
 
-def test_captions_of_a_corpus_are_its_relevant_queries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_hub_takes_captions_of_a_retrieval_corpus_from_its_relevant_queries(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "caps_t2a"
     corpus = [{"id": f"d{number}", "audio": packed.row(number)["audio"]} for number in range(3)]
     packed.write_parquet(folder / "corpus" / "test-00000-of-00001.parquet", corpus)
@@ -294,7 +296,9 @@ def tar_of_four(folder: Path) -> Path:
     return folder / "set"
 
 
-def test_missing_shard_is_an_error_unless_it_is_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_shard_is_an_error_without_the_partial_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, out = tar_of_four(tmp_path), tmp_path / "m.jsonl"
     (folder / "train-00001.tar").rename(folder / "train-00002.tar")
     packed.write_tar(folder / "train-00003.tar", packed.webdataset([4]))
@@ -341,7 +345,7 @@ def test_damaged_header_inside_a_tar_is_an_error(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("form", ["tar", "parquet"])
-def test_damaged_member_is_listed_left_out_and_fails(
+def test_damaged_archive_member_is_left_out_and_reported_with_status_1(
     tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = tmp_path / f"a.{form}", tmp_path / "m.jsonl"
@@ -360,7 +364,7 @@ def test_damaged_member_is_listed_left_out_and_fails(
     assert [clip.file_name for clip in read_manifest(out)] == ["clip0.wav", "clip2.mp3", "clip3.ogg"]
 
 
-def test_wrong_columns_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_hub_reports_missing_or_wrong_columns_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = tmp_path / "a.parquet", tmp_path / "m.jsonl"
     packed.write_parquet(path, [packed.row(0, words="a", index=3)])
     for options, expected in (
@@ -470,7 +474,7 @@ def exported(folder: Path, count: int = 12) -> Path:
 
 
 @pytest.mark.parametrize("form", ["parquet", "webdataset"])
-def test_export_and_hub_give_the_same_clips_and_bytes(tmp_path: Path, form: str) -> None:
+def test_exported_clips_read_back_by_verb_hub_are_unchanged(tmp_path: Path, form: str) -> None:
     manifest = exported(tmp_path)
     assert main(["export", str(manifest), "--format", form, "--out", str(tmp_path / "out")]) == 0
     clips = listed(tmp_path / "out", "--out", tmp_path / "new.jsonl")
@@ -496,7 +500,7 @@ def test_exported_parquet_is_read_by_pyarrow_as_a_table_with_audio(tmp_path: Pat
     assert json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]["audio"] == {"_type": "Audio"}
 
 
-def test_options_for_other_files_are_refused_for_exported_shards(
+def test_verb_hub_refuses_column_options_for_shards_written_by_export(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest, out = exported(tmp_path), tmp_path / "m.jsonl"
@@ -510,7 +514,9 @@ def test_options_for_other_files_are_refused_for_exported_shards(
     assert not out.exists()
 
 
-def test_changed_field_of_an_exported_clip_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clip_with_an_invalid_field_in_an_exported_shard_is_left_out_with_its_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     manifest = exported(tmp_path)
     assert main(["export", str(manifest), "--format", "webdataset", "--out", str(tmp_path / "out")]) == 0
     path = tmp_path / "out/validation-00000-of-00001.tar"
@@ -525,7 +531,7 @@ def test_changed_field_of_an_exported_clip_is_named(tmp_path: Path, capsys: pyte
     assert "export the data set again" in output
 
 
-def test_export_divides_by_split_and_size_and_refuses_other_settings(
+def test_export_divides_shards_by_split_and_size_and_refuses_a_folder_with_other_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest, out = exported(tmp_path), tmp_path / "out"
@@ -571,7 +577,9 @@ def test_killed_export_ends_with_the_same_shards(tmp_path: Path, form: str) -> N
     assert all((tmp_path / "cut" / name).stat().st_mtime_ns == begun[name] for name in kept)
 
 
-def test_unusual_archives_lose_nothing_silently(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_clip_of_an_unusual_archive_is_lost_without_a_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "m.jsonl"
     packed.write_tar(
         tmp_path / "a.tar", {"a.wav": packed.sound(0)[1], "a.txt": b"\xef\xbb\xbfone\r\n", "README.md": b"x"}

@@ -51,7 +51,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("format", "kbits"), [("flac", None), ("mp3", 64), ("mp3", 128), ("ogg", None)])
-def test_audio_is_converted_and_facts_are_kept(
+def test_transcode_converts_audio_and_keeps_captions_and_other_fields(
     format: str, kbits: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest, out = source(tmp_path, 6, 2.0), tmp_path / "out"
@@ -151,7 +151,9 @@ def test_transcode_refuses_rates_that_a_format_does_not_have(
     assert not list(tmp_path.rglob("*.mp3"))
 
 
-def test_transcode_refuses_a_folder_made_otherwise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_transcode_refuses_a_folder_made_with_other_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     manifest, out = source(tmp_path, 1), tmp_path / "out"
     assert main(["transcode", str(manifest), "--out", str(out)]) == 0
     assert json.loads((out / "transcode.json").read_text())["kbits"] == 64
@@ -163,7 +165,7 @@ def test_transcode_refuses_a_folder_made_otherwise(tmp_path: Path, capsys: pytes
     assert "is not empty, and contains no transcode.json" in failure(capsys, "transcode", manifest, "--out", out)
 
 
-def test_transcoded_clips_with_one_name_get_different_files() -> None:
+def test_transcoded_clips_with_the_same_file_name_get_different_files() -> None:
     clips = [
         Clip(id=f"own/train/{folder}/{name}", path=f"/{folder}/{name}", file_name=name, captions=[], split="train")
         for folder, name in (("a", "rain.wav"), ("b", "Rain.mp3"), ("c", "sun.wav"))
@@ -174,7 +176,7 @@ def test_transcoded_clips_with_one_name_get_different_files() -> None:
     assert all(name.startswith(("own/train/rain.", "own/train/Rain.")) for name in names[:2])
 
 
-def test_transcode_notices_other_audio_of_the_same_time(tmp_path: Path) -> None:
+def test_transcode_notices_replaced_audio_with_an_unchanged_modification_time(tmp_path: Path) -> None:
     manifest, out = source(tmp_path, 3), tmp_path / "out"
     command = ["transcode", str(manifest), "--format", "flac", "--out", str(out)]
     assert main(command) == 0
@@ -195,14 +197,14 @@ def test_transcode_notices_other_audio_of_the_same_time(tmp_path: Path) -> None:
     assert read_manifest(out / "manifest.jsonl")[0].seconds == 1.0
 
 
-def test_transcode_keeps_one_sample_of_a_tiny_file(tmp_path: Path) -> None:
+def test_transcoding_a_file_with_one_sample_keeps_one_sample(tmp_path: Path) -> None:
     manifest, out = source(tmp_path, 2), tmp_path / "out"
     soundfile.write(tmp_path / "in/clip 0.wav", np.full(1, 0.25), 96_000)
     assert main(["transcode", str(manifest), "--rate", "8000", "--format", "flac", "--out", str(out)]) == 0
     assert read_audio(out / "audio/mine/train/clip 0.flac", 8000) == pytest.approx([0.25], abs=1e-4)
 
 
-def test_transcode_after_a_refused_bit_rate_uses_the_same_folder(tmp_path: Path) -> None:
+def test_transcode_refuses_an_invalid_bit_rate_without_creating_the_folder(tmp_path: Path) -> None:
     manifest, out = source(tmp_path, 1), tmp_path / "out"
     command = ["transcode", str(manifest), "--rate", "44100", "--out", str(out), "--bitrate"]
     assert main([*command, "40"]) == 1

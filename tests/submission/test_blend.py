@@ -198,7 +198,9 @@ def test_blend_verb_refuses_invalid_arguments_and_writes_nothing(
     assert {path.name: path.read_bytes() for path in files.iterdir()} == before
 
 
-def test_blend_takes_runs_and_their_entries(unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_accepts_runs_and_rank_entries_of_runs(
+    unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = shutil.copytree(unbroken, tmp_path / "other")
     (entry,) = [name.stem for name in (unbroken / "scores").glob("*.npy")]
     out, path = tmp_path / "blend.npy", other / f"scores/{entry}.npy"

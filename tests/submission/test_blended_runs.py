@@ -115,7 +115,7 @@ def test_weights_are_searched_on_the_validation_scores_of_the_runs(
     assert "in common" in capsys.readouterr().err
 
 
-def test_corrected_entries_are_blended_with_corrected_validation_scores(
+def test_blend_of_hub_corrected_entries_uses_hub_corrected_validation_scores(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_validation(capsys, "a:corrected", "b:corrected")
@@ -154,7 +154,9 @@ def test_blend_is_packed_by_its_folder(runs: Path, capsys: pytest.CaptureFixture
     assert "both is a blend of this run; move the run back to this folder" in capsys.readouterr().err
 
 
-def test_other_corrections_and_validation_splits_are_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_refuses_validation_scores_with_another_hub_correction_or_split(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     add_validation(capsys, "a", "b")
     for name in ("a", "b"):  # as if every correction chosen were csls 5
         for path in Path(name, "scores").glob("*corrected.npy"):
@@ -182,7 +184,7 @@ def test_other_corrections_and_validation_splits_are_refused(runs: Path, capsys:
     )
 
 
-def test_blend_names_what_does_not_fit(made: Path, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_reports_incompatible_arguments(made: Path, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy("a/scores/evaluation.npy", "m.npy")
     shutil.copy("a/scores/evaluation.json", "m.json")
     for arguments, expected in (
@@ -263,7 +265,7 @@ def test_frames_of_a_blend_are_the_weighted_mean_between_all_edges(moments: Path
     assert found.frames.tolist() == pytest.approx([0.75 * 0.2 + 0.2, 0.75 * 0.2 + 0.1, 0.75 * 0.6 + 0.1])
 
 
-def test_runs_without_weight_are_left_out_and_labels_are_unique(made: Path, tmp_path: Path) -> None:
+def test_blend_leaves_out_runs_of_weight_zero_and_gives_unique_labels(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "a", tmp_path / "a")
     runs = [open_finished(str(folder)) for folder in (made / "a", made / "b", tmp_path / "a")]
     parts: list[Any] = parts_of(runs, [1, 0, 3])

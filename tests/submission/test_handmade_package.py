@@ -46,7 +46,9 @@ def filled(text: str) -> str:
 
 
 @pytest.mark.parametrize("edition", ["2022", "2024", "2025"])
-def test_package_of_score_matrices_is_ready(here: Path, edition: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_package_of_score_matrices_made_by_hand_passes_check(
+    here: Path, edition: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["pack", "tested.npy", "--template", "about.yaml", "--edition", edition]) == 0
     template = Path("about.yaml").read_text()
     assert re.search(r'output: "FILL IN", parameters: "FILL IN", description: \{input_sampling_rate: ', template)
@@ -83,7 +85,7 @@ def read_meta(path: Path) -> dict[str, Any]:
     return content
 
 
-def test_missing_facts_are_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_reports_facts_missing_in_about_yaml_by_key(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", "tested.npy", "--template", "about.yaml"]) == 0
     about = yaml.safe_load(filled(Path("about.yaml").read_text()))
     del about["systems"][0]["parameters"]
@@ -98,7 +100,9 @@ def test_missing_facts_are_named(here: Path, capsys: pytest.CaptureFixture[str])
     assert "the edition of tested.npy is not known; add --edition" in capsys.readouterr().err
 
 
-def test_scores_that_cannot_be_packed_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_refuses_missing_or_blind_score_matrices_and_wrong_editions(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for arguments, expected in (
         (["gone.npy", "--template", "x.yaml"], "gone.npy is missing; a score matrix needs both"),
         (["blind.npy", "--template", "x.yaml"], "blind.npy: has queries without relevant clips, as a blind set has"),

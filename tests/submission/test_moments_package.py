@@ -167,7 +167,9 @@ def test_check_notes_oddities_of_a_package_and_that_it_was_not_compared(
     assert [note["sentence"] for note in json.loads(capsys.readouterr().out)["notes"]] == [n[6:] for n in notes]
 
 
-def test_package_that_fits_no_edition_needs_the_edition_option(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_package_that_matches_no_edition_needs_the_edition_option(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert packed("--report", "report.pdf") == 0
     files = members(here / "mine.zip")
     for number, change in enumerate(({"mine/task6/notes.txt": b""}, {"mine/task6/other/x.meta.yaml": b""})):

@@ -44,7 +44,7 @@ def write_judged(path: Path, pairs: Sequence[Pair]) -> Path:
     return path
 
 
-def test_mixture_matches_hand_values() -> None:
+def test_reranking_by_a_mixture_of_scores_and_judgements_matches_hand_values() -> None:
     """Clips 0 to 2 are judged: of scores 4, 2, 0 and judgements 1, 3, 2, standardised to +-1.2247 and 0."""
     matrix = matrix_of([[4, 2, 0, 3, 1]], relevant=[0])
     judged = {0: (np.array([0, 1, 2]), np.array([1.0, 3.0, 2.0]))}
@@ -61,7 +61,7 @@ def test_mixture_matches_hand_values() -> None:
         assert reranked(matrix, judged, weight).values[0].tolist() == expected.tolist(), weight
 
 
-def test_clips_without_judgement_keep_their_ranks() -> None:
+def test_clips_without_judgement_keep_their_ranks_in_rerank() -> None:
     matrix = drawn(1)
     draw = np.random.default_rng(2)
     pairs = pairs_of(matrix, 20, lambda row, column: float(draw.normal()) if draw.random() < 0.5 else None)
@@ -93,7 +93,7 @@ def test_equal_scores_are_separated_in_the_judges_order() -> None:
     assert found.values[0] == pytest.approx([1, 1, 1, 0.5], abs=1e-6)
 
 
-def test_noise_never_lowers_the_validation_score() -> None:
+def test_reranking_by_random_judgements_never_lowers_the_validation_score() -> None:
     for seed in range(5):
         matrix, draw = drawn(seed), np.random.default_rng(seed + 100)
         judged = judged_rows(matrix, pairs_of(matrix, 20, lambda row, column: float(draw.normal())))  # noqa: B023
@@ -103,7 +103,7 @@ def test_noise_never_lowers_the_validation_score() -> None:
         assert weight < 0.5
 
 
-def test_tied_scores_move_no_clip_that_is_not_judged() -> None:
+def test_reranking_tied_scores_moves_only_judged_clips() -> None:
     """Few different scores, half of the best clips judged; ranks of all others stay."""
     for seed in range(20):
         draw = np.random.default_rng(seed)
@@ -123,7 +123,7 @@ def test_tied_scores_move_no_clip_that_is_not_judged() -> None:
                 assert after[row][is_judged].tolist() == wanted.tolist()
 
 
-def test_opposite_judge_gets_the_weight_zero() -> None:
+def test_rerank_gives_weight_zero_to_a_judge_opposite_to_the_truth() -> None:
     matrix = drawn(1)
     judged = judged_rows(matrix, pairs_of(matrix, 20, lambda row, column: -float(row == column)))
     weight, (before, after) = search_weight(matrix, judged, E2022)
@@ -158,7 +158,7 @@ def test_rerank_chooses_on_validation_and_records_the_choice(
     assert (tmp_path / "same.npy").read_bytes() == out.read_bytes()
 
 
-def test_no_judgement_changes_no_byte(tmp_path: Path) -> None:
+def test_rerank_without_judgements_writes_an_identical_matrix(tmp_path: Path) -> None:
     matrix = drawn(1)
     write_scores(tmp_path / "a.npy", matrix)
     write_pairs(tmp_path / "top.jsonl", pairs_of(matrix, 10, lambda row, column: None))
@@ -179,7 +179,7 @@ def failed(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
     return capsys.readouterr().err
 
 
-def test_faults_of_rerank_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rerank_reports_invalid_arguments_and_judged_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     matrix = drawn(1)
     write_scores(tmp_path / "a.npy", matrix)
     pairs = pairs_of(matrix, 2, lambda row, column: 1.0)
@@ -218,7 +218,9 @@ for line in sys.stdin:
 """
 
 
-def test_command_judges_each_pair_and_a_stopped_one_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_judge_command_gets_each_pair_and_is_resumed_after_a_stop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pairs = pairs_of(drawn(1), 5, lambda row, column: None)
     write_pairs(tmp_path / "top.jsonl", pairs)
     (tmp_path / "judge.py").write_text(JUDGE)
@@ -263,7 +265,7 @@ def python(code: str) -> str:
         (python(f"for n in range(300): {ANSWER}\nraise SystemExit(3)"), "ended with status 3 after the last answer"),
     ],
 )
-def test_commands_that_do_not_judge_are_refused(
+def test_judge_reports_a_command_that_prints_no_valid_judgement(
     tmp_path: Path, command: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_pairs(tmp_path / "top.jsonl", pairs_of(drawn(1), 5, lambda row, column: None))
@@ -272,7 +274,9 @@ def test_commands_that_do_not_judge_are_refused(
 
 
 @pytest.mark.parametrize("content", ['{"mine": 1}', "abc\nline2\nrest of my data", '{"query": "other'])
-def test_judge_leaves_other_files_as_they_are(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_judge_never_overwrites_a_file_with_other_content(
+    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_pairs(tmp_path / "top.jsonl", pairs_of(drawn(1), 5, lambda row, column: None))
     (tmp_path / "mine.txt").write_text(content)
     failed(capsys, "judge", tmp_path / "top.jsonl", "--out", tmp_path / "mine.txt", "--command", "cat")

@@ -300,7 +300,7 @@ def test_atst_checkpoint_with_key_prefixes_is_loaded(tmp_path: Path) -> None:
         made.take_published(path)
 
 
-def test_begun_counts_frames_that_begin_within_the_clip() -> None:
+def test_number_of_frames_that_begin_within_a_clip_matches_hand_values() -> None:
     lengths = torch.tensor([1, 40, 41, 80, 100])
     assert begun(lengths, 100, 5).tolist() == [1, 2, 3, 4, 5]
     assert begun(torch.tensor([1]), 1000, 1).tolist() == [1]

@@ -219,7 +219,7 @@ def cost(settings: AudioSettings, seconds: float) -> Cost:
 
 
 @pytest.mark.slow
-def test_grouped_convolution_backward_costs_twice_the_forward() -> None:
+def test_estimated_cost_of_grouped_convolution_backward_is_twice_the_forward() -> None:
     """torch 2.11 itself counts the gradient of their weights as if they had no groups. The front-end has none."""
     settings = {"kind": "efficientat", "network": "mn04"} | SEGMENTS
     whole = cost(EfficientAT.model_validate(settings), 10).flops

@@ -47,7 +47,7 @@ def as_batch(*arrays: np.ndarray, padding: int = 3) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("frames", range(1, 9))
-def test_changing_transitions_match_sum_over_all_labellings(frames: int) -> None:
+def test_transition_weights_per_frame_match_the_sum_over_all_labellings(frames: int) -> None:
     weights = weights_of(*chain(frames))
     total = sum(weights.values())
     scores, lengths, enter, leave = as_batch(*chain(frames))
@@ -66,7 +66,7 @@ def test_changing_transitions_match_sum_over_all_labellings(frames: int) -> None
     assert np.abs(frame_posteriors(scores, lengths, enter, leave)[0, :frames].numpy() - inside).max() < 1e-9
 
 
-def test_equal_changing_transitions_match_numbers() -> None:
+def test_equal_transition_weights_per_frame_match_a_constant_weight() -> None:
     scores, lengths = torch.randn(3, 6, dtype=torch.float64), torch.tensor([6, 4, 1])
     numbers = torch.tensor(-1.5, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
     rows = [one.expand(3, 6) for one in numbers]
@@ -74,7 +74,7 @@ def test_equal_changing_transitions_match_numbers() -> None:
         torch.testing.assert_close(function(scores, lengths, *rows), function(scores, lengths, *numbers))
 
 
-def test_gradient_of_changing_transitions_is_correct() -> None:
+def test_gradient_of_transition_weights_per_frame_is_correct() -> None:
     generator = torch.Generator().manual_seed(0)
     given = [torch.randn(3, 6, dtype=torch.float64, generator=generator, requires_grad=True) for _ in range(3)]
     lengths, labels = torch.tensor([6, 4, 1]), torch.rand(3, 6, generator=generator) < 0.5
@@ -83,7 +83,7 @@ def test_gradient_of_changing_transitions_is_correct() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("frames", [2, 5, 8])
-def test_rise_is_shared_between_frames_and_entering(frames: int, share: float) -> None:
+def test_raised_probability_is_shared_between_frame_scores_and_enter_weights(frames: int, share: float) -> None:
     """The probability of any moment, by all labellings, is the wanted one."""
     scores, enter, leave = chain(frames)
     scores = scores - 8
@@ -97,7 +97,7 @@ def test_rise_is_shared_between_frames_and_entering(frames: int, share: float) -
     assert 1 - 1 / sum(weights.values()) == pytest.approx(0.9, abs=1e-6)
 
 
-def test_number_of_entering_is_raised_for_each_recording() -> None:
+def test_enter_weight_given_as_a_number_is_raised_for_each_recording() -> None:
     """Two recordings of different scores get different rises."""
     scores = torch.tensor([[-3.0, -4.0], [-9.0, -9.0]])
     more, entered = raise_scores(scores, torch.tensor([2, 2]), torch.tensor(-1.0), torch.tensor(-1.0), 0.9, 0.5)

@@ -44,7 +44,7 @@ def test_converting_twice_writes_identical_files(shared: Path, tmp_path: Path) -
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
-def test_options_of_another_file_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_refuses_options_for_another_kind_of_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--out", tmp_path / "x"]
     text = refused(capsys, "convert", "a.pt", "--recipe", "r.yaml", "--text", "bert", *out)
     assert "--recipe (for a checkpoint) and --text (for M2D-CLAP) cannot be combined; leave one of them out" in text

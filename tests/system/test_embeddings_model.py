@@ -96,7 +96,7 @@ def cosines(texts: np.ndarray, clips: np.ndarray) -> np.ndarray:
     return units[0] @ units[1].T
 
 
-def test_scores_are_the_cosines_of_the_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_of_given_embeddings_are_their_cosines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = recipe(folder, model="MGA-CLAP", model_parameters=7)
     assert main(["check", str(path)]) == 0
     plan = capsys.readouterr().out
@@ -119,7 +119,9 @@ def test_scores_are_the_cosines_of_the_files(folder: Path, capsys: pytest.Captur
     assert not list(folder.glob("banks/*/")), "nothing is stored a second time"
 
 
-def test_another_folder_ranks_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_of_given_embeddings_ranks_the_same_from_another_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder)
     assert main(["run", str(recipe(Path())), "--out", "run"]) == 0
     (folder / "elsewhere").mkdir()
@@ -130,7 +132,7 @@ def test_another_folder_ranks_the_same(folder: Path, monkeypatch: pytest.MonkeyP
     assert np.array_equal(first, again)
 
 
-def test_unknown_queries_and_clips_are_named(
+def test_queries_and_clips_without_given_embeddings_are_named(
     folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert main(["run", str(recipe(folder)), "--out", str(folder / "run")]) == 0
@@ -150,7 +152,9 @@ def test_unknown_queries_and_clips_are_named(
     assert said in capsys.readouterr().out
 
 
-def test_names_of_npy_files_are_part_of_the_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_names_file_of_npy_embeddings_is_refused_for_a_finished_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     names = [clip.id for clip in clips_in(folder)]
     write_table(folder / "audio.npy", names, vectors(1, CLIPS), "id")
     path = recipe(folder, audio=str(folder / "audio.npy"))
@@ -166,7 +170,9 @@ def test_names_of_npy_files_are_part_of_the_model(folder: Path, capsys: pytest.C
     assert "audio.txt: no such file; save it at this path, or set its path with --set" in capsys.readouterr().err
 
 
-def test_file_name_of_two_clips_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embedding_named_by_a_file_name_of_two_clips_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     clips = clips_in(folder)
     write_manifest(folder / "m.jsonl", [clips[0], clips[1].model_copy(update={"file_name": "0.wav"}), *clips[2:]])
     write_table(folder / "audio.npz", [f"{n}.wav" for n in range(CLIPS)], vectors(1, CLIPS), "id")
@@ -175,7 +181,9 @@ def test_file_name_of_two_clips_is_refused(folder: Path, capsys: pytest.CaptureF
     assert "'0.wav' fits two clips, set/validation/0.wav and set/evaluation/1.wav; name embeddings by clip ids" in error
 
 
-def test_wrong_sizes_stages_and_exports_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_sizes_stages_and_exports_of_given_embeddings_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     resolved = json.loads(json.dumps(load_recipe(recipe(folder)).recipe.model_dump(mode="json")))
     for part in ("audio", "text"):
         resolved["model"][part]["dim"] = 4
@@ -191,7 +199,7 @@ def test_wrong_sizes_stages_and_exports_are_refused(folder: Path, capsys: pytest
     assert "uses embeddings of another model, which cannot be exported; copy the recipe" in capsys.readouterr().err
 
 
-def test_line_ends_of_windows_and_names_that_are_no_texts(tmp_path: Path) -> None:
+def test_embedding_names_with_windows_line_ends_are_read_and_names_not_text_refused(tmp_path: Path) -> None:
     path = write_table(tmp_path / "a.npy", ["a", "b"], vectors(1, 2), "id")
     path.with_suffix(".txt").write_bytes(b"a\r\nb\r\n")
     assert "b" in read_vectors([path], "clip")
@@ -203,7 +211,7 @@ def test_line_ends_of_windows_and_names_that_are_no_texts(tmp_path: Path) -> Non
         read_vectors([tmp_path / "a.parquet"], "clip")
 
 
-def test_finished_run_notices_other_embeddings(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_run_refuses_changed_embedding_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["run", str(recipe(folder)), "--out", str(folder / "run")]
     assert main(command) == 0
     assert main(command) == 0
@@ -215,7 +223,7 @@ def test_finished_run_notices_other_embeddings(folder: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet", ".npy"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_forms_of_files(tmp_path: Path, suffix: str, dtype: type) -> None:
+def test_embeddings_are_read_from_every_file_format(tmp_path: Path, suffix: str, dtype: type) -> None:
     values = vectors(1, 3).astype(dtype)
     path = write_table(tmp_path / f"a{suffix}", ["a", "b", "c"], values, "id")
     read = read_vectors([path], "clip")
@@ -225,7 +233,7 @@ def test_forms_of_files(tmp_path: Path, suffix: str, dtype: type) -> None:
     assert "d" not in read
 
 
-def test_rows_of_the_other_kind_are_not_read(tmp_path: Path) -> None:
+def test_caption_rows_of_an_embeddings_file_are_not_read_as_clips(tmp_path: Path) -> None:
     columns: dict[str, Any] = {"kind": ["clip", "caption"], "id": ["x", "y"], "text": ["y", "x"]}
     values = np.eye(2, dtype=np.float32)
     np.savez(tmp_path / "a.npz", **columns, embedding=values)
@@ -255,14 +263,16 @@ def test_rows_of_the_other_kind_are_not_read(tmp_path: Path) -> None:
         ({"id": ["a"], "kind": ["caption"], "embedding": [[1.0]]}, "has no embedding"),
     ],
 )
-def test_unfit_files_are_refused(tmp_path: Path, columns: dict[str, Any], expected: str) -> None:
+def test_embeddings_file_with_invalid_columns_is_refused_with_its_path(
+    tmp_path: Path, columns: dict[str, Any], expected: str
+) -> None:
     np.savez(tmp_path / "a.npz", **columns)
     with pytest.raises(KitError, match=expected) as error:
         read_vectors([tmp_path / "a.npz"], "clip")
     assert str(error.value).startswith(f"{tmp_path}/a.npz: ")
 
 
-def test_equal_captions_with_equal_embeddings_are_one(tmp_path: Path) -> None:
+def test_equal_captions_with_equal_embeddings_are_accepted(tmp_path: Path) -> None:
     path = write_table(tmp_path / "a.npz", ["a", "a"], np.ones((2, 3), np.float32), "text")
     assert read_vectors([path], "caption").dim == 3
 
@@ -278,7 +288,9 @@ def test_equal_captions_with_equal_embeddings_are_one(tmp_path: Path) -> None:
         ({"score": {"kind": "cosine"}}, "model.score: "),
     ],
 )
-def test_recipe_names_the_file_that_does_not_fit(folder: Path, model: dict[str, Any], expected: str) -> None:
+def test_recipe_error_names_the_embeddings_file_that_does_not_fit(
+    folder: Path, model: dict[str, Any], expected: str
+) -> None:
     write_table(folder / "wide.npz", ["a"], np.ones((1, 2), np.float32), "text")
     (folder / "r.txt").write_text("a\n")
     model = json.loads(json.dumps(model).replace("{folder}", str(folder)))

@@ -140,7 +140,7 @@ def test_npy_files_of_features_are_found_and_used(published: Path, tmp_path: Pat
         assert np.array_equal(found.frames("msclap", clip.id), before)
 
 
-def test_features_of_no_recording_are_an_error_although_a_blind_list_exists(
+def test_castella_without_any_feature_file_is_an_error_even_with_a_blind_list(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in (published / "features").glob("*.npz"):
@@ -151,7 +151,7 @@ def test_features_of_no_recording_are_an_error_although_a_blind_list_exists(
     assert not (tmp_path / "m.jsonl").exists()
 
 
-def test_unlabelled_recordings_become_a_training_split(published: Path) -> None:
+def test_recordings_without_query_files_become_a_training_split(published: Path) -> None:
     for path in published.glob("castella_*.jsonl"):
         path.unlink()
     for path in (published / "features").glob("-blind_03*"):
@@ -160,7 +160,7 @@ def test_unlabelled_recordings_become_a_training_split(published: Path) -> None:
     assert [(clip.split, clip.file_name) for clip in clips] == [("train", f"-blind_0{n}.npz") for n in range(3)]
 
 
-def test_network_without_a_number_of_parameters_is_a_warning(
+def test_check_warns_if_the_number_of_parameters_of_a_feature_model_is_not_set(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = recipe(made(published), tmp_path)
@@ -235,7 +235,7 @@ def test_feature_files_are_read_unchanged(tmp_path: Path) -> None:
         (np.array([["a"] * VALUES]), "contains <U1 of shape"),
     ],
 )
-def test_arrays_that_are_no_frames_are_refused(tmp_path: Path, content: np.ndarray, said: str) -> None:
+def test_arrays_of_wrong_shape_or_type_are_refused_as_frames(tmp_path: Path, content: np.ndarray, said: str) -> None:
     np.savez(tmp_path / "a.npz", features=content)
     with pytest.raises(AudioError, match=said):
         EXPERT.read(str(tmp_path / "a.npz"))

@@ -70,7 +70,7 @@ def csls(scores: np.ndarray, bank: np.ndarray, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("strength", [2.0, 10.0])
-def test_corrections_match_the_published_formulas(strength: float) -> None:
+def test_hub_corrections_match_the_published_formulas(strength: float) -> None:
     scores, bank = SCORES.astype(np.float64), BANK.astype(np.float64)
     expected = np.log(inverted_softmax(scores, bank, strength)) / strength
     hubs = hubs_of([bank], Correction("inverted_softmax", strength))
@@ -89,7 +89,7 @@ def test_corrections_match_the_published_formulas(strength: float) -> None:
 @pytest.mark.parametrize(
     "correction", [Correction("inverted_softmax", 10.0), Correction("qb_norm", 5.0), Correction("csls", 3.0)]
 )
-def test_blocks_of_scores_and_bank_give_the_whole_result(correction: Correction) -> None:
+def test_hub_correction_in_blocks_matches_the_whole_matrix(correction: Correction) -> None:
     whole = corrected_matrix(SCORES, BANK, correction)
     hubs = hubs_of([BANK[:3], BANK[3:4], BANK[4:]], correction)
     parts = np.concatenate(list(corrected([SCORES[:2], SCORES[2:]], correction, hubs)))
@@ -97,7 +97,7 @@ def test_blocks_of_scores_and_bank_give_the_whole_result(correction: Correction)
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_degenerate_banks(kind: Any) -> None:
+def test_hub_correction_with_a_degenerate_query_bank_is_finite(kind: Any) -> None:
     correction = Correction(kind, 10.0)
     one = corrected_matrix(SCORES, BANK[:1], correction)
     assert np.isfinite(one).all()
@@ -112,7 +112,7 @@ def test_degenerate_banks(kind: Any) -> None:
         hubs_of([], correction)
 
 
-def test_activation_is_the_best_clip_of_a_bank_query() -> None:
+def test_qb_norm_activates_only_clips_that_are_best_for_a_bank_query() -> None:
     bank = np.array([[0.9, 0.1, 0.0], [0.8, 0.7, 0.0]], np.float32)
     hubs = hubs_of([bank], Correction("qb_norm", 1.0))
     assert hubs.is_activated is not None
@@ -166,7 +166,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_run_chooses_the_correction_on_validation_and_applies_it(run: Path) -> None:
+def test_run_chooses_the_hub_correction_on_validation_and_applies_it(run: Path) -> None:
     plain, found = (read_scores(run / f"scores/{name}.npy") for name in ("evaluation", "corrected"))
     noted = found.facts["hub correction"]
     table = noted["validation mAP@10"]
@@ -184,7 +184,7 @@ def test_run_chooses_the_correction_on_validation_and_applies_it(run: Path) -> N
         assert not np.array_equal(plain.values, found.values)
 
 
-def test_validated_corrections_match_a_loop_over_ranks(run: Path, tmp_path: Path) -> None:
+def test_validation_map_of_hub_corrections_matches_a_loop_over_ranks(run: Path, tmp_path: Path) -> None:
     """mAP@10 on validation with each correction, from scores of the verb rank; each query has one relevant clip."""
     table = read_scores(run / "scores/corrected.npy").facts["hub correction"]["validation mAP@10"]
     ranker = open_ranker(run, "only", "last", cache=tmp_path)
@@ -204,7 +204,7 @@ def test_validated_corrections_match_a_loop_over_ranks(run: Path, tmp_path: Path
     assert len(set(table.values())) > 5
 
 
-def test_unreadable_bank_clips_and_another_folder_do_not_change_the_correction(
+def test_hub_correction_ignores_unreadable_bank_clips_and_the_current_folder(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run with broken training clips and a relative manifest, ranked again by the verb rank from another folder."""
@@ -230,7 +230,9 @@ def test_unreadable_bank_clips_and_another_folder_do_not_change_the_correction(
     assert found.values == pytest.approx(expected.values, abs=1e-5)
 
 
-def test_ranking_again_chooses_the_correction_again(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranking_again_chooses_the_hub_correction_again(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The entry is chosen again for another checkpoint, and for another validation source; `rank` reads the choice."""
     chosen: list[str] = []
     values = RankHubCorrected._values
@@ -262,7 +264,7 @@ ENTRY = {
 }  # fmt: skip
 
 
-def test_forced_correction_is_that_of_the_formula_and_of_rank(run: Path, tmp_path: Path) -> None:
+def test_hub_correction_set_in_the_recipe_matches_formula_and_verb_rank(run: Path, tmp_path: Path) -> None:
     folder = run.parent
     manifest = folder / "world/manifest.jsonl"
     path = hub_recipe(manifest, tmp_path, kinds=["inverted_softmax"], betas=[10.0])
@@ -300,7 +302,7 @@ def test_forced_correction_is_that_of_the_formula_and_of_rank(run: Path, tmp_pat
     assert again == pytest.approx(found.values, abs=1e-5), "the verb rank corrects too"
 
 
-def test_corrected_entry_is_reported_compared_and_packed(
+def test_hub_corrected_rank_entry_is_reported_compared_and_packed(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert submission(["compare", f"{run}:corrected", f"{run}:evaluation"]) == 0
@@ -335,7 +337,7 @@ ENTRIES = ("corrected", "evaluation")
         ({"bank": ["validation"], "validation": "train"}, "stage only trains on 'train'; name a validation split"),
     ],
 )
-def test_corrections_that_see_the_tested_captions_are_refused(
+def test_hub_corrections_that_use_the_tested_captions_are_refused(
     changes: dict[str, Any], expected: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = hub_recipe(run.parent / "world/manifest.jsonl", tmp_path, **changes)
@@ -350,7 +352,9 @@ def test_export_warns_that_it_has_no_correction_of_hubs(
     assert f"to rank with the correction, use {run}" in caplog.text
 
 
-def test_blind_set_is_corrected_like_a_known_one(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_correction_of_a_blind_set_equals_that_of_a_known_set(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The evaluation clips as a blind set have the corrected scores of the evaluation entry; both use one choice."""
     chosen: list[object] = []
     values = RankHubCorrected._values
@@ -384,7 +388,7 @@ def test_blind_set_is_corrected_like_a_known_one(run: Path, tmp_path: Path, monk
         assert found == tmp_path / f"run/scores/{of_blind}.npy", "the scores that a package submits"
 
 
-def test_ranker_computes_the_hubs_of_each_pool() -> None:
+def test_ranker_computes_hub_correction_for_each_pool_of_clips() -> None:
     """Two pools of one ranker: the second is not corrected by the hubs of the first."""
 
     class Fixed(Ranker):

@@ -262,14 +262,14 @@ def test_stage_after_adapters_trains_all_layers_again(world: Path, tmp_path: Pat
     assert set(states[0]) == set(states[1])
 
 
-def test_layers_are_chosen_by_the_ends_of_their_names() -> None:
+def test_adapter_layers_are_chosen_by_the_ends_of_their_names() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 5)))
     assert list(adapted_layers(network, None)) == ["0", "2.0"]
     assert adapter_parameters(network, 2, None) == 2 * (3 + 4) + 2 * (4 + 5)
     assert list(adapted_layers(network, ["2.0"])) == ["2.0"]
 
 
-def test_adapters_that_do_not_fit_are_errors(
+def test_incompatible_adapter_settings_are_refused(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = recipe(world, tmp_path / "audio", lora=LORA | {"networks": ["text", "audio"]})

@@ -42,7 +42,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("waveforms", ["files", "bank"])
-def test_training_on_members_gives_the_weights_of_plain_files(
+def test_training_on_audio_in_archives_gives_the_weights_of_plain_files(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waveforms: str
 ) -> None:
     tiny.narrowed(monkeypatch)
@@ -64,7 +64,7 @@ def test_training_on_members_gives_the_weights_of_plain_files(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["webdataset", "parquet"])
-def test_killed_and_resumed_run_on_members_matches_uninterrupted_run(
+def test_interrupted_and_resumed_run_on_audio_in_archives_matches_uninterrupted_run(
     form: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.narrowed(monkeypatch)
@@ -78,7 +78,7 @@ def test_killed_and_resumed_run_on_members_matches_uninterrupted_run(
     assert lines(tmp_path / "again") == lines(tmp_path / "run")
 
 
-def test_frames_of_members_are_those_of_plain_files_and_follow_a_replaced_container(
+def test_frames_of_audio_in_archives_match_plain_files_and_follow_a_replaced_archive(
     world: Path, tmp_path: Path
 ) -> None:
     manifest = shards(world, tmp_path, "webdataset")
@@ -98,7 +98,7 @@ def test_frames_of_members_are_those_of_plain_files_and_follow_a_replaced_contai
     assert len(changed.broken) == 1
 
 
-def test_search_page_sends_the_bytes_of_members(tmp_path: Path) -> None:
+def test_search_page_sends_audio_stored_in_archives(tmp_path: Path) -> None:
     files = {f"clip{number}.{packed.sound(number)[0]}": packed.sound(number)[1] for number in range(4)}
     packed.write_tar(tmp_path / "a.tar", files | {f"clip{number}.txt": b"noise" for number in range(4)})
     (tmp_path / "link.tar").symlink_to(tmp_path / "a.tar")

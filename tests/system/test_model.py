@@ -260,7 +260,7 @@ def test_validation_metrics_match_slow_reference(world: Any) -> None:
 
 
 @pytest.mark.parametrize("k", [10, 16])
-def test_validation_maps_cut_at_their_own_rank(world: Any, k: int) -> None:
+def test_validation_map_at_k_cuts_the_ranking_at_k(world: Any, k: int) -> None:
     """More clips than either cut."""
     recipe, clips, features = world
     model = scratch_model(recipe).eval()

@@ -109,7 +109,7 @@ class TestSeveral:
         found = overlap_candidates(as_scores(table), np.arange(61.0), Decoding())
         assert len(found) == 15
 
-    def test_combined_windows_reach_the_end_of_the_model_that_covers_most_time(self) -> None:
+    def test_combined_windows_may_end_where_only_the_longest_model_has_frames(self) -> None:
         """40 frames of half a second, and 30 of a second that end with a moment from 24 to 29 s."""
         values = torch.tensor([0.0] * 24 + [1.0] * 5 + [0.0])
         members = [

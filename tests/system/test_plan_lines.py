@@ -3,7 +3,7 @@
 from system.plan.lines import MISSING, MISTAKE, WARNING, Problem, Row, ending, section_lines
 
 
-def test_facts_of_a_plan_section_are_aligned_and_warnings_are_counted() -> None:
+def test_values_of_a_plan_section_are_aligned_and_warnings_are_counted() -> None:
     rows = [Row("data", "train", "a.jsonl"), Row("stages", "only", "4 updates"), Row("data", "test", "b.jsonl")]
     assert list(section_lines(rows)) == ["data", "  train  a.jsonl", "  test   b.jsonl", "stages", "  only  4 updates"]
     warnings = list(ending([Problem(WARNING, "stage only", "too large")]))

@@ -106,7 +106,7 @@ def test_size_of_a_models_vectors_is_compared_with_the_recipe(world: Path, tmp_p
     assert (fault in plan(loaded(tmp_path, content))) == (dim == 512)
 
 
-def test_size_of_vectors_follows_from_the_modules(tmp_path: Path) -> None:
+def test_vector_size_of_a_text_model_is_read_from_its_module_files(tmp_path: Path) -> None:
     folder = local_folder(MINILM)
     assert folder is not None
     assert vector_size(folder) == 384

@@ -86,7 +86,7 @@ def library_vector(kind: str, folder: Path, wave: Any) -> Any:
 
 @LIBRARY
 @pytest.mark.parametrize("kind", KINDS)
-def test_models_in_every_form_match_the_library(kind: str, tmp_path: Path) -> None:
+def test_published_models_in_every_file_format_match_transformers(kind: str, tmp_path: Path) -> None:
     wave, cells = samples(kind, 1.0), []
     for form in FORMS:
         folder = tmp_path / form / "model"

@@ -156,7 +156,7 @@ def by_library(kind: str, paths: list[Path]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["clap", *(pytest.param(one, marks=pytest.mark.slow) for one in KINDS[1:])])
-def test_score_matrix_matches_the_library(kind: str, sounds: Path, tmp_path: Path) -> None:
+def test_score_matrix_of_a_published_model_matches_transformers(kind: str, sounds: Path, tmp_path: Path) -> None:
     table, out = tmp_path / "queries.csv", tmp_path / "scores.npy"
     table.write_text("caption\n" + "".join(f"{text}\n" for text in QUERIES))
     options = ["--audio", sounds, "--queries", table, "--cache", tmp_path / "cache", "--out", out]
@@ -172,7 +172,7 @@ def test_score_matrix_matches_the_library(kind: str, sounds: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_scores_do_not_depend_on_other_files_of_the_folder(sounds: Path, tmp_path: Path) -> None:
+def test_search_scores_of_a_file_do_not_depend_on_other_files_of_its_folder(sounds: Path, tmp_path: Path) -> None:
     model = load_model(hub_folder("pe_audio_frame"), cache=tmp_path)
     alone = model.rank(QUERIES[0], sounds / "004.flac")[0][0].score
     all_of = {Path(one.path).name: one.score for one in model.rank(QUERIES[0], sounds, top=20)[0]}
@@ -188,7 +188,7 @@ def test_python_embeddings_are_those_of_the_model(sounds: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", ["clap", pytest.param("pe_audio_frame", marks=pytest.mark.slow)])
-def test_only_added_files_of_a_folder_are_embedded(
+def test_second_search_embeds_only_files_added_to_the_folder(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import system.ranking.cache as cache
@@ -226,7 +226,7 @@ def test_recipe_without_stages_searches_a_folder(sounds: Path, tmp_path: Path, r
     assert np.load(tmp_path / "e.npz")["embedding"].shape == (20, 12)
 
 
-def test_models_that_cannot_search_are_refused_with_the_way_out(
+def test_models_without_audio_or_text_encoder_are_refused_with_a_suggested_model(
     sounds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -276,7 +276,7 @@ def test_incomplete_folder_of_a_published_model_is_refused(
         (tmp_path / name).rename(folder / name)
 
 
-def test_feature_extractor_inside_of_processor_config_is_read(sounds: Path, tmp_path: Path) -> None:
+def test_feature_extractor_settings_inside_processor_config_json_are_read(sounds: Path, tmp_path: Path) -> None:
     import shutil
 
     for kind in ("clap", "pe_audio_frame"):
@@ -291,7 +291,7 @@ def test_feature_extractor_inside_of_processor_config_is_read(sounds: Path, tmp_
         assert [one.score for one in here.rank("rain", files)[0]] == [one.score for one in there.rank("rain", files)[0]]
 
 
-def test_null_in_a_published_configuration_counts_as_absent(tmp_path: Path) -> None:
+def test_null_value_in_a_published_model_configuration_counts_as_absent(tmp_path: Path) -> None:
     for kind, dim in (("pe_audio_video", 1024), ("embedding_gemma2", 768)):
         folder = tmp_path / kind
         folder.mkdir()
@@ -300,7 +300,7 @@ def test_null_in_a_published_configuration_counts_as_absent(tmp_path: Path) -> N
         assert settings_of(str(folder))["text"]["dim"] == dim
 
 
-def test_names_of_published_models_have_their_settings() -> None:
+def test_settings_of_published_models_are_derived_from_their_names() -> None:
     gemma = Model.model_validate(settings_of("google/embeddinggemma-2"))
     assert (gemma.text.dim, gemma.score.kind, gemma.unpublished) == (768, "cosine", None)
     clap = settings_of("laion/larger_clap_general")
@@ -326,7 +326,9 @@ def test_names_of_published_models_have_their_settings() -> None:
         ),
     ],
 )
-def test_faults_of_kind_published_name_the_key(root: Path, tmp_path: Path, model: dict[str, Any], said: str) -> None:
+def test_mistakes_in_a_model_of_kind_published_are_reported_with_their_key(
+    root: Path, tmp_path: Path, model: dict[str, Any], said: str
+) -> None:
     import yaml
 
     content = yaml.safe_load((root / "recipes/zero_shot/pe_av.yaml").read_text()) | {"model": model}
@@ -343,7 +345,7 @@ def test_cosines_of_untrained_pe_are_refused() -> None:
         Model.model_validate(settings)
 
 
-def test_download_takes_the_name_of_a_model(
+def test_download_accepts_the_name_of_a_hub_model(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import huggingface_hub.constants as constants
@@ -363,7 +365,7 @@ def test_clap_recipe_is_that_of_kind_published(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_page_of_300_mixed_recordings_is_up_in_a_minute(root: Path, tmp_path: Path) -> None:
+def test_search_page_of_300_mixed_recordings_starts_within_a_minute(root: Path, tmp_path: Path) -> None:
     """The bound is for two cores; ten added files are embedded alone."""
     folder, cache = tmp_path / "sounds", tmp_path / "cache"
     write_sounds(folder, 7, 300)

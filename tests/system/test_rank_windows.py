@@ -319,7 +319,9 @@ def test_piece_between_two_frames_contains_the_nearer_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_decoding_of_a_run_is_that_of_rank_and_of_its_export(moments_manifest: Path, tmp_path: Path) -> None:
+def test_run_and_export_and_verb_rank_find_the_same_windows_with_decoding_settings(
+    moments_manifest: Path, tmp_path: Path
+) -> None:
     content = tiny_moments.recipe(moments_manifest, tmp_path, epochs=3)
     decoding = {"heard": 0.999, "mean_edges": True, "round_to": 0.1}
     content["rank"] = {
@@ -340,7 +342,7 @@ def test_decoding_of_a_run_is_that_of_rank_and_of_its_export(moments_manifest: P
         assert (tmp_path / "w.jsonl").read_bytes() == files["plain"]
 
 
-def test_decoding_that_windows_by_thresholds_do_not_read_is_refused(
+def test_decoding_settings_without_effect_on_threshold_windows_are_refused(
     moments_manifest: Path, tmp_path: Path, moments_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = tiny_moments.recipe(moments_manifest, tmp_path)

@@ -82,7 +82,7 @@ def require_no_wait(model: RetrievalModel, batch: Batch, stage: schema.Stage) ->
         ("expert_heads", 3),
     ],
 )
-def test_step_never_waits_for_a_gpu(
+def test_training_step_never_waits_for_the_gpu(
     world: Path, tmp_path: Path, kind: str, at_once: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.narrowed(monkeypatch)
@@ -126,7 +126,7 @@ def test_clips_are_embedded_on_a_gpu_without_mixed_devices(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("score", ["moments", "boundary_moments"])
-def test_step_of_moments_never_waits_for_a_gpu(tmp_path: Path, score: str) -> None:
+def test_training_step_on_moments_never_waits_for_the_gpu(tmp_path: Path, score: str) -> None:
     content = tiny_moments.recipe(tiny_moments.make_moments(tmp_path / "m"), tmp_path)
     content["model"]["score"] = {"kind": score}
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe
@@ -147,7 +147,7 @@ def test_frames_on_a_gpu_are_gathered_without_a_wait(world: Path, tmp_path: Path
     assert audio["logmel"].lengths.tolist() == [9] * 4
 
 
-def test_stand_in_refuses_what_a_gpu_would_wait_for() -> None:
+def test_simulated_gpu_refuses_operations_that_wait_for_the_gpu() -> None:
     on_gpu, here = torch.ones(3, device=GPU), torch.ones(3)
     with AsOnGpu():
         assert (on_gpu + here.to(GPU, non_blocking=True) * torch.tensor(2.0)).device == GPU

@@ -87,7 +87,7 @@ def test_model_of_moments_with_features_of_queries_trains_resumes_and_ranks(
     assert "a sound of no list" in text
 
 
-def test_missing_files_and_other_widths_are_errors(world: Path, tmp_path: Path) -> None:
+def test_missing_or_wrongly_sized_text_feature_files_are_errors(world: Path, tmp_path: Path) -> None:
     queries = world.parent / "moments.jsonl"
     text = read_moments(queries)[0].text
     narrow = TextFeatureFiles.model_validate(settings(tmp_path / "features", queries, values=7)).build([], tmp_path)

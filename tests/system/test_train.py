@@ -529,7 +529,7 @@ def test_many_infinite_losses_in_a_row_end_fp16_training(
 
 
 @pytest.mark.parametrize("is_moved", [True, False])
-def test_frames_that_move_after_the_first_step_change_nothing(
+def test_frames_moved_to_the_gpu_after_the_first_step_change_no_metric(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_moved: bool
 ) -> None:
     """The GPU's tables of frames on the CPU, from the second step on, give the metrics of the banks."""
@@ -584,7 +584,9 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypa
     assert load_file(tmp_path / "e0001.safetensors")["tied"].tolist() == [0, 0, 0]
 
 
-def test_error_of_a_checkpoint_is_raised_by_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_while_writing_a_checkpoint_is_raised_by_the_next_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*arguments: Any) -> dict[str, str]:
         raise OSError(errno.ENOSPC, "No space left on device", "last.pt")
 
@@ -629,7 +631,7 @@ def test_killed_run_resumes_from_the_last_state_with_the_same_bits(
     assert done == {one.name: sha256_of(one) for one in (tmp_path / "run/only").glob("*.[sp][at]*")}
 
 
-def test_best_weights_between_states_keep_those_that_a_resumed_run_needs(tmp_path: Path) -> None:
+def test_best_weights_saved_between_states_do_not_delete_weights_that_a_resumed_run_needs(tmp_path: Path) -> None:
     """The state has epoch 1; 2 and 3 are better. If the process is killed, epoch 1 is the best of the state again."""
     files = lambda: sorted(path.name for path in tmp_path.glob("e*"))  # noqa: E731
     writer = checkpoints.CheckpointWriter(tmp_path)
@@ -673,7 +675,7 @@ def test_interrupt_during_a_validation_saves_the_state(
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
 
 
-def test_run_that_fails_between_two_states_is_kept(
+def test_run_that_fails_between_two_saved_states_keeps_its_checkpoint(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(epochs=5)))

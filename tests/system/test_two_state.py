@@ -64,7 +64,7 @@ def test_two_state_matches_sum_over_all_labellings(frames: int) -> None:
 
 @pytest.mark.parametrize("frames", range(1, 9))
 @pytest.mark.parametrize("probability", [0.5, 0.99, 0.999])
-def test_raised_scores_make_a_moment_just_as_probable_as_asked(frames: int, probability: float) -> None:
+def test_raised_scores_give_a_moment_exactly_the_wanted_probability(frames: int, probability: float) -> None:
     """The probability of any moment by all labellings; a recording that is heard enough keeps its scores."""
     rng = np.random.default_rng(frames)
     enter, leave = rng.normal(size=2)
@@ -122,7 +122,7 @@ def test_two_state_gradients_match_posteriors() -> None:
     assert (scores.grad - expected).abs().max() < 1e-12, "the gradient of log Z is the posterior of every frame"
 
 
-def test_two_state_ignores_padding_and_other_rows() -> None:
+def test_two_state_ignores_padding_and_other_recordings_of_the_batch() -> None:
     generator = torch.Generator().manual_seed(1)
     lengths = [1, 5, 9, 2]
     rows = [torch.randn(length, generator=generator) * 3 for length in lengths]
