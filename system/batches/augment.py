@@ -39,6 +39,7 @@ class Augmentation:
     """
 
     def __init__(self, settings: Augment, clips: Sequence[Clip]) -> None:
+        """Read the files that the settings name, and store the clips that can be mixed."""
         self.settings = settings
         self.notes: list[str] = []
         self._alternatives: dict[tuple[str, int], list[str]] = {}

@@ -104,6 +104,7 @@ class _Clips:
     """Look-up of clips by id, else by file name."""
 
     def __init__(self, clips: Iterable[Clip]) -> None:
+        """Store clips by id and by file name."""
         self._by_id = {clip.id: clip for clip in clips}
         self._by_name: dict[str, list[Clip]] = {}
         for clip in self._by_id.values():

@@ -74,9 +74,9 @@ class Mix(Strict):
         """Raise an error if the settings for mixing clips do not fit each other."""
         found = []
         if self.low_db > self.high_db:
-            found.append((("low_db",), f"is greater than high_db, {self.high_db:g}; exchange them"))
+            found.append((("low_db",), f"is greater than high_db, {self.high_db:g}; exchange the two values"))
         if (self.joined_by is None) == (self.merged is None):
-            found.append((("joined_by",), "set either joined_by or merged, which give the captions"))
+            found.append((("joined_by",), "set either joined_by or merged, so that mixtures have captions"))
         if error := mistakes(found):
             raise error
         return self
@@ -105,10 +105,12 @@ class Augment(Strict):
         """Describe the random changes in one line, for the plan of `check`."""
         said = []
         if self.captions:
-            said.append(f"{self.captions.probability:.0%} of captions replaced by those of {self.captions.file}")
+            said.append(f"{self.captions.probability:.0%} of captions replaced by texts from {self.captions.file}")
         if self.edits:
             words = f"synonyms of {self.edits.synonyms}" if self.edits.synonyms else "no synonyms"
-            said.append(f"{self.edits.probability:.0%} of captions edited at a rate of {self.edits.rate:g}, {words}")
+            said.append(
+                f"{self.edits.probability:.0%} of captions edited, {100 * self.edits.rate:g}% of their words, {words}"
+            )
         if self.mix:
             how = f"captions of {self.mix.merged}" if self.mix.merged else f"captions joined by {self.mix.joined_by!r}"
             levels = f"{self.mix.low_db:g} to {self.mix.high_db:g} dB"

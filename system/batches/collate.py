@@ -144,6 +144,7 @@ class Resident:
     """The frames of clips on the device, in one tensor per expert. Batches are gathered from them on the device."""
 
     def __init__(self, keys: Iterable[str], features: Features, device: torch.device) -> None:
+        """Copy the frames of all clips with the given content keys to the device."""
         self.index_of = {key: index for index, key in enumerate(dict.fromkeys(keys))}
         self.tables = {name: self._table(features, name, device) for name in features.banks}
 
@@ -250,6 +251,7 @@ class Feed:
         pad_to_batch: bool = False,
         frames_on: Literal["auto", "gpu", "host"] = "auto",
     ) -> None:
+        """Prepare the threads that make the batches of a stage."""
         self.chunk, self.pad_to_batch = chunk, pad_to_batch
         self.sampler, self.features, self.device, self.longest = sampler, features, device, longest
         self.relevance, self.teachers = relevance, teachers

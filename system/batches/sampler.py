@@ -83,7 +83,9 @@ class Augment(Protocol):
         """Whether items may be mixed with another clip."""
         ...
 
-    def __call__(self, items: Sequence[Item], seed: Sequence[int]) -> list[Item]: ...
+    def __call__(self, items: Sequence[Item], seed: Sequence[int]) -> list[Item]:
+        """Return the items of a training step with random changes, which depend only on `seed`."""
+        ...
 
 
 class _Shuffled:
@@ -94,10 +96,12 @@ class _Shuffled:
     """
 
     def __init__(self, items: list[Item], seed: tuple[int, ...], chances: np.ndarray | None) -> None:
+        """Store the items of a data source, and the seed of their random order."""
         self.items, self.seed, self.chances = items, seed, chances
         self.turn, self.order = -1, np.empty(0, int)
 
     def __getitem__(self, position: int) -> Item:
+        """Return the item at a position of the endless stream."""
         turn, index = divmod(position, len(self.items))
         if turn != self.turn:
             self.turn, self.order = turn, self._ordered(np.random.default_rng([*self.seed, turn]))
@@ -145,6 +149,7 @@ class Sampler:
         augment: Augment | None = None,
         short_moments: float | None = None,
     ) -> None:
+        """Check that there are enough items for a batch, and create one random stream per source."""
         total = sum(map(len, sources))
         if total < batch_size or not all(sources):
             sizes = " + ".join(str(len(source)) for source in sources)
@@ -181,5 +186,5 @@ class Sampler:
 
 
 def batches_ahead(has_relevance: bool) -> int:
-    """Return the number of batches that are made ahead; 1 if they need CIDEr-D, which only one thread may compute."""
+    """Return how many batches are prepared before they are needed: 1 if they need CIDEr-D, else BATCHES_AHEAD."""
     return 1 if has_relevance else BATCHES_AHEAD

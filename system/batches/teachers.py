@@ -44,6 +44,7 @@ class Teachers:
     """The teachers of a stage, by name."""
 
     def __init__(self, banks: Mapping[str, Taught]) -> None:
+        """Store the embeddings of clips and captions by each teacher."""
         self.banks = banks
 
     def cosines(self, items: Sequence[Item], keys: Sequence[str]) -> dict[str, torch.Tensor]:

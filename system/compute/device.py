@@ -93,10 +93,7 @@ def gpu_of(device: torch.device) -> str | None:
 
 
 def suited_to(device: torch.device, sizes: Mapping[str, int]) -> int:
-    """Return the size in `sizes` for a kind of device. Its keys are "cpu" and "cuda".
-
-    For a device of another kind, this is the size for "cpu".
-    """
+    """Return `sizes["cuda"]` for a CUDA device, and `sizes["cpu"]` for any other device."""
     return sizes.get(device.type, sizes["cpu"])
 
 

@@ -112,7 +112,7 @@ def processes(device: "torch.device | None") -> Iterator[None]:
     except KitError:
         raise
     except (RuntimeError, ValueError) as error:
-        hint = f"start them with torchrun and check its --rdzv options, or {ONE_PROCESS}"
+        hint = f"start all processes with torchrun and check its --rdzv options, or {ONE_PROCESS}"
         reason = str(error).splitlines()[0]
         raise KitError(f"{describe_process()} cannot connect to the other processes ({reason}); {hint}") from error
     _group = _Group(dist.get_world_size(), dist.get_rank(), os.getppid(), store, step)
@@ -157,7 +157,7 @@ def _should_report(reason: str) -> bool:
 
 @contextmanager
 def _exchange() -> Iterator[None]:
-    """Context manager of an exchange between processes that converts a failure to an error with the reason."""
+    """Context manager that converts a failed exchange between processes to an error that names the reason."""
     import torch
 
     try:
@@ -305,7 +305,7 @@ def gather_objects(value: T) -> list[T]:
 
 
 def gather_dealt(items: Sequence[T]) -> list[T]:
-    """Collect the items of all processes, in their original order, in every process.
+    """Return in every process the items that were divided among all processes, in their original order.
 
     items: The items of this process: process r of n has items r, r + n, r + 2n, ... of the original list.
     """
@@ -337,6 +337,7 @@ class GradientSums:
     """
 
     def __init__(self) -> None:
+        """Start with no sums that are still being exchanged."""
         self._under_way: list[tuple[list[torch.Tensor], torch.Tensor, Work]] = []
 
     def begin(self, parameters: "Sequence[torch.nn.Parameter]") -> None:

@@ -41,13 +41,14 @@ class _Meeting:
     """Time limit of the wait for processes that have not started; logs a long wait once."""
 
     def __init__(self) -> None:
+        """Start to measure the time of the wait."""
         self._began, self._is_announced = time.monotonic(), False
 
     def check(self) -> None:
         """Log a message if the wait takes longer than a minute; raise KitError after the time limit."""
         waited = time.monotonic() - self._began
         if waited > MEETING_PATIENCE.total_seconds():
-            hint = f"start all of them with torchrun, or {ONE_PROCESS}"
+            hint = f"start all processes with torchrun, or {ONE_PROCESS}"
             raise KitError(f"{describe_process()} has waited {about(waited)} for other processes to start; {hint}")
         if waited > ANNOUNCED and not self._is_announced:
             self._is_announced = True

@@ -89,7 +89,7 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
 
 
 def _keys_of(clips: Sequence[Clip], recipe: schema.Recipe) -> Mapping[str, str]:
-    """Return a dict from clip id to content key; if the recipe reads embeddings, to the name of the embedding."""
+    """Return a dict from clip id to the content key of the clip's audio, or to the name of its given embedding."""
     from system.features.build import build_features
     from system.features.contents import ContentKeys
 

@@ -101,7 +101,7 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
         by_id = {clip.id: clip for clip in data.readable_clips(entry.data)}
         clips = list({moment.clip: by_id[moment.clip] for moment in moments}.values())
         log.info(
-            "rank entry %s: finding %s in %s",
+            "rank entry %s: finding the windows of %s in %s",
             name,
             counted(len(moments), "query", ","),
             counted(len(clips), "recording"),

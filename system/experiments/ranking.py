@@ -186,7 +186,7 @@ def _is_trained(entry: RankEntry) -> bool:
 
 
 def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
-    """Return a dict from each data source that the rank entries `names` rank to the untrained model's score matrix."""
+    """Rank the data sources of the rank entries `names` by the untrained model. Returns: A score matrix per source."""
     matrices = {}
     ranker = models.model(None, None)
     for source in dict.fromkeys(map(models.recipe.ranked_source, names)):

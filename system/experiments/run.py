@@ -267,7 +267,7 @@ def hardware_of(device: "Device") -> str:
 
 
 def _checksums(run: Run) -> dict[str, str]:
-    """Return a dict from the path of a result file, inside the run's folder, to its sha256.
+    """Return a dict from the path of each result file, relative to the run's folder, to its sha256.
 
     The result files are the files that `report` and `package` of submission read.
     """

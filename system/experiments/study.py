@@ -141,7 +141,7 @@ _CELL = re.compile(r"\{([a-z0-9_]+)\}")
 
 
 def _named_cells(value: Any) -> set[str]:
-    """Return the names of cells that occur in a study's setting, as in "{cell}"."""
+    """Return the names of all cells that a study's setting contains in braces, as in "{cell}"."""
     if isinstance(value, str):
         return set(_CELL.findall(value))
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -149,7 +149,7 @@ def _named_cells(value: Any) -> set[str]:
 
 
 def _with_runs(value: Any, folders: Mapping[str, str]) -> Any:
-    """Return a setting with the folders of runs instead of the names of their cells, as in "{cell}"."""
+    """Replace each "{cell}" in a setting by the folder of that cell's run. Returns: The changed setting."""
     if isinstance(value, str):
         return _CELL.sub(lambda found: folders[found[1]], value)
     if isinstance(value, dict):

@@ -74,7 +74,7 @@ def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
 
 
 def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
-    """Describe the recipe's experts: kind, sizes, and the published and other weight files."""
+    """Describe the recipe's experts: kind, sizes, published weight files, and weight files that differ from these."""
     return {
         name: ExpertFacts(
             **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second", "pretrained")},
@@ -86,7 +86,7 @@ def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
 
 
 def weight_licences_of(recipe: schema.Recipe) -> dict[str, str]:
-    """Return a dict from expert to the licence of its published weights; key `audio`: those of the audio encoder."""
+    """Return a dict from expert, or `audio` for the audio encoder, to the licence of its published weights."""
     audio = recipe.model.audio
     parts = dict(audio.experts) | ({"audio": audio} if audio.weight_files() else {})
     return {name: part.licence for name, part in parts.items() if part.licence}

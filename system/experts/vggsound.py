@@ -118,6 +118,7 @@ def residual_network(weights: "Weights") -> "nn.Sequential":
 
     class Block(nn.Module):
         def __init__(self, key: str, inputs: int, outputs: int, stride: int) -> None:
+            """Build a residual block from the checkpoint's weights that begin with `key`."""
             super().__init__()
             self.first = convolution(f"{key}.conv1", f"{key}.bn1", inputs, outputs, 3, stride)
             self.second = convolution(f"{key}.conv2", f"{key}.bn2", outputs, outputs, 3, 1)

@@ -61,7 +61,8 @@ class Yamnet(ExpertSettings):
 
     def weight_source(self) -> str:
         """Describe where to get the weights, for error messages."""
-        return "make it from Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with python -m system convert"
+        source = "Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0)"
+        return f"make the file from {source} with python -m system convert"
 
     def load(self, device: Device) -> Frames:
         """Return a function that computes the frames of waves on a device."""
@@ -109,7 +110,7 @@ def load_network(path: Path, device: Device) -> Network:
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged header or member
         raise KitError(
             f"{path} does not contain the 31 layers of yamnet.tflite ({error}); "
-            "make it again with python -m system convert yamnet.tflite"
+            "make the file again with python -m system convert yamnet.tflite"
         ) from error
 
     def torch_layout(weight: torch.Tensor) -> torch.Tensor:

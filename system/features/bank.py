@@ -42,6 +42,7 @@ class Bank:
     threads: Executor | None = None  # that read in parallel; None: reading takes no computation
 
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str, verify: bool) -> None:
+        """Read the indexes of all shards. verify: Also read every series, and drop damaged series."""
         self.folder, self.dim, self.dtype, self.repair_hint = folder, dim, dtype, hint
         self._shards: dict[int, Shard] = {}
         if verify:
@@ -52,9 +53,11 @@ class Bank:
             self.read_new_lines()
 
     def __contains__(self, key: str) -> bool:
+        """Return whether the bank has a series with this key."""
         return any(key in shard.numbers for shard in self._shards.values())
 
     def __len__(self) -> int:
+        """Return the number of different keys in the bank."""
         return len(self.keys()) if len(self._shards) > 1 else sum(len(s.numbers) for s in self._shards.values())
 
     def keys(self) -> KeysView[str]:

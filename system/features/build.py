@@ -85,7 +85,7 @@ def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
     verifying = "python -m system features RECIPE --verify"
     hint = (
         f"{verifying} finds and recomputes all damaged frames (RECIPE: the recipe, or resolved.json of a run); "
-        f"without a recipe, delete {banks / expert.key()} to recompute all of it"
+        f"without a recipe, delete {banks / expert.key()} to recompute all frames of this bank"
     )
     return open_bank(banks / expert.key(), expert.dim, expert.dtype, expert.identity(), hint, verify)
 

@@ -36,6 +36,7 @@ class Decoders:
     """Threads or processes that decode audio files. ahead: Maximum number of clips that are decoded or wait."""
 
     def __init__(self, pool: Executor, ahead: int) -> None:
+        """Store the pool of threads or processes, and the maximum number of clips decoded ahead."""
         self._pool, self._ahead = pool, ahead
 
     def waves(self, clips: Iterable[tuple[str, Clip]], expert: ExpertSettings) -> Decoded:

@@ -37,6 +37,7 @@ class SharedWork:
     """
 
     def __init__(self, bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> None:
+        """Store the wanted keys of the bank, in the order of falling costs."""
         self._bank, self._costs, self._at_once = bank, costs, at_once
         self._left = deque(sorted(costs, key=costs.__getitem__, reverse=True))
         self._computed_elsewhere: list[str] = []  # that another process had under way when it was looked at

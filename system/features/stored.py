@@ -65,6 +65,7 @@ class _StoredKeys:
     """
 
     def __init__(self, path: Path) -> None:
+        """Open the SQLite file of content keys for reading, if possible."""
         self._store: sqlite3.Connection | None = None
         with suppress(sqlite3.Error):
             self._store = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=1)

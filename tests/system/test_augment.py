@@ -253,7 +253,7 @@ def test_check_reports_augmentation_and_missing_files(
     file = trained / "alternatives.csv"
     row = re.search("augment  +(.*)", capsys.readouterr().out)
     assert row
-    assert row[1] == f"50% of captions replaced by those of {file}; {file}: 480 lines"
+    assert row[1] == f"50% of captions replaced by texts from {file}; {file}: 480 lines"
     path = augmented.recipe(world, tmp_path, {"captions": {"file": "gone.csv", "probability": 0.5}})
     assert main(["check", str(path)]) == 1
     assert "augment: gone.csv not found; correct the path" in capsys.readouterr().out

@@ -326,7 +326,7 @@ def test_mixing_with_stored_frames_or_teachers_is_refused(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"low_db": 6}, "augment.mix.low_db: is greater than high_db, 5; exchange them"),
+        ({"low_db": 6}, "augment.mix.low_db: is greater than high_db, 5; exchange the two values"),
         ({"joined_by": None}, "augment.mix.joined_by: set either joined_by or merged"),
         ({"merged": "m.csv"}, "augment.mix.joined_by: set either joined_by or merged"),
         ({"high_db": 61}, "augment.mix.high_db: must be 60 or less, not 61"),

@@ -264,7 +264,7 @@ def test_vocabulary_and_check_include_synonyms(trained: Path, capsys: pytest.Cap
     words = (trained / "run/vocabulary.json").read_text()
     assert all(f'"{word}"' in words for word in ("pitch", "rings", "blip", "apparently"))
     assert main(["check", str(trained / "augmented.yaml")]) == 0
-    said = f"; 70% of captions edited at a rate of 0.3, synonyms of {trained / 's.csv'}; "
+    said = f"; 70% of captions edited, 30% of their words, synonyms of {trained / 's.csv'}; "
     assert said in capsys.readouterr().out
 
 

@@ -57,6 +57,7 @@ class CiderAmong:
     """CIDEr-D between any two of M captions. members: (M,) rows of the captions in `features`. dtype: Of the scores."""
 
     def __init__(self, features: NgramFeatures, members: np.ndarray, dtype: Any = np.float32) -> None:
+        """Build the table of the captions' n-gram weights, and the factors for their lengths."""
         self._features, self._members, self._dtype = features, members, dtype
         from system.losses.relevance import kernel  # imports numba, which takes half a second
 
@@ -103,7 +104,9 @@ def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np
     high = counts[:_BINS]
     pairs = int(high.sum())
     if not pairs:
-        raise KitError("the corpus has no two captions of different clips; use a corpus of more clips, or pairs: all")
+        raise KitError(
+            "the corpus has no two captions of different clips; use a corpus of more clips, or set pairs: all"
+        )
     ranks = np.array([int(q * (pairs - 1) // 100) for q in percents])
     return Distribution(
         pairs=pairs,
@@ -118,6 +121,7 @@ class _Scores:
     """The CIDEr-D of all pairs of captions, computed again at every use, block by block to save memory."""
 
     def __init__(self, among: CiderAmong, clip_of: np.ndarray | None) -> None:
+        """Store the captions, and optionally the clip of each caption."""
         self._among, self._clip_of = among, clip_of
 
     def results(self, of_blocks: Callable[[Iterator[np.ndarray]], Result]) -> Iterator[Result]:

@@ -63,6 +63,7 @@ class Corpus:
     """
 
     def __init__(self, clips: Sequence[Sequence[str]], documents: str, tokenizer: str) -> None:
+        """Tokenize the captions, and count in how many documents each n-gram occurs."""
         self._tokenizer = tokenizer
         self._clip_of = np.repeat(np.arange(len(clips)), [len(captions) for captions in clips])
         tokens = tokens_of([caption for captions in clips for caption in captions], tokenizer)
@@ -97,6 +98,7 @@ class MarginFactor:
     """
 
     def __init__(self, thresholds: Sequence[float], factors: Sequence[float]) -> None:
+        """Store the thresholds and the factors at the thresholds."""
         self.thresholds, self.factors = list(thresholds), list(factors)
 
     def __call__(self, scores: np.ndarray) -> np.ndarray:
@@ -127,6 +129,7 @@ class Relevance:
     """
 
     def __init__(self, settings: Cider, corpus: Sequence[Sequence[str]], folder: Path) -> None:
+        """Read or compute the percentiles of CIDEr-D in the corpus, and set the margin factors."""
         self._settings = settings
         self._corpus = Corpus(corpus, settings.documents, settings.tokenizer)
         self.distribution = self._distribution(corpus, folder)

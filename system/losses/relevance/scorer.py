@@ -35,10 +35,12 @@ class _NgramNumbers:
     """
 
     def __init__(self) -> None:
+        """Create an empty table of words and n-grams."""
         self._words: dict[str, int] = {}
         self._grams: dict[int, int] = {}
 
     def __len__(self) -> int:
+        """Return the number of known n-grams, with the empty n-gram."""
         return len(self._grams) + 1
 
     def words(self, words: Iterable[str]) -> np.ndarray:
@@ -142,6 +144,7 @@ class CiderD:
     """
 
     def __init__(self, documents: Sequence[Sequence[Tokens]]) -> None:
+        """Compute the document frequencies of all n-grams of the corpus."""
         if not documents:
             raise KitError("the corpus of CIDEr-D has no captions; name data sources or files that have captions")
         self._numbers = _NgramNumbers()
