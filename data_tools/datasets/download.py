@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
 IDLE = 60  # seconds without a byte after which a connection is given up
-MAX_BYTES = 20 << 30  # the largest published file, word2vec's, has 3.6 GB
+MAX_BYTES = 64 << 30  # the largest published file of a known size, the frames of Clotho-Moment, has 20.8 GB
 BLOCK = 1 << 20
 FETCH_AGAIN = "delete it, then python -m system download RECIPE fetches it again"
 
@@ -55,28 +55,30 @@ def download(
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{short_name(path.name)}.part")
     with lock_of(path):
-        version = _version_file(part)
-        if not sha256 and not version.exists():
+        version = None if sha256 else part.with_name(f"{part.name}.version")
+        if version and not version.exists():
             part.unlink(missing_ok=True)
-        asyncio.run(_fetch(address, path, part))
-        version.unlink(missing_ok=True)
+        asyncio.run(_fetch(address, path, part, version))
         try:
             hint = f"open the address in a browser, and put the file at {path}"
             _require_published(part, address, hint, address, sha256, require_usable)
         except KitError:
-            part.unlink()
+            _delete(part, version)
             raise
         sync(part)
         _noted(path).unlink(missing_ok=True)
         part.replace(path)
-        if not sha256:
+        if version:
             write_text(_noted(path), f"{sha256_of(path)}  {path.name}\n")
+            version.unlink(missing_ok=True)
     return True
 
 
-def _version_file(part: Path) -> Path:
-    """Return the path of the file that stores which version of a published file `part` was begun from."""
-    return part.with_name(f"{part.name}.version")
+def _delete(part: Path, version: Path | None) -> None:
+    """Delete the bytes received so far, and the note of their version."""
+    part.unlink(missing_ok=True)
+    if version:
+        version.unlink(missing_ok=True)
 
 
 def _noted(path: Path) -> Path:
@@ -136,8 +138,12 @@ def file_problem(path: Path) -> str | None:
     return None
 
 
-async def _fetch(address: str, path: Path, part: Path) -> None:
-    """Download a file, or the rest of it after an interruption. part: File with the bytes received so far."""
+async def _fetch(address: str, path: Path, part: Path, version: Path | None) -> None:
+    """Download a file, or the rest of it after an interruption.
+
+    part: File with the bytes received so far. version: File with the server's name of their version; None if the
+    checksum of the whole file is known.
+    """
     import aiohttp
 
     elsewhere = f"download {address} on another machine, and put it at {path}"
@@ -145,11 +151,11 @@ async def _fetch(address: str, path: Path, part: Path) -> None:
     try:
         async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
             have = part.stat().st_size if part.exists() else 0
-            if have and not await _get(session, address, part, have, elsewhere):
-                part.unlink()  # the published file has changed
+            if have and not await _get(session, address, part, have, version, elsewhere):
+                _delete(part, version)  # the published file has changed
                 have = 0
             if not have:
-                await _get(session, address, part, 0, elsewhere)
+                await _get(session, address, part, 0, version, elsewhere)
     except (aiohttp.ClientError, TimeoutError, UnicodeError) as error:  # the last: a name of a host that cannot be
         progress = f" after {part.stat().st_size:,} bytes, which are kept" if part.exists() else ""
         reason = "the server did not answer in time" if isinstance(error, TimeoutError) else str(error)
@@ -158,19 +164,23 @@ async def _fetch(address: str, path: Path, part: Path) -> None:
         raise located(error, error.filename or path) from error
 
 
-async def _get(session: "ClientSession", address: str, part: Path, have: int, elsewhere: str) -> bool:
-    """Download the rest of a file after its first `have` bytes; return False if the server cannot send that rest.
+async def _get(
+    session: "ClientSession", address: str, part: Path, have: int, version: Path | None, elsewhere: str
+) -> bool:
+    """Download the rest of a file after its first `have` bytes; return False if these are of another version.
 
     Raises DataError for an error status, a compressed answer, and a part of the file that was not requested.
     """
-    headers, version = {"Accept-Encoding": "identity"}, _version_file(part)
-    if have:
-        headers["Range"] = f"bytes={have}-"
-    if have and version.exists():  # the server sends all bytes of another version
-        headers["If-Range"] = version.read_text(encoding="utf-8")
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    known = version.read_text(encoding="utf-8") if have and version else ""
+    if known:  # the server then sends all bytes of another version
+        headers["If-Range"] = known
     async with session.get(address, headers=headers) as answer:
+        sent_version = _version_of(answer)
+        if known and answer.status in (206, 416) and sent_version not in ("", known):
+            return False  # the server ignores If-Range
         if have and answer.status == 416:
-            return False
+            return answer.headers.get("Content-Range") == f"bytes */{have}"  # there is no rest
         if have and answer.status == 200:  # the server does not support resuming
             part.unlink()
             have = 0
@@ -182,14 +192,18 @@ async def _get(session: "ClientSession", address: str, part: Path, have: int, el
         sent = answer.headers.get("Content-Range", "")
         if have and sent and not sent.startswith(f"bytes {have}-"):
             raise DataError(f"{address}: the server sent the wrong part of the file ({sent}); {elsewhere}")
-        tag = answer.headers.get("ETag", "").strip()
-        name = tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")  # W/"..." names no exact bytes
-        if not have and name:
-            write_text(version, name)
-        elif not have:
+        if version and not have:
             version.unlink(missing_ok=True)
+            if sent_version:
+                write_text(version, sent_version)
         await _write(answer, part, have, address)
         return True
+
+
+def _version_of(answer: "ClientResponse") -> str:
+    """Return the server's name of the exact bytes of a file: its strong ETag, or the time of its last change; or ""."""
+    tag = answer.headers.get("ETag", "").strip()
+    return tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")
 
 
 async def _write(answer: "ClientResponse", part: Path, have: int, address: str) -> None:

@@ -28,7 +28,8 @@ SHA256 = hashlib.sha256(DATA).hexdigest()
 class Files(BaseHTTPRequestHandler):
     """Serves DATA. /whole: no ranges. /broken: stops at half, once. /long: more than announced. /missing: 404.
 
-    version: Sent as ETag. A range is only sent of this version.
+    version: Sent as ETag, or as Last-Modified if it is a date. A range is only sent of this version, except of
+    /careless.
     """
 
     asked: ClassVar[list[tuple[str, str | None]]] = []
@@ -38,16 +39,19 @@ class Files(BaseHTTPRequestHandler):
         wanted = self.headers.get("Range")
         self.asked.append((self.path, wanted))
         first = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.path != "/whole" else 0
-        if self.headers.get("If-Range", self.version) != self.version:
+        if self.headers.get("If-Range", self.version) != self.version and self.path != "/careless":
             first = 0
         if self.path == "/missing":
             return self.send_error(404)
         if first >= len(DATA):
-            return self.send_error(416)
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{len(DATA)}")
+            self.end_headers()
+            return None
         body = DATA[first:]
         self.send_response(206 if first else 200)
         if self.version:
-            self.send_header("ETag", self.version)
+            self.send_header("ETag" if '"' in self.version else "Last-Modified", self.version)
         if self.path != "/long":
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -100,18 +104,25 @@ def test_interrupted_download_without_checksum_starts_again(site: str, tmp_path:
     assert Files.asked == [("/file", None)]
 
 
-REST = "bytes=1500000-"
+REST, DATE = "bytes=1500000-", "Fri, 27 Nov 2026 10:00:00 GMT"
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "wanted", "is_resumed"),
-    [('"a"', '"a"', REST, True), ('"a"', '"b"', REST, False), ('W/"a"', 'W/"a"', None, False)],
-    ids=["same", "other version", "weak tag"],
+    ("before", "now", "then", "wanted", "is_resumed"),
+    [
+        ('"a"', '"a"', "/file", [REST], True),
+        (DATE, DATE, "/file", [REST], True),
+        ('"a"', '"b"', "/file", [REST], False),
+        ('"a"', '"b"', "/careless", [REST, None], False),
+        ('W/"a"', 'W/"a"', "/file", [None], False),
+    ],
+    ids=["same", "same time", "other version", "other version from a server that ignores If-Range", "weak tag"],
 )
 def test_interrupted_download_without_checksum_is_resumed_if_the_version_is_the_same(
     before: str,
     now: str,
-    wanted: str | None,
+    then: str,
+    wanted: list[str | None],
     is_resumed: bool,
     site: str,
     tmp_path: Path,
@@ -124,8 +135,8 @@ def test_interrupted_download_without_checksum_is_resumed_if_the_version_is_the_
     begun = path.with_name("w.pth.part")
     begun.write_bytes(bytes(1000) + begun.read_bytes()[1000:])
     monkeypatch.setattr(Files, "version", now)
-    assert download(f"{site}/file", path)
-    assert Files.asked[-1][1] == wanted
+    assert download(f"{site}{then}", path)
+    assert [asked for _, asked in Files.asked[1:]] == wanted
     assert path.read_bytes() == (bytes(1000) if is_resumed else DATA[:1000]) + DATA[1000:]
     assert not path.with_name("w.pth.part.version").exists()
 
@@ -141,6 +152,18 @@ def test_partial_download_longer_than_the_file_is_downloaded_again(site: str, tm
     (tmp_path / "w.pth.part").write_bytes(b"x" * (len(DATA) + 1))
     assert download(f"{site}/file", tmp_path / "w.pth", SHA256)
     assert [wanted for _, wanted in Files.asked] == [f"bytes={len(DATA) + 1}-", None]
+
+
+@pytest.mark.parametrize("checksum", [SHA256, ""])
+def test_complete_download_that_was_not_verified_yet_is_not_fetched_again(
+    checksum: str, site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Files, "version", '"a"')
+    (tmp_path / "w.pth.part").write_bytes(DATA)
+    (tmp_path / "w.pth.part.version").write_text('"a"')
+    assert download(f"{site}/file", tmp_path / "w.pth", checksum)
+    assert (tmp_path / "w.pth").read_bytes() == DATA
+    assert Files.asked == [("/file", f"bytes={len(DATA)}-")]
 
 
 def test_downloaded_file_with_another_checksum_is_refused_and_removed(site: str, tmp_path: Path) -> None:
