@@ -26,7 +26,7 @@ VERBS = {
     "fetch": Verb(
         "fetch the audio of the best descriptions, as FLAC with a manifest; never a sound that is on an exclusion list",
         "python -m data_tools fetch data/freesound.sqlite --scores data/classified/scores.csv "
-        "--exclude data/dcase2025_task6_excluded_freesound_ids.csv --out data/freesound",
+        "--exclude data/exclusion_lists/dcase2025_task6_excluded_freesound_ids.csv --out data/freesound",
         "freesound.fetch",
         resumes=True,
     ),
@@ -53,7 +53,7 @@ VERBS = {
     ),
     "wavcaps": Verb(
         "make a manifest of one of WavCaps' four parts",
-        "python -m data_tools wavcaps data/wavcaps/bbc_final.json --audio data/wavcaps/bbc --out data/bbc.jsonl",
+        "python -m data_tools wavcaps data/wavcaps/json_files/BBC_Sound_Effects/bbc_final.json --out data/bbc.jsonl",
         "datasets.wavcaps",
     ),
     "castella": Verb(

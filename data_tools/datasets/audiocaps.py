@@ -100,7 +100,7 @@ def _folders(root: Path) -> tuple[Path, Path]:
     """
     base = root / "AUDIOCAPS" if (root / "AUDIOCAPS").is_dir() else root
     tables, audio = sorted(base.glob("csv_files_v*")), sorted(base.glob("audio_*Hz"))
-    without_version = root if (root / "train.csv").exists() else base
+    without_version = root if any((root / f"{split}.csv").exists() for split in AUDIOCAPS_SPLITS) else base
     return tables[0] if tables else without_version, audio[0] if audio else base
 
 

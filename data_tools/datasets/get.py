@@ -5,6 +5,8 @@ Fetch a published data set's files, verify and unpack them, and write its manife
 
 import argparse
 import asyncio
+import errno
+import os
 import shlex
 import shutil
 import subprocess
@@ -18,10 +20,10 @@ from data_tools.datasets.download import download
 from data_tools.datasets.published import SETS, PublishedSet
 from data_tools.errors import DataError
 from data_tools.files import format_size, free_bytes, write_text
+from data_tools.locks import lock_of
 
 SEVEN_ZIP = ("7z", "7zz", "7za")  # names of the same program
 TAR_GZ = ".tar.gz"  # unpacked without that program
-WITH_CONTENT = 2.2  # bytes on disk per byte of an archive: itself and its files
 ASKED_SECONDS = 20  # for the sizes of all files
 
 
@@ -33,17 +35,19 @@ def get(published: PublishedSet, folder: Path, mirror: str | None = None) -> Non
     unpacked.
     """
     archives = {file.archive: None for file in published.files if file.archive}
-    if any(not archive.endswith(TAR_GZ) for archive in archives):
+    if any(not archive.endswith(TAR_GZ) and not is_unpacked(folder, archive) for archive in archives):
         seven_zip()  # before an hour of downloads
     for file in published.files:
         if file.archive and is_unpacked(folder, file.archive):
-            print(f"{folder / file.name}: is unpacked already")
+            again = f"delete {folder / file.archive}.unpacked to unpack it again"
+            print(f"{folder / file.name}: is unpacked already; {again}")
             continue
         fetched = download(file.address_at(mirror), folder / file.name, f"md5:{file.md5}" if file.md5 else "")
         print(f"{folder / file.name}: {'fetched' if fetched else 'is already present'}")
     for archive in archives:
-        if not is_unpacked(folder, archive):
-            unpack(folder, archive)
+        with lock_of(folder / archive):
+            if not is_unpacked(folder, archive):
+                unpack(folder, archive)
 
 
 def seven_zip() -> str:
@@ -55,15 +59,15 @@ def seven_zip() -> str:
 
 
 def is_unpacked(folder: Path, archive: str) -> bool:
-    """Return whether an archive was unpacked into the data set's folder, and no unpacked file or folder is missing."""
+    """Return whether an archive was unpacked into the data set's folder, and all of its top level is present."""
     done = folder / f"{archive}.unpacked"
     return done.is_file() and all((folder / name).exists() for name in done.read_text(encoding="utf-8").splitlines())
 
 
 def unpack(folder: Path, name: str) -> None:
-    """Unpack an archive into the data set's folder, unless it was unpacked before. No existing file is changed.
+    """Unpack an archive into the data set's folder. No existing file is changed. The caller must have its lock.
 
-    `<archive>.unpacked` lists the archive's files and folders; it is written when all are in place. If a call is
+    `<archive>.unpacked` lists the top level of the archive; it is written when all files are in place. If a call is
     killed after unpacking into a hidden folder, `<archive>.moving` remains, and the next call only moves the files.
     Raises DataError for a damaged archive, and if the folder has a file of the same name from elsewhere.
     """
@@ -76,7 +80,7 @@ def unpack(folder: Path, name: str) -> None:
         foreign = [entry for entry in names if (folder / entry).exists() and entry not in known]
         if foreign:
             shutil.rmtree(temporary)
-            keep = f"move it away, or, to keep it, write its name into {done}"
+            keep = f"move it away; or, if all of {', '.join(names)} are complete, write these names into {done}"
             raise DataError(f"{folder / foreign[0]} exists, but was not unpacked by this command; {keep}")
         write_text(moving, "".join(f"{entry}\n" for entry in names))
     for entry in temporary.iterdir() if temporary.exists() else ():
@@ -88,29 +92,40 @@ def unpack(folder: Path, name: str) -> None:
 
 
 def _extract(archive: Path, temporary: Path) -> None:
-    """Unpack an archive into a new folder. Raises DataError for a damaged archive or a full disk."""
+    """Unpack an archive into a new folder. Raises DataError for a damaged or empty archive, and for a full disk."""
     shutil.rmtree(temporary, ignore_errors=True)
-    if archive.name.endswith(TAR_GZ):
-        _extract_tar(archive, temporary)
-        return
-    command = [seven_zip(), "x", "-y", "-bd", f"-o{temporary}", str(archive)]
-    finished = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-    if finished.returncode:
-        shutil.rmtree(temporary, ignore_errors=True)
-        lines = [line for line in (finished.stderr + finished.stdout).splitlines() if "ERROR" in line.upper()]
-        reason = printable(lines[0].strip() if lines else f"exit status {finished.returncode}")
-        raise DataError(f"{archive} cannot be unpacked ({reason}); free disk space, or delete it to fetch it again")
+    temporary.mkdir(parents=True)
+    fault = _untar(archive, temporary) if archive.name.endswith(TAR_GZ) else _un7zip(archive, temporary)
+    if fault or not any(temporary.iterdir()):
+        shutil.rmtree(temporary)
+        files = f"all files {archive.with_suffix('')}.*" if archive.suffix == ".001" else "it"
+        cure = "free disk space, then run the command again"
+        if os.strerror(errno.ENOSPC) not in fault:
+            cure = f"delete {files}, and the same command fetches {'them' if files != 'it' else 'it'} again"
+        raise DataError(f"{archive} cannot be unpacked ({printable(fault) or 'it is empty'}); {cure}")
 
 
-def _extract_tar(archive: Path, temporary: Path) -> None:
-    """Unpack a .tar.gz file into a new folder. Raises as _extract does."""
+def _untar(archive: Path, folder: Path) -> str:
+    """Unpack a .tar.gz file into a folder. Returns: An error message; "" after success."""
     try:
         with tarfile.open(archive) as tar:
-            tar.extractall(temporary, filter="data")
+            tar.extractall(folder, filter="data")
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        hint = "free disk space, or delete it to fetch it again"
-        raise DataError(f"{archive} cannot be unpacked ({printable(str(error))}); {hint}") from None
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _un7zip(archive: Path, folder: Path) -> str:
+    """Unpack a 7z or zip file into a folder. Returns: The program's first error message; "" after success."""
+    command = [seven_zip(), "x", "-y", "-bd", f"-o{folder}", str(archive)]
+    finished = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    if not finished.returncode:
+        return ""
+    lines = (finished.stderr + finished.stdout).splitlines()
+    if full := [line for line in lines if os.strerror(errno.ENOSPC) in line]:
+        return full[0].strip()
+    errors = [line.strip() for line in lines if "ERROR" in line.upper()]
+    return errors[0] if errors else f"exit status {finished.returncode}"
 
 
 async def _sizes(addresses: Sequence[str]) -> list[int | None]:
@@ -135,20 +150,38 @@ def _print_plan(name: str, published: PublishedSet, folder: Path, mirror: str | 
     print(f"  size as published: {published.size}")
     addresses = [file.address_at(mirror) for file in published.files]
     sizes = asyncio.run(_sizes(addresses)) if addresses else []
-    needed = 0.0
     for file, address, size in zip(published.files, addresses, sizes, strict=True):
         known = "size unknown" if size is None else format_size(size)
         print(f"  {address}  {known}, {f'md5 {file.md5}' if file.md5 else 'no published checksum'}")
-        if not (file.archive and is_unpacked(folder, file.archive)):
-            present = (folder / file.name).stat().st_size if (folder / file.name).exists() else 0
-            needed += max(0, (size or 0) * (WITH_CONTENT if file.archive else 1) - present)
-    free = free_bytes(folder)
+    needed, free = _bytes_needed(published, sizes, folder), free_bytes(folder)
     if addresses:
         unknown = ", and the files of unknown size" if None in sizes else ""
         print(f"  into {folder}/: {format_size(needed)} still needed{unknown}; {format_size(free)} free")
     if needed > free:
         fault = f"the disk of {folder}/ has {format_size(free)} free, and about {format_size(needed)} are needed"
         raise DataError(f"{fault}; free disk space, or name another --folder")
+
+
+def _bytes_needed(published: PublishedSet, sizes: Sequence[int | None], folder: Path) -> float:
+    """Return about how many bytes of a data set are still to be written: files to fetch, and files of archives.
+
+    sizes: Bytes of each file; None if unknown, which counts as 0.
+    """
+    needed = 0.0
+    for file, size in zip(published.files, sizes, strict=True):
+        archive = file.archive
+        if archive and (is_unpacked(folder, archive) or (folder / f"{archive}.moving").exists()):
+            continue
+        present = _bytes_in(folder / file.name) + _bytes_in(folder / f"{file.name}.part")
+        needed += max(0, (size or 0) - present) + (published.content * (size or 0) if archive else 0)
+        needed -= _bytes_in(folder / f".{file.name}.part")  # a half unpacked archive, which is deleted first
+    return max(0.0, needed)
+
+
+def _bytes_in(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder; 0 if it is missing."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

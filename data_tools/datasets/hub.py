@@ -32,7 +32,7 @@ def read_wavcaps_zips(folders: Sequence[Path]) -> Found:
     """
     found = Found([], [], [])
     for folder in folders:
-        lists = {path: audio_folder(path) for path in _lists_of_parts(folder)}
+        lists = {path: audio_folder(path, ["Zip_files"]) for path in _lists_of_parts(folder)}
         if not any(lists.values()):
             layout = "json_files/<part>/<name>.json with Zip_files/<part>/"
             raise DataError(f"{folder}: has no {layout}; give the folder of {WAVCAPS} as on the hub")

@@ -49,7 +49,8 @@ class PublishedSet(NamedTuple):
 
     licence: Licence, with the terms of use. size: Text about the bytes to fetch, which needs no network. make: Commands
     of data_tools that write the manifests from the folder, with {folder}, {manifest} and {stem} (the manifest's path
-    without .jsonl). steps: Instructions for parts without a public address.
+    without .jsonl). steps: Instructions for parts without a public address. content: About how many bytes of files an
+    archive contains per byte of the archive.
     """
 
     licence: str
@@ -57,6 +58,7 @@ class PublishedSet(NamedTuple):
     files: tuple[PublishedFile, ...]
     make: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
+    content: float = 1.1
 
 
 _PART = re.compile(r"(.+\.7z)\.\d{3}")
@@ -121,6 +123,7 @@ SETS = {
             },
         ),
         ("clotho {folder} --out {manifest}",),
+        content=1.7,
     ),
     "clotho_blind": PublishedSet(
         "blind set of 2022 to 2024: audio under each file's Freesound licence, captions for non-commercial research; "
@@ -135,6 +138,7 @@ SETS = {
             },
         ),
         ("blind {folder}/test --out {manifest}",),
+        content=1.7,
     ),
     "exclusion_lists": PublishedSet(
         "lists of sounds that must not be used for training: sounds of WavCaps that are in Clotho or AudioCaps too "
@@ -186,6 +190,9 @@ SETS = {
         ),
         ("castella {folder} --features {folder}/clap --out {manifest} --moments {stem}_moments.jsonl",),
         (
+            "if you submit: copy the blind list and its frames from zenodo.org/records/20450254 into {folder} and "
+            "{folder}/clap, then: python -m data_tools castella {folder} --features {folder}/clap --out {manifest} "
+            "--moments {stem}_moments.jsonl",
             "if you want the audio: github.com/h-munakata/CASTELLA-audio fetches the first 300 s of each video, 32 kHz "
             "mono; then: python -m data_tools castella {folder} --audio AUDIO --out {manifest} --moments "
             "{stem}_moments.jsonl",

@@ -9,6 +9,7 @@ Research", 2023; https://github.com/XinhaoMei/WavCaps. Its README restricts it t
 import argparse
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,14 @@ def _present(audio: Path) -> dict[str, str]:
     return {name: absolute(audio / name) for name in audio_names(audio)} or archived_files(audio, AUDIO_SUFFIXES)
 
 
-def audio_folder(path: Path) -> Path | None:
+def audio_folder(path: Path, among: Sequence[str] = ("Audio", "WavCaps_mp3/Audio", "Zip_files")) -> Path | None:
     """Return the folder of the audio of a part's JSON file, as the published copies have it; None without one.
 
     It is Audio/<part>/ (aac-datasets), WavCaps_mp3/Audio/<part>/ (the baseline of 2025) or Zip_files/<part>/ (the hub),
-    next to json_files/<part>/.
+    next to json_files/<part>/. among: The folders to look in; the first one that exists is returned.
     """
     lists, part = path.absolute().parent.parent, path.absolute().parent.name
-    folders = (lists.parent / above / part for above in ("Audio", "WavCaps_mp3/Audio", "Zip_files"))
+    folders = (lists.parent / above / part for above in among)
     return next((folder for folder in folders if lists.name == "json_files" and folder.is_dir()), None)
 
 
@@ -138,7 +139,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `wavcaps` to its parser."""
     add = parser.add_argument
     add("json", type=Path, help="JSON file of a part of WavCaps, such as fsd_final.json")
-    audio = "folder with the audio files of that part (default: Audio/ or Zip_files/, if json_files/ is next to them)"
+    audio = "folder with the audio files of that part (default: Audio/, WavCaps_mp3/Audio/ or Zip_files/ next to "
+    audio += "json_files/)"
     add("--audio", type=Path, help=audio)
     add("--name", help="name of the clips' source, for their ids (default: the JSON file's name)")
     add("--keep-missing", action="store_true", help="also list items whose audio is missing")

@@ -107,14 +107,14 @@ def _from_files(
     the keys.
     """
     from system.features.audio_files import AudioFiles, decode_threads
-    from system.features.sounds import find_sounds
+    from system.features.sounds import find_sounds, no_garbage_collection
 
     ((name, expert),) = experts.items()
     assert isinstance(expert, Waveform)
     files = AudioFiles(expert, banks, ThreadPoolExecutor(threads or decode_threads(), "decoding"))
     features = Features({name: files}, grids={name: Grid(1 / expert.frames_per_second, expert.first_centre)})
     readable: dict[str, tuple[str, str, Sound]] = {}
-    with closing(content) if content else nullcontext():
+    with closing(content) if content else nullcontext(), no_garbage_collection():
         for clip, found in find_sounds(clips, banks, files.threads, whole, verify):
             try:
                 if found.sound is None:

@@ -71,7 +71,7 @@ class FileFacts:
         """
         stored = [path for path in status if path not in self._new]
         marks = ", ".join("?" * len(stored))
-        rows = self._execute(f"select * from {self._table} where path in ({marks})", stored)
+        rows = self._execute(f"select * from {self._table} where path in ({marks})", stored) if stored else []
         rows += [self._new[path] for path in status if path in self._new]
         present = {path: (one.st_size, getattr(one, self._time)) for path, one in status.items()}
         return {row[0]: tuple(row[3:]) for row in rows if tuple(row[1:3]) == present[row[0]]}

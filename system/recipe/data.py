@@ -3,10 +3,8 @@
 Read the manifests of a recipe, compute missing frames, and list the training items.
 """
 
-import gc
 import logging
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +18,7 @@ from system.batches.augment import Augmentation
 from system.batches.sampler import Item, Sampler, items_of, items_of_moments
 from system.experts.base import Device
 from system.features.build import Features, Waveforms, build_features
+from system.features.sounds import no_garbage_collection
 from system.recipe import schema
 from system.recipe.manifests import few_clips
 
@@ -111,19 +110,6 @@ def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
     return clips
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Pause the search for unused objects, which would go through all clips again and again while they are read."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_no_garbage_collection()
 def load_data(
     recipe: schema.Recipe,
     strict: bool = False,
@@ -139,7 +125,9 @@ def load_data(
     Raises KitError if no audio of a data source is readable. Missing audio and augmentation files that do not fit the
     clips are reported before any computation.
     """
-    clips: dict[str, Sequence[Clip]] = {name: list(part) for name, part in read_clips(recipe).items()}  # parsed once
+    clips: dict[str, Sequence[Clip]] = {}
+    with no_garbage_collection():
+        clips |= {name: list(part) for name, part in read_clips(recipe).items()}  # parsed once
     annotated = {name: source for name, source in recipe.data.items() if source.moments}
     known = {path: {clip.id for clip in read_manifest(path)} for path in {one.manifest for one in annotated.values()}}
     moments = {name: _moments_of(name, one, clips[name], known[one.manifest]) for name, one in annotated.items()}

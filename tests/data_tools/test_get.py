@@ -19,7 +19,8 @@ from data_files import failure, write_rows, write_wav
 from data_tools.__main__ import main
 from data_tools.datasets import get as module
 from data_tools.datasets.get import seven_zip
-from data_tools.datasets.published import SETS, PublishedFile
+from data_tools.datasets.published import SETS, PublishedFile, PublishedSet
+from data_tools.locks import lock_of
 from data_tools.manifest import read_manifest
 
 SPLITS = ("development", "validation", "evaluation")
@@ -164,7 +165,7 @@ def test_get_refuses_and_never_changes_folders_of_the_user(
     own.parent.mkdir(parents=True)
     own.write_text("mine")
     message = failure(capsys, *command(tmp_path, mirror))
-    assert "validation exists, but was not unpacked by this command; move it away, or, to keep it" in message
+    assert "validation exists, but was not unpacked by this command; move it away; or, if all of validation" in message
     assert own.read_text() == "mine"
     (tmp_path / "data/clotho/clotho_audio_validation.7z.unpacked").write_text("validation\n")
     assert main(command(tmp_path, mirror)) == 0
@@ -209,9 +210,49 @@ def test_small_disk_is_reported_before_the_download(
     mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "free_bytes", lambda folder: 5e4)
-    monkeypatch.setattr(module, "WITH_CONTENT", 1000)
+    monkeypatch.setitem(SETS, "clotho", SETS["clotho"]._replace(content=1000))
     assert "/data/clotho/ has 0.1 MB free, and about " in failure(capsys, *command(tmp_path, mirror))
     assert not (tmp_path / "data/clotho").exists()
+
+
+def test_needed_disk_space_counts_what_is_missing(tmp_path: Path) -> None:
+    files = (PublishedFile("https://a.org/a.csv"), PublishedFile("https://a.org/a.7z"))
+    published = PublishedSet("free", "small", files, content=1.5)
+
+    def needed() -> float:
+        return module._bytes_needed(published, [100, 1000], tmp_path)
+
+    assert needed() == 100 + 1000 + 1500
+    (tmp_path / "a.7z.part").write_bytes(bytes(400))
+    assert needed() == 100 + 600 + 1500
+    (tmp_path / "a.7z.part").rename(tmp_path / "a.7z")
+    (tmp_path / "a.7z").write_bytes(bytes(1000))
+    assert needed() == 100 + 1500
+    (tmp_path / ".a.7z.part/audio").mkdir(parents=True)
+    (tmp_path / ".a.7z.part/audio/a.wav").write_bytes(bytes(300))
+    assert needed() == 100 + 1500 - 300, "it is deleted before the archive is unpacked again"
+    (tmp_path / "a.7z.moving").write_text("audio\n")
+    assert needed() == 100
+    (tmp_path / "a.7z.moving").rename(tmp_path / "a.7z.unpacked")
+    (tmp_path / ".a.7z.part/audio").rename(tmp_path / "audio")
+    (tmp_path / "a.csv").write_bytes(bytes(100))
+    assert needed() == 0
+    assert module._bytes_needed(published, [None, None], tmp_path) == 0
+
+
+@needs_7z
+def test_archive_that_another_process_unpacks_is_left_to_it(
+    mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data/clotho"
+    assert main(command(tmp_path, mirror)) == 0
+    shutil.rmtree(folder / "validation")
+    with lock_of(folder / "clotho_audio_validation.7z"):
+        text = failure(capsys, *command(tmp_path, mirror))
+    assert "clotho_audio_validation.7z: another process is writing to it; wait" in text
+    assert not (folder / "validation").exists()
+    assert main(command(tmp_path, mirror)) == 0
+    assert len(list((folder / "validation").iterdir())) == 3
 
 
 def test_missing_7z_is_reported_before_the_download(
@@ -319,15 +360,21 @@ def test_damaged_archive_of_get_is_refused(
     made.mkdir()
     MADE[name][0](server, made)
     archive = server / ("clap.tar.gz" if name == "castella" else "WavCaps_mp3.7z.002")
-    archive.write_bytes(archive.read_bytes()[:-200])
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:-200])
     files = [file._replace(md5="") for file in SETS[name].files if (server / file.name).exists()]
     monkeypatch.setitem(SETS, name, SETS[name]._replace(files=tuple(files)))
     monkeypatch.chdir(tmp_path)
     with serving(server) as address:
         text = failure(capsys, "get", name, "--mirror", address)
-    assert "cannot be unpacked (" in text
-    assert "delete it to fetch it again" in text
-    assert not list(Path("data", name).glob(".*"))
+        assert "cannot be unpacked (" in text
+        files_to_delete = {"castella": "delete it,", "wavcaps": "delete all files data/wavcaps/WavCaps_mp3.7z.*,"}
+        assert f"{files_to_delete[name]} and the same command fetches" in text
+        assert not list(Path("data", name).glob(".*"))
+        archive.write_bytes(whole)
+        for path in Path("data", name).glob(f"{archive.name.removesuffix('.002')}*"):
+            path.unlink()
+        assert main(["get", name, "--mirror", address]) == 0
 
 
 @pytest.mark.parametrize("name", SETS)
