@@ -223,7 +223,7 @@ def ending_in(*suffixes: str) -> Callable[[str], Path]:
     """Return an argparse type for an output file whose name ends in one of `suffixes`."""
 
     def checked(text: str) -> Path:
-        """Return the path of an option. Raises argparse's error for another suffix."""
+        """Return an option's path. Raises argparse's error for a suffix that is not allowed."""
         path = Path(text)
         if path.suffix not in suffixes or path.is_dir():
             raise argparse.ArgumentTypeError(f"{text}: give a file name that ends in {' or '.join(suffixes)}")

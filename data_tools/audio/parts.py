@@ -1,6 +1,6 @@
-"""Helpers for all audio formats: errors, tags, corrected beginnings.
+"""Helpers for all audio formats: errors, tags, repaired headers.
 
-Creates error messages, skips tags, and reads files with a corrected beginning.
+Creates error messages, skips tags, and reads files whose header was replaced by a repaired one.
 """
 
 import io

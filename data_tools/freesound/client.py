@@ -154,12 +154,12 @@ class Client:
         return f"{self.site}/apiv2/search/?{urlencode(query | {'page': page, 'page_size': size})}"
 
     async def _search(self, window: Window, url: str, size: int) -> Page:
-        """Request a page of a search. Raises NoPageError if only this search fails, FAILURES times in a row."""
+        """Request a page of search results. Raises NoPageError if it fails FAILURES times while other searches work."""
         enough = FAILURES if size > 1 else 2 * FAILURES
         failures: list[AgainError] = []  # server errors in a row
 
         async def ask() -> Page:
-            """Request the page once. Raises NoPageError if only this search fails, too many times in a row."""
+            """Request the page once. Raises NoPageError if it failed too often while other searches work."""
             try:
                 return await self._page(url, window.page)
             except AgainError as error:

@@ -192,7 +192,7 @@ class Store(Facts):
             span = _milliseconds(window.first, reached if progress.complete else reached - 1)
             unseen = self.count(f"{_WITHIN} AND id NOT IN {_LISTED}", *span, ids)
             self.upsert(filter(None, page.sounds), indexed)
-            self._list_nulls(window, page, indexed, reached, min(unseen, nulls))
+            self._record_nulls(window, page, indexed, reached, min(unseen, nulls))
             if progress.complete and not nulls:
                 query = f"UPDATE sounds SET missing = ? WHERE {_WITHIN} AND id NOT IN {_LISTED}"
                 self.database.execute(query, (int(time.time()), *span, ids))
@@ -281,9 +281,10 @@ class Store(Facts):
             (_row(sound, site) | {"indexed": indexed.get(sound.id)} for sound in sounds),
         )
 
-    def _list_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
-        """Record the null items of a page; they replace earlier records of the times that the page covers.
+    def _record_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
+        """Record the items of a page of results that are null: sounds that the API lists without their data.
 
+        They replace the records of the same upload times from earlier pages.
         stored: Number of nulls that are sounds stored by an earlier crawl; these count as sounds.
         """
         query = "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?"

@@ -32,7 +32,7 @@ class Listed(NamedTuple):
 class Exclusions(NamedTuple):
     """Forbidden Freesound ids, and the lists that forbid them.
 
-    sources: A Listed for every list, in order. by_id: Names of the lists by id; its length is the size of the union.
+    sources: Name and size of every list, in order. by_id: Dict from each forbidden id to the names of its lists.
     """
 
     sources: tuple[Listed, ...]

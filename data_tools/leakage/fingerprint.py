@@ -295,7 +295,7 @@ def _best_of_each(groups: Whole, values: Floats, count: int) -> Flags:
 
 
 def _pairs(frames: Whole, bins: Whole, outstanding: Floats) -> tuple[Whole, Whole]:
-    """Return the indices of both peaks of every pair of peaks, ordered by the first peak."""
+    """Pair each peak with the strongest peaks shortly after it at similar frequencies. Returns: Indices of both."""
     begins = np.maximum(np.searchsorted(frames, frames + PAIR_FRAMES[0]), np.arange(1, len(frames) + 1))
     sizes = np.maximum(0, np.searchsorted(frames, frames + PAIR_FRAMES[1], "right") - begins)
     first = np.repeat(np.arange(len(frames)), sizes)

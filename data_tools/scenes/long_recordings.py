@@ -34,10 +34,10 @@ _SECONDS = (10.0, 3600.0)
 
 @dataclass(frozen=True, kw_only=True)
 class MomentSettings(FolderSettings):
-    """Settings of composed moments.
+    """Settings of long recordings that are composed of single sounds, with the windows of these sounds.
 
-    moments: Name of the Shape in timeline.py. seconds: Length of each recording. whole_seconds: Windows begin and end
-    at full seconds, as CASTELLA's do.
+    moments: Data set whose shape is imitated, a key of SHAPES in timeline.py. seconds: Length of each recording.
+    whole_seconds: Whether windows begin and end at full seconds, as CASTELLA's do.
     """
 
     moments: str

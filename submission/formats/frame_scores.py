@@ -61,7 +61,7 @@ def _require_consistent(qids: np.ndarray, lengths: np.ndarray, edges: np.ndarray
     """Raises ValueError if the arrays of a file have types or sizes that write_frame_scores never writes."""
     kinds = "".join(array.dtype.kind for array in (qids, lengths, edges, frames))
     if kinds != "Uiff" or any(array.ndim != 1 for array in (qids, lengths, edges, frames)):
-        raise ValueError(f"the arrays {', '.join(ARRAYS)} have wrong types or shapes")
+        raise ValueError(f"the arrays {', '.join(ARRAYS)} have other types or shapes than `rank --frames` writes")
     if np.any(lengths < 0):
         raise ValueError(f"the array `lengths` contains {lengths.min()}, a negative number of frames")
     if len(qids) != len(lengths) or len(frames) != lengths.sum() or len(edges) != len(frames) + len(qids):

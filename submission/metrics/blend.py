@@ -126,10 +126,10 @@ def corrections(facts: Mapping[str, Any]) -> str:
 
 
 def facts_of_parts(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the facts of every single (not blended) matrix that contributed to the matrix with the given facts.
+    """Return the metadata of all unblended score matrices from which a score matrix was blended.
 
-    For a blend, these are the facts of all blended matrices, also of blends of blends. For any other matrix, these are
-    its own facts.
+    facts: Metadata of the score matrix, such as its model. A blend of blends is resolved to the end. Of a matrix that
+    is no blend, its own metadata are returned.
     """
     parts = facts.get("of")
     if not isinstance(parts, dict):

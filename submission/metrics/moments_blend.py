@@ -185,9 +185,10 @@ def _require_same_queries(parts: Parts) -> list[Moments]:
 
 
 def _scaled_windows(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
-    """Return a query's windows that count in the edition, best first, as [start, end, score for the blend].
+    """Return a query's best windows as [start, end, score], as many as the edition scores, best first.
 
-    name: Name of the file, for messages. Raises SubmissionError for raw scores that are missing or below 0.
+    how: "rank" replaces the scores by 1 / rank; other values keep them. name: Name of the file, for messages.
+    Raises SubmissionError for raw scores that are missing or below 0.
     """
     if how == "raw" and not is_scored([answer]):
         raise SubmissionError(f"{name}: the windows have no scores; add --how rank, or give the file with scores")

@@ -34,7 +34,7 @@ FILL_IN = "FILL IN"  # placeholder in a template for facts that only the partici
 def _require_visible(text: str) -> str:
     """Return `text` unchanged; raises ValueError if it is empty, contains FILL_IN, or has control characters."""
     if FILL_IN in text:
-        raise ValueError(f"is not filled in yet; replace {FILL_IN!r} by the value")
+        raise ValueError(f"the text still contains {FILL_IN!r}; replace it by the value")
     if not text.strip() or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
         raise ValueError("the text is empty or has control characters, such as a line break; write one line of text")
     return text

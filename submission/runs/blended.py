@@ -39,7 +39,7 @@ def require_new(out: Path) -> None:
 
 
 def _blind_entry(first: str) -> str:
-    """Return the name of the entry that ranks the blind set in a blend. first: Name of the blend's ranked entry."""
+    """Return a name for the blend's rank entry of the blind set that differs from `first`, its other rank entry."""
     return "blind" if first != "blind" else "blind_set"
 
 

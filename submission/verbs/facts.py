@@ -38,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
         log.info("to print all facts of an edition with their sources, add --edition YEAR")
         return 0
     edition = get_any_edition(arguments.edition)
-    for name, (sure, where) in edition.sources.items():
-        print(f"{name:15} {_format(getattr(edition, name))}\n{'':15} {sure}: {where}")
+    for name, (certainty, source) in edition.sources.items():
+        print(f"{name:15} {_format(getattr(edition, name))}\n{'':15} {certainty}: {source}")
     return 0
 
 

@@ -236,7 +236,7 @@ def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Seque
 
 
 def _summary(system: System, edition: Edition, truth: Truth | None, arguments: argparse.Namespace) -> Summary:
-    """Return the metrics of one system that ranks clips: a ranked CSV, a matrix CSV, or a score matrix."""
+    """Return the metrics of one system, given as a ranked CSV, a matrix CSV or a score matrix."""
     annotations = arguments.annotations
     figures = get_edition(ANNOTATED_EDITION) if annotations else edition
     if system.matrix is None and edition.output == "ranked":

@@ -91,7 +91,7 @@ class RunModels:
         return self.data.readable_clips(source)
 
     def earlier_facts(self, entry: RankEntry) -> Mapping[str, Any]:
-        """Return an empty dict: no facts are stored before the rank entry is ranked."""
+        """Return {}: a run that is being ranked has no metadata of an earlier ranking, unlike a finished run."""
         return {}
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":

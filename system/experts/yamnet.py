@@ -106,7 +106,7 @@ def load_network(path: Path, device: Device) -> Network:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name].astype(np.float32) for name in shapes()}
         if {name: array.shape for name, array in arrays.items()} != shapes():
-            raise ValueError("the layers have other shapes than the layers of YAMNet")
+            raise ValueError("its arrays do not have the shapes of YAMNet's layers")
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged header or member
         raise KitError(
             f"{path} does not contain the 31 layers of yamnet.tflite ({error}); "

@@ -231,7 +231,7 @@ def _note_broken(features: Features, clip: Clip, error: AudioError, strict: bool
 def _warn_of_broken(features: Features) -> None:
     """Log a warning with the number of clips that were left out because they cannot be used."""
     if features.broken:
-        log.warning("skipped %s that cannot be used", counted(len(features.broken), "clip"))
+        log.warning("skipped %s that cannot be used; see the warnings above", counted(len(features.broken), "clip"))
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Sum of the loss terms, and diagnostics.
 
-The training loss of a batch, as the sum of a stage's terms, and its diagnostics: violations and accuracies.
+The training loss of a batch is the sum of a stage's terms. Diagnostics are shares of a batch: pairs that violate the
+margin, and captions and clips whose match has the highest score.
 """
 
 from collections.abc import Sequence

@@ -30,10 +30,16 @@ LONGEST = 600.0  # seconds, of models that take any length
 
 @dataclass(frozen=True)
 class Row:
-    """Settings of a type of hub models. model, extractor: Names of classes of transformers. rate: Sample rate in Hz.
-    max_seconds: Longest input in seconds; None for no limit. vector: Name of the model output with the vector of an
-    input, or "mean" for the mean of the input's tokens. aliases: Other values of `model_type` whose models contain a
-    model of this type. equal_lengths: Whether all inputs of a batch must have the same length."""
+    """Settings of one type of audio models on the hub.
+
+    Attributes:
+        model, extractor: Names of the classes in transformers.
+        rate: Sample rate in Hz.
+        max_seconds: Longest input in seconds; None for no limit.
+        vector: Name of the model output with the vector of an input, or "mean" for the mean of the input's tokens.
+        aliases: Values of `model_type` of larger models that contain a model of this type, such as CLAP.
+        equal_lengths: Whether all inputs of a batch must have the same length.
+    """
 
     model: str
     extractor: str = "Wav2Vec2FeatureExtractor"

@@ -212,6 +212,7 @@ class _Semantic(nn.Module):
     """One block with a single head, which computes a semantic token: (S, L, 768), mask (S, L) -> (S, 768)."""
 
     def __init__(self) -> None:
+        """Build the block with untrained weights."""
         super().__init__()
         self.sem_token = nn.Parameter(torch.zeros(1, 1, DIM))
         self.sem_blocks = nn.ModuleList([Block(DIM, 1, SEMANTIC_FFN_DIM, eps=SEMANTIC_EPS)])

@@ -12,7 +12,7 @@ from system.networks.m2d_published import DIM, Bands, Geometry, chosen_geometry
 
 
 class M2dInput(Strict):
-    """The geometry of an M2D, stated or read from the name of its weight file, and the values of its frames."""
+    """The geometry of an M2D network (its input and patch size), and the number of values per frame."""
 
     geometry: str | None  # input, such as 80x608p16x16; null: read from the name of the .zip, or of the .pth's folder
     bands: Bands  # of a frame: stacked (3,840 values), as published, or their mean (768)
@@ -21,7 +21,7 @@ class M2dInput(Strict):
 
     @model_validator(mode="after")
     def _require_geometry(self) -> Self:
-        """Raise an error if the geometry is neither set nor in the name of the weights."""
+        """Raise an error if the input and patch size (geometry) are neither set nor in the weight file's name."""
         try:
             chosen_geometry(self.geometry, self.weights)
         except ValueError as error:

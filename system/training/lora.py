@@ -93,7 +93,7 @@ class Adapters:
             problem = f"the network never calls its layers {', '.join(unused)}, so their adapters have no effect"
             if self._chosen:
                 raise KitError(f"lora.layers: {problem}; name other layers (called: {others})")
-            log.warning("lora: %s (called layers: %s)", problem, others)
+            log.warning("lora: %s; to adapt others, set lora.layers (layers that it calls: %s)", problem, others)
 
     def remove(self) -> None:
         """Remove the adapters from the model, and make all layers trainable again, for the next stage."""

@@ -93,7 +93,10 @@ def published_files(model: Model) -> Iterator[Published]:
 
 
 def _of_hub(name: str, expert: ExpertSettings, model: str, only_show: bool) -> Iterator[str]:
-    """Fetch an expert's Hugging Face model, unless `only_show`, and print whether it exists. Yields error messages."""
+    """Fetch the Hugging Face model of an expert and print whether it is on this disk. Yields error messages.
+
+    only_show: Whether to fetch nothing.
+    """
     (path,) = expert.weight_files().values()
     state = "here" if path.is_file() else "missing"
     if not only_show:

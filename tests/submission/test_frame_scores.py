@@ -58,23 +58,23 @@ def test_frame_scores_with_flipped_bytes_are_refused_or_unchanged(path: Path) ->
     [
         (
             lambda arrays: arrays | {"lengths": np.array(3)},
-            "the arrays qids, lengths, edges, frames have wrong types or shapes",
+            "the arrays qids, lengths, edges, frames have other types or shapes than `rank --frames` writes",
         ),
         (
             lambda arrays: arrays | dict.fromkeys(ARRAYS, np.array(1)),
-            "the arrays qids, lengths, edges, frames have wrong types or shapes",
+            "the arrays qids, lengths, edges, frames have other types or shapes than `rank --frames` writes",
         ),
         (
             lambda arrays: arrays | {"lengths": np.array([2.0, 1.0])},
-            "the arrays qids, lengths, edges, frames have wrong types or shapes",
+            "the arrays qids, lengths, edges, frames have other types or shapes than `rank --frames` writes",
         ),
         (
             lambda arrays: arrays | {"qids": np.array([1, 2])},
-            "the arrays qids, lengths, edges, frames have wrong types or shapes",
+            "the arrays qids, lengths, edges, frames have other types or shapes than `rank --frames` writes",
         ),
         (
             lambda arrays: arrays | {"frames": np.zeros((3, 1))},
-            "the arrays qids, lengths, edges, frames have wrong types or shapes",
+            "the arrays qids, lengths, edges, frames have other types or shapes than `rank --frames` writes",
         ),
         (
             lambda arrays: arrays | {"lengths": np.array([4, -1])},

@@ -292,7 +292,7 @@ def test_frames_of_another_length_than_the_recording_are_reported(
         "replace the file, or correct the manifest",
         "skipped a clip: -test_02.npz: its frames last 34 s, but its recording lasts 30 s in the manifest; "
         "replace the file, or correct the manifest",
-        "skipped 2 clips that cannot be used",
+        "skipped 2 clips that cannot be used; see the warnings above",
     ]
     with pytest.raises(
         KitError, match=r"-test_00.npz: its frames last 10 s, but its recording lasts 30 s in the manifest"

@@ -21,7 +21,8 @@ class M2d(M2dInput, FromPublished):
     """M2D (base) on segments of waveforms. The vector of a segment is the mean of its frames. The vectors of a clip's
     segments are pooled, and mapped to the size of text embeddings by a linear layer.
 
-    Source: Niizumi et al., "Masked Modeling Duo" (2024). Its linear and fine-tuned results use `bands: stacked`.
+    Source: Niizumi et al., "Masked Modeling Duo" (2024). The results of linear evaluation and of
+    fine-tuning in that paper correspond to the setting `bands: stacked`.
     """
 
     kind: Literal["m2d"]
