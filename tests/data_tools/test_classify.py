@@ -148,6 +148,7 @@ assert (embeddings.vectors()[embeddings.rows([str(n) for n in range(1000)])] == 
 """
 
 
+@pytest.mark.slow
 def test_killed_embedding_never_recomputes_stored_texts(tmp_path: Path, root: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     digests = tmp_path / f"slow-{'0' * 12}" / "texts.sha"

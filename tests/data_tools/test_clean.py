@@ -171,6 +171,7 @@ def test_cleaning_cuts_no_words_of_real_captions(shared: Path) -> None:
     assert [text for text in texts if any(rule(text) != text for rule in cutting)] == []
 
 
+@pytest.mark.slow
 def test_cleaning_changes_only_spaces_of_clotho_captions(shared: Path) -> None:
     captions, _ = read_captions([shared / "data/clotho/clotho_captions_development.csv"])
     assert len(captions) == 19195

@@ -71,7 +71,7 @@ class Files(BaseHTTPRequestHandler):
 def site() -> Iterator[str]:
     Files.asked.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), Files) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -229,7 +229,7 @@ class Odd(BaseHTTPRequestHandler):
 def odd() -> Iterator[str]:
     Odd.asked = 0
     with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()

@@ -321,6 +321,7 @@ def test_sound_whose_audio_differs_from_its_metadata_is_not_fetched(
         assert sorted(lines) == sorted(output[i] for i in lost)
 
 
+@pytest.mark.slow
 def test_fetching_originals_needs_a_token_and_uses_up_requests(crawled: Path, answers: Answers, tmp_path: Path) -> None:
     out = tmp_path / "out"
     write_scores(tmp_path / "scores.csv", everything(answers))

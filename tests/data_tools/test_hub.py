@@ -555,7 +555,8 @@ def test_export_divides_shards_by_split_and_size_and_refuses_a_folder_with_other
     assert "sound.0 ä.wav: no such file" in failure(capsys, *command[:5], tmp_path / "new")
 
 
-@pytest.mark.parametrize("form", [pytest.param("parquet", marks=pytest.mark.slow), "webdataset"])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["parquet", "webdataset"])
 def test_killed_export_ends_with_the_same_shards(tmp_path: Path, form: str) -> None:
     manifest = exported(tmp_path, 60)
     for path in (tmp_path / "in").iterdir():

@@ -126,7 +126,7 @@ class Nothing(BaseHTTPRequestHandler):
 @pytest.fixture
 def empty_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Nothing) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         yield constants.ENDPOINT

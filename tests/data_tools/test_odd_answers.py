@@ -261,7 +261,7 @@ class Noting(BaseHTTPRequestHandler):
 def server(monkeypatch: pytest.MonkeyPatch) -> Any:
     Noting.seen = []
     with HTTPServer(("127.0.0.1", 0), Noting) as found:
-        thread = threading.Thread(target=found.serve_forever)
+        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
         thread.start()
         yield f"127.0.0.1:{found.server_port}"
         found.shutdown()

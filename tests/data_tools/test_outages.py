@@ -268,6 +268,7 @@ def test_partly_rebuilt_index_marks_nothing_as_missing(tmp_path: Path, monkeypat
     assert_whole(tmp_path / "store", answers)
 
 
+@pytest.mark.slow
 def test_later_index_rebuild_marks_nothing_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers, now = make_answers(3000, 7, 0.0, 0), time.time()
     read_all(tmp_path / "store", Direct(answers))
@@ -332,6 +333,7 @@ def test_failing_sound_does_not_block_looking_up_others(tmp_path: Path) -> None:
     assert [sound_id for sound_id, sound in both.items() if sound] == [ids[3]]
 
 
+@pytest.mark.slow
 def test_overloaded_id_search_is_repeated(tmp_path: Path) -> None:
     """The search is too small to be split, so no id is marked as not found."""
     answers = make_answers(300, 7, 0.0, 0)
@@ -404,6 +406,7 @@ def test_purely_negative_filter_finds_sounds(tmp_path: Path) -> None:
         assert 0 < store.count() < 300
 
 
+@pytest.mark.slow
 def test_refresh_during_an_index_rebuild_is_refused(tmp_path: Path) -> None:
     answers = make_answers(2000, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))

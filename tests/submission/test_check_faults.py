@@ -183,6 +183,7 @@ def test_check_reports_slightly_different_queries_as_one_problem_with_the_differ
     assert problem.endswith("submit the queries as published, byte for byte")
 
 
+@pytest.mark.slow
 def test_check_counts_thousands_of_unknown_names_on_one_line_quickly(lines: list[bytes], truth: Truth) -> None:
     data = by_row(lambda row: [row[0], *(f"nobody {row[0][:9]} {n}.wav" for n in range(10))], 2)(lines)
     _, problems = check_ranked_csv(data, E2022, truth)

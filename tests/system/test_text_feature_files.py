@@ -60,6 +60,7 @@ def test_features_are_pooled_and_followed_by_trained_layers(world: Path, tmp_pat
     assert encoder.unreadable([texts[0], "another text"]) == ["another text"]
 
 
+@pytest.mark.slow
 def test_model_of_moments_with_features_of_queries_trains_resumes_and_ranks(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
