@@ -138,7 +138,7 @@ class _Drifting(_Polyphase):
     """
 
     def __init__(self, up: int, down: int, kaiser: _Kaiser, turns: int) -> None:
-        """Design the filter, and set resampy's clock to its state after `turns` turns."""
+        """Design the filter. turns: Periods of the conversion before its first sample, over which the clock drifted."""
         super().__init__(up, down, kaiser, margin=2)  # for a drift of two samples: hours
         self.step = 1 / (up / down)
         self.clock, self.turned = _clock_after(turns * up, self.step), turns

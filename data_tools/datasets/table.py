@@ -90,7 +90,7 @@ def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
     by_rank = {2 if one in TEST_SPLITS else int(one in VALIDATION_SPLITS): one for one in splits}
     shown = " and ".join(splits)
     if len(by_rank) < len(splits):
-        raise DataError(f"{path}: {name}, under different names, is in the splits {shown}; give it one split")
+        raise DataError(f"{path}: the file {name}, listed by several paths, is in the splits {shown}; give it one")
     strictest = by_rank[max(by_rank)]
     log.warning(
         "%s: %s has rows under different names in the splits %s; only its rows in %s are used",

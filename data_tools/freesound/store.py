@@ -309,7 +309,7 @@ class Store(Facts):
         self.database.execute("UPDATE sounds SET missing = 0 WHERE missing >= ? AND NOT gone", (int(since),))
 
     def missing(self, before: float) -> list[int]:
-        """Return the ids of sounds marked as missing at time `before` or earlier that are not known to be gone."""
+        """Return ids of sounds that searches stopped listing at time `before` or earlier and may be deleted or not."""
         query = "SELECT id FROM sounds WHERE missing BETWEEN 1 AND ? AND NOT gone ORDER BY id"
         return [sound_id for (sound_id,) in self.database.execute(query, (int(before),))]
 

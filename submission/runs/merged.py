@@ -107,7 +107,7 @@ def _united(tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _with_labels(label: str, sources: dict[str, Any]) -> dict[str, Any]:
-    """Return a run's data sources with new names LABEL/STAGE of the stages that they train."""
+    """Return a run's data sources, with every stage that uses them renamed to LABEL/STAGE."""
     return {
         name: source.model_copy(update={"trains": [f"{label}/{stage}" for stage in source.trains]})
         for name, source in sources.items()

@@ -40,7 +40,7 @@ def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
-    """Read the truth that --truth, --scores, or --queries with --audio name; None without these options.
+    """Read the truth from --truth, from --scores, or from --queries and --audio; None without these options.
 
     Raises SubmissionError if only one of --queries and --audio is given.
     """

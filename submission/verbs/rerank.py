@@ -26,7 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `rerank` to its parser."""
     add = parser.add_argument
     add("scores", type=Path, metavar="SCORES.npy", help="score matrix to re-rank")
-    add("--judged", type=Path, required=True, metavar="JUDGED.jsonl", help="its best clips, scored by a judge")
+    add(
+        "--judged",
+        type=Path,
+        required=True,
+        metavar="JUDGED.jsonl",
+        help="its best clips per query, with a judge's scores",
+    )
     weighting = parser.add_mutually_exclusive_group(required=True)
     searched = "score matrix and judged clips of a validation split, to choose the judge's weight"
     weighting.add_argument("--validation", nargs=2, type=Path, metavar=("SCORES.npy", "JUDGED.jsonl"), help=searched)

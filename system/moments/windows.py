@@ -119,7 +119,7 @@ class WindowScores(NamedTuple):
         return found
 
     def rows(self, rows: np.ndarray, columns: slice = slice(None)) -> np.ndarray:
-        """Return the scores (R, C) of windows from the first frames `rows` to the last frames `columns`.
+        """Return scores (R, C) of windows. rows: Indices of their first frames. columns: Indices of their last frames.
 
         The score is -inf if the last frame is before the first frame.
         """
@@ -274,12 +274,14 @@ def mean_edges(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> 
 
 
 def refined(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Replace the edges of chosen windows by the mean edges of similar moments, then round them.
+    """Replace the edges of chosen windows by mean edges, then round them. The scores of windows do not change.
 
-    found: Windows without rounding. sums: (W, 3) sums that mean_edges returns, of one model or added over several
-    models. last: End of the last frame in seconds. The scores of windows do not change. If the total probability of
-    similar moments is 1e-6 or less, the edges do not change either. A window that then equals a better window is
-    dropped.
+    The mean is over all possible moments that overlap the window much, weighted by their probabilities. If the sum of
+    these is 1e-6 or less, the edges do not change. A window that then equals a better window is dropped.
+
+    found: Windows without rounding. sums: (W, 3) per window: the weighted sums of the starts and of the ends, and the
+    sum of the probabilities, from mean_edges; for several models, their sums added. last: End of the last frame in
+    seconds.
     Source: this kit; these edges have the least expected squared error.
     """
     windows = np.array([[window.start, window.end] for window in found])

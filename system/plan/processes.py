@@ -65,7 +65,7 @@ def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Excha
 
 
 def share_of(stage: schema.Stage, estimates: Estimates, processes: int) -> Load:
-    """Return the size of a process's largest share of a batch: clips, their lengths, and captions."""
+    """Return the part of a batch that the busiest process computes: numbers of clips and captions, and lengths."""
     load = estimates.load(stage)
     rows = rows_of_share(load.clips, stage.grad_cache_chunk, processes)
     return load._replace(clips=rows, captions=load.captions * rows / load.clips)

@@ -68,7 +68,7 @@ def test_search_window_includes_its_whole_last_second(tmp_path: Path) -> None:
     assert "1970-01-01T00%3A00%3A10.000Z+TO+1970-01-01T00%3A00%3A20.999Z" in transport.urls[0]
 
 
-def test_overload_answers_that_are_not_in_a_row_do_not_split_the_window(tmp_path: Path) -> None:
+def test_search_window_is_split_only_after_consecutive_overload_answers(tmp_path: Path) -> None:
     failed = [*(FAILURES - 1) * [OVERLOADED], answer(200), *(FAILURES - 1) * [OVERLOADED]]
     page, _ = searched(tmp_path / "a", lambda number, given: failed[number - 1] if number <= len(failed) else given)
     assert page.count == 40
@@ -134,7 +134,9 @@ def test_time_estimate_for_requests_counts_those_already_made_today(tmp_path: Pa
     assert found == DAY, "five are left today, three go tomorrow"
 
 
-def test_sounds_of_the_last_read_second_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_crawl_reads_sounds_of_its_last_timestamp_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, listings = Store(tmp_path / "store", create=True), []
     monkeypatch.setattr(stores, "advance", lambda window, listing, known: listings.append(listing) or Progress())
     sounds = [Sound(id=n, created=1000 * second, duration=1.0) for n, second in enumerate((3, 5, 5), 1)]  # type: ignore[arg-type]

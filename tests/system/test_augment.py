@@ -104,7 +104,7 @@ def test_replacing_captions_does_not_alter_the_draws_of_clips_and_captions(world
     assert again.batch(3) == changed.batch(3)
 
 
-def test_alternatives_are_drawn_again_in_every_step(tmp_path: Path) -> None:
+def test_caption_replacements_are_drawn_again_in_every_step(tmp_path: Path) -> None:
     augmentation = Augmentation(replacing(small(tmp_path)), [DOGS, RAIN])
     sampler = Sampler([[Item(DOGS, (DOGS.captions[1],), (1,))] * 2], "size", 2, None, (1,), augmentation)
     assert len({item.captions for step in range(40) for item in sampler.batch(step)}) == 3

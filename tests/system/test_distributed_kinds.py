@@ -133,7 +133,7 @@ def test_moment_windows_of_several_processes_match_one_process(one: Path, severa
         assert np.allclose(line["pred_relevant_windows"], other["pred_relevant_windows"], atol=1e-3)
 
 
-def test_losses_differ_without_mixing_and_without_random_parts_of_clips(
+def test_turning_off_mixing_or_random_crops_changes_the_losses(
     one: Path, recipes: dict[str, Path], tmp_path: Path
 ) -> None:
     """Without them the losses are other ones."""

@@ -224,7 +224,7 @@ def test_planted_mistakes_in_eat_exceed_the_test_tolerance(
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_eat_tokens_band_by_band_exceed_the_test_tolerance(made: Eat) -> None:
+def test_wrong_order_of_eat_tokens_exceeds_the_test_tolerance(made: Eat) -> None:
     hook = made.local_encoder["proj"].register_forward_hook(lambda _, __, output: output.transpose(2, 3))
     assert token_errors(made)[-1] > 0.2
     hook.remove()

@@ -21,12 +21,11 @@ from system.models.text.vector_file import WordVectorFile
 
 
 class WordVectorsEncoder(TextEncoder):
-    """One vector of length 1 per word (N, W, D), or the mean of the file's vectors, scaled to length 1 (N, D).
+    """Embeds captions by a file of word vectors: one vector of length 1 per word (N, W, D), or their mean (N, D).
 
     A word missing from the file is looked up with a capital first letter. If that is missing too, its parts between
     hyphens and apostrophes are looked up, and the mean of their vectors is used. Words that are still unknown get a
-    random vector. Captions are lower-cased, and
-    their punctuation is removed.
+    random vector. Captions are lower-cased, and their punctuation is removed. A mean is scaled to length 1.
     Source: github.com/xieh97/contrastive-negative-sampling and dcase2022-audio-retrieval. Deviations: the public code
     lists replacements of unknown words by hand (a -> A, walkie-talkie -> walkie, talkie). This class finds these two,
     but does not replace axe by Axe if the file has axe. The public code draws its one random vector again until its
