@@ -120,8 +120,9 @@ def mono_blocks(file: "soundfile.SoundFile", length: int) -> Iterator[tuple[Wave
 
 
 def resampled(blocks: Iterable[tuple[Wave, bool]], resample: Callable[[Wave, bool], Wave]) -> Iterator[Wave]:
-    """Resample mono blocks and yield the results. If they are too short for a new sample, yield the first old one.
+    """Resample mono blocks of an audio file and yield the results.
 
+    A file that is too short for one sample at the new rate gives its first sample instead.
     blocks: Pairs of a block and whether it is the last one. resample: A function that `resampler` returns.
     """
     made, first = 0, None

@@ -113,8 +113,8 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
 def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
     """Return the indices of the training texts for `fold`: texts of all other folds that equal no text of this fold.
 
-    Equal texts are omitted, instead of joining their groups, so that the folds have equal sizes. With real uploaders,
-    short texts such as "rain" would join most groups into one.
+    All texts of an uploader are in one fold. Uploaders with an equal text are not put into one fold: with real data,
+    short texts such as "rain" would put most uploaders together. Equal texts are omitted here instead.
     """
     held_out = np.zeros(texts.rows.max() + 1, bool)
     held_out[texts.rows[folds == fold]] = True

@@ -221,8 +221,10 @@ async def _write(answer: "ClientResponse", part: Path, have: int, address: str) 
             file.write(block)
             bar.advance(len(block))
             if file.tell() > (size or MAX_BYTES):
-                limit = f"{size:,} bytes that it announced" if size else f"maximum of {MAX_BYTES:,} bytes"
-                raise DataError(f"{address}: the server sends more than the {limit}; try again later")
+                limit = f"the announced {size:,} bytes" if size else f"the maximum of {MAX_BYTES:,} bytes"
+                raise DataError(
+                    f"{address}: the server sends more than {limit}, not the published file; try again later"
+                )
 
 
 def cure_of(path: Path, source: str) -> str:

@@ -123,7 +123,8 @@ def _names(item_id: str, audio: object) -> list[str]:
 def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str, path: str | None) -> Clip:
     """Make the clip of a WavCaps item.
 
-    file: Name of the audio file; None if missing. expected: Name to use if it is missing. path: Path of the audio file.
+    file, path: Name and path of the audio file in the folder or in an archive; None if it is missing. expected: Name of
+    the missing file.
     """
     is_archived = path is not None and member_of(path) is not None
     seconds = readable_seconds(path) if path and not is_archived else item.get("duration")

@@ -41,7 +41,7 @@ class Clock:
         return time.time()
 
     def wall(self, seconds: float) -> float:
-        """Convert seconds of API time to real seconds (fewer, if a sandbox's time runs faster)."""
+        """Convert seconds of the API's clock to real seconds. The clock of a stand-in server may run faster."""
         return seconds / self.speed
 
     async def sleep(self, seconds: float) -> None:

@@ -192,7 +192,7 @@ def _captions(sample: Sample, columns: Columns) -> list[str]:
     if not names:
         raise MissingColumnError(f"{sample.where}: no column of captions; choose some of {shown} by --caption")
     if absent := [name for name in names if name not in sample.fields]:
-        raise MissingColumnError(f"{sample.where}: no column {', '.join(absent)}; it has {shown}")
+        raise MissingColumnError(f"{sample.where}: no column {', '.join(absent)}; choose among {shown} by --caption")
     texts = [text for name in names for text in texts_in(sample.fields[name])]
     if columns.separator is None:
         return [text.strip() for text in texts]
@@ -202,7 +202,9 @@ def _captions(sample: Sample, columns: Columns) -> list[str]:
 def _name(sample: Sample, audio: Member, columns: Sequence[str]) -> str:
     """Return the name of a sample's clip: from its columns, or else its audio file's name, or else its row number."""
     if absent := [name for name in columns if name not in sample.fields]:
-        raise MissingColumnError(f"{sample.where}: no column {', '.join(absent)}; it has {shortened(sample.fields)}")
+        raise MissingColumnError(
+            f"{sample.where}: no column {', '.join(absent)}; choose among {shortened(sample.fields)} by --id"
+        )
     if not columns and audio.name:
         return audio.name
     usual = [name for name in ("__key__", *ID_COLUMNS) if sample.fields.get(name) is not None]
@@ -241,7 +243,7 @@ def _add(clips: dict[str, Clip], clip: Clip, sample: Sample) -> None:
 
 
 def is_exported(sample: Sample) -> bool:
-    """Return whether a sample was written by `export`: it has all fields of a clip, and its row."""
+    """Return whether a sample was written by `export`: it has all fields of a clip, and the clip's row number."""
     return {"row", *Clip.model_fields} - {"path"} <= sample.fields.keys()
 
 

@@ -175,7 +175,7 @@ def _blend_moments(
 
 
 def _figures(first: FinishedMoments, answers: Sequence[Moments]) -> dict[str, Any]:
-    """Return the metrics of blended windows and their bootstrap intervals; an empty dict for a blind list.
+    """Return the metrics of blended windows and their bootstrap intervals; {} for queries without true windows.
 
     first: First run of the blend, which has the truth. answers: The blended windows of each query.
     """

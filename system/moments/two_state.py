@@ -99,7 +99,7 @@ def raise_scores(
 
 
 def _total(forward: torch.Tensor) -> torch.Tensor:
-    """Return log Z, (B,), from `forward`, the log weights (B, T, 2) that `states` returns.
+    """Return the log of the partition function, (B,). forward: Log weights (B, T, 2) that `states` returns.
 
     The result is exact near 0, unlike the result of logsumexp in float32.
     """

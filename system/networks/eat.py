@@ -73,7 +73,7 @@ class Eat(SegmentNetwork):
     def log_mel(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Compute the normalised log-mel spectrogram of waves, including padding: (S, N) -> (S, T, 128).
 
-        T: 1,024, or 1 + (N - 400) // 160 rounded up to a multiple of 16.
+        T: 1,024 if `columns` is 1024. Otherwise 1 + (N - 400) // 160, rounded up to a multiple of 16.
         """
         columns = self.front_end(waves)
         columns = columns * length_mask(column_counts(lengths), columns.shape[1])[..., None]

@@ -52,7 +52,7 @@ def training_vocabulary(
     if len(starts) > 1:
         models = ", ".join(sorted(starts))
         raise KitError(
-            f"stages start from models with different words ({models}); set the same folder in each start_from"
+            f"stages start from models with different vocabularies ({models}); set the same folder in each start_from"
         )
     recorded = [word for folder in starts for word in _words_of(Path(folder))]
     captions = (caption for source in recipe.trained_on for clip in clips[source] for caption in clip.captions)

@@ -127,8 +127,8 @@ def _require_usable(percents: Sequence[float], factors: Sequence[float], figure:
         raise KitError(f"--figure {figure}: must end in .png or .svg")
     if len(percents) != len(factors) or list(percents) != sorted(set(percents)):
         raise KitError(
-            f"--figure needs rising --percentiles and one of --factors per percentile, not {len(percents)} and "
-            f"{len(factors)}; correct them"
+            f"--figure: {len(percents)} --percentiles and {len(factors)} --factors; give equally many, and the "
+            "percentiles in increasing order"
         )
 
 

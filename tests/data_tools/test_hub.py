@@ -369,7 +369,7 @@ def test_verb_hub_reports_missing_or_wrong_columns_by_name(tmp_path: Path, capsy
     packed.write_parquet(path, [packed.row(0, words="a", index=3)])
     for options, expected in (
         ([], "no column of captions; choose some of words, index by --caption"),
-        (["--caption", "text"], "row 1: no column text; it has words, index"),
+        (["--caption", "text"], "row 1: no column text; choose among words, index by --caption"),
         (["--caption", "words", "--id", "key"], "row 1: no column key"),
         (["--caption", "words", "--audio", "sound"], "no column sound; it has audio, words, index"),
         (

@@ -251,9 +251,7 @@ def test_file_in_two_splits_stays_in_the_held_out_one(
         )
     text = f"file,caption,part\n0.wav,A dog,test\n{name},A cat,evaluation\n"
     status, output = table(linked, capsys, text, "--caption", "caption", "--split-column", "part")
-    assert (status, "0.wav, listed by several paths, is in the splits test and" in output) == (1, True), (
-        output
-    )
+    assert (status, "0.wav, listed by several paths, is in the splits test and" in output) == (1, True), output
 
 
 def test_different_paths_of_one_file_become_one_clip(linked: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,7 +154,7 @@ def test_blend_is_packed_by_its_folder(runs: Path, capsys: pytest.CaptureFixture
     assert "both is a blend of this run; move the run back to this folder" in capsys.readouterr().err
 
 
-def test_blend_refuses_validation_scores_with_another_hub_correction_or_split(
+def test_blend_refuses_validation_scores_with_another_hubness_correction_or_split(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_validation(capsys, "a", "b")

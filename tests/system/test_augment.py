@@ -218,7 +218,7 @@ def test_run_without_augmentation_has_other_metrics(trained: Path, world: Path, 
     assert lines(tmp_path / "run") != lines(trained / "run")
 
 
-def test_vocabulary_includes_words_of_alternatives(trained: Path) -> None:
+def test_vocabulary_includes_words_of_replacement_captions(trained: Path) -> None:
     words = json.loads((trained / "run/vocabulary.json").read_text())
     assert {"seems", "apparently", "deep"} <= set(words)
 

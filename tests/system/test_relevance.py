@@ -275,9 +275,9 @@ def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkey
         (["{csv}", "--figure", "a.jpg"], "--figure a.jpg: must end in .png or .svg"),
         (
             ["{csv}", "--figure", "a.png", "--percentiles", "80", "90"],
-            "rising --percentiles and one of --factors per percentile, not 2 and 3",
+            "2 --percentiles and 3 --factors; give equally many",
         ),
-        (["{csv}", "--figure", "a.png", "--percentiles", "80", "80", "90"], "rising --percentiles"),
+        (["{csv}", "--figure", "a.png", "--percentiles", "80", "80", "90"], "the percentiles in increasing order"),
         (["{csv}", "--split", "train"], "leave out --split"),
         (["{one}"], "at least two captions, not 1"),
         (["{bad}"], "bad.csv, line 2, caption_1: the caption '!!!' has no letter or digit"),
