@@ -308,7 +308,7 @@ def test_plan_for_reading_audio_files_reports_decoding_speed_and_no_bank(mp3s: P
     path = recipe(mp3s, tmp_path / "files", "files")
     shown = plan(load_recipe(path).recipe)
     assert "decoded from the audio files for each batch; nothing is stored" in fact(shown, "waveform")
-    assert "3 ahead" in fact(shown, "only frames")
+    assert "3 batches ahead" in fact(shown, "only frames")
     text = fact(shown, "only decoding")
     assert "crops per second decoded here by 2 threads (measured)" in text
     assert "needed by this CPU's" in text
