@@ -135,7 +135,8 @@ def test_killed_process_and_damaged_frames_give_one_message_each(manifest: Path,
     assert "RuntimeError" not in said
     (noted,) = [line for line in (run / "log.txt").read_text().splitlines() if "error: " in line]
     assert noted.endswith(sentence)
-    assert noted.split(" ", 2)[2].startswith(f"[{sentence[:6]}] error: ")
+    rank = sentence.removeprefix("the process with ").partition(" of 3 processes")[0]
+    assert noted.split(" ", 2)[2].startswith(f"[{rank}] error: ")
 
     damage(next((tmp_path / "banks").glob("logmel*")), manifest)
     _, said = started(recipe, run, 3).communicate(timeout=120)
