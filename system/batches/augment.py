@@ -33,9 +33,9 @@ class _Partner(NamedTuple):
 class Augmentation:
     """Random changes of a training step's items, by the settings in augment_settings.py.
 
-    clips: All clips for training, with captions or without. notes: One text per file of the settings, with the number
-    of its lines that fit no training item. Raises DataError for a file that cannot be read or does not fit, and
-    KitError if fewer than two clips can be mixed.
+    clips: All clips for training, with captions or without. notes: For each file that the settings name, a text that
+    states how many of its lines fit no training item. Raises DataError for a file that cannot be read, or whose lines
+    do not fit the clips. Raises KitError if fewer than two clips can be mixed.
     """
 
     def __init__(self, settings: Augment, clips: Sequence[Clip]) -> None:

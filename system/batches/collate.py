@@ -178,8 +178,9 @@ class Resident:
     def audio(self, keys: Sequence[str], crops: Crops | None = None, among: Sequence[str] = ()) -> dict[str, Series]:
         """Return a dict from expert to padded frames of clips, gathered on the device. keys: Content keys of the clips.
 
-        Each clip's frames equal those that `collate` returns. They are padded to the longest clip of `keys` and
-        `among`.
+        Each clip's frames equal those that `collate` returns.
+        crops: Random parts of long clips; None: all frames. among: Content keys of more clips; frames are padded to the
+        longest clip of `keys` and `among`.
         """
         return {name: self._series(*table, keys, crops, among) for name, table in self.tables.items()}
 
@@ -236,7 +237,8 @@ class Feed:
     gets its part of a batch.
 
     longest: Maximum number of frames per clip; longer clips are cut to a random part; None: all frames. chunk: Number
-    of clips that are embedded at a time, see chunks_of. pad_to_batch: See collate. frames_on: See Stage.
+    of clips that are embedded at a time, see chunks_of. pad_to_batch: See collate. frames_on: "gpu": copy the frames to
+    the GPU before the first step; "host": never copy them; "auto": decide after the first step, as described above.
     """
 
     def __init__(

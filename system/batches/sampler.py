@@ -32,8 +32,9 @@ class Added(NamedTuple):
 class Item(NamedTuple):
     """An item of a batch: a clip and some of its captions.
 
-    numbers: Index of each caption in the clip; a changed caption has the index of the original caption. added: The
-    second clip of a mixture. windows: Times of a moment, in seconds; a moment has one caption.
+    numbers: Index of each caption in the clip; a changed caption has the index of the original caption.
+    added: The second clip, if two clips are mixed.
+    windows: In training on moments, the times (start, end) in seconds at which the only caption is heard; else empty.
     """
 
     clip: Clip
@@ -55,8 +56,8 @@ def require_known(moments: Iterable[Moment]) -> None:
 def items_of_moments(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[Item]:
     """Return one training item per moment of the clips, in the order of `moments`.
 
-    Moments of other clips, and windows after the recording's end, are left out.
-    Raises KitError for a moment whose windows are not known.
+    A moment is a sentence and its windows: the times at which it is heard in a clip. Moments of clips that are not in
+    `clips`, and windows after the clip's end, are left out. Raises KitError for a moment whose windows are not known.
     """
     by_id = {clip.id: clip for clip in clips}
     left = inside_recordings((moment for moment in moments if moment.clip in by_id), clips)
@@ -118,9 +119,10 @@ class _Shuffled:
 
 
 def _chances(items: Sequence[Item], power: float) -> np.ndarray:
-    """Return the weights (n,) of items: the seconds of an item's shortest window to the power -`power`.
+    """Return the weights (n,) of n items: the seconds of an item's shortest window to the power -`power`.
 
-    A window of fewer seconds than SHORTEST counts as SHORTEST.
+    An item's windows are the times at which its sentence is heard. A window of fewer seconds than SHORTEST counts as
+    SHORTEST.
     """
     seconds = [min(end - start for start, end in item.windows) for item in items]
     return np.maximum(seconds, SHORTEST) ** -power
@@ -133,8 +135,8 @@ class Sampler:
     mix: "equal" takes items from all sources in turn; "size" treats all items as one source.
     captions: Number of captions that are drawn without replacement each time an item is used. "all", or None for pairs:
     all captions. A clip with fewer captions uses all of its captions.
-    short_moments: Power p: a moment whose shortest window has s seconds is drawn with a chance in proportion to s^-p.
-    None: all moments are drawn equally often.
+    short_moments: Power p. Every item must be a moment. An item is drawn with a chance in proportion to s^-p, where s
+    is the length in seconds of its shortest window. None: all items are drawn equally often.
     augment: Function that changes the items of a step; it also gets a seed. None: no changes.
     Raises KitError if there are fewer items than the batch size, and for a source without items.
     """

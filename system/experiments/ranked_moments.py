@@ -38,8 +38,9 @@ log = logging.getLogger(__name__)
 class Files(NamedTuple):
     """Paths of the files that a rank entry of moments writes into the folder of a run.
 
-    windows: Windows with scores. answers: The submission. truth: The queries, and their true windows if known, in the
-    published format. frames: Probabilities of the frames.
+    windows: The windows found for each query, with their scores. answers: The challenge's submission. truth: The
+    queries, and their true windows if known, in the published format. frames: For each query, one probability per frame
+    of its recording: that the query is heard in the frame.
     """
 
     windows: Path
@@ -59,7 +60,8 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
     """Check before the training that the rank entries of moments can be ranked afterwards.
 
     Raises KitError for recordings that cannot be read or are too long, and if only some moments of a rank entry have
-    windows. Also raises it if moments of the entry's data source `fit`, which the score is fitted to, have no windows.
+    windows. A rank entry may name a data source `fit`, to which its score is fitted; all moments of this source must
+    have windows.
     """
     from system.ranking.frame_series import REPAIR_RECORDINGS, require_short, unreadable_recordings
 

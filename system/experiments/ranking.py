@@ -40,7 +40,8 @@ log = logging.getLogger(__name__)
 class RunModels:
     """Models of a run whose stages are trained.
 
-    untrained: The model with published weights. features: Frames of the ranked clips. chosen: See Models.
+    untrained: The model with published weights. features: Frames of the ranked clips. chosen: For each rank entry that
+    corrects scores for hubs, the validation results of the compared corrections; kept so that they are computed once.
     """
 
     recipe: schema.Recipe

@@ -208,7 +208,8 @@ def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str,
 def _chosen_by(ranked: RankEntry, validation: Sequence[Mapping[str, float]]) -> str | None:
     """Return the name of the validation metric that chose the checkpoint of a rank entry.
 
-    For the checkpoint `last`, return the first metric of CHOSEN_BY that occurs in `validation`; None if none does.
+    No metric chose the checkpoint `last`, or the checkpoints of an entry with several models. The result is then the
+    first metric of the list CHOSEN_BY that occurs in `validation`; None if none does.
     validation: Dicts from metric to value, one per run.
     """
     best = ranked.checkpoint if isinstance(ranked, ByOneModel) else None

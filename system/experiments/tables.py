@@ -67,9 +67,9 @@ WITHOUT_CUT = "mAP: mean average precision over all ranks, not only the first 10
 class Figures:
     """The values of a table's metrics in one run.
 
-    values: Dict from column to one value per query; a pooled recall has one value for all queries. groups: Groups of
-    queries whose values depend on each other, since the queries belong to the same clips. clips: Number of ranked
-    clips.
+    values: Dict from column to an array with one value per query. A metric that is only known for all queries together,
+    such as a pooled recall, has an array with one value. groups: Groups of queries whose values depend on each other,
+    since the queries belong to the same clips. clips: Number of ranked clips.
     """
 
     values: Mapping[str, Values]
@@ -157,7 +157,8 @@ class StudyTable:
     def primary(self) -> str:
         """Name of the metric column that the significance test compares.
 
-        It is the first T2A mAP column, by default mAP@10; for moments R1@0.7.
+        It is the first column of a text-to-audio mAP (named `T2A mAP...`), or `T2A mAP@10` if the table has no such
+        column. For a table of moments it is R1@0.7.
         """
         if set(self.columns) & set(OF_MOMENTS):
             return "R1@0.7"

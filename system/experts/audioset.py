@@ -34,9 +34,10 @@ def mel_basis() -> np.ndarray:
 def log_mel(wave: np.ndarray, offset: float) -> np.ndarray:
     """Compute the log-mel spectrogram of a wave for AudioSet models.
 
-    (N,) at 16 kHz, N >= 400 -> (T, 64) float32, ln(mel magnitude + offset), 100 columns per second.
-    Periodic Hann 400, hop 160, no centring, magnitude of a 512-point FFT (zeros at the end), incomplete windows
-    dropped; computed in float64."""
+    Wave (N,) at 16 kHz, N >= 400 -> T columns of 64 bands, (T, 64) float32: ln(mel magnitude + offset), 100 columns per
+    second. Windows are periodic Hann windows of 400 samples, one every 160 samples, without centring. Each is followed
+    by zeros for a 512-point FFT. An incomplete window at the end is dropped. Computed in float64.
+    """
     windows = np.lib.stride_tricks.sliding_window_view(wave, WINDOW)[::HOP]
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)
     basis = mel_basis()
@@ -50,6 +51,7 @@ def log_mel(wave: np.ndarray, offset: float) -> np.ndarray:
 def patches(columns: np.ndarray, hop: int) -> np.ndarray:
     """Cut a log-mel spectrogram into patches of 96 columns, one every `hop` columns.
 
-    (T, 64) -> (P, 96, 64), P >= 1 for T >= 96. Remaining columns at the end are dropped.
+    T columns of 64 bands (T, 64) -> P patches (P, 96, 64), P >= 1 for T >= 96. Remaining columns at the end are
+    dropped.
     """
     return np.lib.stride_tricks.sliding_window_view(columns, PATCH, axis=0)[::hop].transpose(0, 2, 1)

@@ -25,8 +25,8 @@ class EatExpert(SegmentExpert):
     """Frames (T, D) of EAT, of 160 ms at 16 kHz. A frame is the mean of the tokens of 8 bands, or a segment's vector.
     D: 768 (base), 1,024 (large).
 
-    Source: Chen et al. (2024); github.com/cwx-worst-one/EAT at 06c1c34, to a relative 1e-4 on the stored examples
-    (base; large was not compared). The classifier of a fine-tuned file is left out.
+    Source: Chen et al. (2024); github.com/cwx-worst-one/EAT at 06c1c34. On the stored examples, frames differ from it
+    by at most a relative 1e-4 (base; large was not compared). The classifier of a fine-tuned file is left out.
     """
 
     kind: Literal["eat"]

@@ -123,10 +123,10 @@ class LogMelSlaney(MelSettings):
 
     Periodic Hann window, centred, reflect padding, FFT of the next power of two, Slaney's mel scale and area norm. A
     clip shorter than one FFT is padded with silence. Stored in float32: float16 has steps of 0.03 at silence.
-    Source: librosa 0.8.1's melspectrogram as github.com/xieh97/dcase2022-audio-retrieval calls it (5e-7 on test waves).
-    Version 2; version 1 had an FFT in float32, wrong by up to 2.5 in empty bands of a recording, and by 0.003 in bands
-    up to 8 kHz. librosa 0.9.0 and later pad both ends with silence, which changes the first and the last frame by up
-    to 1.5.
+    Source: librosa 0.8.1's melspectrogram as github.com/xieh97/dcase2022-audio-retrieval calls it. On test waves,
+    values differ from it by at most 5e-7. librosa 0.9.0 and later pad both ends with silence, which changes the first
+    and the last frame by up to 1.5. This is version 2 of the expert. Values of version 1, with an FFT in float32, were
+    wrong by up to 2.5 in empty bands of a recording, and by up to 0.003 in bands up to 8 kHz.
     """
 
     kind: Literal["logmel_slaney"]

@@ -42,8 +42,8 @@ class OpenL3(PublishedWeights):
     expert and of the original in float32 were compared with the original in float64, on 24 recordings of ESC-10 at 48
     kHz, whose bands above 8 kHz are empty. This expert differs by 3.4e-6 of the largest value, the original in float32
     by 7e-4 (median) and up to 0.036. Resampling: the original uses resampy below 0.3, which is `kaiser_best_0.2` here.
-    With soxr_hq, frames differ by 1 to 6 % of the largest value. Version 2; version 1 had a log-mel in float32, with
-    differences of 0.005 (median of these recordings) and 0.013 (worst).
+    With soxr_hq, frames differ by 1 to 6 % of the largest value. This is version 2 of the expert. Version 1, with a
+    log-mel in float32, differed by 0.005 (median of these recordings) and up to 0.013.
     """
 
     kind: Literal["openl3"]
@@ -84,8 +84,8 @@ class OpenL3(PublishedWeights):
 def one_second_windows(wave: np.ndarray) -> np.ndarray:
     """Cut a wave into overlapping windows of one second, with silence before and after the wave.
 
-    (N,) -> (T, 48000), a view. Half a second of zeros is added before the wave, and zeros after its end to complete the
-    last window.
+    Wave (N,) at 48 kHz -> T windows (T, 48000), a view. Half a second of zeros is added before the wave, and zeros
+    after its end to complete the last window.
     """
     count = 1 + max(0, -(-(len(wave) - HOP) // HOP))
     padded = np.pad(wave, (HOP, (count + 1) * HOP - HOP - len(wave)))
@@ -95,7 +95,7 @@ def one_second_windows(wave: np.ndarray) -> np.ndarray:
 def front_end(weights: "Weights") -> "MelPower":
     """Build OpenL3's mel spectrogram from the checkpoint's kernels and mel basis.
 
-    The result computes (P, N) -> (P, T, 256).
+    The result computes the spectrograms of P waves of N samples: (P, N) -> (P, T, 256) for T columns and 256 bands.
     """
     from system.networks.frontend import MelPower
 
@@ -107,7 +107,8 @@ def front_end(weights: "Weights") -> "MelPower":
 def log_mel(windows: "torch.Tensor", mel: "MelPower") -> "torch.Tensor":
     """Compute OpenL3's log-mel spectrograms in dB, relative to each window's maximum.
 
-    (P, 48000) -> (P, 256, 199) in [-80, 0]: 10 log10 (not 20) of the mel amplitude, minus its maximum.
+    P windows of 48,000 samples (P, 48000) -> (P, 256 bands, 199 columns) in [-80, 0]: 10 log10 (not 20) of the mel
+    amplitude, minus its maximum.
     """
     import torch
 
@@ -120,8 +121,8 @@ def log_mel(windows: "torch.Tensor", mel: "MelPower") -> "torch.Tensor":
 def convolutions(weights: "Weights") -> "nn.Sequential":
     """Build OpenL3's convolutions with the checkpoint's weights.
 
-    The result computes (P, 1, 256, 199) -> (P, 512, 32, 24). Pooling is before the ReLU; the result is the same as
-    after it, with fewer operations.
+    The result computes the maps of P spectrograms: (P, 1, 256 bands, 199 columns) -> (P, 512 channels, 32, 24). Pooling
+    is before the ReLU; the result is the same as after it, with fewer operations.
     """
     from torch import nn
 

@@ -22,7 +22,7 @@ class PannsExpert(PublishedWeights):
     see system/networks/frontend.py, with the checkpoint's kernels (`fft`, `hop`) and mel basis (64 bands).
 
     Source: Kong et al., PANNs (2020), audioset_tagging_cnn and torchlibrosa 0.1.0. Deviations: batch norms folded into
-    convolutions (2e-6 of the largest value, the same as with an earlier log-mel in float32). Clips over a minute are
+    convolutions (frames differ by up to 2e-6 of the largest value). Clips over a minute are
     computed in overlapping pieces, which changes only rounding. Resampling by soxr HQ instead of resampy's kaiser_best
     in librosa before 0.10 (version of 2022: 0.1 to 0.3 % of the largest value of frames).
     """

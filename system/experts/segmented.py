@@ -68,7 +68,7 @@ class SegmentExpert(ExpertSettings):
         def computed(segments: np.ndarray) -> np.ndarray:
             """Compute the frames of segments of equal length.
 
-            (n, N) -> (n, T, D).
+            n segments of N samples (n, N) -> T frames of D values per segment (n, T, D).
             """
             waves = torch.from_numpy(np.pad(segments, ((0, 0), (0, size - segments.shape[1])))).to(device)
             lengths = torch.full((len(segments),), segments.shape[1], device=device)

@@ -122,7 +122,7 @@ class Vggish(PublishedWeights):
 def examples(wave: np.ndarray) -> np.ndarray:
     """Cut a wave into VGGish's input patches, each of 96 log-mel columns.
 
-    (N,) float32 -> (T, 96, 64) float32.
+    Wave (N,) float32 at 16 kHz -> T patches of 96 columns and 64 bands, (T, 96, 64) float32.
     """
     filled = np.pad(wave, (0, max(0, PATCH_SAMPLES - len(wave))))
     return patches(log_mel(filled, OFFSET), PATCH)
@@ -131,8 +131,8 @@ def examples(wave: np.ndarray) -> np.ndarray:
 def convolutions(weights: "Weights") -> "nn.Sequential":
     """Build VGGish's convolutions with the checkpoint's weights.
 
-    The result computes (P, 1, 96, 64) -> (P, 512, 6, 4). Pooling is before the ReLU; the result is the same as after
-    it, with fewer operations.
+    The result computes the maps of P patches: (P, 1, 96 columns, 64 bands) -> (P, 512 channels, 6, 4). Pooling is
+    before the ReLU; the result is the same as after it, with fewer operations.
     """
     from torch import nn
 
@@ -149,7 +149,7 @@ def convolutions(weights: "Weights") -> "nn.Sequential":
 def classifier(weights: "Weights") -> "nn.Sequential":
     """Build VGGish's last linear layers with the checkpoint's weights, with a ReLU after every layer.
 
-    The result computes (P, 12288) -> (P, 128).
+    The result computes the frames of P patches from their flattened maps: (P, 12288) -> (P, 128).
     """
     from torch import nn
 
@@ -169,7 +169,7 @@ def projection(weights: "Weights", device: "torch.device") -> "tuple[torch.Tenso
 def project(frames: "torch.Tensor", vectors: "torch.Tensor", means: "torch.Tensor") -> "torch.Tensor":
     """Apply the PCA of VGGish to frames.
 
-    (P, 128) -> (P, 128): every row of the eigenvectors `vectors` times (frame - `means`).
+    P frames (P, 128) -> (P, 128). Value k of the result is row k of the eigenvectors `vectors` times (frame - `means`).
     """
     return (frames - means) @ vectors.T
 

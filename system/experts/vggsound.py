@@ -46,8 +46,9 @@ class VggSound(PublishedWeights):
 
     Source: Chen et al., VGGSound (2020), `AVENet` with `pool avgpool` (model H). Deviations: the whole clip is used,
     while the original repeats or cuts it to 10 s and standardises the result. Batch norms are folded into convolutions
-    (1e-6 of the largest value). Clips over a minute are computed in overlapping pieces, which changes only rounding.
-    Resampling by soxr HQ, not ffmpeg. Frames by resampy's filters differ by up to 3 % of the largest value.
+    (frames differ by up to 1e-6 of the largest value). Clips over a minute are computed in overlapping pieces, which
+    changes only rounding. Resampling by soxr HQ, not ffmpeg. Frames by resampy's filters differ by up to 3 % of the
+    largest value.
 
     The paper "Take it easy" (2022) reports 2.3 frames per second. The public code has 3.1 frames per second, and no
     pooling that the paper names results in 2.3. `time_pooling` allows experiments.
@@ -93,7 +94,7 @@ class VggSound(PublishedWeights):
 def spectrogram(wave: np.ndarray) -> np.ndarray:
     """Compute the standardised log spectrogram of a wave.
 
-    (N,) -> (257, T) float32: log power density.
+    Wave (N,) -> (257 frequencies, T columns) float32: log power density, with mean 0 and standard deviation 1.
     """
     from scipy.signal import spectrogram as density
 
@@ -106,7 +107,8 @@ def spectrogram(wave: np.ndarray) -> np.ndarray:
 def residual_network(weights: "Weights") -> "nn.Sequential":
     """Build ResNet-18 up to its last residual layer, with the checkpoint's weights.
 
-    The result computes (B, 1, 257, T) -> (B, 512, 9, ceil(T / 32)).
+    The result computes the maps of B spectrograms of T columns: (B, 1, 257, T) -> (B, 512, 9, ceil(T / 32)). The axes
+    after the channels are frequency and time.
     """
     import torch
     from torch import nn

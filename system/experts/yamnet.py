@@ -35,12 +35,13 @@ class Yamnet(ExpertSettings):
     The weight file contains the 31 layers of the tflite file in their order,
     dequantised to float32 (`NN_w`, `NN_b`: TensorFlow's layout, batch norm folded).
 
-    Deviation: the public tflite file computes front-end and network in int8. For the same log-mel, its embedding and
-    this embedding have cosine 0.999. Quiet mel bins differ by up to 6; here they follow the definition. ESC-10's 400
-    recordings have 4,009 frames. With one TFLite runtime, the best of the 521 classes differs in 398 of them, with
-    another runtime in 389. In half of the 398 frames, the best class of the int8 model is the second best class here.
-    By the mean scores of a recording, the best class differs for 23 or 22 recordings.
-    Version 2; version 1 dropped remaining samples at the end if they were shorter than a hop of 0.48 s.
+    Deviation: the public tflite file computes front-end and network in int8; this expert uses floating point. For the
+    same log-mel, the two embeddings have cosine 0.999. Quiet mel bins of the public file are wrong by up to 6; here
+    they follow the definition. The best of the 521 classes was compared on the 4,009 frames of ESC-10's 400 recordings.
+    It differs in 398 frames with one TFLite runtime, and in 389 with another. In half of the 398 frames, the best class
+    of the public file is the second best class here. If the class scores are averaged over each recording, the best
+    class differs for 23 recordings with the first runtime, and for 22 with the second.
+    This is version 2. Version 1 dropped remaining samples at the end if they were shorter than a hop of 0.48 s.
     """
 
     kind: Literal["yamnet"]

@@ -28,7 +28,7 @@ class FrameScores(NamedTuple):
 
     scores: (B, T), the score of each frame for the clip's sentence. lengths: (B,) numbers of frames without padding.
     labels: (B, T) bool, whether a frame is in a true moment. enter, leave: The log weights of entering and of leaving a
-    moment, () or (B, T).
+    moment: one number each, or (B, T) if they depend on the frame.
     """
 
     scores: Tensor

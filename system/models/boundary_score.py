@@ -35,8 +35,9 @@ class BoundaryScore(MomentScore):
         return FrameWeights(self.affine(frames), self.enter + steps * entering, self.leave + steps * leaving)
 
     def _compared(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return unit vectors (B, 3, T, D): of frames, of moment starts, and of moment ends.
+        """Return, for each frame, three unit vectors: (B, 3, T, D).
 
+        They are the vector of the frame, of a moment that starts at it, and of a moment that ends before it.
         frames: (B, T, D). The frame before the first frame is taken as zeros.
         """
         earlier = F.pad(frames, (0, 0, 1, 0))[:, :-1]

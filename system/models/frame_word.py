@@ -110,9 +110,11 @@ def _of_piece(frames: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
 class _BestWord(torch.autograd.Function):
     """Finds the highest dot product of each frame with the words of each caption: (V, F) -> (N, F).
 
-    The words of the captions are given by indices (N, W) and counts (N,), as in _Words.
+    The input has the dot products of V different words and F frames; the output has a row for each of N captions. The
+    words of the captions are given by indices (N, W) and counts (N,), as in _Words.
 
-    The operations of torch would store every comparison for the backward pass, or an (N, W, F) tensor.
+    With operations of torch, this would need more memory: they store every comparison for the backward pass, or a
+    tensor (N, W, F).
     """
 
     @staticmethod

@@ -22,8 +22,8 @@ SCALE, OFFSET, TRANSITION = 10.0, -3.0, -2.0  # initial values
 class FrameWeights(NamedTuple):
     """Weights that determine the probable moments in R series of frames; see system/moments/two_state.py.
 
-    scores: (R, T), the weight of each frame in a moment. enter, leave: () or (R, T), the weights of a moment's start
-    and of its end.
+    scores: (R, T), the weight of each frame if it is in a moment. enter, leave: The weights of a moment's start and of
+    its end: one number each, or (R, T) if they depend on the frame.
     """
 
     scores: torch.Tensor
@@ -35,9 +35,11 @@ class MomentScore(nn.Module):
     """Frames (B, T, D) and sentences (N, D) -> (B, N) log odds that a sentence is heard in a clip; see score.Moments.
 
     An embedding of zeros has cosine 0 with every vector.
-    unit_length: Whether frames and sentences are compared by cosines; if False, by dot products. published_threshold:
-    Lowest probability of frames in windows, for a score whose numbers are published and whose transitions are not
-    trained; else None. frame_share: See raise_scores.
+    unit_length: Whether frames and sentences are compared by cosines; if False, by dot products.
+    published_threshold: Lowest probability of a frame in a window, for a published score without trained weights of
+    moment starts and ends; None for all other scores.
+    frame_share: If scores must be raised since the query is known to be heard: share, in [0, 1], of the rise that is
+    added to the frames. The weight of a moment's start gets the rest; see raise_scores.
     """
 
     unit_length = True
@@ -125,8 +127,8 @@ def cosines_of_queries(
 ) -> list[torch.Tensor]:
     """Compute the cosines of each query with the frames of the query's clip, on the CPU.
 
-    clip_of: Index of each query's clip. at_once: Number of queries that are processed together. Returns: One array (T,)
-    or (K, T) per query; see MomentScore.cosines.
+    clip_of: Index of each query's clip. at_once: Number of queries that are processed together. Returns: One array per
+    query: (T,) for T frames, or (K, T) if the score compares each frame by K vectors; see MomentScore.cosines.
     """
     lengths = _lengths(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])

@@ -58,7 +58,7 @@ class MelPower(nn.Module):
     def centred(self, waves: torch.Tensor) -> torch.Tensor:
         """Reflect waves at both ends, and compute their mel power spectrograms.
 
-        (B, N), N > size // 2 -> (B, T, bands), T = 1 + N // hop.
+        B waves (B, N), N > size // 2 -> T columns each, (B, T, bands), T = 1 + N // hop.
         """
         result: torch.Tensor = self(F.pad(waves, (len(self.window) // 2,) * 2, mode="reflect"))
         return result

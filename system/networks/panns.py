@@ -22,8 +22,8 @@ from system.networks.weights import Weights
 class PannsNetwork(nn.Module, ABC):
     """Columns (B, 1, T, 64) from `standardised` -> maps (B, 2048, T // 32, 2), T >= 32.
 
-    reach: Receptive field to either side, in frames. The keys of its weights are those of the published checkpoint. The
-    front-end and the classifier are left out.
+    reach: Number of frames before and after a frame whose input also changes this frame. The keys of the weights are
+    those of the published checkpoint. The front-end and the classifier are left out.
     """
 
     reach: ClassVar[int]
@@ -36,7 +36,7 @@ class PannsNetwork(nn.Module, ABC):
     def standardised(self, columns: torch.Tensor) -> torch.Tensor:
         """Apply the batch norm of every band to log-mel columns.
 
-        (B, T, 64) dB -> (B, 1, T, 64).
+        B log-mels of T columns and 64 bands in dB, (B, T, 64) -> (B, 1, T, 64).
         """
         bands: torch.Tensor = self.bn0(columns.transpose(1, 2))
         return bands.transpose(1, 2)[:, None]

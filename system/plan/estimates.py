@@ -201,7 +201,7 @@ class Estimates:
         activations: Largest size of the layers' values and gradients; with grad_cache_chunk, only for one chunk.
         batch: Frames of the batch's clips.
 
-        share: Load of one of several processes; None: the whole batch.
+        share: Size of the part of the batch that one of several processes computes; None: the whole batch.
         """
         load, half = share or self.load(stage), precision != "float32"
         audio, text = self.audio_cost(load, half), self.text_cost(half)

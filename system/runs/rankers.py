@@ -124,8 +124,9 @@ class _OpenedRun:
 def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> ModelRanker:
     """Return the ranker of an opened model, for any clips and queries.
 
-    with_windows: See open_ranker. Windows are found as in the recipe's first rank entry of moments. Without such an
-    entry, they are found by the posterior, or by the published threshold of the model's score.
+    with_windows: Whether to find windows (times of the query) in recordings too, if the model has a score of moments.
+    Windows are found as in the recipe's first rank entry of moments. Without such an entry, they are found by the
+    published threshold if the model's score has one, else by their posterior probability.
     """
     settings, windows = trained.recipe.model, None
     if with_windows and isinstance(trained.model.score, MomentScore):

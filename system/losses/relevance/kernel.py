@@ -28,10 +28,12 @@ def _compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
 class Postings(NamedTuple):
     """Table from n-gram feature to the reference captions that contain it, and its weights in these captions.
 
-    M reference captions contain S different features, which are numbered from 1 here. slot: (size,) this number for
-    each feature of NgramFeatures; 0 if no reference has it. column, weight: Reference and weight of each occurrence,
-    ordered by feature. begin: (S + 2,) start of each feature in column and weight. dense: (K, M) weights of the K most
-    frequent features in all references. dense_row: (S + 1,) row of each feature in dense, or -1.
+    M reference captions contain S different features. These get the numbers 1 to S, called slots.
+    slot: (size,) slot of each of the `size` features of NgramFeatures; 0 if no reference has the feature.
+    column, weight: For each occurrence of a feature in a reference, the index of the reference, and the weight. Both
+    are ordered by slot. begin: (S + 2,) index of each slot's first occurrence in column and weight.
+    dense: (K, M) weights of the K most frequent features in all references, to compute these features faster.
+    dense_row: (S + 1,) row of each slot in dense; -1: the feature is not in dense.
     """
 
     slot: np.ndarray
@@ -99,8 +101,8 @@ def score(
     """Compute the CIDEr-D of the candidates `captions` against all references, and write it to `out`, (R, M).
 
     captions: (R,) rows of the candidates in NgramFeatures. start, feature, candidate: Arrays of NgramFeatures.
-    postings: Result of the function `postings`. penalty: (L, M) factors for differences in length, by L different
-    lengths of candidates. level: (R,) row of each candidate in penalty.
+    postings: Result of the function `postings`. penalty: (L, M) factors for the difference in length of a candidate and
+    a reference; a row for each of the L different lengths of candidates. level: (R,) row in penalty of each candidate.
     """
     slot, begin, column, weight, dense_row, dense = postings
     for r in range(len(captions)):

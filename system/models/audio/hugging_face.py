@@ -140,9 +140,10 @@ class HuggingFace(Segmented):
         return {path.name: file_sha256(path) for path in paths if path.is_file()}
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
-        """Download the model if it is missing. Yields `model` and an error message if the download fails.
+        """Download the model if it is missing. Yields the setting's name, "model", and an error message if this fails.
 
-        It also yields them if config.json has another type than the setting `type`.
+        Also yields them for a folder without a usable model, or if the type in its config.json is not the setting
+        `type`.
         """
         try:
             folder = fetch(self.model, "audio model")

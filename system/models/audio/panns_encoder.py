@@ -35,9 +35,9 @@ class PannsEncoder(AudioEncoder):
     """16-bit waves -> log-mel -> network -> pooled over frequency, then time -> two linear layers; see panns.py.
 
     In training a clip is padded with silence to the longest clip of its batch. (Clips under 0.31 s are always padded to
-    0.31 s.) Batch norms include this silence, and it changes frames up to `reach` before a clip's end. Pooling only
-    uses a clip's own frames. In evaluation clips are computed in groups of equal length, so that an embedding does not
-    depend on other clips.
+    0.31 s.) Batch norms include this silence. It also changes up to `reach` frames at a clip's end: 4 (Cnn14) or 10
+    (ResNet-38). Pooling only uses a clip's own frames. In evaluation clips are computed in groups of
+    equal length, so that an embedding does not depend on other clips.
     Source: github.com/XinhaoMei/audio-text_retrieval. Deviations: a frozen network stays in evaluation mode; in the
     source its dropout and the statistics of its batch norms remain in training mode. In the source, pooling over time
     includes the silence, also in evaluation. The source cuts a clip that is too long only once; here a new random part

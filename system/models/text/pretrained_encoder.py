@@ -123,7 +123,7 @@ class PreTrainedEncoder(TextEncoder):
 class TransformerEncoder(PreTrainedEncoder):
     """A pre-trained transformer with its tokenizer. If it is trainable, each text is tokenised once.
 
-    prompt: Text before every caption; empty for most models. _longest: See longest_input.
+    prompt: Text before every caption; empty for most models. _longest: Number of tokens to which texts are cut.
     """
 
     prompt = ""
