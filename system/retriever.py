@@ -173,8 +173,9 @@ def load_model(
 ) -> Retriever:
     """Open a run, an exported model, or a published model of audio and text by its hub name or folder.
 
-    stage, checkpoint: See open_trained. device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has a GPU, else
-    the CPU. cache: Folder for embeddings of clips; None for lbar-kit in the user's cache directory.
+    stage, checkpoint: Stage and checkpoint of a run; None: as in the run's first rank entry that can rank any clips.
+    device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has a GPU, else the CPU. cache: Folder for embeddings
+    of clips; None for lbar-kit in the user's cache directory.
     Raises KitError for a missing device, and the errors of open_ranker.
     """
     if not isinstance(folder, str | os.PathLike):

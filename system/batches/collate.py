@@ -44,9 +44,11 @@ def collate(
     """Make the batch of the training items `items`, all of whose clips must have frames.
 
     The frames have the dtype of their banks.
-    relevance: Source of the margin factors, if a loss needs them. teachers: The stage's teachers, if a loss learns from
-    them. crops: Random parts of long clips; None: all frames. share: The part of the batch whose audio is loaded; None:
-    the whole batch. pad_to_batch: Pad to the longest clip of the batch, even if that clip is not in `share`.
+    relevance: Computes the margin factors of the batch's captions, if a loss needs them; else None.
+    teachers: The stage's teachers, if a loss learns from them; else None.
+    crops: Random parts of long clips; None: all frames.
+    share: The part of the batch whose audio this process loads; None: the whole batch.
+    pad_to_batch: Pad to the longest clip of the batch, even if that clip is not in `share`.
     """
     batch = without_audio(items, features, relevance, teachers)
     rows = range(len(items)) if share is None else share.rows

@@ -14,8 +14,8 @@ def chunks_of(lengths: Sequence[int], size: int | None, count: int) -> list[list
     """Divide a batch into chunks that are embedded one at a time. Returns: For each chunk, the indexes of its clips.
 
     lengths: (B,) lengths of the clips. size: Number of clips per chunk; the clips of a chunk have similar lengths, and
-    the last chunk may have fewer clips. None: make `count` chunks, of equal sizes if possible. count: Number of
-    processes.
+    the last chunk may have fewer clips. None: one chunk per process, with equal numbers of clips if possible.
+    count: Number of processes; ignored with a `size`.
     """
     if size is not None:
         order = np.argsort(np.asarray(lengths), kind="stable").tolist()

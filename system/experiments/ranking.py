@@ -79,7 +79,10 @@ class RunModels:
         return StoredScores(self.run.scores_file(name))
 
     def live(self, name: str, source: str | None = None) -> Ranker:
-        """Return the ranker of the rank entry `name`, which can rank clips for any queries. source: See Models."""
+        """Return the ranker of the rank entry `name`, which can rank clips for any queries.
+
+        source: Data source whose clips are ranked; None: the source of the entry that is ranked now.
+        """
         models = self if source is None else replace(self, features=self.data.features)
         return self.recipe.rank[name].ranker(models)
 

@@ -281,7 +281,7 @@ def _remove_others(
 ) -> None:
     """Delete scores and CSVs of rank entries that the recipe no longer has.
 
-    A CSV is also deleted if its rank entry has no CSV any more.
+    The CSV of an existing rank entry is also deleted if the entry no longer writes a CSV.
     """
     written = {name for name, result in ranked.items() if result.csv} | blind.keys() | moments.keys()
     for folder, names in (("scores", ranked.keys() | blind.keys() | moments.keys()), ("submission", written)):
@@ -296,8 +296,8 @@ def _results_to_keep(
     """Return the earlier results of rank entries that need not be ranked again.
 
     Returns: Two dicts from rank entry to result: one of rank entries with metrics, and one of rank entries of blind
-    sets. blind: Dict from rank entry to its blind set, for sets whose files exist. The result of a deleted blind set is
-    returned. Raises KitError if files of a returned result are damaged.
+    sets. The result of a blind set is also kept if the set's files were deleted. blind: Dict from rank entry to its
+    blind set, for sets whose files exist. Raises KitError if files of a kept result are damaged.
     """
     kept: dict[str, RankedResult] = {}
     kept_blind: dict[str, BlindResult] = {}

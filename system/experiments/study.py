@@ -226,7 +226,8 @@ def run_study(
 ) -> StudyTable:
     """Run all unfinished runs of a study. Returns: Its table, with one row per cell and rank entry.
 
-    cells: The recipe of each cell and seed. runs: Folder of all runs. device, track: See run_recipe.
+    cells: The recipe of each cell and seed. runs: Folder of all runs. device: Device of all computations; None for this
+    machine's default. track: Trackers that receive the metrics of every epoch.
     """
     finished = {}
     for (cell, seed), loaded in cells.items():

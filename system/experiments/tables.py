@@ -110,7 +110,8 @@ class StudyRow:
 
     cell: Name of the cell. data: Name of the rank entry.
     runs: The metrics of the cell's runs, one run per seed.
-    facts: Dict from column to a share, such as chance, that is printed after the metrics; None: not known.
+    facts: Further columns after the metrics: a dict from the column's name, such as chance (the metric of a random
+    ranking), to a number in [0, 1]; None: not known.
     paper: The published figures, in the order of the columns, in the table's unit.
     validation: For every seed, a dict from validation metric to its value at the ranked checkpoint; empty if not known.
     chosen_by: The validation metric that chose the checkpoint; None if not known.

@@ -80,7 +80,8 @@ class Features:
 def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
     """Open the bank of an expert's frames.
 
-    The bank's name depends on everything that changes the frames. verify: See open_bank.
+    The bank's name depends on everything that changes the frames. verify: Read every series now, drop the damaged
+    series, so that they are computed again, and log their number.
     """
     verifying = "python -m system features RECIPE --verify"
     hint = (
@@ -103,8 +104,9 @@ def _from_files(
     """Return features whose waveforms are decoded each time they are read, and are not stored on disk.
 
     experts: A dict with one expert, of kind waveform. verify: Read all bytes of all files now, and warn of files that
-    have changed while their size and time are the same. content: Content keys of the files; None: quick checksums are
-    the keys.
+    have changed while their size and time are the same. content: Computes the content key of a file, a checksum of all
+    its bytes; None: the keys are quick checksums, which need fewer bytes. whole: Ids of clips whose files are decoded
+    completely now, so that damage is found early.
     """
     from system.features.audio_files import AudioFiles, decode_threads
     from system.features.sounds import find_sounds, no_garbage_collection
@@ -171,7 +173,7 @@ def build_features(
         strict: Raise KitError for the first broken file.
         verify: Read all series of the banks and compute damaged series again; read all audio files again.
         device: None for the machine's default. mps is replaced by the CPU, since experts may need float64.
-        content: Content keys of the files; default: the content keys stored in the folder `banks`.
+        content: Table of the files' content keys (checksums of all bytes); None: the table in the folder `banks`.
         workers: Number of processes that decode; None for threads of this process.
         waveforms: Whether waveforms are stored in a bank ("bank"), or decoded each time they are read ("files"). "auto"
             stores them if the disk has room.

@@ -112,7 +112,11 @@ class ContentKeys:
     """
 
     def __init__(self, folder: Path, time: Time = "st_mtime_ns") -> None:
-        """Open the store of content keys in a folder, or create it. time: See FileFacts."""
+        """Open the store of content keys in a folder, or create it.
+
+        time: Time of a file that must be the same for a stored key to be used: st_mtime_ns, when its content was
+        changed, or st_ctime_ns, when its inode was changed.
+        """
         self._read_now: dict[str, str] = {}  # by path, contents that this process has read itself
         self._facts = FileFacts(folder / "contents.sqlite", "files", ["sha256 text"], time)
 

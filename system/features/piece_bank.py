@@ -17,7 +17,10 @@ class PieceBank:
     """Pieces of the series of a bank. The key of a piece is the key of its recording, MARK, and its number from 0."""
 
     def __init__(self, bank: "Bank | AudioFiles | PieceBank", grid: Grid, seconds: float, hop: float) -> None:
-        """Set the size of pieces. grid: Times of the bank's frames. seconds: Length of a piece. hop: See pieces_of."""
+        """Set the size of pieces. grid: Times of the bank's frames. seconds: Length of a piece.
+
+        hop: Seconds from one piece to the next.
+        """
         self._bank, self._grid, self._seconds, self._hop = bank, grid, seconds, hop
         self.dim: int = bank.dim
         self.dtype: np.dtype[Any] = bank.dtype

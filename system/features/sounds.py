@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 class FoundSound(NamedTuple):
     """Facts about an audio file.
 
-    quick_sha256: See quick_key. sound: Length and sample rate; None for a broken file. is_decoded: Whether all samples
-    have been decoded without an error. reason: Error message for a broken file. sha256: sha256 of all bytes if --verify
-    has read them, else None.
+    quick_sha256: Checksum of the file's size, and of its first and last bytes. sound: Length and sample rate; None for
+    a broken file. is_decoded: Whether all samples have been decoded without an error. reason: Error message for a
+    broken file. sha256: sha256 of all bytes if --verify has read them, else None.
     """
 
     quick_sha256: str = ""

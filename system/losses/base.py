@@ -43,7 +43,7 @@ class BatchScores:
     """The inputs of all loss terms for one batch.
 
     scores_by_caption: (B, N) float32, the score of every clip and every single caption; higher is better.
-    row_of: (N,) the item of each caption.
+    row_of: (N,) index of the item to which each caption belongs.
     same_clip: (B, B) bool, whether items i and j have the same audio (true on the diagonal). Such pairs are never
     negatives.
     margin_factors: (B, B), r(c_ij) in [0, 1] with the captions of item i as candidates and the captions of item j as

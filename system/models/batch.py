@@ -50,11 +50,12 @@ class Share:
 class Batch:
     """A batch of B items.
 
-    clip_keys: (B,) content keys of the clips. audio: Dict from expert to series. captions: (N,) captions of all items.
-    row_of: (N,) index of the item of each caption. margin_factors: (B, B), r(c_ij) between the items' captions; None
-    if no loss needs them. teachers: Dict from teacher to cosines (B, N) of clips and captions. labels: (B, T) bool,
-    whether an item's sentence is heard in a frame; None without moments. share: The chunks whose audio is loaded; None
-    if all audio is loaded.
+    clip_keys: (B,) content keys (checksums of the audio) of the clips. audio: Dict from expert to the clips' padded
+    frames. captions: (N,) captions of all items. row_of: (N,) index of the item to which each caption belongs.
+    margin_factors: (B, B) factors in [0, 1] on the margin of the ranking loss, by the similarity of two items'
+    captions; None if no loss needs them. teachers: Dict from teacher to cosines (B, N) of clips and captions.
+    labels: (B, T) bool, whether an item's sentence is heard in a frame; None if the items are not moments.
+    share: The chunks whose audio is loaded; None if all audio is loaded.
     """
 
     clip_keys: list[str]

@@ -26,5 +26,8 @@ def adapted_layers(network: nn.Module, ends: Sequence[str] | None) -> dict[str, 
 
 
 def adapter_parameters(network: nn.Module, rank: int, ends: Sequence[str] | None) -> int:
-    """Count the trained parameters of a network's adapters of rank `rank`. ends: See adapted_layers."""
+    """Count the trained parameters of a network's adapters of rank `rank`.
+
+    ends: Ends of the names of the linear layers that get adapters; None for all linear layers.
+    """
     return sum(rank * (layer.in_features + layer.out_features) for layer in adapted_layers(network, ends).values())

@@ -3,7 +3,8 @@
 A labelling gives each frame of a recording one of two states, none (0) or moment (1). This file computes the likelihood
 of a labelling, and the posterior that some frames are one whole moment.
 
-A labelling y of T frames has the weight exp(sum_t y_t e_t + enter #(0 -> 1) + leave #(1 -> 0)). A moment that begins
+A labelling y of T frames has the weight exp(sum_t y_t e_t + enter #(0 -> 1) + leave #(1 -> 0)). Here y_t is the state
+of frame t, e_t is its score, and # is the number of such transitions from one frame to the next. A moment that begins
 with the first frame has no transition 0 -> 1; a moment that ends with the last frame has no transition 1 -> 0. Z is the
 sum of the weights of all 2^T labellings. The weights of transitions are two numbers, or depend on the frame: enter_t
 and leave_t belong to the step from frame t - 1 to frame t. Their values for frame 0 have no effect.

@@ -100,9 +100,10 @@ def iou(windows: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 class WindowScores(NamedTuple):
-    """Scores of all windows of a recording: begin_i + end_j from frame i to frame j, both included, for j >= i.
+    """Scores of all windows of a recording. The window from frame i to frame j >= i has the score begin_i + end_j.
 
-    begin, end: (T,). The table of all T x T scores is never computed as a whole, since only few of its rows are needed.
+    Both frames are in the window. begin, end: (T,), one value per frame. The table of all T x T scores is never
+    computed as a whole, since only few of its rows are needed.
     """
 
     begin: np.ndarray
@@ -131,9 +132,10 @@ class WindowScores(NamedTuple):
 def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> list[Found]:
     """Return the windows of highest score, best first, without windows that overlap a better window too much.
 
-    scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) seconds, as Grid returns them.
-    decoding: Number of windows, and the allowed overlap. At least one window is returned. Windows with equal scores are
-    ordered by their start, then by their length. Raises ValueError if no score is finite.
+    scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) starts of the T frames and end of
+    the last frame, in seconds. decoding: Number of windows, allowed overlap, and rounding. At least one window is
+    returned. Windows with equal scores are ordered by their start, then by their length. Raises ValueError if no score
+    is finite.
     """
     count = CANDIDATES
     while True:
@@ -209,7 +211,9 @@ def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
 def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
     """Return one model's most probable windows, as candidates (C, 2) for overlap_windows.
 
-    scores, edges: See best_windows. The result is the windows of best_windows, with edges rounded as in the submission.
+    These are up to OVERLAP_CANDIDATES windows of best_windows, with edges rounded as in the submission.
+    scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) starts of the T frames and end of
+    the last frame, in seconds.
     """
     wide = decoding.model_copy(update={"windows": OVERLAP_CANDIDATES})
     return np.array([[window.start, window.end] for window in best_windows(scores, edges, wide)])
@@ -218,8 +222,9 @@ def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decodi
 def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
     """Compute the probability that a whole moment overlaps a window with an IoU of at least 0.7, for each window.
 
-    windows: (C, 2) seconds. scores: Log probabilities that frames are one whole moment; -inf: impossible. edges:
-    (T + 1,) seconds, as Grid returns them. Returns: (C,) in [0, 1].
+    windows: (C, 2) starts and ends in seconds. scores: For every range of frames, the log probability that it is one
+    whole moment; -inf: impossible. edges: (T + 1,) starts of the T frames and end of the last frame, in seconds.
+    Returns: (C,) probabilities in [0, 1].
     At most one moment can overlap a window so much, since two such moments would overlap each other. The part of a
     window after the last edge, due to rounding, does not count.
     """
@@ -232,8 +237,9 @@ def _similar_moments(
 ) -> Iterator[tuple[np.ndarray, slice, np.ndarray]]:
     """Yield the moments that have an IoU of at least 0.7 with a window, for each window.
 
-    A result has three values: the first frames (R,) of such moments, the range of their C last frames, and the
-    probabilities (R, C) of the moments. The probability is 0 for moments with a lower IoU.
+    Three values are yielded per window: the first frames (R,) of such moments; a slice with their C possible last
+    frames; and the probability (R, C) of the moment from each first to each last frame. It is 0 if the moment's IoU
+    with the window is lower.
     """
     firsts, behinds = _similar(windows, edges)
     frames = np.arange(scores.size)
@@ -248,9 +254,10 @@ def _similar_moments(
 def _similar(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find the last frames of the moments that have an IoU of at least 0.7 with a window, by their first frames.
 
-    windows: (C, 2) seconds. edges: (T + 1,) seconds. Returns: Two arrays (C, T). For moments that begin with frame i,
-    the last frame is in a range of frames. The arrays have the first frame of this range, and the frame after its end;
-    both are equal if there is no such moment.
+    windows: (C, 2) starts and ends in seconds. edges: (T + 1,) starts of the T frames and end of the last frame, in
+    seconds. Returns: Two arrays (C, T). Moments that begin with frame i, and have this IoU with window c, end with a
+    frame in some range. The arrays have, at (c, i), the first frame of this range, and the frame after its end; both
+    are equal if there is no such moment.
     """
     start, end = windows[:, :1], windows[:, 1:].clip(max=edges[-1])
     later, earlier = np.maximum(start, edges[:-1]), np.minimum(start, edges[:-1])  # (C, T) of it and of a frame's start
@@ -263,8 +270,9 @@ def _similar(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.nda
 def mean_edges(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
     """Sum the edges of the moments that overlap each window with an IoU of at least 0.7, weighted by probability.
 
-    windows: (C, 2) seconds. scores, edges: See overlap_probability. Returns: (C, 3): for each window, the sums of
-    probability x start, of probability x end, and of probability.
+    windows: (C, 2) starts and ends in seconds. scores: For every range of frames, the log probability that it is one
+    whole moment. edges: (T + 1,) starts of the T frames and end of the last frame, in seconds. Returns: (C, 3): for
+    each window, the sums over these moments of probability x start, of probability x end, and of probability.
     """
     similar = _similar_moments(windows, scores, edges)
     sums = [
@@ -279,9 +287,9 @@ def refined(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Dec
     The mean is over all possible moments that overlap the window much, weighted by their probabilities. If the sum of
     these is 1e-6 or less, the edges do not change. A window that then equals a better window is dropped.
 
-    found: Windows without rounding. sums: (W, 3) per window: the weighted sums of the starts and of the ends, and the
-    sum of the probabilities, from mean_edges; for several models, their sums added. last: End of the last frame in
-    seconds.
+    found: W windows without rounding. sums: (W, 3), from mean_edges: for each window, the weighted sum of starts,
+    the weighted sum of ends, and the sum of probabilities. With several models, the arrays of all models are added.
+    last: End of the last frame in seconds.
     Source: this kit; these edges have the least expected squared error.
     """
     windows = np.array([[window.start, window.end] for window in found])
@@ -299,8 +307,9 @@ def refined(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Dec
 def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
     """Select the windows of highest score, best first, that do not overlap a better window too much.
 
-    windows: (C, 2) seconds. last: End of the last frame in seconds. decoding: Number of windows, and the allowed
-    overlap. Windows with equal scores are ordered by their start, then by their length.
+    windows: (C, 2) starts and ends in seconds. scores: (C,), higher is better. last: End of the last frame in seconds.
+    decoding: Number of windows, allowed overlap, and rounding. Windows with equal scores are ordered by their start,
+    then by their length.
     """
     order = np.lexsort((windows[:, 1], windows[:, 0], -scores))
     return _without_overlaps(windows[order, 0], windows[order, 1], scores[order], last, decoding)

@@ -39,8 +39,8 @@ class Passt(nn.Module):
     patches, band after band.
 
     patchout: Numbers of columns, rows, and single patches that are left out in training; the same patches are left out
-    for the whole batch. Position embeddings are added before. An input of T patches in time uses the first T position
-    embeddings; a longer input raises ValueError.
+    for the whole batch. Position embeddings are added before patches are left out. An input of T patches in time uses
+    the first T position embeddings; a longer input raises ValueError.
     Source: Koutini et al. (2022), sections 2.1 and 2.2; github.com/kkoutini/passt_hear21 0.0.26. Results differ from it
     by at most a relative 2e-5.
     """

@@ -64,9 +64,9 @@ class PeSounds(PeAudioPreTrainedModel):  # type: ignore[misc]
 class PeTexts(PeAudioPreTrainedModel):  # type: ignore[misc]
     """Tokens of texts -> embeddings (B, D) in the same space as sounds; and the scale and bias for logits.
 
-    The embedding is computed from the tensor at token 0 that enters the final norm of the text model. The original code
-    and transformers 5.0 also use the state before this norm; in transformers 5.1 to 5.24, hidden_states are after the
-    norm.
+    The embedding is computed from the tensor at token 0 that enters the final norm of the text model, as in the
+    original code and in transformers 5.0. It is read by a hook, since the `hidden_states` of transformers 5.1 to 5.24
+    only have the tensor after this norm.
     Source: facebookresearch/perception_models, core/audio_visual_encoder.
     """
 

@@ -56,7 +56,7 @@ class Block(nn.Module):
         self.norm2, self.mlp = nn.LayerNorm(dim, eps), FeedForward(dim, ffn_dim)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Apply attention and feed-forward layers, each added to its input. mask: As in `Attention`."""
+        """Apply attention and feed-forward layers, each added to its input. mask: False for positions to ignore."""
         x = x + self.attn(self.norm1(x), mask)
         result: torch.Tensor = x + self.mlp(self.norm2(x))
         return result
@@ -66,7 +66,10 @@ class PostNormBlock(Block):
     """Attention, then feed-forward, each added to its input and followed by a layer norm: (B, L, D) -> the same."""
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Apply attention and feed-forward layers, each with a layer norm after the sum. mask: As in `Attention`."""
+        """Apply attention and feed-forward layers, each with a layer norm after the sum.
+
+        mask: False for positions to ignore.
+        """
         x = self.norm1(x + self.attn(x, mask))
         result: torch.Tensor = self.norm2(x + self.mlp(x))
         return result

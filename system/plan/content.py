@@ -87,9 +87,10 @@ class Content:
         return captions / self.count
 
     def expected_items(self, unit: str) -> int:
-        """Return the number of training items of the data source; if its manifest is missing, as the recipe expects.
+        """Return the number of training items of the data source.
 
-        Returns 0 if the recipe expects no number. unit: Kind of training item: pair, clip or moment.
+        If its manifest is missing, this is the number that the recipe expects; 0 if the recipe states no number.
+        unit: Kind of training item: pair, clip or moment.
         """
         if self.clips or not self.expected or unit == "moment":
             return self.items(unit)

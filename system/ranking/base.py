@@ -150,7 +150,8 @@ class Ranker(ABC):
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
         """Embed the pool's clips. Returns: (C, D) float32.
 
-        normalize: See text_vectors. Raises KitError for a ranker without a single vector per clip.
+        normalize: Scale the vectors to unit length; if False, return the encoder's output. Raises KitError for a ranker
+        without a single vector per clip.
         """
         raise KitError(f"{self.origin} has no single embedding per clip; use python -m system rank instead")
 

@@ -109,9 +109,13 @@ def frame_series(
 def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decoding) -> list[Located]:
     """Find the windows of Q queries from one model's scores of frames.
 
-    by: Method. `overlap`: see windows_of_several. `posterior`: by the probability that a window is exactly one moment.
-    `thresholds`: by thresholds on the frames' probabilities, see threshold_windows.
-    In the result, the probability of each frame depends on all frames; with `thresholds`, only on that frame.
+    by: Score that selects windows.
+    `overlap`: The probability that some moment has an IoU of 0.7 or more with the window.
+    `posterior`: The probability that the window is exactly one moment.
+    `thresholds`: All frames of a window have a probability that reaches a threshold. The score is their mean
+    probability minus the mean of all other frames.
+    The result also has a probability per frame. It depends on the scores of all frames; with `thresholds`, only on the
+    score of this frame.
     """
     located: dict[int, Located] = {}
     if by == "thresholds":
@@ -193,7 +197,8 @@ def _posteriors(
     """Yield, for each query in any order, its index and the posterior probabilities of its windows and frames.
 
     The second value has the log probabilities that a window is exactly one moment. The third value has the
-    probabilities (T,) that a frame is in a moment. heard: See Decoding.
+    probabilities (T,) that a frame is in a moment. heard: The scores of frames are raised until a moment has at least
+    this probability, since the query is known to be heard; None: no scores are raised.
     """
     for queries, (scores, enter, leave), lengths in _batches(_exact(score), series):
         if heard is not None:
@@ -268,7 +273,7 @@ def _exact(score: MomentScore) -> MomentScore:
 def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str) -> MomentScore:
     """Fit a score's scale, offset and transitions to known moments, by the likelihood per frame.
 
-    The fit lets a model find windows that has never been trained on windows. Trained layers do not change. The
+    A model that was never trained on windows can find windows after the fit. Trained layers do not change. The
     optimizer is LBFGS in float64, with a line search and at most FIT_STEPS steps. It starts from the values of `score`.
     Returns: The fitted copy of `score`.
 

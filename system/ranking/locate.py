@@ -188,11 +188,15 @@ def locate(
         fit: Moments with known windows, to which scale, offset and transitions of every model are fitted. None: use
             the trained values.
         sliding: Window that slides over recordings, for models of whole clips.
-        by: See windows_of. None: `thresholds` for a model with published scores of frames that is not fitted, else
-            `overlap`.
+        by: Score that selects windows: overlap, posterior or thresholds; see windows_of. None: `thresholds`
+            for a model with published scores of frames that is not fitted, else `overlap`.
         allow_unknown: Accept queries without any known word, for which all frames have the same score.
-        threshold: See Decoding. None: the published threshold of a model with published scores of frames.
-        heard, mean_edges, round_to: See Decoding. None: as in the first run's first rank entry of moments. 0: off.
+        threshold: For `thresholds`: least probability of a frame in a window. None: the published threshold of a model
+            with published scores of frames, else nine thresholds from 0.1 to 0.9.
+        heard: Least probability that a query is heard in its recording; scores are raised to it. 0: not raised.
+        mean_edges: Whether to replace a window's edges by the mean edges of similar windows.
+        round_to: Round edges to multiples of this number of seconds. 0: not rounded.
+            None for `heard`, `mean_edges` or `round_to`: as in the first run's first rank entry of moments.
     Raises: KitError for rankers without a trained model, models that need `fit` but do not get it, options that do not
         fit together, and recordings that cannot be read. Unreadable recordings of `fit` are left out with a warning.
     """

@@ -104,7 +104,9 @@ class KnownFeatures(ClipSource):
 class Windows(NamedTuple):
     """Settings for finding windows by a model of moments.
 
-    score: Score of moments, with its scale, offset and transitions. by, decoding: See windows_of.
+    score: Score of moments, with its scale, offset and transitions. by: Score that selects windows: overlap,
+    posterior or thresholds; see windows_of. decoding: Number of windows, allowed overlap, rounding, and other settings
+    that select windows.
     """
 
     score: MomentScore
@@ -144,7 +146,10 @@ class ModelRanker(Ranker):
         windows: Windows | None = None,
         name: str = "",
     ) -> None:
-        """source: Reads or computes the frames of clips. facts, origin: See Ranker."""
+        """source: Reads or computes the frames of clips. facts: Facts about the model, stored with the scores.
+
+        origin: Text that names the source of the scores, such as "last checkpoint of train".
+        """
         self.model, self.source, self.facts, self.origin = model, source, facts, origin
         self.score, self.windows, self.name = score, windows, name
 

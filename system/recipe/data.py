@@ -120,8 +120,10 @@ def load_data(
 ) -> Data:
     """Read every data source, and compute the missing frames.
 
-    strict, verify, device, workers: See build_features. waveforms: "bank" or "files", as in a run that has begun; None:
-    the recipe's setting.
+    strict: Raise KitError for the first broken file. verify: Read all stored frames and audio files again, and compute
+    damaged frames again. device: Device of the experts; None: this machine's default. workers: Number of processes that
+    decode audio; None: threads of this process. waveforms: "bank" or "files", as in a run that has begun; None: the
+    recipe's setting.
     Raises KitError if no audio of a data source is readable. Missing audio and augmentation files that do not fit the
     clips are reported before any computation.
     """

@@ -264,8 +264,8 @@ def save_state(
     """Write the state of training: the weights `epoch_weights`, if given, and then last.pt.
 
     Weights of epochs that are no longer in the table of the best epochs are deleted.
-    sha256: Dict from each existing file of the stage to its checksum. Returns: Such a dict of the files that remain. It
-    is also stored in last.pt.
+    sha256: Dict from each existing file of the stage to its checksum. Returns: A dict from each file that remains to
+    its checksum. It is also stored in last.pt, without the entry for last.pt.
     """
     written = dict(sha256)
     if epoch_weights is not None:

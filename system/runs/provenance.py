@@ -45,8 +45,9 @@ def commit() -> str:
 def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return checksums of everything that a run depends on, except its settings.
 
-    text: Identity of a pre-trained text encoder. contents: Dict from data source to the checksum of its audio. If it is
-    None, since the audio has not been read, checksums of audio and of augmentation files are left out.
+    text: Checksum of a pre-trained text encoder; None for an encoder from scratch. contents: Dict from data source to
+    the checksum of its audio. None: the audio has not been read; checksums of audio and of augmentation files are left
+    out.
     """
     teachers = teachers_of(recipe)
     changed_by = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
@@ -124,8 +125,9 @@ def record_provenance(
 ) -> None:
     """Write the provenance of a run: versions, machine, and checksums.
 
-    text, contents: See made_with. gpu: Name of the GPU. waveforms: Source of waveforms.
-    If the run is resumed, raise KitError if a checksum has changed, and add the code's commit if it is new. The
+    text: Checksum of a pre-trained text encoder; None for an encoder from scratch. contents: Dict from data source to
+    the checksum of its audio. gpu: Name of the GPU. waveforms: Whether waveforms are read from a bank or from audio
+    files. If the run is resumed, raise KitError if a checksum has changed, and add the code's commit if it is new. The
     checksum of resolved.json is added if an earlier process was killed before writing it.
     """
     import torch

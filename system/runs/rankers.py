@@ -38,11 +38,15 @@ def open_ranker(
 ) -> Ranker:
     """Open the ranker of a run, an exported model, or a model that needs no training, for any clips and queries.
 
-    A run ranks by the given checkpoint. Without a given checkpoint, it ranks like the entry that first_entry returns.
+    A run ranks by the given checkpoint. Without a given checkpoint, it ranks like its first rank entry that can rank
+    any clips; see first_entry.
 
     Args:
-        stage, checkpoint, changes, device: See open_trained.
-        cache: Folder of cached embeddings of clips; None: the default of cache_folder.
+        stage, checkpoint: Stage and checkpoint of a run; None: as in that rank entry.
+        changes: Changed settings, such as "model.audio.experts.NAME.weights=FILE". Only paths may change in a trained
+            model.
+        device: Device of the model; None for this machine's default device.
+        cache: Folder of cached embeddings of clips; None: the folder lbar-kit in the user's cache directory.
         with_windows: Whether to find windows in recordings too, if the model has a score of moments.
     Raises: The errors of open_trained, and of open_untrained for a hub model or a recipe.
     """

@@ -50,8 +50,8 @@ class MomentValidation:
     """Validation by the loss, and by R1@0.5, R1@0.7 and mAP of the latest edition.
 
     The loss is the mean over batches, weighted by their number of items. Batches have the size of training batches,
-    except for a smaller last batch. They are in the order of the moments file. Windows are found as the stage's
-    `monitor` sets.
+    except for a smaller last batch. Their items are in the order of the moments file. Windows are found by the method
+    in the stage's setting `monitor`.
     """
 
     def __init__(

@@ -50,7 +50,8 @@ def _factor(
 ) -> float:
     """Return the factor of a schedule in a training step. All learning rates are multiplied by this factor.
 
-    Kinds constant and cosine: (step + 1) / warmup_steps, then 1 or a half cosine from 1 to 0.
+    Kinds constant and cosine: (step + 1) / warmup_steps in the first warmup_steps steps. Then 1 (constant), or half a
+    cosine from 1 to 0 (cosine).
     Kind step: factor ^ (finished epochs // every_epochs).
     Kind plateau: factor ^ (number of plateaus of the metric), but at least min_lr / lr.
     """

@@ -123,7 +123,7 @@ class StageTraining:
     def run_to_end(self, earlier: list[EpochLine]) -> list[EpochLine]:
         """Train the remaining steps of the stage.
 
-        earlier: Metrics of the earlier stages. Returns: The stage's metrics, one line per epoch.
+        earlier: Metrics of the run's earlier stages, one line per epoch. Returns: Such lines of this stage.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._interrupted is not None:

@@ -77,8 +77,8 @@ def _by_chunks(
 
     First the gradients of the loss with respect to the embeddings are computed. Then the gradients of the encoders are
     computed, one chunk at a time. With `grad_cache_chunk` (gradient caching), each chunk is first embedded without a
-    graph, and later again with a graph. This needs the memory of one chunk, and one more forward pass. Without it, a
-    process has one chunk, and keeps the graph of it.
+    graph, and later again with a graph. This needs the memory of one chunk, and one more forward pass. Without
+    `grad_cache_chunk`, each process has only one chunk, embeds it once, and keeps its graph.
 
     The random state of a chunk depends on the step and the chunk's number only. The random draws of a chunk are thus
     the same in any process. Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited

@@ -79,7 +79,7 @@ def add_cache_argument(parser: argparse.ArgumentParser) -> None:
 def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = False) -> "Ranker":
     """Open the ranker of a run or an exported model, with the options of the command line.
 
-    with_windows: See open_ranker.
+    with_windows: Whether to find windows (times of the query) in recordings too, if the model has a score of moments.
     """
     from system.runs.rankers import open_ranker
 

@@ -58,8 +58,9 @@ class Cider(Strict):
 class Corpus:
     """CIDEr-D with document frequencies from the captions of clips. Clips without captions are skipped.
 
-    clips: The captions of each clip. documents, tokenizer: See Cider. Raises KitError for fewer than two documents,
-    since every n-gram would have the weight 0.
+    clips: The captions of each clip. documents: "caption" if each caption is a document in the counts of n-grams, or
+    "clip" if all captions of a clip are one document. tokenizer: "regex", or "ptb", which needs Java. Raises KitError
+    for fewer than two documents, since every n-gram would have the weight 0.
     """
 
     def __init__(self, clips: Sequence[Sequence[str]], documents: str, tokenizer: str) -> None:
@@ -82,7 +83,8 @@ class Corpus:
     def distribution(self, percents: Sequence[float], pairs: str) -> Distribution:
         """Compute mean and percentiles of the CIDEr-D between the corpus's captions.
 
-        percents: See distribution in pairs.py. pairs: The setting `pairs` of Cider.
+        percents: The requested percentiles, each in [0, 100]. pairs: "all" ordered pairs of captions, or "other_clips":
+        only pairs of captions of different clips.
         """
         clip_of = self._clip_of if pairs == "other_clips" else None
         return distribution(self._cider.corpus_features(), percents, clip_of)
