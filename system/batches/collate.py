@@ -1,6 +1,6 @@
 """Make the tensors of a batch.
 
-Make the tensors of a batch, by reading the banks a step ahead, or from frames that stay on the GPU.
+The frames of clips are read from banks (files of stored frames) a step ahead, or they stay on the GPU.
 """
 
 import logging
@@ -43,7 +43,7 @@ def collate(
 ) -> Batch:
     """Make the batch of the training items `items`, all of whose clips must have frames.
 
-    The frames have the dtype of their banks.
+    The frames have their stored dtype: float16, float32 or int16.
     relevance: Computes the margin factors of the batch's captions, if a loss needs them; else None.
     teachers: The stage's teachers, if a loss learns from them; else None.
     crops: Random parts of long clips; None: all frames.
@@ -101,6 +101,7 @@ def _labels(items: Sequence[Item], features: Features) -> torch.Tensor:
 def _key(features: Features, item: Item) -> str:
     """Return the content key of a training item's audio: of its clip, or of its mixture of two clips.
 
+    The content key of a clip is a checksum of its audio file.
     The key of a mixture contains the sorted keys of both clips, and thus differs from the key of each clip. Losses
     count all mixtures with the same key as one clip. A mixture of two clips with the same content has the key of that
     content.
@@ -162,8 +163,8 @@ class Resident:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Copy an expert's frames of all clips to the device.
 
-        Returns: Three tensors: the frames (F, D) of all clips in the bank's dtype; the index of every clip's first
-        frame; and every clip's number of frames.
+        Returns: Three tensors: the frames (F, D) of all clips, one clip after another, in the stored dtype; the index
+        of every clip's first frame; and every clip's number of frames.
         """
         bank = features.banks[expert]
         lengths = torch.tensor([bank.rows_of(key) for key in self.index_of])

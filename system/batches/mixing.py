@@ -12,8 +12,9 @@ def mixed(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -
     In training, each wave has at most the encoder's input length, so that their sum is never cut. A sum beyond full
     scale is scaled down to full scale as a whole. It is rounded to 1 / 32,768 once.
 
-    decibels: Level of the first wave above the second, by their mean squares. If a wave is silent, the waves are not
-    scaled. offset: Start of the shorter wave, in [0, 1): 0 if both begin together, near 1 if both end together.
+    decibels: How many dB more power (mean square) the first wave gets than the second, which is scaled. If a wave is
+    silent, the waves are not scaled. offset: Start of the shorter wave, in [0, 1): 0 if both begin together, near 1 if
+    both end together.
     Source and deviations: the class Mix in augment_settings.py.
     """
     waves = [samples[:, 0].astype(np.float32) for samples in (wave, added)]

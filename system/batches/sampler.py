@@ -20,8 +20,8 @@ BATCHES_AHEAD = 3  # most batches that are read or decoded during the current st
 class Added(NamedTuple):
     """A clip that is mixed into the clip of a training item.
 
-    decibels: Level of the item's clip above the level of this clip. offset: Start of the shorter clip in the longer
-    clip, in [0, 1).
+    decibels: How many dB more power the item's clip has than this clip, after scaling. offset: Start of the shorter
+    clip in the longer clip, in [0, 1): 0 if both begin together, near 1 if both end together.
     """
 
     clip: Clip
@@ -90,10 +90,10 @@ class Augment(Protocol):
 
 
 class _Shuffled:
-    """An endless stream of the items of a data source, in rounds of n items for n items of the source.
+    """An endless stream of the n items of a data source, in rounds of n draws.
 
-    chances: (n,) weights of the items, above 0. None: each round is a random permutation. With weights, an item occurs
-    in a round n times its share of all weights, rounded down or up (systematic sampling).
+    chances: (n,) weights of the items, above 0. None: each round has every item once, in random order. With weights, an
+    item occurs in a round n times its share of all weights, rounded down or up (systematic sampling).
     """
 
     def __init__(self, items: list[Item], seed: tuple[int, ...], chances: np.ndarray | None) -> None:

@@ -17,10 +17,9 @@ from system.batches.sampler import Item
 
 
 def caption_key(clip: Clip, number: int) -> str:
-    """Return the key of a caption in a bank of caption embeddings.
+    """Return the key under which the embedding of a caption is stored.
 
-    Equal captions of two clips have different keys.
-    number: Index of the caption in the clip.
+    Equal captions of two clips have different keys. number: Index of the caption in the clip.
     """
     return hashlib.sha256(f"{clip.id}\0{number}\0{clip.captions[number]}".encode()).hexdigest()
 

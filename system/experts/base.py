@@ -244,7 +244,7 @@ class ExpertSettings(Resampled):
         return {**settings, "version": self.version, "sha256": self.checksums()}
 
     def key(self) -> str:
-        """Return the name of the bank of this expert's frames.
+        """Return the name of the bank, the folder with this expert's stored frames.
 
         The name is the expert's kind and 12 hex digits of a checksum of `identity`.
         """

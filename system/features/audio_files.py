@@ -25,7 +25,7 @@ def decode_threads() -> int:
 
 
 class AudioFiles:
-    """Waveforms (N, 1) int16 by key, decoded from audio files, with the reading methods of a Bank.
+    """Waveforms (N, 1) int16 by key, decoded from audio files, with the reading methods of a Bank of stored frames.
 
     A part of a long file is decoded without the rest of the file. The waveform of a whole file equals the waveform in a
     bank. In a part of a file, a few samples may differ by one 16-bit step.
@@ -41,8 +41,9 @@ class AudioFiles:
     def add(self, files: Sequence[tuple[str, str, Sound]]) -> list[str]:
         """Add the audio files of clips, each as a tuple (key, path, sound). Returns: The key of each file.
 
-        If several files have the same key and equal contents, only the first file is read later. If they have different
-        contents, each of these files gets its content key; AudioError is raised if such a file is missing.
+        A sound has a file's length and sample rate. If several files have the same key and equal contents, only the
+        first file is read later. If they have different contents, the key of each of these files is replaced by a
+        checksum of all its bytes. Raises AudioError if such a file is missing.
         """
         first: dict[str, str] = {}
         several: dict[str, dict[str, None]] = {}  # paths of files with the same key

@@ -158,9 +158,9 @@ class Bank:
     def writing(self) -> Iterator[Callable[[str, np.ndarray], None]]:
         """Context manager whose value is a function that stores a series (T, D) under a key.
 
-        The function does nothing if the bank already has the key. It raises KitError for a series of another dimension
-        or without rows. The series are on disk at the end of the block. Compute the series before the block, since
-        other processes wait until its end.
+        A series has T vectors of D values. The function does nothing if the bank already has the key. It raises
+        KitError for a series of another dimension or without rows. The series are on disk at the end of the block.
+        Compute the series before the block, since other processes wait until its end.
         """
         with self.locked(f"waiting for another process that is adding to {self.folder}"):
             self.read_new_lines()
@@ -183,6 +183,7 @@ class Bank:
     def take_shard(self) -> tuple[Shard, Callable[[], None]]:
         """Lock the first shard that no other process adds to. The caller must hold the bank's lock.
 
+        A shard is a part of the bank to which only one process adds at a time.
         Incomplete data after the last complete series of the shard are removed.
         Returns: The shard, and a function that releases its lock.
         """
@@ -201,7 +202,7 @@ class Bank:
 
 
 def keys_in(folder: Path) -> set[str]:
-    """Return the keys of all series of the bank in a folder, by reading only its indexes.
+    """Return the keys of all stored series of vectors of the bank in a folder, by reading only its indexes.
 
     The result is empty if the folder has no bank.
     """
@@ -213,7 +214,8 @@ def open_bank(
 ) -> Bank:
     """Open a bank, or create an empty one.
 
-    identity: Everything that determines the bank's content. hint: End of the error message for a damaged bank, with the
+    A bank stores series of vectors by key, such as the frames of clips. identity: Everything that determines the
+    vectors: settings, version, and checksums of weights. hint: End of the error message for a damaged bank, with the
     cure. verify: Read every series now, drop the damaged series, so that they are computed again, and log their number.
     Raises KitError if the folder contains a damaged bank, or a bank with another identity, dimension or dtype.
     """

@@ -248,7 +248,7 @@ class _Build:
     strict: bool
 
     def look_up(self) -> None:
-        """Look up the content key of every clip.
+        """Look up the content key of every clip, a checksum of its audio file.
 
         The processes begin at different clips, so that each file is read by only one process.
         """

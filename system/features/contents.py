@@ -1,7 +1,7 @@
 """Content keys and other facts about files.
 
-Facts about files that take long to compute, such as content keys. They are stored in SQLite, and valid while the size
-and the time of the last change of a file are the same.
+Facts about files that take long to compute, such as content keys (checksums of all bytes). They are stored in SQLite,
+and valid while the size and the time of the last change of a file are the same.
 """
 
 import os
@@ -67,7 +67,7 @@ class FileFacts:
     def get(self, status: Mapping[str, os.stat_result]) -> dict[str, tuple[Any, ...]]:
         """Return a dict from path to the stored facts, without unknown files and files that have changed.
 
-        status: Present status of the files by path, for at most a few thousand files.
+        status: Dict from path to the file's present size and times, for at most a few thousand files.
         """
         stored = [path for path in status if path not in self._new]
         marks = ", ".join("?" * len(stored))
@@ -121,10 +121,10 @@ class ContentKeys:
         self._facts = FileFacts(folder / "contents.sqlite", "files", ["sha256 text"], time)
 
     def __call__(self, path: str) -> str:
-        """Return the content key of a file.
+        """Return the content key of a file, the sha256 of its content.
 
-        Raises: AudioError for a missing file; OSError for a file that exists and cannot be read (a failing disk, too
-        many open files, no permission), since its clip must not be left out like a clip with a missing file.
+        Raises: AudioError for a missing file. OSError for a file that exists and cannot be read (a failing disk, too
+        many open files, no permission): its clip must not be left out like a clip with a missing file.
         """
         try:
             status = os.stat(container_of(path))  # noqa: PTH116  a third of the time of Path(path).stat()

@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 
 class SharedWork:
-    """The keys of a bank that this process reserves and computes. Open with `shared_work`.
+    """The keys of a bank whose series of vectors this process reserves and computes. Open with `shared_work`.
 
-    costs: Cost of every wanted series, by key, for example in seconds of audio. at_once: Maximum number of keys that
-    are reserved at a time, and maximum sum of their costs.
+    costs: Dict from key to the cost of computing its series, for every wanted series, such as seconds of audio.
+    at_once: Maximum number of keys that are reserved at a time, and maximum sum of their costs.
     """
 
     def __init__(self, bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> None:
@@ -148,7 +148,7 @@ def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, floa
 
 
 def _write_keys(shard: Shard, keys: Iterable[str]) -> None:
-    """Write the list of keys that this process is computing for a shard.
+    """Write the list of keys whose series this process is computing, to a file of its shard (part of a bank).
 
     Processes only read this file while they hold the bank's lock. If this process is killed during the write, the
     partial file is ignored.

@@ -35,8 +35,8 @@ def waveforms_fit(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], 
 def seconds_missing(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> dict[str, float]:
     """Return a dict from expert to the seconds of audio whose frames are not stored.
 
-    Clips without a stored content key count as missing. If an expert's weights are missing, all clips count as missing,
-    since the weights determine the bank.
+    Clips whose content key (a checksum of the audio file) is not stored count as missing. If an expert's weights are
+    missing, all clips count as missing, since the folder of stored frames depends on the weights.
     """
     stored = {name: _stored(expert, banks) for name, expert in experts.items()}
     missing = dict.fromkeys(experts, 0.0)
@@ -59,7 +59,7 @@ def _stored(expert: ExpertSettings, banks: Path) -> set[str]:
 
 
 class _StoredKeys:
-    """Reader of the content keys that ContentKeys has stored in a folder of banks.
+    """Reader of the content keys (checksums of audio files) that ContentKeys has stored in the folder of banks.
 
     No key is found if the store is missing, in use, or damaged; `run` reports damage.
     """

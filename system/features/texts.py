@@ -1,6 +1,6 @@
 """Stored vectors of texts.
 
-Vectors of texts in a bank. They are computed and stored in parts, so that an interruption loses one part at most.
+Vectors of texts are computed and stored in a bank in parts, so that an interruption loses one part at most.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -44,14 +44,14 @@ class BatchScores:
 
     scores_by_caption: (B, N) float32, the score of every clip and every single caption; higher is better.
     row_of: (N,) index of the item to which each caption belongs.
-    same_clip: (B, B) bool, whether items i and j have the same audio (true on the diagonal). Such pairs are never
-    negatives.
+    same_clip: (B, B) bool, whether items i and j have the same audio (true on the diagonal). Only the loss nt_xent with
+    its setting same_clip `negatives` uses such pairs as negatives.
     margin_factors: (B, B), r(c_ij) in [0, 1] with the captions of item i as candidates and the captions of item j as
     references; None if no loss term needs them.
     clip_scores: Function that returns the scores (B, B) between any two clips.
-    each_caption_scores: Function that returns the scores (N, N) between any two single captions. With the score
-    `frame_word`, rows count as clips and columns as captions. With `best_frame` and `best_word`, both tables are
-    therefore not symmetric.
+    each_caption_scores: Function that returns the scores (N, N) between any two single captions. The score `frame_word`
+    treats the vectors of rows as frames and those of columns as words, here and in clip_scores. Therefore both tables
+    are not symmetric if it is reduced by `best_frame` or `best_word`.
     temperature: Temperature that is trained with the model; its absolute value is used. None if the model has none.
     teachers: Dict from the teacher's name to its cosines (B, N) of every clip and every single caption.
     learned: Parameters of losses that are trained with the model, by their names; see Term.learned.

@@ -73,8 +73,8 @@ class EncoderKind(Strict):
     def batch_property(self) -> str | None:
         """Property of a training batch that changes its embeddings, in words for messages; None if no property does.
 
-        Batch norms and the padded length of frames do not count as such properties. With several processes, each
-        process only uses the property of the chunks that it embeds.
+        An example is "the length to which clips are padded". Batch norms and the padded length of frames do not count.
+        With several processes, each process can only use the property in the part of the batch that it embeds.
         """
         return None
 

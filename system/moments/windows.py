@@ -75,9 +75,9 @@ def labels_of(windows: Sequence[tuple[float, float]], frames: int, grid: Grid) -
 
     frames: Number of frames, T. grid: Times of the frames. A centre is in a window if start <= centre < end.
     If a window contains no centre, the frame nearest to the window's middle is true.
-    Deviation: the 2026 baseline rounds starts and ends down to whole frames. With one frame per second, the window
-    [70.9, 81.2] of the baseline includes frame 70, although it covers only a tenth of this frame. For windows of whole
-    seconds, the labels are the same.
+    Deviation: the 2026 baseline rounds starts and ends down to whole frames. Example with one frame per second: for the
+    window [70.9, 81.2], the baseline labels frame 70 as true, although the window covers only a tenth of this frame.
+    For windows of whole seconds, the labels are the same.
     """
     centres = grid.centres(frames)
     labels = np.zeros(frames, bool)
@@ -193,9 +193,9 @@ def _without_overlaps(
 def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
     """Round the edges of windows to multiples of a unit.
 
-    windows: (W, 2) seconds. last: End of the last frame. unit: Seconds. An edge halfway between two multiples is
-    rounded to the even multiple. A rounded window has a length of at least one unit. A partial unit at the recording's
-    end counts as a whole unit, since true ends are rounded up.
+    windows: (W, 2) starts and ends in seconds. last: End of the last frame in seconds. unit: Seconds. An edge halfway
+    between two multiples is rounded to the even multiple. A rounded window has a length of at least one unit. A partial
+    unit at the recording's end counts as a whole unit, since true ends are rounded up.
     Source: the 2026 baseline's output. Deviations: a window without length becomes the unit around its middle here,
     while the baseline does not change it. The baseline ends all windows at 300 s.
     """
@@ -318,7 +318,8 @@ def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decodi
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
     """Find windows whose frames all have probabilities that reach a threshold.
 
-    The threshold is the setting of `decoding`, or each of nine thresholds from 0.1 to 0.9.
+    The threshold is the setting of `decoding`. Without this setting, the windows of nine thresholds from 0.1 to 0.9 are
+    taken together.
     frames: (T,) probabilities in [0, 1]. edges: (T + 1,) seconds.
     A window's score is the mean probability of its frames minus the mean probability of all other frames. Windows that
     overlap a better window too much are dropped. If no frame reaches the lowest threshold, the only window is the frame

@@ -20,8 +20,9 @@ from system.networks.weights import Weights
 class MelPower(nn.Module):
     """Waves (B, N), N >= size -> (B, T, bands) float64, T = 1 + (N - size) // hop: power spectra, summed in bands.
 
-    window: (size,). basis: (K, bands), mel filters. moved: (size, 2 K), corrections of the kernels of the FFT; the
-    products of waves with them are added to the FFT.
+    window: (size,). basis: (K, bands), mel filters. hop: Samples from one column to the next. moved: (size, 2 K), the
+    differences between published float32 kernels and exact kernels. Products of waves with them are added to the FFT.
+    None: the exact FFT is used.
     """
 
     window: torch.Tensor

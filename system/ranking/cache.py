@@ -78,10 +78,11 @@ def frame_banks(cache: Path) -> Path:
 
 
 class Filled(NamedTuple):
-    """Result of storing the embeddings of clips in a bank.
+    """Result of storing the embeddings of clips on disk.
 
-    keys: Dict from the id of each readable clip to its content key. broken: Dict from the id of each unreadable clip to
-    the reason. left: Dict from content key to each embedding that could not be stored, since the disk is full.
+    keys: Dict from the id of each readable clip to its content key, a checksum of the audio file. broken: Dict from the
+    id of each unreadable clip to the reason. left: Dict from content key to each embedding that could not be stored,
+    since the disk is full.
     """
 
     bank: Bank

@@ -30,8 +30,10 @@ class Correction(NamedTuple):
 class Hubs(NamedTuple):
     """Measures of how much each clip of a pool is a hub, for one correction.
 
-    closeness: (C,) float64, closeness of each clip to the queries of the bank; see `corrected`.
-    is_activated: (C,) whether a clip is the best clip for any query of the bank; None for csls.
+    The bank is a set of other queries, such as training captions.
+    closeness: (C,) float64, how close each clip is to the bank's queries: r(c) of csls, or the part of
+    inverted_softmax that is subtracted from s(q, c); see `corrected`. is_activated: (C,) whether a clip is the best
+    clip for any query of the bank; None for csls.
     """
 
     closeness: np.ndarray
@@ -39,9 +41,9 @@ class Hubs(NamedTuple):
 
 
 def hubs_of(bank: Iterable[Scores], correction: Correction) -> Hubs:
-    """Measure how much each clip is a hub, from its scores with a bank of queries.
+    """Measure how much each clip is a hub, from its scores with a bank of other queries, such as training captions.
 
-    bank: Scores of the bank's queries against the clips, in blocks (n, C), with at least one row.
+    bank: Scores of the bank's queries (rows) against the C clips, in blocks (n, C), with at least one row in total.
     Raises ValueError for an empty bank.
     """
     if correction.kind == "csls":

@@ -33,8 +33,8 @@ def write_ranking(
 ) -> int:
     """Rank the readable clips for all queries, and write the result to `out`.
 
-    The file is the score matrix (.npy), or, with `top`, the best `top` clips of every query in submission.ordering's
-    order: a ranked CSV of the edition custom, or pairs for a judge (.jsonl).
+    The file is the score matrix (.npy), or, with `top`, the best `top` clips of every query: a ranked CSV of the
+    edition custom, or pairs for a judge (.jsonl). Clips with equal scores are ordered by file name.
 
     Returns: The number of ranked clips.
     Raises: KitError if `top` exceeds the number of clips, for queries without any known word (unless allow_unknown),

@@ -166,7 +166,8 @@ def with_fit(trained: Trained) -> Trained:
 def _fitted_in_run(trained: Trained, name: str, source: str) -> FittedScore | None:
     """Read the fitted score of windows of the rank entry `name` from the run's result.
 
-    Returns: None if the run is not finished, or if the entry used another checkpoint than `trained`.
+    trained: The opened model. source: Data source to whose moments the score was fitted.
+    Returns: None if the run is not finished, or if the entry ranked another checkpoint than that of `trained`.
     """
     is_finished = (trained.folder / "result.json").exists()
     found = read_result(trained.folder).moments.get(name) if is_finished else None

@@ -113,7 +113,7 @@ def taught(
 
 
 def _captions_bank(trained: Trained, cache: Path) -> Bank:
-    """Open the bank that caches a teacher's embeddings of captions.
+    """Open the bank, a folder on disk, that caches a teacher's embeddings of captions.
 
     The bank's name is a checksum of everything that changes an embedding.
     """

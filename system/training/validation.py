@@ -190,7 +190,8 @@ def share_of_equal_scores(scores: torch.Tensor) -> float:
 def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = None) -> dict[str, float]:
     """Compute numbers that show whether embeddings have collapsed, as a dict by their names in metrics.jsonl.
 
-    The numbers are the spread and the share of zeros of clips and of captions, and captions_alike if it is given.
+    The numbers are, for clips and for captions, the spread of the embeddings' directions and the share of embeddings
+    that are zero. captions_alike: Share of captions with equal scores for all clips; added to the dict if not None.
     """
     diagnostics = {
         "spread_of_clips": spread(clips),

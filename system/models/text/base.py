@@ -58,7 +58,7 @@ class TextSettings(EncoderKind):
         """Build the encoder. Weights without a published value are untrained. Only this method imports torch.
 
         vocabulary: Words of all training captions; empty unless the encoder `reads_vocabulary`. banks: The folder of
-        the feature banks, which may contain cached embeddings.
+        stored frames, which may also contain cached embeddings of texts.
         """
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:

@@ -41,7 +41,7 @@ class Bank(NamedTuple):
 class PreTrainedEncoder(TextEncoder):
     """A pre-trained model, and trained layers after it.
 
-    If the model is frozen, its vector of each text is computed once, without dropout, and stored in a bank.
+    If the model is frozen, its vector of each text is computed once, without dropout, and stored on disk in a bank.
     """
 
     def take(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: Bank, size: int) -> None:

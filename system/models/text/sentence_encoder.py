@@ -18,7 +18,7 @@ def sentence_encoder(name: str, dim: int, linear: bool, trainable: bool, banks: 
 
     The class of the encoder depends on the model's input: tokens of a transformer, or words.
     name: Folder, package or hub name. dim: Required size of the model's vectors. linear: Whether a trained layer
-    follows the model. trainable: Whether the model is trained too. banks: Folder of all banks.
+    follows the model. trainable: Whether the model is trained too. banks: Folder for stored vectors of texts.
     """
     from transformers import PreTrainedTokenizerBase
 
