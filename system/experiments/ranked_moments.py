@@ -169,8 +169,8 @@ def _metrics(
     """Compute the metrics of the windows that were found for the queries of a rank entry.
 
     The result also has the metrics of random windows, and of windows made from the true labels of frames, for
-    comparison. The dict has no values without known true windows.
-    located: Found windows of each query. grids: Times of the frames, for each query.
+    comparison. If the true windows are not known, the dict maps every name to None.
+    located: Found windows of each query. grids: Times of the frames, for each query. truth: Queries and true windows.
     """
     if truth.is_blind:
         return dict.fromkeys(("figures", "bootstrap", "random", "ceiling"))
@@ -225,7 +225,9 @@ def _metrics_of_true_frames(
 ) -> dict[str, float]:
     """Return the metrics of windows that are made from the true labels of frames; no model can exceed this ceiling.
 
-    edges: Dict from query id to the edges of frames in seconds. grids: Dict from query id to the times of the frames.
+    The windows consist of the frames whose centre is in a true window, or of the nearest frame. They differ from the
+    true windows since a window begins and ends with a frame. edges: Dict from query id to the edges of frames in
+    seconds. grids: Dict from query id to the times of the frames.
     """
     known = {}
     for qid, windows in truth.windows().items():

@@ -159,6 +159,7 @@ def _rank_entry(
 ) -> tuple[ScoreMatrix, Pool, str] | None:
     """Rank clips for queries as the rank entry `name` requests, and write the score matrix and CSV of this entry.
 
+    has_csv: Whether to write the CSV too.
     Returns: The score matrix, the pool of clips, and the description of the checkpoint. With several processes, only
     the first process writes, and all other processes return None.
     """
@@ -206,7 +207,8 @@ def _result(
 ) -> RankedResult:
     """Compute the metrics of a ranked entry from its score matrix.
 
-    origin: Description of the checkpoint. untrained: Score matrix of the untrained model for comparison, or None.
+    origin: Description of the checkpoint that computed the scores. untrained: Score matrix of the untrained model for
+    the same clips and queries, for comparison; None: no comparison.
     """
     from submission.runs.results import ranked_result
 

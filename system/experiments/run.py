@@ -60,7 +60,8 @@ def run_recipe(
 ) -> Run:
     """Run the remaining steps of a recipe: data, features, training and ranking.
 
-    The last step writes the run's result.json.
+    The last step writes the run's result.json. runs: Folder of all runs. out: Folder of this run; None: a folder in
+    `runs` with the settings of the recipe, or a new one.
     device: Device of all computations; None for this machine's default. track: Trackers that receive the metrics of
     every epoch.
     """

@@ -123,8 +123,8 @@ class ContentKeys:
     def __call__(self, path: str) -> str:
         """Return the content key of a file, the sha256 of its content.
 
-        Raises: AudioError for a missing file. OSError for a file that exists and cannot be read (a failing disk, too
-        many open files, no permission): its clip must not be left out like a clip with a missing file.
+        Raises: AudioError for a missing file; OSError for a file that exists and cannot be read. The cause may be a
+        failing disk, too many open files, or no permission. Such a clip must not be left out like one without a file.
         """
         try:
             status = os.stat(container_of(path))  # noqa: PTH116  a third of the time of Path(path).stat()

@@ -28,7 +28,9 @@ RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is
 def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> torch.Tensor:
     """Compute the log of the total weight of all labellings of the frames 0 to t, for each t and each state of frame t.
 
-    A labelling gives every frame state 1 (in a moment) or 0. Returns: (B, T, 2); the last axis is the state of frame t.
+    A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on `scores` (B, T) of the frames, and
+    on the weights `enter` and `leave` of moment starts and ends. lengths: (B,) numbers of frames without padding.
+    Returns: (B, T, 2); the last axis is the state of frame t.
     Frames after a recording's end have the values of its last frame. Scores after the end, even NaN, are ignored.
     """
     scores = scores.masked_fill(~length_mask(lengths, scores.shape[1]), 0.0)
@@ -48,8 +50,9 @@ def log_partition(
 ) -> torch.Tensor:
     """Compute log Z, (B,), the log of the total weight of all labellings of each recording's frames.
 
-    A labelling gives every frame state 1 (in a moment) or 0. The labelling without any moment has the weight 1. Thus
-    log Z >= 0, and the probability that the recording has a moment is 1 - exp(-log Z).
+    A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on the scores of the frames, and on the
+    weights `enter` and `leave` of moment starts and ends; see the top of this file. The labelling without any moment
+    has the weight 1. Thus log Z >= 0, and the probability that the recording has a moment is 1 - exp(-log Z).
     """
     return _total(states(scores, lengths, enter, leave))
 
@@ -100,7 +103,7 @@ def raise_scores(
 
 
 def _total(forward: torch.Tensor) -> torch.Tensor:
-    """Return the log of the partition function, (B,). forward: Log weights (B, T, 2) that `states` returns.
+    """Return log Z, the log of the total weight of all labellings, (B,). forward: (B, T, 2), from `states`.
 
     The result is exact near 0, unlike the result of logsumexp in float32.
     """
@@ -112,7 +115,8 @@ def log_likelihood(
 ) -> torch.Tensor:
     """Compute the log probability, (B,), of given labels of each recording's frames.
 
-    labels: (B, T) bool, true in moments, false after a recording's end.
+    The probability is a labelling's weight divided by the sum of the weights of all labellings. labels: (B, T) bool,
+    true in moments, false after a recording's end.
     """
     mask = length_mask(lengths, scores.shape[1])
     weight = scores.masked_fill(~(labels & mask), 0.0).sum(1)

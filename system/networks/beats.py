@@ -78,8 +78,8 @@ class Beats(SegmentNetwork):
     def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the tokens of segments, and a mask that is true for tokens of the clip.
 
-        Returns: The tokens (S, L, 768), sorted by time, then by band from low to high. The mask (S, L) bool, with at
-        least one true value per row.
+        S segments have L tokens each, sorted by time, then by band from low to high. Returns: The tokens (S, L, 768);
+        and the mask (S, L) bool, with at least one true value per row.
         """
         columns = self.log_mel(waves)
         patches = self.patch_embedding(columns[:, None]).flatten(2).transpose(1, 2)

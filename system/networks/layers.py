@@ -47,7 +47,8 @@ class SeriesEncoder(nn.Module):
 def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Average series over time without padding.
 
-    values (B, T, W), mask (B, T), false for padding -> (B, W). Padding, even NaN, is ignored.
+    B series of T vectors, values (B, T, W), and mask (B, T), false for padding -> (B, W). Padding, even NaN, is
+    ignored.
     """
     weights = mask.to(values.dtype) / mask.sum(1, keepdim=True)
     return torch.einsum("btw,bt->bw", values.masked_fill(~mask[..., None], 0.0), weights)
@@ -58,7 +59,7 @@ def pooled_over_time(
 ) -> torch.Tensor:
     """Pool padded series over time: by the mean, the maximum, or the sum of both.
 
-    values (B, T, D), lengths without padding (B,) >= 1 -> (B, D) float32.
+    B series of T vectors, values (B, T, D), and lengths without padding (B,) >= 1 -> (B, D) float32.
     Padding, even NaN, is ignored.
     """
     values, padded = values.float(), ~length_mask(lengths, values.shape[1])[..., None]

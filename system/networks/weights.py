@@ -72,6 +72,7 @@ class Weights:
     def affine(self, key: str, channels: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scale and the shift, each (channels,), of a batch norm that is applied before a convolution.
 
+        key: Key of the batch norm in the checkpoint. eps: Constant that is added to the variance.
         Such a batch norm cannot be folded into the convolution, because the convolution pads its output with zeros.
         """
         parts = ("weight", "bias", "running_mean", "running_var")

@@ -159,7 +159,8 @@ def _augment_lines(
 def rate_lines(name: str, settings: schema.AdamW, parts: dict[str, int], updates: int | None) -> Iterator[Row]:
     """Yield a plan's rows on learning rates of parts, and on parts frozen at the start.
 
-    parts: Dict from part to its number of trainable parameters. updates: Number of the stage's updates.
+    parts: Dict from part to its number of trainable parameters. updates: Number of the stage's training steps; None:
+    not known.
     """
     counts = {"audio": sum(parts.values()) - parts["text"], **parts}
     rest = sum(parts.values()) - sum(counts[part] for part in settings.lr_by_part)

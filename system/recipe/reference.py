@@ -127,7 +127,7 @@ def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
 def _below(node: Node, defs: Node, path: str) -> Iterator[Section]:
     """Yield a section for each settings class that the value at `path` may have, and for classes nested in it.
 
-    node: JSON schema of the value.
+    node: JSON schema of the value. defs: JSON schemas of all classes, by name.
     """
     if "$ref" in node:
         yield from _sections(defs[node["$ref"].rpartition("/")[2]], defs, path)

@@ -291,7 +291,9 @@ def identities(recipe: schema.Recipe) -> dict[str, dict[str, Any]]:
 def as_trained(folder: Path, recorded: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of `current`, the identities of experts, with the versions that the experts had in training.
 
+    An identity is everything that determines an expert's frames: settings, version, and checksums of weights.
     recorded: Identities of the experts in training. A warning is logged for each expert whose version has changed.
+    folder: Folder of the model, for the warning.
     """
     taken: dict[str, Any] = json.loads(json.dumps(current))
     for name in recorded.keys() & taken.keys():

@@ -21,7 +21,8 @@ def rates(
 ) -> list[float]:
     """Return the learning rates in a training step, one per group of parameters.
 
-    step: Number of the training step, from 0. bases: Base learning rate of each group; see parameter_groups.
+    step: Number of the training step, from 0. bases: For each group, the learning rate that the recipe sets, before the
+    schedule changes it. history: Validation values of every finished epoch, oldest first.
     """
     if isinstance(stage.schedule, schema.EpochSchedule):
         return [_at_epoch(stage.schedule, base, step / steps_per_epoch) for base in bases]
@@ -50,6 +51,7 @@ def _factor(
 ) -> float:
     """Return the factor of a schedule in a training step. All learning rates are multiplied by this factor.
 
+    step: Number of the training step, from 0. history: Validation values of every finished epoch, oldest first.
     Kinds constant and cosine: (step + 1) / warmup_steps in the first warmup_steps steps. Then 1 (constant), or half a
     cosine from 1 to 0 (cosine).
     Kind step: factor ^ (finished epochs // every_epochs).

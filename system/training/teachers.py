@@ -36,9 +36,9 @@ def open_teachers(
 ) -> Teachers:
     """Embed all clips and captions of a stage by its teachers, or read stored embeddings.
 
-    All clips for training and validation are embedded. The embeddings are cached in the folder `teachers` of the
-    recipe's `banks`. device: Device that computes the embeddings. Raises KitError for a teacher without a single vector
-    per clip.
+    A teacher is a trained model from whose scores the stage learns. All clips for training and validation are embedded.
+    The embeddings are cached in the folder `teachers` of the recipe's `banks`. names: Names of the teachers. device:
+    Device that computes the embeddings. Raises KitError for a teacher without a single vector per clip.
 
     Source: SALSA (2024), which computes the teachers' embeddings once, before stage 2. Deviations: float32 instead of
     16 bits; a long clip is embedded as a whole, instead of a random part of it.

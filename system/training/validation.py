@@ -1,8 +1,8 @@
 """Validation after an epoch, and detection of collapse.
 
-The loss and the accuracies m1 and m2 are computed over fixed batches. mAP and recalls are computed over all captions
-and clips. A model has collapsed if most embeddings are equal or zero, or if all clips have the same score for most
-captions.
+The loss and the accuracies m1 and m2 are computed over fixed batches: m1 is the share of clips, and m2 the share of
+captions, whose own pair has the highest score in the batch. mAP and recalls are computed over all captions and clips. A
+model has collapsed if most embeddings are equal or zero, or if all clips have the same score for most captions.
 """
 
 from pathlib import Path
@@ -119,7 +119,9 @@ class Validation:
     ) -> tuple[dict[str, float], float]:
         """Compute the loss, the accuracies m1 and m2, and the share of captions with equal scores: means over batches.
 
-        A caption has equal scores if all clips of its batch have the same score.
+        m1 is the share of clips, and m2 the share of captions, whose own pair has the highest score in the batch. A
+        caption has equal scores if all clips of its batch have the same score for it.
+        Returns: A dict with loss, m1 and m2; and the share.
         """
         batch_values = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}

@@ -62,7 +62,8 @@ class CrnnEncoder(AudioEncoder):
     def convolved(self, values: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Apply the convolutions to log-mel frames. They reduce the number of frames to a quarter.
 
-        values (B, T, bands), lengths (B,) >= 4 -> (B, T // 4, 128 x (bands // 64)) and lengths // 4.
+        B clips of T frames, values (B, T, bands), and lengths (B,) >= 4 without padding -> (B, T // 4, 128 x (bands //
+        64)) and lengths // 4.
         """
         x = values.float()[:, None]
         for layer in self.cnn:
@@ -103,7 +104,7 @@ class GruEncoder(AudioEncoder):
 def convolutions(dropout: float) -> nn.Sequential:
     """Build the convolutions of the CRNN, in the order of the public code.
 
-    The result computes (B, 1, T, bands) -> (B, 128, T // 4, bands // 64).
+    The result computes, for B clips of T frames, (B, 1, T, bands) -> (B, 128 channels, T // 4, bands // 64).
     A pooling is (sum x^4)^(1/4) over a rectangle of time x frequency.
     """
 
@@ -154,7 +155,7 @@ def masked_norm(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) ->
 def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Run a GRU on padded series. The output is 0 for padding.
 
-    values (B, T, D) with lengths (B,) -> (B, longest, 2 x hidden).
+    B series of T vectors, values (B, T, D), with lengths (B,) -> (B, longest length, 2 x hidden).
     Each direction starts at an end of the series, not in its padding.
     """
     packed = pack_padded_sequence(values, lengths, batch_first=True, enforce_sorted=False)
@@ -165,8 +166,8 @@ def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.T
 def stretched(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """Stretch every padded series to its wanted length, by interpolation.
 
-    values (B, T, D) with lengths (B,) -> (B, longest wanted length, D).
-    Interpolation is linear, as in torch's interpolate with align_corners False.
+    B series of T vectors, values (B, T, D), with lengths (B,), and wanted lengths (B,) -> (B, longest wanted length,
+    D). Interpolation is linear, as in torch's interpolate with align_corners False.
     """
     positions = torch.arange(int(wanted.max())) + 0.5
     at = (positions * (lengths / wanted)[:, None] - 0.5).clamp(min=0)

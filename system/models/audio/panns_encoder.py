@@ -60,8 +60,10 @@ class PannsEncoder(AudioEncoder):
     ) -> None:
         """Build the layers.
 
-        training_samples: Maximum number of samples of a clip in training. pooling: Kinds of pooling over frequency and
-        over time. spec_augment: Arguments of the function spec_augment; None for no stripes.
+        expert: Name of the expert whose waves are the input. out: Number of values per embedding. trainable: Whether
+        the network is trained, in addition to the linear layers. training_samples: Maximum number of samples of a clip
+        in training. pooling: Kind of pooling over frequency, and kind of pooling over time. spec_augment: Arguments of
+        the function spec_augment; None for no stripes. hidden: Number of values between the two linear layers.
         """
         super().__init__()
         self.expert, self.weights, self.trainable, self.training_samples = expert, weights, trainable, training_samples
@@ -133,9 +135,10 @@ def spec_augment(
 ) -> torch.Tensor:
     """Set random stripes of every clip's spectrogram to 0, which is the mean value after a batch norm.
 
-    columns: (B, 1, T, bands).
-    A stripe's width is random, from 0 to `width` - 1. Its position is random within the spectrogram. Stripes may
-    overlap. Random numbers come from the random state of the device.
+    columns: (B, 1, T, bands), spectrograms of T columns. time_stripes, band_stripes: Numbers of stripes of neighbouring
+    columns, and of neighbouring bands. time_width, band_width: Limits w of a stripe's width, which is random, from 0 to
+    w - 1. Its position is random within the spectrogram. Stripes may overlap. Random numbers come from the random state
+    of the device.
     Source: Park et al., SpecAugment (2019), as in torchlibrosa 0.1.0. Deviations: stripes too wide for a short clip
     cover all of it; torchlibrosa raises an error.
     """

@@ -77,9 +77,12 @@ class SegmentedEncoder(NetworkEncoder):
     ) -> None:
         """Build the layers after the network.
 
-        pretrained: Path of published weights. size: Samples of a segment. hop: Samples from the start of a segment to
-        the next start. training_samples: Maximum number of samples of a clip in training. hidden: Size of a layer with
-        ReLU before the last layer; None for no such layer.
+        out: Number of values per embedding. pretrained: Path of published weights. trainable: Whether the network is
+        trained too. size: Samples of a segment. hop: Samples from the start of a segment to the next start.
+        training_samples: Maximum number of samples of a clip in training. pooling: How the vectors of a clip's segments
+        are averaged: with equal weights (mean), by duration (seconds), or with learned weights (attention).
+        has_head: Whether linear layers follow. hidden: Size of a layer with ReLU before the last layer; None for no
+        such layer.
         """
         super().__init__(expert, network, pretrained, trainable)
         self.size, self.hop, self.training_samples = size, hop, training_samples

@@ -254,8 +254,11 @@ class TokenEncoder(TransformerEncoder):
     ) -> None:
         """Load the transformer, and build the layers after it.
 
-        cleaned: Function that cleans a caption before the tokenizer reads it. hidden: Size of a layer with ReLU before
-        the last layer; None for only the last layer. has_head: Whether there are layers after the transformer.
+        pooling: The mean over the tokens, or the first or last token. cleaned: Function that cleans a caption before
+        the tokenizer reads it. trainable: Whether the transformer is trained. max_tokens: Maximum number of tokens of a
+        caption; None: only the model's own limits. dropout: Dropout of the transformer; None: as in its settings.
+        hidden: Size of a layer with ReLU before the last layer; None for only the last layer. dim: Number of values per
+        embedding. has_head: Whether there are layers after the transformer.
         """
         super().__init__()
         self.pooling, self.clean = pooling, cleaned
