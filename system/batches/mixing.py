@@ -10,7 +10,7 @@ def mixed(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -
 
     Waves (T, 1) and (U, 1) int16 -> (max(T, U), 1) int16.
     In training, each wave has at most the encoder's input length, so that their sum is never cut. A sum beyond full
-    scale is scaled down to full scale as a whole. It is rounded to 1 / 32,768 once.
+    scale is scaled down to full scale as a whole. Only the result is rounded, to 1 / 32,768.
 
     decibels: How many dB more power (mean square) the first wave gets than the second, which is scaled. If a wave is
     silent, the waves are not scaled. offset: Start of the shorter wave, in [0, 1): 0 if both begin together, near 1 if

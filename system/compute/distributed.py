@@ -140,8 +140,8 @@ def raise_once(error: Exception) -> NoReturn:
 def _should_report(reason: str) -> bool:
     """Return whether this process should print the reason for its end.
 
-    It is true if no other process has reported the same reason. The reason "" means that this process only ends because
-    another process has ended. It is then true if no other process has reported any reason.
+    True if this process is the first to report a reason, or if its reason differs from the first reported reason. The
+    reason "" means that this process only ends because another process has ended; it is only printed if it is first.
     """
     if _group.store is None:
         return True

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 class Published(Strict):
     """Figures of a paper, which the study's table shows below the measured figures.
 
-    source: Paper and table. entry: The `rank` entry to which the figures belong. cells: For each cell of the study, one
-    figure per column of the table, in the table's unit; null: not published.
+    source: Paper and table. entry: The `rank` entry to which the figures belong. cells: Dict from a cell of the study
+    (a variant of the recipe) to one figure per column of the study's table, in the table's unit; null: not published.
     """
 
     source: str
@@ -51,9 +51,10 @@ class Published(Strict):
 class Study(Strict):
     """A study: one run per cell and seed, each with a changed recipe.
 
-    name: Name of the folder of its runs. recipe: Path of the recipe, from the study file's folder. cells: By the cell's
-    name, the settings that the cell changes, with dotted keys. `{cell}` in a setting stands for the run of an earlier
-    cell with the same seed, such as a teacher. columns: Metrics that are the columns of the table.
+    name: Name of the folder of its runs. recipe: Path of the recipe, from the study file's folder. cells: Dict from a
+    cell's name to the settings that this variant of the recipe changes, with dotted keys. The text `{NAME}` in a
+    setting is replaced by the run of the earlier cell NAME with the same seed, such as a teacher. columns: Metrics that
+    are the columns of the table.
     """
 
     name: Name

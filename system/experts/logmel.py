@@ -44,7 +44,8 @@ class MelSettings(ExpertSettings):
         """Return a function that computes the mel power spectrogram of a wave.
 
         wave (N,) -> (T, bands) float64, T = 1 + max(N, size of the FFT) // hop.
-        lowest, highest: Hz. scale: "htk" or "slaney". norm: "slaney" for triangles of area 1 Hz, None for height 1.
+        lowest, highest: Lowest and highest frequency of the mel bands in Hz. scale: "htk" or "slaney". norm: "slaney"
+        for triangles of area 1 Hz, None for height 1.
         """
         import torch
         from transformers.audio_utils import mel_filter_bank

@@ -28,8 +28,8 @@ class FileFacts:
 
         columns: Names and SQL types of the facts.
         time: Time of a file that must be the same: st_mtime_ns, when its content was changed, or st_ctime_ns, when its
-        inode was changed. No program can set st_ctime_ns, so that no change is missed. But copies of a file have other
-        times.
+        inode was changed. No program can set st_ctime_ns, so that no change is missed. But a file that was replaced by
+        a copy with the same content also counts as changed.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self._table, self._time = path, table, time

@@ -99,8 +99,8 @@ def _end_together(processes: dict[int, BaseProcess], results: SimpleQueue[object
 
     processes: The pool's processes. results: Queue of their results; its pipe is closed after the processes are killed.
     over: Event that ends this function.
-    The pool itself detects a dead process, but not while it reads a partial result of that process. It would then wait
-    forever for the rest of the result, since the pool itself keeps the pipe open.
+    The pool itself detects a dead process in most cases. But if a process dies while the pool reads its result, the
+    pool would wait forever for the rest of the result, since the pool itself keeps the pipe open.
     """
     while not over.wait(POLL_SECONDS):
         started = list(processes.values())

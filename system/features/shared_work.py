@@ -33,7 +33,7 @@ class SharedWork:
     """The keys of a bank whose series of vectors this process reserves and computes. Open with `shared_work`.
 
     costs: Dict from key to the cost of computing its series, for every wanted series, such as seconds of audio.
-    at_once: Maximum number of keys that are reserved at a time, and maximum sum of their costs.
+    at_once: Two limits for the keys that are reserved at a time: their number, and the sum of their costs.
     """
 
     def __init__(self, bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> None:
@@ -50,8 +50,8 @@ class SharedWork:
     def wait_for_keys(self) -> bool:
         """Return whether this process has series to compute; wait until this is known.
 
-        While other processes are computing all remaining series, this waits. It returns true if such a process ends
-        early, so that its series are left.
+        The function waits while other processes are computing all remaining series. If such a process ends early, its
+        series are left, and the result is true. The result is false if all series are stored.
         """
         pause, said = LOOKED_AGAIN[0], False
         while not self._take():
@@ -137,8 +137,8 @@ class SharedWork:
 def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> Iterator[SharedWork]:
     """Context manager for this process's part of the work on the missing series of a bank.
 
-    costs: Cost of each missing series, by key; expensive series come first. at_once: Maximum number of keys that a
-    process reserves at a time, and maximum sum of their costs.
+    costs: Dict from key to the cost of computing its series, for each missing series; expensive series come first.
+    at_once: Two limits for the keys that a process reserves at a time: their number, and the sum of their costs.
     """
     work = SharedWork(bank, costs, at_once)
     try:

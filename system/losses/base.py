@@ -54,7 +54,7 @@ class BatchScores:
     are not symmetric if it is reduced by `best_frame` or `best_word`.
     temperature: Temperature that is trained with the model; its absolute value is used. None if the model has none.
     teachers: Dict from the teacher's name to its cosines (B, N) of every clip and every single caption.
-    learned: Parameters of losses that are trained with the model, by their names; see Term.learned.
+    learned: Dict from name to each parameter of a loss that is trained with the model, such as a scale.
     frames: Frame scores of a batch of moments; item i is clip i with one sentence. `scores_by_caption` has no gradient
     in such a batch.
     """

@@ -97,7 +97,8 @@ def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tens
 def _reduced(gap: Tensor, negative: Tensor, reduce: str) -> Tensor:
     """Reduce the values of `gaps` for every item's K negatives, (B, K), to one value per item, (B,).
 
-    negative: (B, K) bool; true for values that count. reduce: sum, mean or hinge_of_mean, see Ranking.
+    negative: (B, K) bool; true for values that count. reduce: `sum` or `mean` of the values, with values below 0 taken
+    as 0; or `hinge_of_mean`, the mean of all values, but at least 0.
     """
     counted = gap if reduce == "hinge_of_mean" else gap.relu()
     total = counted.masked_fill(~negative, 0.0).sum(1)

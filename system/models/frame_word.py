@@ -156,10 +156,11 @@ def frame_word(
     Series (B, L, D) and (N, W, D) with their lengths -> (B, N).
     With x_lw = max(0, frame_l . word_w) of a pair's frames and words without padding: `mean`: mean_lw x_lw;
     `best_frame`: mean_w max_l x_lw; `best_word`: mean_l max_w x_lw. Scores are in [0, 1] for vectors of length 1; a
-    series of length 0 scores 0. Both arguments may also be clips, or captions: the first is then read as frames.
+    series of length 0 scores 0. Clips can also be scored against clips, and captions against captions: the vectors of
+    the first argument then count as frames, and those of the second as words.
 
-    At most `MAX_DOT_PRODUCTS` dot products are in memory at a time. If one frame and one caption have more, these are
-    computed at once. If the total is larger, the backward pass computes the dot products again. Ragged clips are scored
+    At most `MAX_DOT_PRODUCTS` dot products are in memory at a time, or those of one frame and one caption if these are
+    more. If the total is larger, the backward pass computes the dot products again. Ragged clips are scored
     in groups of similar length.
 
     Sources: Xie et al., "Unsupervised Audio-Caption Aligning" (2022), whose public code calls the three reductions

@@ -136,9 +136,9 @@ def _sum_of_steps(transition: torch.Tensor, taken: torch.Tensor) -> torch.Tensor
 class Posteriors(NamedTuple):
     """Posteriors of the frames and the moments of recordings.
 
-    frames: (B, T) probability that a frame is in a moment; 0 after a recording's end. begin, end: (B, T). For j >= i,
-    begin_i + end_j is the log probability that frames i to j, both included, are one whole moment. Values of begin and
-    end after a recording's end have no meaning.
+    frames: (B, T) probability that a frame is in a moment; 0 after a recording's end.
+    begin, end: (B, T) terms of log probabilities. For j >= i, begin_i + end_j is the log probability that frames i to
+    j, both included, are one whole moment. Values of begin and end after a recording's end have no meaning.
     """
 
     frames: torch.Tensor

@@ -50,8 +50,9 @@ def postings(
 ) -> Any:
     """Build the table of n-gram weights of the reference captions, for `score`.
 
-    captions: (M,) rows of the references in NgramFeatures. start, feature, reference: Arrays of NgramFeatures. size:
-    Number of features. like: Array whose dtype the weights get. Returns: The arrays of Postings.
+    captions: (M,) row of each reference in the table of all captions (NgramFeatures). start, feature, reference: Arrays
+    of this table: the index of each caption's first feature, the number of each feature, and its weight in a reference.
+    size: Number of features. like: Array whose dtype the weights get. Returns: The arrays of Postings.
     """
     slot = np.zeros(size, np.int32)
     entries = slots = 0
@@ -100,7 +101,8 @@ def score(
 ) -> None:
     """Compute the CIDEr-D of the candidates `captions` against all references, and write it to `out`, (R, M).
 
-    captions: (R,) rows of the candidates in NgramFeatures. start, feature, candidate: Arrays of NgramFeatures.
+    captions: (R,) row of each candidate in the table of all captions (NgramFeatures). start, feature, candidate: Arrays
+    of this table: the index of each caption's first feature, the number of each feature, and its weight in a candidate.
     postings: Result of the function `postings`. penalty: (L, M) factors for the difference in length of a candidate and
     a reference; a row for each of the L different lengths of candidates. level: (R,) row in penalty of each candidate.
     """

@@ -31,8 +31,8 @@ Result = TypeVar("Result")
 class Histogram(Strict):
     """A histogram of the scores of pairs of captions.
 
-    counts: (K,) numbers of pairs with edges[k] <= score < edges[k + 1]. edges: (K + 1,) 0, and then 8 edges per octave
-    from 2^-10 to 16, in steps that are geometric within 0.4 %.
+    counts: (K,) numbers of pairs with edges[k] <= score < edges[k + 1]. edges: (K + 1,) 0, and then
+    the powers 2^(k/8) for whole numbers k, from 2^-10 to 16, each rounded down by at most 0.4 %.
     """
 
     edges: list[FiniteFloat]

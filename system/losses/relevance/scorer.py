@@ -50,7 +50,8 @@ class _NgramNumbers:
     def grams(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
         """Return the number of every n-gram.
 
-        beginnings: Number of each n-gram without its last word. last: Number of the last word of each n-gram.
+        beginnings: For each n-gram, the number of the n-gram that remains without its last word. last: For each n-gram,
+        the number of its last word.
         """
         keys, inverse = np.unique(beginnings << 32 | last, return_inverse=True)
         numbers = [self._grams.setdefault(key, len(self._grams) + 1) for key in keys.tolist()]
