@@ -143,9 +143,11 @@ class Augmentation:
         return _Partner(Added(other, decibels, offset), tuple(numbers), None)
 
     def _mixed(self, item: Item, partner: _Partner, draw: Random) -> Item:
-        """Return a mixed item: the item with the clip of its `partner` added, and the captions of both joined.
+        """Return a mixed item: the item with the clip of its `partner` added.
 
-        draw: Random numbers for replacing the partner's captions by alternatives.
+        If a file has a caption that describes both clips, this is the mixed item's only caption. Otherwise each caption
+        of the item is joined with one of the partner. draw: Random numbers for replacing the partner's captions by
+        alternatives.
         """
         if partner.merged is not None:
             return Item(item.clip, (partner.merged,), item.numbers[:1], partner.added)

@@ -85,10 +85,10 @@ class AudioFiles:
 
 
 def _is_unchanged(path: str, sound: Sound) -> bool:
-    """Return whether a file that could not be decoded is unchanged, and is read by libsndfile and not by ffmpeg.
+    """Return whether an audio file that could not be decoded must be damaged.
 
-    The cause of the error is then in the bytes of the file. ffmpeg also fails for other reasons, such as Ctrl-C or a
-    full disk.
+    This is so if the length and rate of the file have not changed, and libsndfile reads it. If ffmpeg reads the file,
+    there may be other reasons, such as Ctrl-C or a full disk. sound: Earlier length and rate of the file.
     """
     try:
         return sound.direct and sound_of(path) == sound

@@ -359,9 +359,10 @@ def _other_lengths(features: Features, clips: Collection[Clip], name: str) -> It
 
 
 def _leave_out_other_lengths(features: Features, clips: Collection[Clip], name: str, strict: bool) -> None:
-    """Leave out clips whose published frames are too long or too short by more than the share SPARE.
+    """Leave out clips whose published frames do not last as long as the clip.
 
-    Windows in these clips would be wrong. strict: Raise KitError for the first such clip.
+    The difference must be more than the share SPARE of the clip's length. Windows (times of moments) in these clips
+    would be wrong. strict: Raise KitError for the first such clip.
     """
     for clip, frame_seconds in list(_other_lengths(features, clips, name)):
         if clip.seconds and abs(frame_seconds - clip.seconds) > SPARE * clip.seconds:

@@ -29,7 +29,7 @@ _LINE = re.compile(
 
 
 class Item(NamedTuple):
-    """Line of the index of a shard, for one series.
+    """Line of the index of a shard (a part of a bank), for one stored series of vectors.
 
     first: Index of the first row of the series in the file of frames. rows: Number of its rows. checksum: CRC-32 of the
     key and the frames.

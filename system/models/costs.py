@@ -89,8 +89,8 @@ def count_parameters(network: "nn.Module", trainable: bool) -> int:
 def count_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
     """Return the cost of a network as `count` does, but compute it only once per process for the same `key`.
 
-    `half` and the shapes of the weights must be the same, too. This saves time, since the variants of a study share
-    encoders.
+    If two calls have the same `key`, they must also have the same `half` and the same shapes of weights. Time is saved,
+    since the variants of a study share encoders.
     """
     sizes = tuple(sorted((*p.shape, p.requires_grad) for p in network.parameters()))
     if (key, half, sizes) not in _counted:

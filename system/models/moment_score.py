@@ -83,8 +83,8 @@ class MomentScore(nn.Module):
     def cosines(self, clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the cosines of each clip's frames with the one caption of the clip.
 
-        Clips and captions have the same order. Returns: Cosines (B, T), or K cosines per frame (B, K, T), the input of
-        the method `weights`; and (B,) numbers of frames without padding.
+        Clips and captions have the same order. Returns: Cosines (B, T), the input of the method `weights`, and (B,)
+        numbers of frames without padding. If a subclass compares K vectors per frame, the cosines are (B, K, T).
         """
         padded = clips.padded() if isinstance(clips, Ragged) else clips
         frames, words = self._compared(padded.values), self._scaled(captions.values)

@@ -31,11 +31,11 @@ _NAMES: dict[str, dict[str, Any]] = {
 def settings_of(name: str) -> dict[str, Any]:
     """Return the recipe settings under `model` for a published model of audio and text.
 
-    name: Hub name or folder.
-    CLAP: cosines of the projected embeddings; segments of 10 s, whose mean represents a longer clip.
-    PE-AV: logits of clips; segments of 30 s.
-    PE-A-Frame: logits of frames, 25 per second.
-    EmbeddingGemma 2: cosines; segments of 30 s.
+    name: Hub name or folder. The score, and the length of the segments into which clips are cut, depend on the model:
+    CLAP: Cosines of the projected embeddings; segments of 10 s, whose mean represents a longer clip.
+    PE-AV: Logits of clips; segments of 30 s.
+    PE-A-Frame: Logits of frames, 25 per second.
+    EmbeddingGemma 2: Cosines; segments of 30 s.
     Raises KitError for a model of another type, and for a model whose type is not known on this machine.
     """
     config = config_of(name)

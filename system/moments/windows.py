@@ -120,9 +120,10 @@ class WindowScores(NamedTuple):
         return found
 
     def rows(self, rows: np.ndarray, columns: slice = slice(None)) -> np.ndarray:
-        """Return scores (R, C) of windows. rows: Indices of their first frames. columns: Indices of their last frames.
+        """Return the scores (R, C) of the windows from each of R first frames to each of C last frames.
 
-        The score is -inf if the last frame is before the first frame.
+        rows: Indices of the first frames. columns: Range of the last frames. The score is -inf if the last frame is
+        before the first frame.
         """
         scores: np.ndarray = self.begin[rows, None] + self.end[columns]
         scores[np.arange(self.size)[columns] < rows[:, None]] = -np.inf

@@ -46,9 +46,9 @@ class Gpu(NamedTuple):
     float32 products with 10 bits after the point; half of `flops`.
 
     The speed of the A40 is fitted to the published runs of the 2025 baseline, which include validation and reading.
-    Published hours, and the hours that a plan states: Clotho 2.27 and 2.3; with AudioCaps 7.27 and 5.0; with WavCaps
-    34.7 and 60, since most clips of WavCaps are shorter than their mean. The speeds of the other GPUs are a third or a
-    quarter of their peak speeds. They are assumed, not measured.
+    A plan states 2.3 hours for Clotho (published: 2.27), 5.0 with AudioCaps (published: 7.27), and 60 with WavCaps
+    (published: 34.7). The last is too high since most clips of WavCaps are shorter than their mean. The speeds of the
+    other GPUs are a third or a quarter of their peak speeds. They are assumed, not measured.
     """
 
     flops: float
@@ -268,7 +268,8 @@ class Estimates:
         """Bytes of the checkpoints of all stages.
 
         Each metric is assumed to be best at another epoch. The last checkpoint of a stage includes AdamW's two moments.
-        With `save_minutes`, the best weights at the time of the last checkpoint are counted in addition to the newest.
+        With `save_minutes`, twice as many best epochs are counted: those that belong to the last complete state, and
+        those that were saved after it.
         """
         weights = sum(self.parameters_by_part.values()) + count_parameters(self._audio, trainable=False)
         stages = self.recipe.stages.values()

@@ -54,9 +54,9 @@ log = logging.getLogger(__name__)
 class FrameSeries:
     """Scores of a recording's frames for each of Q queries. Each query is searched for in one recording.
 
-    values: Cosines of a recording's T frames with the query, (T,) or (K, T), on the CPU: the input of
-    MomentScore.weights. edges: Start of each frame and end of the last frame, (T + 1,) seconds. grids: Times of the
-    frames. Each of the three lists has one value per query.
+    values: Cosines of a recording's T frames with the query, on the CPU: (T,), or (K, T) if the score compares K
+    vectors per frame. They are the input of MomentScore.weights. edges: Start of each frame and end of the last frame,
+    (T + 1,) seconds. grids: Times of the frames. Each of the three lists has one value per query.
     """
 
     values: list[torch.Tensor]
@@ -144,10 +144,10 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
 def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
     """Find the windows of Q queries from several models' scores of frames.
 
-    The models' frames may have different lengths. Candidates are the overlap_candidates of all models. The score of a
-    window is the mean of the models' overlap_probability: the probability that some moment has an IoU of 0.7 or more
-    with the window. R1@0.7 counts such moments. best_windows uses the probability of exactly one window instead, which
-    is divided among many almost equal windows.
+    The models' frames may have different lengths. Candidates are the most probable windows of each model. The score of
+    a window is the probability that some moment has an IoU of 0.7 or more with the window, as a mean over the models.
+    The metric R1@0.7 counts such moments. best_windows uses the probability of exactly one window instead, which is
+    divided among many almost equal windows.
 
     The returned frames have the times of the model with most frames. Their values are the mean of all models'
     posterior probabilities.

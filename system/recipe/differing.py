@@ -10,7 +10,8 @@ from typing import Any
 def differing(a: Any, b: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield the dotted key and both values of each setting that differs between `a` and `b`.
 
-    A dotted key looks like stages.train.losses.0.margin. at: Dotted key of `a` and `b` themselves.
+    A dotted key looks like stages.train.losses.0.margin. at: Dotted key under which `a` and `b` are in two recipes; ""
+    for whole recipes.
     """
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         a, b = dict(enumerate(a)), dict(enumerate(b))

@@ -284,7 +284,7 @@ def _moments(located: Located) -> dict[str, Any]:
     """Convert the windows of a query in a recording to JSON values.
 
     Returns: A dict with three lists. windows: [start, end, score] of each window, best first. edges: Edges of the
-    frames in seconds. frames: Probabilities of the frames.
+    frames in seconds. frames: For each frame, the probability that the query is heard in it.
     """
     windows = [[window.start, window.end, round(window.score, 4)] for window in located.windows]
     return {

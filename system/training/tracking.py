@@ -32,7 +32,7 @@ class Tracker(ABC):
 
     last: Step of the last epoch that the tracker has, also from earlier processes. package: Required Python package.
     brought_by: Command that installs the package. needs: Environment variables; one of them must be set, to name the
-    destination. It is empty for a tracker that writes to the run's folder.
+    destination. `needs` is empty for a tracker that writes to the run's folder.
     """
 
     package: ClassVar[str]
@@ -123,8 +123,8 @@ class WandB(Tracker):
     def has_destination(cls) -> bool:
         """Return whether Weights & Biases can be used without asking for a login.
 
-        It can if an environment variable in `needs` is set, in a mode that needs no login, and after `wandb login`,
-        which writes ~/.netrc.
+        There are three such cases: an environment variable in `needs` is set; WANDB_MODE is a mode without login; or
+        `wandb login` has written ~/.netrc.
         """
         if os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun") or super().has_destination():
             return True

@@ -181,8 +181,9 @@ class Relevance:
     def prepare(self, captions: Iterable[str]) -> None:
         """Compute and store tokens and features of captions, so that batches of these captions are fast.
 
-        If a batch has other captions, the features of all its captions are computed, with the tokenizer ptb by one Java
-        process. They are not stored, since randomly edited captions occur only once.
+        If a later batch has any caption that was not prepared, the features of all its captions are computed again,
+        with the tokenizer ptb by one Java process. These features are not stored, since such captions are randomly
+        edited and occur only once.
         """
         with self._adding:
             new = [caption for caption in dict.fromkeys(captions) if caption not in self._rows]

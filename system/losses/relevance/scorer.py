@@ -71,10 +71,10 @@ class _NgramNumbers:
 
 
 class _Counts(NamedTuple):
-    """Counts of the n-grams of captions, as columns with one row per caption and distinct n-gram.
+    """Counts of the n-grams of captions: arrays with one value per caption and distinct n-gram of this caption.
 
-    caption: Index of the caption. gram: Number of the n-gram. times: Number of its occurrences in the caption. order:
-    Number of its words. lengths: (N,) numbers of words of the captions.
+    caption: Index of the caption. gram: Number that identifies the n-gram. times: How often the n-gram occurs in the
+    caption. order: Number of words of the n-gram. lengths: (N,) numbers of words of the captions.
     """
 
     caption: np.ndarray

@@ -55,8 +55,8 @@ def cut(waves: Series, max_samples: int) -> Series:
 class SegmentMean(nn.Module):
     """Vectors (S, D) of segments -> (B, D), the mean per clip; with `by_length`, weighted by samples without padding.
 
-    Source of equal weights: the DCASE 2025 baseline and SALSA (2024). As in `segmented`, the number of a clip's
-    segments follows from its duration.
+    Without `by_length`, all segments have equal weights. Source of equal weights: the DCASE 2025 baseline and SALSA
+    (2024).
     """
 
     def __init__(self, by_length: bool = False) -> None:
