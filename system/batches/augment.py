@@ -1,6 +1,6 @@
 """Random changes of a batch's items.
 
-Without torch.
+This file never imports torch.
 """
 
 import copy

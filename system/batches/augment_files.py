@@ -1,6 +1,6 @@
 """Read files of caption alternatives and synonyms.
 
-Read the files for changing training data: tables of texts, by clip or by word. Without torch.
+Read the files for changing training data: tables of texts, by clip or by word. Never imports torch.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Divide a batch among processes and parts.
 
-Divide a batch into chunks of clips that are embedded together, by one process each. Without torch.
+Divide a batch into chunks of clips that are embedded together, by one process each. Never imports torch.
 """
 
 from collections.abc import Sequence

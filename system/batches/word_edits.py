@@ -1,6 +1,6 @@
 """Random edits of a caption's words.
 
-Random edits of a caption's words: synonyms, deletions, swaps, insertions. Without torch.
+Random edits of a caption's words: synonyms, deletions, swaps, insertions. Never imports torch.
 
 Source: SALSA's public code (2024), after "EDA: Easy Data Augmentation" (2019). Deviations: see Edits in
 augment_settings.py; an insertion may be after the last word, and a swap always exchanges two different positions.

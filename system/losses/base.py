@@ -91,7 +91,8 @@ class BatchScores:
     def scores(self) -> Tensor:
         """Scores (B, B) of every clip with every item's captions.
 
-        s_ij is the mean score of clip i with the captions of item j. The matching pairs are on the diagonal.
+        The value at (i, j) is the mean score of clip i with the captions of item j. The matching pairs are on the
+        diagonal.
         Source: "Take it easy" (2022), section 4, second equation.
         """
         return self.scores_by_caption @ self.average

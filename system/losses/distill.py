@@ -13,7 +13,8 @@ from system.losses.base import BatchScores, Temperature, Tensor, Term
 class Distill(Term):
     """Cross entropy between the teachers' distributions and the model's, in both directions; in [0, inf).
 
-    s are the model's scores, with the temperature t. T is the mean of the teachers' cosines, with the temperature u:
+    s_ij is the model's score of clip i and the captions of item j, with the temperature t. T_ij is the mean of the
+    teachers' cosines, with the temperature u. B is the number of items:
     -(1/2B) sum_i [sum_j softmax_j(T_ij / u) ln softmax_j(s_ij / t) + the same for the transposed matrices].
     It uses no ground truth. Its minimum is the entropy of the teachers' distributions, which is not subtracted.
 

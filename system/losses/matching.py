@@ -11,6 +11,7 @@ from system.losses.base import BatchScores, Tensor, Term
 class Matching(Term):
     """Matching similarity, L_M = -(1/B) sum_i s_ii, in [-1, 1] for cosines.
 
+    B is the number of items of the batch, and s_ii the score of clip i with its own captions.
     Source: "Take it easy" (2022), section 4, last equation.
     """
 

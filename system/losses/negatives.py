@@ -40,7 +40,8 @@ def _highest(values: Tensor, batch: BatchScores) -> Tensor:
 def hardest(batch: BatchScores) -> Indices:
     """Choose as negatives of each item the captions and the clip with the highest scores.
 
-    For item i, these are the captions j with the highest s_ij, and the clip k with the highest s_ki.
+    For item i, these are the captions of the item j with the highest s_ij, and the clip k with the highest s_ki. s_ij
+    is the score of clip i and the captions of item j.
     """
     scores = batch.scores.detach()
     return _highest(scores, batch), _highest(scores.T, batch)
@@ -50,9 +51,9 @@ def hardest(batch: BatchScores) -> Indices:
 def semi_hard(batch: BatchScores) -> Indices:
     """Choose as negatives of each item the captions and the clip with a score closest to the matching pair's score.
 
-    For item i, these are the captions j with the smallest |s_ij - s_ii|, and the clip k with the smallest |s_ki -
-    s_ii|. The scores of negatives may exceed the score of the matching pair, unlike in face recognition, where the name
-    comes from.
+    For item i, these are the captions of the item j with the smallest |s_ij - s_ii|, and the clip k with the smallest
+    |s_ki - s_ii|. s_ij is the score of clip i and the captions of item j. The scores of negatives may exceed the score
+    of the matching pair, unlike in face recognition, where the name comes from.
     """
     scores = batch.scores.detach()
     matching_scores = scores.diagonal()[:, None]

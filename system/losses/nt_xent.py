@@ -13,7 +13,8 @@ class NtXent(Term):
     """Cross entropy of classifying each clip's captions, and each caption's clip, within the batch; in [0, inf).
 
     -(1/B) sum_i [ln softmax_j(s_ij / t)_i + ln softmax_j(s_ji / t)_i] with directions `sum`, as in the paper; half of
-    this with `mean`, as in public code.
+    this with `mean`, as in public code. B is the number of items, s_ij the score of clip i and the captions of item j,
+    and t the temperature.
     same_clip: other items of the batch with the same audio are left out (`masked`), are negatives as in public code
     (`negatives`), or are positives (`positives`) of equal weight. With positives, let P be the n pairs (i, j) of the
     same audio, i = j included. The loss is -(1/n) sum_P [ln softmax_j(s_ij / t) + ln softmax_i(s_ij / t)]. It is a mean

@@ -25,8 +25,10 @@ class Ranking(Term):
     sum:           (1/B) sum_i  sum_j [m r_ij + s_ij - s_ii]_+ + sum_j [m r_ij + s_ji - s_ii]_+
     mean:          (1/B) sum_i mean_j [m r_ij + s_ij - s_ii]_+ + mean_j [m r_ij + s_ji - s_ii]_+
     hinge_of_mean: (1/B) sum_i [mean_j (m r_ij + s_ij - s_ii)]_+ + [mean_j (m r_ij + s_ji - s_ii)]_+
+    Here s_ij is the score of clip i and the captions of item j, m is the margin, and [x]_+ is max(x, 0). r_ij is the
+    factor on the margin of the items i and j, and 1 without relax.
     With one caption and one clip per item, all three are equal, since the sums have one j each. An item without any
-    negative adds 0, also to the gradient. r = 1 without relax.
+    negative adds 0, also to the gradient.
 
     Sources: `sum`: "Take it easy" (2022), section 4, first and third equations, and "On Metric Learning for Audio-Text
     Cross-Modal Retrieval" (2022), equation 2; equation 3 is `negatives: hardest`. `hinge_of_mean`: "On Negative
@@ -81,9 +83,10 @@ class Ranking(Term):
 def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tensor]:
     """Return by how much negative captions, and negative clips, violate the margin: two tables (B, B).
 
-    The loss applies its hinges to these tables. m is the margin. For captions, the value at (i, j) is
-    m r_ij + s_ij - s_ii. For clips, it is m r_ij + s_ji - s_ii. r_ij is the margin factor if `relaxed`, else 1. Values
-    for two items of the same clip have no meaning, since such items are not negatives.
+    The loss applies its hinges to these tables. m is the margin, and s_ij the score of clip i and the captions of item
+    j. For captions, the value at (i, j) is m r_ij + s_ij - s_ii. For clips, it is m r_ij + s_ji - s_ii. r_ij is the
+    margin factor if `relaxed`, else 1. Values for two items of the same clip have no meaning, since such items are not
+    negatives.
     """
     if relaxed and batch.margin_factors is None:
         raise ValueError(

@@ -1,4 +1,5 @@
 """CIDEr-D between captions.
 
-CIDEr-D between captions: exact over all pairs of a corpus, fast in every batch, for relaxing the ranking loss.
+CIDEr-D is a similarity of captions by their n-grams. It is computed exactly over all pairs of captions of a corpus, and
+fast in every batch, where it lowers the margins of the ranking loss.
 """
