@@ -373,7 +373,7 @@ def about(seconds: float) -> str:
 def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool = True) -> Iterator[Progress]:
     """Show the progress of the work in a `with` block.
 
-    total: Number of items or None. unit: Name of one item ("byte": in multiples). done: Items done before this process.
+    total: Number of items or None. unit: Name of one item; "byte" is shown as kB, MB. done: Items finished earlier.
     keep: Whether the full bar stays on the screen.
     Lines that the block logs appear above the bar. With -q there is neither a bar nor a line.
     """

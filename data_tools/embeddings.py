@@ -66,8 +66,10 @@ def read_vectors(files: Sequence[Path | str], kind: Kind, column: str | None = N
     caption; `python -m system embeddings` writes such a file. .parquet: The same columns. .npy: The array (N, D); the
     file NAME.txt next to it has a name per line.
 
-    kind: Rows that are read, if a file has the array `kind`. column: Array of the names; None: that of `kind`.
-    Raises KitError for other files, values that are not finite, files of different D, and a name with two embeddings.
+    kind: "clip" or "caption": of a file with the array `kind`, only these rows are read.
+    column: Array or column with the names; None: `id` for clips, `text` for captions.
+    Raises KitError for other files, values that are not finite, files of different D, and a name with two different
+    embeddings.
     """
     for path in all_files(files):
         require_file(path, HINT)

@@ -33,8 +33,10 @@ class _Layout(NamedTuple):
 
     Attributes:
         first: Number of bytes before the first chunk.
-        name, size: Number of bytes of a chunk's name, and of its size.
-        counted: Number of header bytes that the size of a chunk includes.
+        name: Number of bytes of the field with a chunk's name.
+        size: Number of bytes of the field with a chunk's size.
+        order: Byte order of the sizes.
+        counted: Number of header bytes that the stated size of a chunk includes.
         align: Chunks start at multiples of this number of bytes.
         sound: Name of the chunk that contains the samples.
     """
@@ -66,7 +68,8 @@ class _Sound(NamedTuple):
     Attributes:
         start: Offset of the first byte of the samples.
         size: Number of bytes of samples that the header states.
-        field, width: Offset of that number in the header, and its width in bytes.
+        field: Offset in the file of the header field that states `size`.
+        width: Number of bytes of this header field.
         frame: Number of bytes of one sample in all channels; 0 if unknown.
         is_mpeg: Whether the samples in a WAV file are MPEG audio.
     """
@@ -168,13 +171,14 @@ def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> 
 
     That is so if one of these is true:
 
-    * The stated size includes the header.
-    * The file ends with a whole sample, a few bytes early.
-    * The size of the container is correct.
+    * The stated size is that of the whole file, with or without its first 8 bytes.
+    * The file ends with a whole sample, at most _MAX_EXCESS bytes before the stated end of the sound.
+    * The size in the file's first header is correct, and at most _MAX_TRAILER bytes of sound are missing.
 
     Args:
         present: Number of bytes from the first byte of the sound to the end of the file.
-        container, length: Stated and actual number of bytes of the file.
+        container: Number of bytes after the first 8 bytes of the file, as the first header states it.
+        length: Actual number of bytes of the file.
     """
     if sound.width != 4:
         return False

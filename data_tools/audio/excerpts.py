@@ -32,9 +32,12 @@ OPUS_LEAD = 6 * 48_000  # samples; libsndfile decodes Opus at 48 kHz
 class Sound(NamedTuple):
     """Length, sample rate and seeking properties of an audio file, stored because they take long to find out.
 
-    samples: Number of samples per channel. rate: Sample rate in Hz. direct: Whether libsndfile can jump within the
-    file. If not, each reading repairs the header, or decodes the whole file by ffmpeg. lead: Number of samples to
-    decode after a jump, before the first sample that is used.
+    Attributes:
+        samples: Number of samples per channel.
+        rate: Sample rate in Hz.
+        direct: Whether libsndfile can jump within the unchanged file. If not, each reading repairs the header, or
+            decodes the whole file by ffmpeg.
+        lead: Number of samples to decode after a jump and to discard, because a decoder needs them to adjust.
     """
 
     samples: int
@@ -48,7 +51,9 @@ class Sound(NamedTuple):
 
 
 def sound_of(path: Path | str) -> Sound:
-    """Return the Sound of an audio file, read from its headers. An MP3 file without a length tag is read completely.
+    """Find out length, sample rate and seeking properties of an audio file from its headers.
+
+    An MP3 file without a length tag is read completely.
 
     Raises AudioError for a missing, empty or undecodable file, and for a cut one if its headers show it.
     """

@@ -34,9 +34,13 @@ _PATH = re.compile(
 
 
 class Packed(NamedTuple):
-    """Compression of a member. codec: Name in pyarrow, or "deflate". total: Number of bytes after decompression.
+    """Compression of the bytes that contain a member (a file inside of a tar, zip or parquet file).
 
-    skip, size: Offset and size of the member within the decompressed bytes.
+    Attributes:
+        codec: Name of the compression in pyarrow, or "deflate".
+        total: Number of bytes after decompression.
+        skip: Offset of the member within the decompressed bytes.
+        size: Number of bytes of the member.
     """
 
     codec: str

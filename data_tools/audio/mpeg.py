@@ -54,9 +54,12 @@ def playable_mpeg(
     """Return an MPEG audio file, corrected to state its number of frames, so that libsndfile reads all of its sound.
 
     Args:
-        start, end: Offsets at which the frames begin and end. end: None for the end of the file; given in a WAV file.
-        quick: Trust a Xing tag that states the number of frames and as many bytes as the file has.
-    Returns: as `whole_sound`.
+        start: Offset in the file at which the MPEG frames begin.
+        end: Offset at which the frames end; None: the end of the file. Only for MPEG frames in a WAV file.
+        quick: Trust a Xing tag with a number of frames, if it does not state more bytes than the file has.
+    Returns: the path if the file needs no correction; or the corrected file, which the caller closes; or None if
+        ffmpeg has to decode the file (layers I and II).
+    Raises AudioError for a cut or joined file.
     """
     with mapped(file) as content:
         first = _first_of_two(content, start)
@@ -128,9 +131,12 @@ def _first_of_two(content: mmap.mmap, at: int) -> _Frame | None:
 
 
 def _stated_frames(content: bytes, first: _Frame) -> tuple[int | None, bool]:
-    """Return the number of frames that a tag states (without the first frame), and whether the tag is a Xing tag.
+    """Return the number of frames that an MP3 file's tag states, and whether the tag is a Xing tag.
 
-    A file without a Xing tag may have Fraunhofer's VBRI tag. The number is None for a file without any tag.
+    The tag is in the first frame, which it does not count. A file without a Xing tag may have Fraunhofer's VBRI tag.
+    Without any tag, the function returns None as the number.
+
+    content: Bytes of the first frame. first: Properties of this frame.
     """
     tag = content[4 + _side_size(first) :]
     if tag[:4] in (b"Xing", b"Info") and len(tag) >= 12 and tag[7] & 1:

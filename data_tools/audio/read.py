@@ -123,7 +123,8 @@ def resampled(blocks: Iterable[tuple[Wave, bool]], resample: Callable[[Wave, boo
     """Resample mono blocks of an audio file and yield the results.
 
     A file that is too short for one sample at the new rate gives its first sample instead.
-    blocks: Pairs of a block and whether it is the last one. resample: A function that `resampler` returns.
+    blocks: Pairs of a block of samples, and whether it is the last block.
+    resample: Function that gets such a pair and returns the resampled block; made by `resampler`.
     """
     made, first = 0, None
     for block, is_last in blocks:
@@ -162,10 +163,14 @@ def decode(path: Path | str) -> None:
 def check_audio(path: Path | str) -> str | None:
     """Decode a whole audio file; return why it has no sound, such as "silent"; None for a file with sound.
 
-    A file has no sound if it is shorter than SHORTEST, or if its samples vary by at most two 16-bit steps, whatever
-    their mean. Nor does a file whose channels cancel: the mean of the channels varies by less than CANCELS times as
-    much as the channels themselves.
-    Raises as read_audio.
+    A file has no sound if one of these is true:
+
+    * It is shorter than SHORTEST (seconds).
+    * The difference between its highest and its lowest sample is at most STEPS, two steps of 16 bits.
+    * Its channels cancel each other. The range of the mean of the channels is then at most CANCELS times the range of
+      the channels themselves.
+
+    Raises the same errors as read_audio.
     """
     with opened(path) as file:
         low, high = mono_low, mono_high = np.inf, -np.inf
@@ -285,10 +290,13 @@ def _sequential_file() -> type["soundfile.SoundFile"]:
 
 @contextmanager
 def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.SoundFile"]:
-    """Open an audio file for a `with` block. The attribute `path` of the result is the file that contains the bytes.
+    """Open an audio file for a `with` block; yield it as a soundfile.SoundFile with the additional attribute `path`.
 
-    checks: With "all", cut and joined files are found. With "quick", an MP3 file's tag about its length is trusted. Use
-    "none" only for a file that an earlier call could read without repair: its attribute `name` was the file's path.
+    `path` is the file on disk: the given one, or a temporary copy of a member of a tar, zip or parquet file.
+
+    checks: "all": Refuse cut and joined files. "quick": The same, but trust the number of frames in an MP3 file's tag.
+    "none": Open the file without checks and repairs. This is right only if an earlier call needed no repair; then the
+    attribute `name` of its result was equal to `path`.
 
     Raises AudioError if the file is missing, empty, damaged or in another format.
     """

@@ -60,19 +60,21 @@ def _is_drifting(rate: int, wanted: int, how: Resampling) -> bool:
 
 
 def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callable[[Wave, bool], Wave]:
-    """Return a function that resamples a wave block by block. It takes a block, (N,), and True for the last block.
+    """Return a function that resamples a wave block by block.
 
-    turns: Number of turns of the filter before the first block, for a wave that is a later part of a longer wave.
+    The function takes the next block, (n,), and whether it is the last block. It returns the new samples that are
+    finished. A wave of N samples has N * wanted / rate new samples, however it is divided into blocks: rounded to the
+    nearest number by soxr_hq, rounded down by both kaiser methods. At equal rates the wave is unchanged.
 
-    Each call returns the finished samples. In total there are N * wanted / rate samples (rounded by soxr_hq, rounded
-    down by both kaiser methods), independent of the blocks. At equal rates the wave is unchanged. The values of `how`:
-
-    * `soxr_hq`: soxr's HQ.
-    * `kaiser_best`: the filter of that name in resampy 0.3 and later; equal to its results within 1e-12 in float64.
-    * `kaiser_best_0.2`: the filter in resampy up to 0.2.2, for features of 2022 and before. It repeats the rounding
-      errors of resampy's clock, see `_Drifting`.
-
-    Raises ValueError for a kaiser filter with over MAX_TAPS numbers, between rates with few common factors.
+    Args:
+        rate: Sample rate of the wave in Hz.
+        wanted: New sample rate in Hz.
+        how: Method. `soxr_hq` is the quality HQ of the library soxr. `kaiser_best` is the filter of that name in
+            resampy 0.3 and later; results are equal within 1e-12 in float64. `kaiser_best_0.2` is the filter in
+            resampy up to 0.2.2, for features of 2022 and before. It repeats resampy's rounding errors, see `_Drifting`.
+        turns: 0 for a whole wave. For a later part of a wave: how often the filter repeated its weights before that
+            part, see turn_of.
+    Raises ValueError for a kaiser filter with over MAX_TAPS weights, between rates with few common factors.
     """
     if rate == wanted:
         return lambda block, last: block
@@ -126,19 +128,21 @@ class _Polyphase:
 
 
 class _Drifting(_Polyphase):
-    """Filter with the clock of resampy up to 0.2.2, which adds up its steps in float64.
+    """Filter that repeats the rounding errors of resampy up to 0.2.2, which change some samples by up to 2e-3.
 
-    Rounding errors let the clock drift: by 1e-6 old samples in 10 s from 44.1 kHz, by 1e-3 in 5 minutes. A new sample
-    that falls on an old one, every 160th from 44.1 to 16 kHz, then comes before it or after it. If it comes
-    before, the two wings of the filter change sides. The wings differ, because the table is read at steps that are
-    rounded down. So the new sample changes by up to 2e-3 of the wave.
+    Old samples are the input, new samples the output. resampy computes the time of each new sample by adding up steps
+    in float64. Rounding errors accumulate: at 44.1 kHz to 1e-6 old samples after 10 s, and to 1e-3 after 5 minutes.
 
-    Deviation: within a phase the weights change linearly with the drift. Full-scale noise differs from resampy 0.2.2 by
-    less than 1e-6 in 30 s, 2e-5 in 5 minutes.
+    Some new samples have exactly the time of an old one: every 160th from 44.1 to 16 kHz. With the errors, such a
+    sample is slightly earlier or later. If it is earlier, the left and right half of the filter change sides. The
+    halves differ slightly, because resampy rounds down the distance between two table entries.
+
+    Deviation: within a phase (1 / up of an old sample) the weights change linearly with the error. For full-scale
+    noise, results differ from those of resampy 0.2.2 by less than 1e-6 in 30 s, 2e-5 in 5 minutes.
     """
 
     def __init__(self, up: int, down: int, kaiser: _Kaiser, turns: int) -> None:
-        """Design the filter. turns: Periods of the conversion before its first sample, over which the clock drifted."""
+        """Design the filter. turns: How often the filter repeated its weights before the first sample; see turn_of."""
         super().__init__(up, down, kaiser, margin=2)  # for a drift of two samples: hours
         self.step = 1 / (up / down)
         self.clock, self.turned = _clock_after(turns * up, self.step), turns
@@ -197,11 +201,14 @@ def _added(start: float, step: float, count: int) -> float:
 
 @lru_cache(maxsize=8)
 def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _Samples]:
-    """Return a resampling filter: its reach, its weights, and their slope (the change per old sample of delay).
+    """Design a resampling filter that makes `up` new samples (output) of `down` old samples (input).
 
-    Old samples are the input, new samples the output. The reach is in old samples on either side of a new one. Filter
-    and slope are (2 * reach * up,): one weight per phase, from `reach` old samples after the new one to `reach` before
-    it. Raises ValueError for over MAX_TAPS weights.
+    Returns:
+        reach: Number of old samples on either side of a new one that the filter uses.
+        weights: (2 * reach * up,): `up` weights per old sample. The first belongs to the latest old sample, `reach`
+            after the new one; the last to the earliest, `reach` before it.
+        slopes: (2 * reach * up,): change of each weight if the new sample is one old sample later.
+    Raises ValueError for over MAX_TAPS weights.
     """
     scale = min(1.0, up / down)
     half = kaiser.zeros * kaiser.entries
@@ -225,10 +232,15 @@ def _joined(left: _Samples, right: _Samples) -> _Samples:
 
 
 def _wing(table: _Samples, step: int, entry: _Samples) -> tuple[_Samples, _Samples]:
-    """Return the filter's weights (up, reach) on one side, and their differences to the next entry of the table.
+    """Return the filter's weights for the old samples on one side of a new sample, and the slope of each weight.
 
-    table: The right half of the filter; weights are interpolated linearly in it. step: Entries of the table per old
-    sample. entry: (up,) position in the table of the nearest old sample on this side. The nearest samples come first.
+    Both are (up, reach): a row per phase (position of the new sample between two old ones), and a column per old
+    sample, the nearest first. The slope is the difference between the next table entry and the current one.
+
+    Args:
+        table: The right half of the filter; weights are interpolated linearly in it.
+        step: Number of table entries from an old sample to the next one.
+        entry: (up,) position in the table of the nearest old sample, for each phase.
     """
     slope = np.diff(table, append=table[-1])
     first = entry.astype(int)

@@ -48,9 +48,12 @@ def train(
 ) -> nn.Module:
     """Train a classifier by weighted binary cross entropy for a fixed number of epochs, on the CPU.
 
-    vectors: (rows, D) float16 or float32, memory-mapped or not. rows, labels, weights: (N,) row in
-    `vectors`, label and weight of each training text.
-    seed: Decides the initial weights and the order of the texts.
+    Args:
+        vectors: (R, D) float16 or float32, embeddings of all texts, memory-mapped or not.
+        rows: (N,) row in `vectors` of each training text.
+        labels: (N,) 1 or True for a caption, 0 or False for a description.
+        weights: (N,) float32, weight of each training text in the loss.
+        seed: Decides the initial weights and the order of the texts.
     """
     rng = np.random.default_rng(seed)
     network = make_network(vectors.shape[1], seed)
@@ -69,9 +72,10 @@ def train(
 
 
 def score(network: nn.Module, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return a trained network's scores of vectors: (N,) float32 in [0, 1], one per row.
+    """Return a trained network's scores of texts: (N,) float32 in [0, 1], 1 for a caption.
 
-    Chunks are read in the order of the file.
+    vectors: (R, D), embeddings of all texts. rows: (N,) row in `vectors` of each text to score; the rows are read by
+    rising number, because the vectors may be mapped from a file.
     """
     order = np.argsort(rows, kind="stable")
     scores = np.empty(len(rows), np.float32)

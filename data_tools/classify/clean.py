@@ -135,7 +135,8 @@ def _entities(text: str) -> str:
 def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
     """Remove matches of `boilerplate` and the words that introduce them. A cut sentence keeps its final ., ! or ?.
 
-    is_first: Cut boilerplate only at the start of sentences, clauses and brackets. Quoted words stay.
+    Matches in double quotes stay.
+    is_first: Whether to cut only matches at the start of sentences, clauses and brackets.
     """
     remaining, at = "", 0
     for match in _unquoted(boilerplate, text):

@@ -60,10 +60,10 @@ class CrossFit(NamedTuple):
 
 
 def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
-    """Train one network per fold and weighting; score every text by the networks trained without its fold.
+    """Train one network per fold and class weighting; score every text by the networks trained without its fold.
 
-    vectors: (rows, D), memory-mapped or not. Raises DataError for fewer groups of a class than folds, and if a fold
-    leaves no text of a class for training.
+    vectors: (R, D) embeddings of the texts, memory-mapped or not. The classes are captions and descriptions. Raises
+    DataError for a class with fewer groups than folds, and if a fold leaves no text of a class for training.
     """
     from data_tools.classify.classifier import network_threads, score, train
 
@@ -91,7 +91,9 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
 def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
     """Return the fold number of each text, (N,).
 
-    The groups of texts of each class are dealt to the folds at random, in equal numbers.
+    All texts of a group (one uploader's descriptions, or one clip's captions) get the same fold. The groups are
+    distributed at random, so that the folds have about equal numbers of captions and of descriptions. Raises DataError
+    for fewer groups of captions, or of descriptions, than folds.
     """
     from sklearn.model_selection import GroupKFold
 
@@ -113,8 +115,10 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
 def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
     """Return the indices of the training texts for `fold`: texts of all other folds that equal no text of this fold.
 
-    All texts of an uploader are in one fold. Uploaders with an equal text are not put into one fold: with real data,
-    short texts such as "rain" would put most uploaders together. Equal texts are omitted here instead.
+    All texts of an uploader are in one fold, but two uploaders in different folds may have written the same text. The
+    texts of these other folds that also occur in `fold` are omitted here. Putting such uploaders into one fold would
+    be no alternative: short texts such as "rain" would put most of them together.
+    Raises DataError if no caption or no description is left.
     """
     held_out = np.zeros(texts.rows.max() + 1, bool)
     held_out[texts.rows[folds == fold]] = True

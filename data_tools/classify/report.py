@@ -47,10 +47,13 @@ def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> 
 def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> dict[str, dict[str, Any]]:
     """Measure how well the scores of each class weighting separate captions (labels True) from descriptions.
 
-    Rank measures, in [0, 1], use no weights: roc_auc, average_precision, and roc_auc_by_fold within each fold. The
-    Brier score is the weighted mean of (score - label)^2; `reliability` uses weights too. The weights are those of the
-    training: each weighting is judged by the balance of classes that it was trained with. Also counts the descriptions
-    above each of THRESHOLDS.
+    Returns: a dict from class weighting to these figures:
+        roc_auc, average_precision: In [0, 1], over all texts, without weights.
+        roc_auc_by_fold: ROC AUC of the texts of each fold.
+        brier: Brier score, the weighted mean of (score - label)^2. The weights are those of the training.
+        reliability: See the function of this name; with the same weights.
+        kept: Dict from each of THRESHOLDS to the number of descriptions with a score above it.
+        kept_at_threshold: Number of descriptions with a score above `threshold`.
     """
     from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
@@ -79,8 +82,9 @@ def examples(
 ) -> str:
     """Return example texts for a person to judge, with high, low and random scores, for both class weightings.
 
-    Each list of examples shows a text only once. scores: Dict from class weighting to (N,) scores: those of all
-    descriptions, then those of all captions.
+    Each list of examples shows a text only once.
+    scores: Dict from class weighting to (N,) scores: first those of all descriptions, then those of all captions.
+    threshold: Score that divides the lists of descriptions. seed: Decides the random examples.
     """
     lines: list[str] = []
     for weighting, values in scores.items():

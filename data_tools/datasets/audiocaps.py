@@ -108,8 +108,8 @@ def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[
     """Return a dict from a key, which identifies a clip, to the folder and name of an audio file in `folders`.
 
     The key is the file name without its suffix if `known` contains that name. Otherwise it is <id>_<start>, with the
-    start in seconds. Of two files with the same key, the one in the earlier folder is used, then the one with the
-    earlier ending.
+    start in seconds. Of two files with the same key, the one in the earlier folder is used. In one folder, the file
+    whose suffix comes first in AUDIO_SUFFIXES is used. A file with a name in `known` precedes all others.
     """
     files = [(folder, name) for folder in folders for name in audio_names(folder)]
     files.sort(key=lambda file: (folders.index(file[0]), AUDIO_SUFFIXES.index(Path(file[1]).suffix.lower())))

@@ -30,12 +30,16 @@ def read_clotho(
 ) -> tuple[list[Clip], list[str]]:
     """Return the clips of the requested splits in the captions files' order, and a line of counts per split.
 
-    root: The folder with clotho_captions_<split>.csv (or clotho_csv_files/ with it, or a folder of aac-datasets with
-    CLOTHO_v2.1/), clotho_metadata_<split>.csv (optional: without it, clips have no Freesound fields) and the audio in
-    <split>/ or clotho_audio_files/<split>/.
-    keep_missing: Include clips without any audio.
-    Names and captions are kept verbatim; a file whose name on disk differs in outer blanks or ':' is listed under its
-    name on disk. The length of a clip with missing or unreadable audio is unknown.
+    Args:
+        root: The folder with Clotho, or a folder of aac-datasets that contains CLOTHO_v2.1/. It has:
+
+            * clotho_captions_<split>.csv, directly or in clotho_csv_files/;
+            * optionally clotho_metadata_<split>.csv, in the same place; without it, clips have no Freesound fields;
+            * the audio, in <split>/ or clotho_audio_files/<split>/.
+        keep_missing: Accept a data set without any audio; otherwise at least one clip must have audio.
+
+    Clips without audio are always listed; their length is unknown, as for unreadable audio. Names and captions are kept
+    verbatim. A file whose name on disk differs in outer blanks or ':' is listed under its name on disk.
     Raises DataError for a missing captions file, bad rows, bad captions, and (unless keep_missing) no audio at all.
     """
     require_folder(root)

@@ -59,9 +59,10 @@ NAME_WAYS: tuple[Way, ...] = (
 class Nearest:
     """Known texts, with a search for the known text that is closest to a given text.
 
-    texts: The known ones. ways: TEXT_WAYS for queries, NAME_WAYS for file names.
-    A search takes time in proportion to the length of its text, for any number of known texts. The first search for a
-    text that differs otherwise than in `ways` costs as much as reading all known texts a few times.
+    texts: The known texts. ways: Differences to ignore, such as case and blanks: TEXT_WAYS for queries, NAME_WAYS for
+    file names.
+    The time of a search depends on the length of the given text only, not on the number of known texts. An exception
+    is the first text that equals no known text even without these differences: all known texts are then indexed.
     """
 
     def __init__(self, texts: Iterable[str], ways: tuple[Way, ...]) -> None:
@@ -76,7 +77,7 @@ class Nearest:
     def to(self, text: str) -> tuple[str, str] | None:
         """Return the most similar known text and its difference from `text`; None without a similar one.
 
-        The difference is the name of a way to differ, such as blanks (see TEXT_WAYS and NAME_WAYS), or A_LETTER.
+        The difference is a name such as "blanks" in TEXT_WAYS or NAME_WAYS, MORE_THAN_ONE, or A_LETTER (one letter).
 
         A text one letter away from several known texts has no result (None), since each of them would be a guess.
         """

@@ -47,10 +47,13 @@ class PublishedFile(NamedTuple):
 class PublishedSet(NamedTuple):
     """A published data set.
 
-    licence: Licence, with the terms of use. size: Text about the bytes to fetch, which needs no network. make: Commands
-    of data_tools that write the manifests from the folder, with {folder}, {manifest} and {stem} (the manifest's path
-    without .jsonl). steps: Instructions for parts without a public address. content: About how many bytes of files an
-    archive contains per byte of the archive.
+    Attributes:
+        licence: Licence, with the terms of use.
+        size: Text for the user about the size of the download; written here, so that it needs no network.
+        make: Commands of data_tools that write the manifests from the fetched files. The placeholders {folder},
+            {manifest} and {stem} (the manifest's path without .jsonl) are replaced before a command runs.
+        steps: Instructions for parts of the data set without a public address.
+        content: Estimated size of an archive's unpacked files, divided by the size of the archive.
     """
 
     licence: str

@@ -47,14 +47,17 @@ def read_captions(
     """Return the clips of a table of captions, in its order, and the paths of missing or unreadable audio files.
 
     Args:
-        audio: Column with a row's file, below `folder`. All rows of one file, even if its name is written differently,
-            become one clip with the first of these names. If the rows are in different splits, only those of the split
-            that comes first in test, validation, training are used; the rest is omitted, with a warning.
+        audio: Column with the name of a row's audio file, relative to `folder`. All rows of one file become one clip.
+            Names such as a.wav and ./a.wav mean one file; the clip gets the first of them. If such names are in
+            different splits, only the rows of one split are used, with a warning: test before validation before
+            training.
         captions: Columns of captions. If there are several, a cell may be empty, but not all cells of a row.
+        folder: Folder of the audio files.
+        source: Source of the clips, for their ids.
         split_column: Column of a row's split; None: all rows have `split`.
         quoting: As for read_table; None: "csv", but "none" if the delimiter is a tab.
     Raises DataError for a missing column, an empty or bad caption, an unknown split, and a file name in two splits.
-        Also for a file with two names in two splits of the same kind, such as test and evaluation.
+        Also for one file with two names in two splits of the same kind, such as the test splits test and evaluation.
     """
     names: dict[str, str] = {}  # by the resolved file: "a.wav", "./a.wav" and a link to it are one clip
     texts: dict[str, dict[Split, list[str]]] = {}

@@ -34,11 +34,13 @@ _FREESOUND_LINK = re.compile(r"freesound\.org/|^/people/[^/]+/sounds/\d+")
 def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = False) -> tuple[list[Clip], int]:
     """Return the clips of a WavCaps JSON file in its order, and the number of items without audio in the folder.
 
-    path: {"num_captions_per_audio": 1, "data": [{"id", "caption", ...}]}.
-    audio: The folder with the audio files, named by the item's `audio` or by its id (`<id>.flac` as distributed;
-    AudioSet ids already end in .wav). The files may be in tar or zip files in this folder. Then the published lengths
-    are used. source: The clips' source name; the parts reuse each other's numbers, so each needs its own.
-    keep_missing: Include items without audio, with the published duration; otherwise they are omitted.
+    Args:
+        path: The file, of the form {"num_captions_per_audio": 1, "data": [{"id", "caption", ...}]}.
+        audio: The folder with the audio files, or with tar or zip files that contain them; for these, the published
+            lengths are used. A file is named by the item's `audio` or by its id: `<id>.flac` as distributed, or `<id>`
+            for AudioSet, whose ids end in .wav.
+        source: Source of the clips. Each part of WavCaps needs its own, because the parts use the same ids.
+        keep_missing: Include items without audio, with the published duration; otherwise they are omitted.
     Raises DataError for a missing file or folder, other JSON, bad items and captions, two items of one file, and if no
     clip is left.
     """

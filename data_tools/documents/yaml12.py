@@ -40,8 +40,12 @@ _TAG = "tag:yaml.org,2002:"
 class Document:
     """A parsed document.
 
-    value: Plain dicts, lists, scalars. lines: Dict from the path of a value to the line of its key, from 1. problems:
-    Triples (path, line, text).
+    A path is the tuple of keys and list indices that lead to a value.
+
+    Attributes:
+        value: The content as dicts, lists, texts and numbers.
+        lines: Dict from the path of each value to the line of its key, from 1.
+        problems: For each problem: the path, the line and a message.
     """
 
     value: Any
@@ -51,7 +55,7 @@ class Document:
     def line(self, path: Path) -> int:
         """Return the line number of the value at `path`, or, if not known, of the nearest value that contains it.
 
-        A union's tag in `path` is skipped.
+        Parts of `path` that are not in the document are skipped, such as the names of union members that pydantic adds.
         """
         known: Path = ()
         for part in path:

@@ -33,8 +33,13 @@ TOKEN_NAMES = ("access_token", "refresh_token", "client_id")  # keys in a token 
 class Token:
     """An OAuth2 access token, valid for 24 hours.
 
-    file: JSON file with TOKEN_NAMES, needed to request a new token. is_renewed: Whether this process has renewed the
-    token.
+    Attributes:
+        access: The token.
+        file: JSON file with the keys access_token, refresh_token and client_id, which are needed to request a new
+            token; None: the token cannot be renewed.
+        refresh: The value of refresh_token.
+        client: The value of client_id.
+        is_renewed: Whether this process has renewed the token.
     """
 
     access: SecretStr
@@ -155,8 +160,8 @@ def read_key(file: Path | None) -> SecretStr:
 def read_token(file: Path | None) -> Token | None:
     """Return the access token from a private file or, without one, from the environment; None if neither is given.
 
-    The file has only the token's text, or the JSON that Token describes. Raises DataError as read_key does, and for
-    JSON without the three values.
+    The file has only the token's text, or JSON with access_token, refresh_token and client_id. Raises DataError as
+    read_key does, and for JSON without these three keys.
     """
     if file is None or not _private_text(file).lstrip().startswith("{"):
         word = _read_word(TOKEN, file)

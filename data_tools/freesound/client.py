@@ -65,9 +65,9 @@ class AgainError(KitError):
     """A missing answer, or an answer that another attempt may improve.
 
     Attributes:
-        pause: Seconds without any request.
-        kind: "server" for a status of 500 or more, "overloaded" if the search reports that, "foreign" for a page that
-            is not the API's JSON.
+        pause: Seconds to wait before any further request.
+        kind: "server" for a status of 500 or more; "overloaded" if the search reports that it is overloaded; "foreign"
+            for a page that is not the API's JSON; "" for all other reasons.
     """
 
     def __init__(self, why: str, pause: float = 0.0, kind: str = "") -> None:
@@ -123,7 +123,8 @@ class Client:
     async def sounds(self, ids: Sequence[int], narrowed: str | None = None) -> dict[int, Sound | None]:
         """Return the sounds with the given ids (PAGE_SIZE at most), None for those that the search does not find.
 
-        An id at which the server fails is left out. Raises DataError.
+        An id for which the server fails has no key in the result. Raises DataError for an error that no later attempt
+        can change.
         """
         url = self._address(f"id:({' OR '.join(map(str, ids))})", narrowed, 1, len(ids))
         try:
@@ -194,9 +195,12 @@ class Client:
         return found
 
     async def _fails_at(self, window: Window, kinds: Sequence[str]) -> bool:
-        """Return whether the server fails for this time window only. kinds: Kinds of failure of the last attempts.
+        """Return whether the server fails for this time window only, so that smaller windows should be tried.
 
-        The first UNPROVEN_SPLITS halvings of an overloaded window need no proof; then another search must succeed.
+        This counts as proved if a search of all sounds succeeds. No proof is required if the server was overloaded in
+        all of the last attempts, and the window was halved fewer than UNPROVEN_SPLITS times. A window of one second
+        cannot overload the server, so the result is then False.
+        kinds: The attribute `kind` of the errors of the last attempts, see AgainError.
         """
         if set(kinds) == {"overloaded"} and window.splits < UNPROVEN_SPLITS:
             return bool(window.halves)

@@ -25,9 +25,10 @@ log = logging.getLogger(__name__)
 
 
 async def read(client: Client, window: Window, narrowed: str | None) -> tuple[Window, Page] | Progress:
-    """Read a page of a time window; return it with its window, or the smaller windows to read instead.
+    """Read a page of a time window; return the window and the page, or a Progress with windows to read instead.
 
-    If the API fails at a single second, the page has all of its sounds, read one by one.
+    If the API fails for a window of several seconds, its halves are to be read instead. If it fails for a window of a
+    single second, the returned page has all sounds of this second, read one by one.
     """
     try:
         return window, await _whole_page(client, window, narrowed)
@@ -42,8 +43,8 @@ async def read(client: Client, window: Window, narrowed: str | None) -> tuple[Wi
 async def _whole_page(client: Client, window: Window, narrowed: str | None) -> Page:
     """Read a page of a time window; ask again while it has null items, which the next answer may replace by sounds.
 
-    An item counts as null for good if it is null in every answer and the last answer has no further nulls. An answer
-    with further nulls proves nothing.
+    An item stays null in the result if it was null in all answers, at least MIN_NULL_ATTEMPTS, and the last answer had
+    no other nulls. If it had others, the function asks again, up to NULL_ATTEMPTS times in all.
     """
     page = await client.search(window, narrowed)
     for attempt in range(2, NULL_ATTEMPTS + 1):

@@ -2,11 +2,12 @@
 
 Keeps requests within the API's limits by counting them: a maximum per minute and per day.
 
-The API throttles by sliding windows: 60 requests a minute and 2,000 a day for a standard key
-(https://freesound.org/docs/api/overview.html, "Throttling"). A request counts from its start until a minute, and a day,
-after its answer, because its time of arrival in between is unknown. So the limit is met however long requests take; the
-cost is that time, once a minute. Previews do not count. The count is stored in a database, so that restarts and other
-processes that use the same file share it.
+A standard key allows 60 requests in any minute and 2,000 in any day
+(https://freesound.org/docs/api/overview.html, "Throttling"). The API counts a request when it arrives. This time is
+unknown here: it is between the start of the request and its answer. A request is therefore counted from its start until
+a minute (or a day) after its answer. So the limits are met however long requests take, with slightly fewer requests
+than allowed. Previews do not count. The count is stored in a database, so that restarts and other processes that use
+the same file share it.
 """
 
 import asyncio
@@ -118,10 +119,11 @@ class Quota:
         return max(used.wait, wait + minutes * MINUTE)
 
     def _counted_to(self, later: int, now: float) -> float | None:
-        """Return the time at which a request stops counting against the limits; None if it is missing.
+        """Return the stored time of the answer to one request; None if there is no such request.
 
-        later: Position of the request: the number of stored requests that count longer than it.
-        A time beyond any possible one, stored while the clock was ahead, is replaced by the latest possible one.
+        A request without an answer has the latest possible time. A later time, which was stored while the clock was
+        ahead, is replaced by the latest possible one.
+        later: Which request: the one that has exactly this number of stored requests after it. now: Current time.
         """
         query = "SELECT min(counted_to, ?) FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?"
         row = self._database.execute(query, (now + self._clock.wall(UNANSWERED), later)).fetchone()

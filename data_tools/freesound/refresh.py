@@ -22,11 +22,13 @@ NAMES = {
 
 
 async def refresh(client: Client, store: Store) -> Counter[str]:
-    """Read again all sounds with an objection to generative training, and sounds of periods with changed counts.
+    """Update the stored sounds that changed on Freesound since the crawl, as far as changed counts show it.
 
-    For every other preference and every licence, the API's counts are compared with the store's. So no objection is
-    missed. Another change is missed if one sound replaces another uploaded at the same time. A change of only the
-    description is not noticed here; `fetch` reads every sound that it chooses again.
+    All sounds whose uploader objects to generative training are read again, so that no objection is missed. For every
+    other AI preference and every licence, the numbers of sounds in the API and in the store are compared by period of
+    upload. Only periods with different numbers are read again. A change is therefore missed if another sound of the
+    period changed in the opposite way, and if only the description changed. `fetch` reads every sound that it chooses
+    again.
 
     Returns the number of stored sounds that have changed, by column of CHANGING. Raises DataError for a crawl that is
     not complete, and as Client.search does.
@@ -51,8 +53,10 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
 async def _walk(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
     """Read again all sounds that match the filter `kind`.
 
-    With a condition, the function reads only periods for which the API and the store have different numbers of such
-    sounds.
+    kind: Filter in the API's syntax. condition: The same filter as an SQL condition on the stored sounds; with it, the
+    function reads only periods for which the API and the store have different numbers of such sounds. None: read all
+    periods.
+    Returns the number of stored sounds that have changed, by column of CHANGING.
     """
     narrowed = " ".join([kind, *grouped(store.fact("filter"))])
     windows = [Window(store.fact("from"), store.fact("until"), compared=condition is not None)]

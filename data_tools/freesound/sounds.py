@@ -84,8 +84,8 @@ class Page:
     """A page of a search.
 
     count: Number of sounds of the whole search, over all pages.
-    sounds: Sounds of this page; None for null and for invalid items. Those lack an id, an upload time or a duration, or
-    have a value whose type differs from the documented one.
+    sounds: Sounds of this page; None for each item that is null or invalid. An invalid item lacks an id, an upload time
+    or a duration, or has a value whose type differs from the documented one.
     """
 
     count: int

@@ -104,8 +104,11 @@ def open_store(path: Path, create: bool = False, read_only: bool = False) -> Ite
 class Null(NamedTuple):
     """A sound that the API always returned as null, or could never return.
 
-    Its upload time is between after_ms and before_ms, both included (before_ms None: no later sound is stored). page,
-    position: Page of its time window, and position on this page, both from 1.
+    Attributes:
+        after_ms: Earliest possible upload time, in milliseconds since 1970.
+        before_ms: Latest possible upload time; None if no later sound is stored.
+        page: Page in the results of its time window, from 1.
+        position: Position on this page, from 1.
     """
 
     after_ms: int
@@ -204,9 +207,9 @@ class Store(Facts):
     def renew(self, window: Window, page: Page, condition: str | None) -> tuple[Progress, Counter[str]]:
         """Store a page of sounds of one kind from a time window; no sound is marked as missing.
 
-        condition: SQL condition that selects the stored sounds of that kind; given if the counts of the window are
-        compared. Returns the window's remaining parts, and the number of stored sounds that have changed, by column of
-        CHANGING.
+        condition: SQL condition that selects the stored sounds of that kind. With it, parts of the window whose number
+        of stored sounds equals the API's count need not be read. None: all parts must be read.
+        Returns the window's remaining parts, and the number of stored sounds that have changed, by column of CHANGING.
         """
         answer, indexed = self._listing(window, page)
         sounds = [sound for sound in page.sounds if sound]
@@ -224,9 +227,9 @@ class Store(Facts):
     def _listing(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
         """Summarise a page of a search; also return a dict from each sound's id to its index time in ms.
 
-        An item that appears twice counts once: it has replaced another item. The index time of a sound is its upload
-        time. If that is outside the window, because the search index and the database differ, the sound gets the index
-        time of the sound before it.
+        A sound that appears twice on the page counts once. The index time of a sound is its upload time. If this is
+        outside the window, because Freesound's search index and database differ, the sound gets the index time of the
+        sound before it on the page. Raises DataError if most sounds are outside the window.
         """
         sounds = [sound for sound in page.sounds if sound]
         times, outside, time_ms = dict[int, int](), list[Sound](), window.first * 1000
@@ -256,9 +259,10 @@ class Store(Facts):
         return [Window(first, last, compared=True) for first, last in zip(begins, ends, strict=True)]
 
     def known(self, window: Window, condition: str | None = None) -> int:
-        """Return the number of stored sounds in a time window: null items count, missing sounds do not.
+        """Return the number of stored sounds in a time window, which can be compared with the API's count.
 
-        With a condition: only stored sounds that meet it.
+        Sounds that the last search did not find are not counted. Without a condition, items that the API gave as null
+        are counted too. condition: SQL condition; only stored sounds that meet it are counted.
         """
         span = _milliseconds(window.first, window.last)
         if condition:
@@ -284,8 +288,13 @@ class Store(Facts):
     def _record_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
         """Record the items of a page of results that are null: sounds that the API lists without their data.
 
-        They replace the records of the same upload times from earlier pages.
-        stored: Number of nulls that are sounds stored by an earlier crawl; these count as sounds.
+        Earlier records of nulls that were uploaded from the start of the window to `reached`, on this page or a later
+        one, are deleted first.
+
+        Args:
+            indexed: Dict from the id of each sound on the page to its index time in ms.
+            reached: Last second of upload that the page covers completely or in part.
+            stored: Number of nulls on the page that an earlier crawl has stored as sounds; that many are not recorded.
         """
         query = "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?"
         self.database.execute(query, (*_milliseconds(window.first, reached), window.page))

@@ -1,10 +1,11 @@
 """Windows of upload time.
 
-Windows of upload time: all of Freesound is read in such windows, each from its earliest sound on.
+A time window is a range of upload times. All of Freesound is read in such windows, each from its earliest sound on.
 
-Every request asks for the sounds of a window by rising upload time. The next request begins at the second of the
-answer's last sound, so that this second is read twice. So no page is deep, and neither new uploads nor removed sounds
-shift the other sounds. A window with very many sounds is split, so that no search is too large.
+Every request asks for the first page of a window, sorted by rising upload time. The next window begins at the second of
+the page's last sound, so that this second is read twice. This is done instead of requesting the second page, because
+new uploads and removed sounds would shift the sounds between pages. A window with very many sounds is split, so that no
+search is too large.
 
 Times are whole seconds since 1970, UTC: the search index stores no fractions (MTG/freesound writes `created` into it as
 %Y-%m-%dT%H:%M:%S), though a sound's own `created` has some.
@@ -25,10 +26,13 @@ class Window:
 
     Attributes:
         page: Page to request; above 1 only if one second has more uploads than fit on a page.
-        expected: Count of the API if no sound was removed. read_from: Start of the part that was read last.
-        attempt: Number of failed requests. splits: Number of times that the window was halved because no page
-            arrived.
-        compared: Whether its sounds were read before. Then a part with the right count is not read again.
+        expected: Number of sounds that the previous answer promised for this window; None if unknown. The API's count
+            is lower if sounds were removed or omitted.
+        read_from: First second of the part that was read just before this window; None if unknown.
+        attempt: Number of answers so far that could not be complete.
+        splits: Number of times that the window was halved because no page arrived.
+        compared: Whether its sounds were read before. If so, a part whose number of stored sounds equals the API's
+            count is not read again.
     """
 
     first: int
@@ -72,7 +76,9 @@ class Progress:
     """Remaining parts of a window after an answer.
 
     Attributes:
-        complete: Whether one answer listed all sounds of the window. Other stored sounds of the window are then gone.
+        windows: The parts that remain to be read.
+        complete: Whether one answer listed all sounds of the window, so that all other stored sounds of the window no
+            longer exist.
         uneven: Whether the window was given up although the API's count differs from its number of sounds.
     """
 
@@ -106,7 +112,8 @@ def advance(window: Window, answer: PageListing, known: int) -> Progress:
 def past_end(window: Window) -> Progress:
     """Return the progress of a time window after the API has answered that the requested page does not exist.
 
-    The window has become shorter.
+    Sounds of the window were removed since the previous answer. The window is read again from its first page, or given
+    up after ATTEMPTS attempts.
     """
     attempt = window.attempt + 1
     again = Window(window.first, window.last, attempt=attempt, compared=window.compared)
@@ -129,9 +136,9 @@ def _unread(window: Window, answer: PageListing) -> tuple[Window, ...]:
 
 
 def _missed(window: Window, answer: PageListing) -> tuple[Window, ...]:
-    """Return the last part read, to be read again if its answer may have omitted sounds; () otherwise.
+    """Return the part that was read just before this window if it must be read again; () otherwise.
 
-    It may have omitted some if fewer sounds are left than the answer promised.
+    The answer to that part may have omitted sounds if this window has fewer sounds than that answer promised.
     """
     if window.expected is None or window.read_from is None or answer.count >= window.expected:
         return ()

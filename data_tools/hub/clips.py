@@ -111,9 +111,9 @@ def read_hub(
         columns: Names of the columns with audio, captions and names; empty fields are found by usual names.
         source: Source of the clips, for their ids.
         split: Split of all clips; None: by the names of files and folders, or else "train".
-        partial: Accept missing shards.
-        given: Options of the user, which are refused for files that `export` wrote.
-    Files that `export` wrote give the exported clips; columns, source and split then do not matter.
+        partial: Accept missing shards (numbered files of a data set).
+        given: Names of the options that the user gave and that files written by `export` do not accept.
+    From files that `export` wrote, the exported clips are read; columns, source and split are then ignored.
     Raises DataError for a missing shard, a missing column of a parquet file, and two different audio files of one name;
     AudioError for a damaged file.
     """
@@ -148,7 +148,7 @@ def read_hub(
 def split_of(path: Path, folder: Path) -> Split:
     """Return the split in a file's name, or else in the name of a folder above it; "train" if no name has a split.
 
-    folder: The last folder that counts, if its whole name is that of a split.
+    folder: Folder that the user gave. Folders above it are ignored, and it counts only if its whole name is a split's.
 
     >>> [split_of(Path(f"a/{name}"), Path("a")) for name in ("test-00000-of-00010.parquet", "valid_set/0.tar", "0.tar")]
     ['test', 'validation', 'train']

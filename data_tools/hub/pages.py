@@ -42,10 +42,16 @@ class _Values(NamedTuple):
 
 
 class _Content(NamedTuple):
-    """Content of a page in a parquet file. start: Offset in the file. total: Number of bytes after decompression.
+    """Content of a page in a parquet file.
 
-    data: The whole content, decompressed, or compressed if there are marks. marks: For snappy, offsets in the
-    compressed bytes at which each BLOCK begins, and their end; None if blocks refer to each other.
+    Attributes:
+        start: Offset of the content in the file.
+        length: Number of bytes of the content in the file.
+        total: Number of bytes after decompression.
+        data: All bytes of the content: compressed if `marks` is given, otherwise decompressed.
+        codec: Name of the compression; None if the content is not compressed.
+        marks: For snappy, the result of snappy_marks, so that a part can be decompressed alone; None if only the
+            whole content can be decompressed.
     """
 
     start: int
@@ -217,10 +223,12 @@ def _content(path: Path, chunk: Any, page: _Page) -> _Content:
 
 
 def snappy_marks(data: bytes | memoryview) -> list[int] | None:
-    """Return the offsets in snappy data, without its stated length, at which each BLOCK begins, and the data's end.
+    """Return the offset in compressed snappy data at which each block of BLOCK decompressed bytes begins.
 
-    Returns None if a block refers to an earlier one, or does not begin at an element's start: then only all of the data
-    can be decompressed. Google's encoder and all common ones compress each block by itself.
+    The last item of the list is the offset of the data's end. Returns None if blocks cannot be decompressed alone: if a
+    block refers to an earlier one, or does not begin where a snappy element begins. Google's encoder and all common
+    ones compress each block by itself.
+    data: Snappy data without the decompressed length at its beginning.
     """
     at = done = 0
     marks = [0]

@@ -101,9 +101,11 @@ def _text_fields(suffix: str, member: Member, where: str) -> dict[str, Any]:
 
 
 def parquet_samples(path: Path, audio: str | None) -> Iterator[Sample]:
-    """Yield the rows of a parquet file with embedded audio: a column of bytes, or of {bytes, path} as `datasets` has.
+    """Yield the rows of a parquet file with embedded audio.
 
-    Raises DataError without pyarrow's package, and for a file without such a column; AudioError for a damaged file.
+    The audio is in a column of bytes, or of {bytes, path}, the format of the library `datasets`.
+    audio: Name of this column; None: one of AUDIO_COLUMNS.
+    Raises DataError without the package pyarrow, and for a file without such a column; AudioError for a damaged file.
     """
     with opened_parquet(path) as file, parquet_errors(path):
         yield from _parquet_rows(path, file, audio)

@@ -116,15 +116,19 @@ def audit(
 ) -> list[Overlap]:
     """Find all overlaps between clips of different splits, and between clips and exclusion lists.
 
-    The result has one overlap per clip, overlapping split or list, and shared value, in the order of KINDS.
+    Here a split is a source and its split, such as clotho/evaluation.
 
-    clips: Audited against each other and against `against`; overlaps within `against` are not searched. A split means a
-    source and its split, such as clotho/evaluation. An overlap is listed under the clip whose split comes first:
-    training, validation, test.
-    exclusions: Lists of forbidden ids. fingerprints: Fingerprints of the clips' sound; None: sounds are not compared.
-    An overlap is a leak if a training clip (splits development, train) is on an exclusion list. It is also one if the
-    clip has the Freesound id, file name, YouTube id or sound of a clip in a test split. Equal captions are only listed:
-    two recordings may have the same description.
+    Args:
+        clips: Clips to compare with each other and with those in `against`.
+        against: Further clips, which are not compared with each other.
+        exclusions: Lists of forbidden Freesound ids.
+        fingerprints: Fingerprints of the clips' sound; None: sounds are not compared.
+    Returns: the overlaps, in the order of KINDS. If a clip shares a value with several clips of another split, they are
+        one overlap. It is listed under the clip whose split comes first: training, validation, test.
+
+    An overlap is a leak if a training clip (splits development, train) is on an exclusion list. It is also a leak if a
+    training clip has the Freesound id, file name, YouTube id or sound of a clip in a test split. Equal captions are no
+    leak, because two recordings may have the same description.
     """
     audited = {clip.id: clip for clip in clips}
     others = {clip.id: clip for clip in against if clip.id not in audited}
@@ -254,9 +258,10 @@ def _report(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
 def _verdict(
     overlaps: Sequence[Overlap], training: Sequence[Clip], others: Sequence[Clip], fingerprints: Fingerprints | None
 ) -> str:
-    """Return the result of the audit in words. others: Clips of test splits.
+    """Return the result of the audit in words.
 
-    Only of clips with a sure fingerprint does the result state that they share no sound with test clips.
+    If a fingerprint is not sure (see Fingerprint.sure), the result states that the overlap of this clip is unknown.
+    training: Clips of training splits. others: Clips of test splits.
     """
     if leaks := [overlap for overlap in overlaps if overlap.leak]:
         kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))

@@ -88,13 +88,15 @@ class CheckReport(Report):
 
 
 def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
-    """Check clips; return all problems and overlaps, sorted as KINDS.
+    """Check clips; return all problems and overlaps, in the order of KINDS.
 
-    A split means a source and its split, such as clotho's evaluation.
+    Overlaps are searched between splits. Here a split is a source and its split, such as clotho/evaluation. Files have
+    the same content if all their bytes are equal: the same sound in two encodings is not found. If several clips have
+    the same id, this is reported, and only the last of them is checked further. A clip of a blind split needs no
+    captions.
+
     quick: Whether to read audio headers only, and compare no content; otherwise every file is decoded and hashed.
-    Published frames in place of audio are always read completely. All findings except DUPLICATE_ID use one clip per id.
-    Content is the file's bytes: the same sound in two encodings is not found. Clips of a blind split have no captions,
-    which is no finding.
+    Files with published embeddings in place of audio are always read completely.
     """
     unique = _OnePerId(clips)
     audio = _read_all(unique, quick)
@@ -153,8 +155,9 @@ def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
 def _read(path: str, quick: bool) -> Result:
     """Check one audio file; return three values: its problem, its hash, and the reason why it has no sound.
 
-    They are (MISSING, "", None); (CORRUPT, description of the damage, None); or ("", the file's hash, the reason; None
-    for a file with sound). With `quick`: ("", "", None) for a readable file.
+    A missing file has (MISSING, "", None), and a damaged file (CORRUPT, description of the damage, None). A readable
+    file has ("", its hash, the reason), with None as the reason if it has sound. With `quick`, a readable file has
+    ("", "", None).
     """
     silent = None
     try:

@@ -2,22 +2,24 @@
 
 Finds copies of a recording by audio fingerprints, in spite of other coding, loudness, cuts and noise.
 
-Pairs of spectral peaks after Wang, "An Industrial-Strength Audio Search Algorithm", ISMIR 2003. Peaks survive noise:
-there a sound is louder than its surroundings. Wang's method is for music. The deviations were all measured on short
-everyday sounds:
+A peak is a point in the spectrogram that is louder than its surroundings, so that it survives noise. A fingerprint
+contains the peaks of a recording, and pairs of neighbouring peaks. If two recordings have several pairs in common with
+the same difference in time (an alignment), their peaks are compared.
 
-* A peak is paired with the six most prominent peaks in the 1.3 s after it, not with the nearest ones. That choice
-  depends less on the number of peaks that noise adds.
-* Peaks are chosen twice, the best of every half second and the best of the whole clip, so that a bark in silence has
-  enough of them.
-* The score is not a number of common pairs. At the alignments that these pairs give, all peaks are compared. More of
-  them must agree than at any of 24 wrong alignments of the same two sounds. Rain agrees with rain, and beeps with
-  beeps, at any alignment; one click agrees with another even at a shifted pitch.
-* Agreeing peaks count less if the strongest peaks do not agree: a common cry or beep under another sound does not make
-  the same recording.
+Source: Wang, "An Industrial-Strength Audio Search Algorithm", ISMIR 2003. Wang's method is for music. The deviations
+are for short everyday sounds, and the effect of each was measured:
 
-The numbers below were chosen on the recordings of ESC-10 with even Freesound ids and on invented sounds of 46 kinds.
-The wrong alignments in frequency were added after two recordings of sneezes, one with an odd id, had matched.
+* A peak is paired with the six most prominent peaks in the 1.3 s after it; in the paper, with the nearest ones. The
+  most prominent peaks depend less on the peaks that noise adds.
+* Two sets of peaks are united: the best of every half second, and the best of the whole clip. So a bark in silence has
+  enough peaks.
+* The score is the number of agreeing peaks, minus the number at the best of 24 wrong alignments of the same sounds; in
+  the paper, it is the number of common pairs. Rain agrees with rain, and beeps with beeps, at any alignment. One click
+  agrees with another even at a shifted pitch.
+* The score is lower if the strongest peaks do not agree. A common cry or beep under another sound is thus no match.
+
+The constants were chosen on the recordings of ESC-10 with even Freesound ids and on invented sounds of 46 kinds. The
+wrong alignments in frequency were added after two recordings of sneezes, one with an odd id, had matched.
 """
 
 from collections.abc import Iterator, Sequence
@@ -74,11 +76,17 @@ BLOCK = 3000  # frames (a minute) whose spectrum is in memory at a time
 
 @dataclass(frozen=True, eq=False)
 class Fingerprint:
-    """Fingerprint of a recording, 1.3 kB per second.
+    """Fingerprint of a recording with P spectral peaks and H pairs of peaks; 1.3 kB per second of sound.
 
-    frames, bins: (P,) int32 and uint16, peaks by rising frame. levels: (P,) float16, log10 of their power.
-    codes: (H,) uint32, a code per pair of peaks, ordered by first peak. counts: (P,) uint8, number of pairs of each
-    peak; they sum to H. noise_score: Score of its match with itself under white noise 20 dB down; 0.0 without a match.
+    Attributes:
+        frames: (P,) int32, time of each peak in frames of 20 ms, rising.
+        bins: (P,) uint16, frequency of each peak in bins of 7.8 Hz.
+        levels: (P,) float16, log10 of the power of each peak.
+        codes: (H,) uint32, a code for each pair of peaks, sorted by the first peak of the pair. It contains both
+            frequencies and the difference in time.
+        counts: (P,) uint8, number of pairs that begin with each peak; they sum to H.
+        noise_score: Score of the match of the recording with a noisy copy of it (white noise, 20 dB below the sound);
+            0.0 without a match.
     """
 
     frames: np.ndarray
@@ -98,12 +106,14 @@ class Fingerprint:
 
 
 class Match(NamedTuple):
-    """A match of two fingerprints: a[first] and b[second] are of the same sound.
+    """A match of two fingerprints in the lists `a` and `b` of near_duplicates, which are of the same sound.
 
     Attributes:
-        offset: In seconds: time t of the first recording is time t + offset of the second recording.
-        seconds: Time from the first to the last peak that agrees.
-        score: MIN_SCORE or more. The number of agreeing peaks, minus the number at the best wrong alignment, is
+        first: Index of the first recording in `a`.
+        second: Index of the second recording in `b`.
+        offset: Time t of the first recording is time t + offset of the second recording, in seconds.
+        seconds: Time from the first to the last peak that agrees, in seconds.
+        score: MIN_SCORE or more. It is the number of agreeing peaks, minus the number at the best wrong alignment,
             multiplied by the share of the strongest peaks that agree.
     """
 
@@ -132,11 +142,12 @@ def fingerprint(path: Path | str) -> Fingerprint | None:
 
 
 def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[Match]:
-    """Return all pairs of a fingerprint of `a` and one of `b` with the same sound, sorted, with the best alignment.
+    """Return a match for each fingerprint of `a` and each of `b` that have the same sound, at their best alignment.
 
-    The pairs of peaks of the larger side, one recording at a time, are searched in those of the smaller side. If an
-    alignment has MIN_VOTES common pairs, the peaks of both recordings are compared. The smaller side is loaded in
-    portions of MAX_PAIRS, and the larger side is read once for each.
+    The matches are sorted by the index in `a`, then by that in `b`. The list with fewer pairs of peaks is indexed, in
+    portions of at most MAX_PAIRS pairs. For each portion, all recordings of the other list are read, and their pairs
+    are searched in the index. If two recordings have at least MIN_VOTES pairs in common at an alignment, their peaks
+    are compared.
     """
     if not a or not b:
         return []
@@ -167,11 +178,16 @@ def _portions(prints: Sequence[Fingerprint]) -> Iterator[tuple[int, list[Fingerp
 
 
 class _Index:
-    """Positions of each code in recordings that are joined end to end.
+    """Index from the code of a pair of peaks to the times of all such pairs in several recordings.
 
-    slots: (CODES,) index of a code among the V codes present, from 1; 0 if absent.
-    begins, sizes: (V + 1,) range of each present code in positions.
-    positions: Frames from the beginning of the first recording. starts: (recordings,).
+    The recordings are numbered as if they were joined end to end. V is the number of different codes in them.
+
+    Attributes:
+        starts: One number per recording: its first frame, counted from the beginning of the first recording.
+        slots: (CODES,) number of each code, 1 to V; 0 for a code that no recording has.
+        begins: (V + 1,) for each number of a code, the index in `positions` at which its times begin.
+        sizes: (V + 1,) for each number of a code, how many times it has; 0 if they are more than MAX_OCCURRENCES.
+        positions: Times of all pairs, sorted by code: frames from the beginning of the first recording.
     """
 
     def __init__(self, prints: Sequence[Fingerprint]) -> None:
@@ -213,7 +229,7 @@ class _Index:
 
 
 def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
-    """Score one alignment of two recordings; None if too few peaks agree. shift: Delay in other, in frames."""
+    """Score one alignment of two recordings; None if too few peaks agree. shift: Delay of `other`, in frames."""
     here, second_frames = one.frames.astype(np.int64) + shift, other.frames.astype(np.int64)
     first = (here >= second_frames[0] - 1) & (here <= second_frames[-1] + 1)
     here = here[first]
@@ -233,9 +249,10 @@ def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
 
 
 def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
-    """Return which peaks match a peak of the other recording, at most one frame and one bin away.
+    """Return for each peak of a recording whether the other recording has a peak at most one frame and one bin away.
 
-    Also return how many more peaks match than at the best wrong alignment.
+    Also return the number of such peaks, minus that at the best wrong alignment (see WRONG_SHIFTS).
+    frames, bins: Peaks of the recording. others, other_bins: Frames and bins of the peaks of the other recording.
     """
     late, high = np.max(WRONG_SHIFTS, axis=0) + 1
     first = min(frames[0], others[0]) - late

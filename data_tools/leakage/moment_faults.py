@@ -52,7 +52,7 @@ def moment_faults(paths: Iterable[Path], clips: Collection[Clip]) -> tuple[list[
 def _of_moment(moment: Moment, seconds: Mapping[str, float | None], where: str) -> Iterator[MomentFault]:
     """Yield the faults of one moment: an unknown clip, or windows after the clip's end.
 
-    seconds: Length of each clip.
+    seconds: Dict from clip id to the length of the clip; None if unknown. where: Place of the moment, for the message.
     """
     if moment.clip not in seconds:
         yield MomentFault(where=where, finding=NO_CLIP, text=f"{moment.id}: unknown clip {moment.clip}", done=None)

@@ -50,16 +50,18 @@ class Change(NamedTuple):
 
 
 class Answers:
-    """Answers to searches and audio requests, about the sounds of a catalogue.
+    """Answers to searches and audio requests, about invented sounds.
 
     Args:
+        corpus: The invented sounds.
         nulls: Share of sounds that a search always returns as null.
+        changes: Sounds that appear or disappear, sorted by the number of the request at which they do so.
         poison: Share of sounds that make every page with them fail.
-        changes: Sounds that appear and disappear, in order.
 
     Attributes:
-        seen: Share of sounds that are in the search's index, the earliest first.
-        cdn: Address of the previews, if not the site.
+        seen: Share of sounds that a search can find: the earliest ones. Below 1, the search index is being rebuilt.
+        cdn: Address of the host of the previews; "" if it is the site.
+        requests: Number of searches so far.
     """
 
     def __init__(

@@ -59,8 +59,10 @@ def describe(
     """Return several different captions of a scene; each describes the kind of scene and the order of the events.
 
     Args:
-        events: Class names in the template's order.
-        held_out: Share of phrasings and templates to leave out.
+        kind: Kind of the scene, a key of TEMPLATES.
+        events: Names of the events' sound classes, in the order of the letters a, b, c in the templates.
+        count: Number of captions.
+        held_out: Share of phrasings and templates to leave out, see not_held_out.
         taken: Texts that are already in use.
     Raises DataError if no other wording is found.
     """
@@ -85,8 +87,8 @@ def describe(
 def describe_event(rng: np.random.Generator, name: str, split: Split, held_out: float) -> str:
     """Return a sound class as a query: `A dog barks`, `A barking dog`.
 
-    held_out: Share of phrasings that only test splits use. If it is above 0, validation has a phrasing more, which no
-    other split uses, so that it can measure what training has not taught.
+    held_out: Share of the phrasings (wordings of a class) that only test splits use. If it is above 0, the validation
+    split gets an additional phrasing, which no other split has. Validation can thus measure unknown wordings too.
     """
     options = phrasings(name) if split in TEST_SPLITS else not_held_out(phrasings(name), held_out)
     if split in VALIDATION_SPLITS and held_out:

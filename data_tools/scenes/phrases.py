@@ -2,9 +2,10 @@
 
 Texts of composed scenes: captions in Clotho's style, and descriptions in Freesound's.
 
-A phrasing of a sound class is a clause and a noun phrase; a template of a scene kind combines them. `{a}` is the clause
-and `{A}` the noun phrase of the first event, and so on; in the kind `background`, c is the background. The last
-phrasings and templates of each list can be held out.
+A phrasing is a wording of a sound class, in two forms: a clause ("a dog barks") and a noun phrase ("a barking dog").
+A template is a wording of a kind of scene, with placeholders for its events. `{a}` stands for the clause, and `{A}` for
+the noun phrase, of the first event; b and c stand for the second and third. In the kind `background`, c is the
+background. The last phrasings and templates of each list can be reserved for test splits (held out).
 """
 
 Phrasing = tuple[str, str]  # clause and noun phrase: "a dog barks", "a barking dog"

@@ -30,9 +30,15 @@ DEFAULT_FOLDS = {"development": ["1", "2", "3"], "validation": ["4"], "evaluatio
 class FolderSettings:
     """All settings that determine the files; stored in scenes.json.
 
-    counts: Clips per split. held_out: Share of every list of phrasings and templates that development and validation
-    omit; validation queries of moments have a phrasing more, see describe_event.
-    recordings: SHA-256 of the recordings' table; None: synthesised events. folds: Folds of the recordings per split.
+    Attributes:
+        name: Name of the data set.
+        seed: Decides all random choices.
+        counts: Number of clips per split.
+        held_out: Share of the phrasings and templates of captions that only test splits use. For the queries of
+            moments, see describe_event.
+        recordings: SHA-256 of the table of labelled recordings; None: events are synthesised.
+        folds: Folds of the recordings per split; None for synthesised events.
+        format: Version of the program that draws the scenes, see FORMAT.
     """
 
     name: str
@@ -56,10 +62,13 @@ class FolderSettings:
             raise DataError(f"the held-out share {self.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
 
     def pools(self, folder: Path | None, least: int, requirement: str) -> dict[Split, Pool]:
-        """Return a dict from split to the sound sources for its events.
+        """Return for each split a dict from sound class to its recordings.
 
-        folder: Folder of the recordings. least: Minimum number of categories per split. requirement: Reason for this
-        minimum, for the message.
+        Args:
+            folder: Folder of the recordings; None: events are synthesised, and no class has a recording.
+            least: Minimum number of classes per split.
+            requirement: Reason for this minimum, for the message.
+        Raises DataError for a split with fewer classes, and as read_recordings does.
         """
         if folder is None:
             return {split: {name: [] for name in CLASSES} for split in self.counts}

@@ -25,15 +25,17 @@ class Shape(NamedTuple):
     """Settings of long recordings of one kind.
 
     Attributes:
-        gap_seconds: Mean of the exponential gaps before the events.
-        event_seconds: Range of the uniform length of events; a short recorded one is repeated with short pauses.
-        whole: Recorded events are complete recordings, with their own length.
-        again: Whether a class may repeat within a recording; its query has all its windows.
-        asked: Probability that a class of a recording gets a query.
+        gap_seconds: Mean length of the gaps before events, which is drawn from an exponential distribution.
+        event_seconds: Range of the length of events, which is drawn uniformly. A recorded sound that is too short is
+            repeated with short pauses.
+        whole: Whether recorded events are complete recordings, with their own length.
+        again: Whether a sound class may occur several times in a recording. Its query then has several windows.
+        asked: Probability that a sound class in a recording gets a query.
         decimals: Decimal places of window times in seconds.
-        level: Measure of an event that is scaled to 1 before its gain: its peak, or the RMS of its loudest quarter.
-        event_db: Gains of events. background_db: RMS of the background.
-        peak_db: The recording's peak relative to full scale.
+        level: What `event_db` refers to: the peak of an event, or the RMS of its loudest quarter.
+        event_db: Range of the events' levels in dB.
+        background_db: Range of the background's level (RMS) in dB.
+        peak_db: Range of the whole recording's peak, in dB relative to full scale.
     """
 
     gap_seconds: float
@@ -72,7 +74,8 @@ def draw_timeline(rng: Rng, shape: Shape, pool: Pool, n: int) -> list[TimedEvent
     """Draw the sequence of events of a recording of n samples; it ends before the first event that does not fit.
 
     Args:
-        pool: At least two classes, all equally likely, as are the recordings of a class.
+        pool: Dict from sound class to its recordings; at least two classes. All classes are equally likely, and so are
+            all recordings of a class.
 
     A class is repeated only after AGAIN_SECONDS, and only if `shape` allows repeated classes.
     """
