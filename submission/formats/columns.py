@@ -51,7 +51,8 @@ class QueryColumn:
     def add_missing(self, problems: list[Problem]) -> list[Problem]:
         """Return `problems`, plus one problem for every query of the truth that has no row in the file.
 
-        If one cause explains the unknown queries, such as captions of another split, one problem replaces theirs.
+        If one cause explains the unknown queries, such as captions of another split, a single problem with this cause
+        replaces the problems of the unknown queries.
         """
         if not self._truth:
             return problems

@@ -91,9 +91,9 @@ def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]
 
     score: Function from a sum of arrays to its score; higher is better. The sum and the mean of the same arrays must
     have the same score, as is true for metrics of rankings.
-    The search begins with the best single array. Then it adds PICKS - 1 times the array that improves the score most;
-    an array can be added several times. The best of these sums is chosen. The weight of an array is the number of times
-    that it was added, divided by the number of all additions.
+    The search adds one array after another, PICKS in all, beginning with the best single one. Each step adds the array
+    that results in the best score; an array can be added several times. The best of all these sums is chosen. The
+    weight of an array is its number of additions, divided by all additions to the chosen sum.
 
     Source: Caruana et al., "Ensemble Selection from Libraries of Models" (ICML 2004), section 2, with replacement.
     """

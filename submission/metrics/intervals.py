@@ -98,9 +98,11 @@ def paired_difference(
 ) -> Difference:
     """Test by randomisation whether two systems differ in the mean of a metric, and return their difference.
 
-    first, second: (Q,) values of the metric for the same queries. groups: See bootstrap_interval.
-    FLIPS times, every group of queries swaps the two systems with probability 1/2. The observed data count as one more
-    such trial. p is the share of trials whose mean difference is at least as far from 0 as the observed one.
+    first, second: (Q,) values of the metric of each system for the same queries. groups: (Q,) group number of each
+    query, from group_numbers; None: every query is a group.
+    In each of FLIPS trials, the values of the two systems are exchanged in a random half of the groups (each with
+    probability 1/2). The observed data count as one more trial. p is the share of trials whose mean difference is at
+    least as far from 0 as the observed one.
     Raises SubmissionError for no queries and for different lengths.
     Source: Fisher's randomisation test, as Smucker, Allan and Carterette compare retrieval systems (CIKM 2007).
     Deviations: their test swaps single queries, which treats five captions of a clip as independent. In 400 simulated

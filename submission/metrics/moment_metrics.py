@@ -99,8 +99,9 @@ def score_moments(
     R1@t is the share of queries whose first window in the file has an IoU of at least t with any true window. Scores do
     not matter for it. AP@t uses the first MAX_WINDOWS windows in the file, sorted by descending score; windows with
     equal scores, or without scores, stay in their order. Each window is matched with the unmatched true window of the
-    highest IoU (of equal ones, the later one), and is right if this IoU is at least t. For each right window, take the
-    best precision at this window or a later one. AP is their sum, divided by the number of true windows (VOC 2011).
+    highest IoU (of equal ones, the later one), and is right if this IoU is at least t. The precision at a window is the
+    share of right windows up to it. For each right window, the best precision at this or a later window is taken. AP@t
+    is the sum of these precisions, divided by the number of true windows (VOC 2011).
 
     Raises SubmissionError for other query ids than in the truth, for no query, for a query without windows, if only
     some windows have scores, and if no true window has a length in the range.
@@ -224,9 +225,10 @@ def _ious_of_first(first: Values, truths: Values) -> Values:
 
 
 def _hits(ious: Values) -> Flags:
-    """Return for each threshold which submitted windows are right, (Q, T, W). ious: (Q, W, G), see ious_of.
+    """Return for each query, IoU threshold and submitted window whether the window is right, (Q, T, W).
 
-    Each true window is matched at most once.
+    A window is right if its IoU with a true window is at least the threshold. Each true window is matched at most once.
+    ious: (Q, W, G) IoU of each submitted window, best one first, with each true window.
     """
     n_queries, n_windows, n_truths = ious.shape
     thresholds = np.array(THRESHOLDS)

@@ -37,11 +37,11 @@ def blend_moments(
     parts: Dict from the name of a file to its queries with windows. The result has the order of the first file.
 
     Candidates are the windows in all files whose weight is not 0; each file contributes only the best windows, as many
-    as the edition counts. Each file votes for each candidate: the vote is the highest product score x IoU of its
-    windows with the candidate. A file thus also supports candidates that differ slightly from its own windows. The
-    score of a candidate is the weighted mean of the votes. Candidates are chosen by descending score; a candidate whose
-    IoU with a better one is above MAX_IOU is left out. With equal scores, the earlier window comes first, then the
-    shorter one, so that the order of the files does not matter.
+    as the edition counts. Each file gives each candidate a vote. For each window of the file, its score is multiplied
+    by its IoU with the candidate; the vote is the highest of these products. A file thus also supports candidates that
+    differ slightly from its own windows. The score of a candidate is the weighted mean of the votes. Candidates are
+    chosen by descending score; a candidate whose IoU with a better one is above MAX_IOU is left out. With equal scores,
+    the earlier window comes first, then the shorter one, so that the order of the files does not matter.
 
     how: `raw`: scores unchanged; they should have the same meaning in all files. `rank`: 1 for a file's best window,
     1/2 for the second window and so on; this also works for windows without scores.
@@ -96,7 +96,8 @@ class _Candidates(NamedTuple):
         answers: (Q,) queries of the first file, with the windows in that file.
         windows: (Q, M, 2) candidate windows, sorted by start, then by end; padded by NaN.
         ious: (Q, M, M) IoU of each pair of candidates.
-        votes: One array (2, Q, M) per file: its votes for the candidates, and 1 if the file has the candidate, else 0.
+        votes: One array (2, Q, M) per file. The first part has the votes of the file for each candidate. The second
+            part has 1 for a candidate that is a window of the file, otherwise 0.
     """
 
     names: Sequence[str]
@@ -118,8 +119,9 @@ class _Candidates(NamedTuple):
     def best(self, total: Values, edition: MomentsEdition) -> list[Moments]:
         """Return the best candidate windows of each query, with their scores.
 
-        total: (2, Q, M), for M candidates of each of Q queries. First the scores, such as the sum of the votes; then a
-        number above 0 for candidates that may be chosen. Raises SubmissionError if a number is not finite.
+        total: (2, Q, M), for M candidates of each of Q queries. The first part has the scores, such as the sum of the
+        votes. The second part has a number above 0 for candidates that may be chosen, otherwise 0. Raises
+        SubmissionError if a number is not finite.
         """
         if not np.isfinite(total).all():
             largest = self.names[int(np.argmax([votes.max() for votes in self.votes]))]

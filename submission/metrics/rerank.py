@@ -28,8 +28,10 @@ Judged = Mapping[int, tuple[Ints, Values]]
 
 
 def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
-    """Return a dict from the row of each judged query to its judged columns, best first, and the judge's scores.
+    """Return for each judged query its judged clips and their scores by the judge.
 
+    The result is a dict from the row of the query in the score matrix to two arrays. The first has the columns of the
+    judged clips, sorted by their scores in the matrix, best first. The second has the judge's scores of these clips.
     Pairs without a score of the judge are left out. Raises SubmissionError for a pair whose query or clip is not in the
     score matrix.
     """
@@ -57,10 +59,11 @@ def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
 def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Iterator[Scores]:
     """Yield the score matrix with the judged clips of each query re-ranked, in blocks of rows (n, C).
 
-    The new order follows a mixture of the matrix's and the judge's scores, both standardised over the judged clips of
-    the query. weight: Weight of the judge, from 0 (matrix unchanged) to 1 (only the judge). Clips with equal mixtures
-    stay in their order. The judged clips exchange their scores in the matrix, so that other clips keep their ranks.
-    If equal scores would cause another order, they are lowered in their last bits.
+    The judged clips are sorted by a weighted mean of the matrix's and the judge's scores. Before, both are standardised
+    over the judged clips of the query (mean 0, standard deviation 1). Clips with equal means stay in their order. The
+    judged clips exchange their scores in the matrix, so that other clips keep their ranks. If equal scores would cause
+    another order, they are lowered in their last bits.
+    judged: Result of judged_rows. weight: Weight of the judge, from 0 (matrix unchanged) to 1 (only the judge).
     """
     names = name_positions(matrix.file_names)
     for block in row_blocks(matrix.values):
@@ -72,8 +75,9 @@ def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Itera
 
 
 def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, names: Ints) -> Scores:
-    """Return a query's scores (C,), exchanged among the judged clips so that the mixture of scores orders these clips.
+    """Return a query's scores (C,), exchanged among the judged clips so that these are in the order of their mixture.
 
+    The mixture of a clip is the weighted mean of its scores by the matrix and by the judge, both standardised.
     columns: Columns of the judged clips, best clip first. judge: The judge's scores of these clips. weight: Weight of
     the judge. names: (C,) position of each clip in the order of file names.
     """

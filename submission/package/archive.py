@@ -51,8 +51,8 @@ class PackedSystem(NamedTuple):
         output: Content of the submitted file.
         meta: Content of meta.yaml.
         truth: Queries that the submitted file must contain; None if only its format can be checked.
-        answered_by: Name of a ranked entry or file that has the true answers to the submitted queries; "" for a blind
-            set, whose answers are unknown.
+        answered_by: Name of a ranked entry or file with the true windows or relevant clips of the submitted queries;
+            "" for a blind set, for which these are unknown.
     """
 
     label: str
@@ -75,8 +75,9 @@ def write_archive(
 ) -> None:
     """Write the archive of the systems to a temporary file, check it, and rename it to `path` if it is correct.
 
-    style: Naming style of its files. report: Content of the technical report (PDF), or None. Raises SubmissionError
-    with all problems that check_archive finds, one per line. Raises OSError when writing fails.
+    style: Naming style of the files, a key of the edition's `names`. report: Content of the technical report (PDF), or
+    None. Raises SubmissionError with all problems that check_archive finds, one per line. Raises OSError when writing
+    fails.
     """
     import yaml
 

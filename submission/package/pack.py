@@ -40,9 +40,12 @@ class Package(NamedTuple):
 class Submitted(NamedTuple):
     """A system to submit: one run, the runs of a blend, or the scores of another program.
 
-    runs: Its runs; empty for another program. blend: The run that was written as the blend of `runs`, if any. matrix:
-    Score matrix of another program, for its metrics. The files of `blend` or `matrix` are submitted, unless about.yaml
-    names other files.
+    Attributes:
+        runs: The run or the blended runs; empty for the scores of another program.
+        blend: The folder of a run that contains the blend of `runs`, if the verb `blend` wrote one.
+        matrix: Score matrix of another program.
+
+    If `blend` or `matrix` is given, its files are submitted and scored, unless about.yaml names other files.
     """
 
     runs: Sequence[Finished]
@@ -89,9 +92,12 @@ def pack(
 ) -> Package:
     """Write the package (.zip) of the submitted systems.
 
-    about_path: The participant's about.yaml; paths in it are relative to its folder. out: Path NAME.zip. style: Naming
-    style of the files. The archive is called NAME.NOT_READY.zip if there is no report, or if a system that finds
-    moments submits queries whose true windows are known.
+    Args:
+        about_path: The participant's about.yaml; paths in it are relative to its folder.
+        out: Path of the package, NAME.zip. It is called NAME.NOT_READY.zip if there is no report, or if a system that
+            finds moments submits queries whose true windows are known.
+        report: Technical report, a PDF file.
+        style: Naming style of the files, a key of the edition's `names`.
     Raises SubmissionError with all missing or wrong facts, one per line.
     """
     about = read_about(about_path, len(submitted))

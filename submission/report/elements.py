@@ -50,8 +50,12 @@ class Player(NamedTuple):
 class QueryPlayers(NamedTuple):
     """A query and the players of its clips on the report page.
 
-    rank: Rank of the first relevant clip. margin: Score of the best relevant clip minus that of the hardest negative.
-    further: Number of relevant clips without a player.
+    Attributes:
+        text: Text of the query.
+        rank: Rank of the first relevant clip.
+        margin: Highest score of a relevant clip minus the highest score of any other clip.
+        clips: The players.
+        further: Number of relevant clips without a player.
     """
 
     text: str

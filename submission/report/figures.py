@@ -30,7 +30,8 @@ def draw_systems(
 ) -> None:
     """Draw a metric of each system as a dot with two confidence intervals; the first system is highlighted.
 
-    levels: Reference scores by name, such as chance; they are drawn below the systems, without an interval.
+    systems: Dict from the name of a system to its metrics. levels: Dict from the name of a reference, such as chance,
+    to its value; references are drawn below the systems, without an interval. metric: Metric to draw.
     """
     rows = len(systems) + len(levels)
     figure = new_figure(1.1 + 0.45 * rows)
@@ -86,9 +87,13 @@ def draw_scores(path: Path, edges: Values, counts: Mapping[str, Ints], unit: str
 
 
 def draw_score_differences(path: Path, edges: Values, counts: Ints, unit: str, marks: Sequence[float]) -> None:
-    """Draw a histogram of the differences between the scores of best relevant clip and hardest negative.
+    """Draw a histogram of how much higher each query's best relevant clip is scored than its best other clip.
 
-    Vertical lines mark 0 and `marks`, the margins of the loss. counts: Number of queries per bin.
+    Args:
+        edges: Limits of the bins, in units of the score.
+        counts: Number of queries per bin.
+        unit: Label of the horizontal axis.
+        marks: Positions of vertical lines: the margins of the training loss. Another line marks 0.
     """
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")

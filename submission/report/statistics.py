@@ -22,13 +22,12 @@ SECONDS = (0, 5, 10, 15, 20, 25, 30)  # starts of bins of clip lengths; Clotho's
 
 
 class ScoreGaps(NamedTuple):
-    """Scores of the best relevant clip and the hardest negative of each query.
+    """Scores of each query's best relevant clip, and of its hardest negative (the best clip that is not relevant).
 
     Attributes:
         positive: (Q,) score of the best relevant clip.
-        negative: (Q,) score of the hardest negative (the best clip that is not relevant); NaN if all clips are
-            relevant.
-        tied: (Q,) whether any negative has exactly the score of the best relevant clip.
+        negative: (Q,) score of the hardest negative; NaN if all clips are relevant.
+        tied: (Q,) whether any clip that is not relevant has exactly the score of the best relevant clip.
     """
 
     positive: Values
@@ -37,7 +36,7 @@ class ScoreGaps(NamedTuple):
 
     @property
     def margin(self) -> Values:
-        """Score of the best relevant clip minus that of the hardest negative for each query, (Q,)."""
+        """Score of the best relevant clip minus that of the best other clip for each query, (Q,)."""
         return self.positive - self.negative
 
 
@@ -180,7 +179,8 @@ def edge_labels(edges: Values) -> list[str]:
 def choose_queries(first: Ranks, margin: Values) -> dict[str, list[int]]:
     """Return the rows of the best, middle and worst queries, by the keys `best`, `median` and `worst`.
 
-    first: (Q,) rank of each query's first relevant clip. margin: (Q,) see ScoreGaps.margin; NaN without negatives.
+    first: (Q,) rank of each query's first relevant clip. margin: (Q,) highest score of a relevant clip minus the
+    highest score of any other clip; NaN if all clips are relevant.
     Queries are sorted by rank, then by descending margin (NaN first), then by row; the list `worst` begins with the
     worst query. Each list has a third of all queries, at most 5. No query is in two lists.
     """

@@ -131,9 +131,10 @@ class FinishedRun(Finished):
         return None
 
     def _how(self, entry: str) -> tuple[object, ...]:
-        """Return the settings of an entry, and of the entries that it combines, except its data and its edition.
+        """Return the settings of an entry that decide how it ranks, and those of the entries that it combines.
 
-        Two entries that rank different data by the same models in the same way thus have equal settings.
+        Settings that decide what it ranks or writes are left out: data, audio, queries, edition and csv. Two entries
+        that rank different data by the same models in the same way thus have equal results of this method.
         """
         settings = self.recipe.rank[entry]
         parts = combined(settings)

@@ -58,9 +58,13 @@ class StageSettings(Record):
 class RankSettings(Kind):
     """Settings of an entry under `rank` in a recipe, of any kind.
 
-    data: Name of the data source that the entry ranks; None for blind sets, and for kinds that combine other entries.
-    stage, checkpoint: Training stage and checkpoint of the model; None for published weights without training, and for
-    kinds that combine other entries. of: Names of the entries that a mean averages, or that are corrected for hubs.
+    Attributes:
+        data: Name of the data source that the entry ranks; None for blind sets, and for kinds that combine entries.
+        stage: Training stage of the model; None for published weights without training, and for kinds that combine
+            entries.
+        checkpoint: Checkpoint of this stage, None in the same cases.
+        of: For kinds that combine entries: the names of these entries. A mean averages several; a hub correction has
+            one.
     """
 
     data: str | None = None

@@ -102,7 +102,10 @@ class RankedResult(Record):
         chance, untrained, ceiling: Values of `metric` for random order, for the untrained model (None if nothing was
             trained), and for a perfect system on composed scenes (None for other data).
         also_trained_on: Number of ranked clips that are also training data.
-        hub_skewness, never_found: Skewness and share of clips that are never found; see Hubness.
+        hub_skewness: Skewness of the number of queries that find a clip; see Hubness.
+        never_found: Share of clips that no query finds among its first clips; see Hubness.
+        scores: File with the score matrix.
+        csv: File with the CSV to submit; None if the entry writes no CSV.
     """
 
     __pydantic_extra__: dict[str, Any]
@@ -157,8 +160,13 @@ class BlindResult(Record):
 class FittedScore(Record):
     """Fitted numbers of the score that finds moments.
 
-    scale, offset: Factor and offset of the frames' values. enter, leave: Log odds that a moment begins or ends from one
-    frame to the next. rate: Factor of the cosines of changes; None for the score kind `moments`.
+    Attributes:
+        scale: Factor of the similarity of a frame and a query.
+        offset: Number that is added to the scaled similarity.
+        enter: Log odds that a moment begins from one frame to the next.
+        leave: Log odds that a moment ends from one frame to the next.
+        rate: Factor of the similarity of a query and the change between two frames; None for the score kind `moments`,
+            which does not use changes.
     """
 
     scale: float
@@ -175,7 +183,9 @@ class MomentsResult(Record):
         metric: Primary metric.
         figures: Dict from metric to its value in [0, 1]; None for a blind list.
         bootstrap: Dict from metric to its 95 % bootstrap interval over recordings; None for a blind list.
-        random, ceiling: Metrics of random windows, and of windows made of the true frames.
+        random: Metrics of random windows; None for a blind list.
+        ceiling: Metrics of the windows that a perfect model would find, which knows for each frame whether it is in a
+            true window; None for a blind list.
         new_texts: Number of queries whose text was not in the training data; None for a blend.
         figures_of_new_texts: Metrics of these queries; None without such queries, and for a blind list.
         fitted: Fitted numbers of the score, if the entry has the setting `fit`.
@@ -299,11 +309,15 @@ class EpochLine(Record):
     Attributes:
         stage: Training stage.
         epoch: Number of the epoch in the stage, from 1.
-        loss, positive, hardest_negative, violations, violations_relaxed: Means over the steps of the epoch.
+        loss: Mean training loss over the steps of the epoch.
+        positive: Mean score of matching pairs of a clip and a caption.
+        hardest_negative: Mean of the highest score of each clip and caption with one that does not match.
+        violations: Share of pairs that do not match but violate the margin of the loss; None without a margin.
+        violations_relaxed: The same for the relaxed margin, if the loss has one.
         skipped: Number of updates that were skipped because the fp16 loss was not finite.
         validation: Dict from validation metric to its value.
         spread_of_clips, zeros_of_clips, spread_of_captions, zeros_of_captions, captions_alike: Values that show whether
-            the model collapses, which means that all embeddings become similar.
+            the model collapses, which means that all embeddings become similar. See validation.watch in `system`.
         collapsed: Messages on a collapse; empty if the model did not collapse.
     """
 

@@ -195,8 +195,9 @@ def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) ->
 def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
     """Return the error message for CSVs that have no edition in common, with a command that converts one of them.
 
-    This is the first CSV of another edition than the target. The target is the edition of --edition or, without it,
-    that of the shortest ranked lists, because lists can only be shortened.
+    The command converts the first CSV that does not have the target edition. The target is the edition of --edition,
+    if a ranked CSV has it. Otherwise it is the edition of the CSV with the shortest ranked lists, because lists can
+    only be shortened.
 
     editions_of: Dict from each CSV to its possible editions and its header. wanted: Edition of --edition, or None.
     """
