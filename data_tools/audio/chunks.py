@@ -86,7 +86,9 @@ class _Sound(NamedTuple):
 def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded | None:
     """Return a WAV, RF64, W64, AIFF or CAF file, its header corrected if necessary, so that libsndfile reads all sound.
 
-    start, end: Offsets at which the container begins and ends in the file.
+    start: Offset in the file at which its first header begins, after tags. end: Offset at which the content ends.
+    Returns: the path if the header is correct; otherwise a file object with a corrected header, which the caller
+    closes; None if ffmpeg has to decode the MPEG audio in a WAV file. Raises AudioError for a cut or joined file.
     """
     head = read_at(file, start, 12)
     layout = LAYOUTS[head[:4]]
@@ -153,8 +155,9 @@ def _next_chunk(file: BinaryIO, layout: _Layout, body: int, size: int) -> int:
 def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
     """Return whether a header was written before the length of the sound was known.
 
-    Programs then write 0, the largest number, or about 2 GiB as the length: ffmpeg 0xffffffff (AIFF: 0),
-    sox 0x7ffff000 (AIFF: 0x7f000008), other programs 0x7fffffff or 0x80000000. The header size may be included.
+    Programs then write a placeholder as the length: ffmpeg 0xffffffff (AIFF: 0), sox 0x7ffff000 (AIFF: 0x7f000008),
+    other programs 0x7fffffff or 0x80000000. The size of the header may be added to it.
+    end: Offset in the file at which the container ends.
     """
     present = end - sound.start
     if sound.size == 0 and present and sound.layout.align == 2:

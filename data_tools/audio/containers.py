@@ -24,8 +24,9 @@ def whole_sound(path: Path, quick: bool = False) -> Path | Reheaded | None:
     Args:
         path: A regular file, in any format.
         quick: Trust the number of frames in an MP3 file's tag instead of counting the frames.
-    Returns: the path; or the corrected file, which the caller closes. It adds the size to the header of a streamed
-    file, the number of frames to an MP3 file, and the mark of the end to an Ogg file that lacks it.
+    Returns: the path if the file needs no correction; otherwise a corrected file object, which the caller closes. The
+    correction adds the size to the header of a streamed file, the number of frames to an MP3 file, or the mark of the
+    end to an Ogg file.
     Raises AudioError for a file that ends before its sound does, and for one with more sound than its header states.
         That applies to WAV, RF64, W64, AIFF, AU, CAF, MP3, and Ogg (also if pages inside are missing or damaged). Cut
         and joined FLAC files are detected during decoding: see `flac.py`. For formats that ffmpeg decodes, see

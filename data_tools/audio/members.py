@@ -1,11 +1,11 @@
 """Members of tar, zip and parquet files.
 
-A member is a file inside of another one. It is read in place, without unpacking. Its path states its bytes.
+A member is a file inside of another one. It is read in place, without unpacking. Its path states where its bytes are.
 
     shards/train-000.tar/1536+98304/dog.flac                       98,304 bytes, from byte 1,536 on.
     part.parquet/4096+70000+snappy+131072+200+97000/dog.flac       70,000 compressed bytes, from byte 4,096 on.
-                                                                   They are 131,072 bytes. The member is 97,000 of
-                                                                   these, from byte 200 on.
+                                                                   Decompressed, they are 131,072 bytes. The member
+                                                                   is 97,000 of these, from byte 200 on.
 
 A zip file in parts (name.z01, name.z02 .. name.zip) is named by its last part; its bytes are counted from name.z01 on.
 """
@@ -52,8 +52,12 @@ class Packed(NamedTuple):
 class Member(NamedTuple):
     """A file inside of another file.
 
-    container: The tar, zip or parquet file. start, length: Offset and number of the member's bytes in the container.
-    packed: Compression of these bytes; None if they are not compressed.
+    Attributes:
+        container: The tar, zip or parquet file.
+        name: Name of the member in the container.
+        start: Offset in the container of the bytes that contain the member.
+        length: Number of these bytes.
+        packed: Compression of these bytes; None if they are not compressed.
     """
 
     container: Path

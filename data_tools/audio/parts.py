@@ -23,8 +23,10 @@ class AudioError(DataError):
 class Reheaded(io.RawIOBase):
     """A file object that reads a file with a replaced beginning.
 
-    head: Bytes that replace the first `skipped` bytes of the file. end: Offset in the file at which reading ends; None:
-    its end.
+    Args:
+        head: The new beginning.
+        skipped: Number of bytes at the beginning of the file that `head` replaces.
+        end: Offset in the file at which reading ends; None: the end of the file.
     """
 
     def __init__(self, path: Path, head: bytes, skipped: int, end: int | None = None) -> None:

@@ -76,15 +76,17 @@ def read_audio(
 ) -> Wave:
     """Read an audio file as mono, resampled to a sample rate.
 
-    sample_rate: Hz of the result; the file may have 1 to 768 kHz and any number of channels.
-    resampling: Method for other rates, see audio/resampling.py. seconds: Length to read from the beginning; None:
-    all.
-    Returns (N,) float32, N >= 1, full scale = 1 (float files may exceed it). Channels are averaged, then resampled. A
-    file too short for one sample at the lower rate results in one sample.
-    Raises AudioError for a missing, empty, undecodable or truncated file, and for NaN, infinite or absurd samples
-    (MAX_PEAK). Also for one with more than MAX_VALUES, or with a result of more than MAX_SAMPLES. Raises OSError, with
-    the file's name, for an existing file that the system cannot read (a failing disk, too many open files, no
-    permission).
+    Args:
+        path: The file. It may have 1 to 768 kHz and any number of channels, which are averaged.
+        sample_rate: Sample rate of the result in Hz.
+        resampling: Method if the file has another rate, see audio/resampling.py.
+        seconds: Length to read from the beginning; None: all.
+    Returns (N,) float32, N >= 1, full scale = 1 (float files may exceed it). A file that is too short for one sample
+    at a lower rate results in one sample.
+    Raises AudioError for a missing, empty, undecodable or truncated file, and for samples that are NaN, infinite or
+    above MAX_PEAK. Also for a file with more than MAX_VALUES values, or a result of more than MAX_SAMPLES samples.
+    Raises OSError, with the file's name, for an existing file that the system cannot read (a failing disk, too many
+    open files, no permission).
     """
     with opened(path) as file:
         max_frames = file.frames if seconds is None else min(file.frames, round(seconds * file.samplerate))

@@ -24,8 +24,11 @@ MAX_TAPS = 2**24  # of a filter between rates with few common factors: 128 MB
 class _Kaiser(NamedTuple):
     """A resampling filter: a sinc with a Kaiser window of shape `beta`.
 
-    zeros: Number of zero crossings on either side. entries: Number of table entries between two zero crossings.
-    rolloff: Cutoff frequency of the filter, as a share of half the lower rate.
+    Attributes:
+        zeros: Number of zero crossings on either side.
+        entries: Number of entries, between two zero crossings, in the table of the filter's values.
+        beta: Shape of the Kaiser window.
+        rolloff: Cutoff frequency of the filter, as a share of half the lower one of both sample rates.
     """
 
     zeros: int
@@ -135,7 +138,7 @@ class _Drifting(_Polyphase):
 
     Some new samples have exactly the time of an old one: every 160th from 44.1 to 16 kHz. With the errors, such a
     sample is slightly earlier or later. If it is earlier, the left and right half of the filter change sides. The
-    halves differ slightly, because resampy rounds down the distance between two table entries.
+    halves differ slightly, because resampy rounds down the number of table entries between two old samples.
 
     Deviation: within a phase (1 / up of an old sample) the weights change linearly with the error. For full-scale
     noise, results differ from those of resampy 0.2.2 by less than 1e-6 in 30 s, 2e-5 in 5 minutes.

@@ -24,9 +24,11 @@ WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
 class Texts:
     """Texts to learn from and to score; the same text may occur several times.
 
-    labels: (N,) bool, True for a caption. rows: (N,) row of the text's embedding; equal for equal texts.
-    groups: (N,) int, equal for texts that must share a fold: an uploader's descriptions, a clip's captions. All texts
-    of a group have one label.
+    Attributes:
+        labels: (N,) bool, True for a caption, False for a description.
+        rows: (N,) row of each text in the array of embeddings; equal for equal texts.
+        groups: (N,) int, group number of each text. A group has all descriptions of an uploader, or all captions of a
+            clip; its texts must be in the same fold.
     """
 
     labels: np.ndarray
@@ -48,10 +50,11 @@ class Fitting:
 class CrossFit(NamedTuple):
     """Result of cross-fitting.
 
-    scores: Dict from class weighting to (N,) float64 in [0, 1], rounded to 6 decimals. folds: (N,), for each text the
-    fold whose network scored it.
-    left_out: Per fold, the number of texts in other folds that were left out of the training, because the fold contains
-    an equal text.
+    Attributes:
+        scores: Dict from class weighting to the score of each text, (N,) float64 in [0, 1], rounded to 6 decimals.
+        folds: (N,) fold of each text. The network that scored the text was trained on the other folds.
+        left_out: For each fold, the number of texts in other folds that its network did not learn, because the fold
+            contains an equal text.
     """
 
     scores: dict[Weighting, np.ndarray]
@@ -92,8 +95,8 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
     """Return the fold number of each text, (N,).
 
     All texts of a group (one uploader's descriptions, or one clip's captions) get the same fold. The groups are
-    distributed at random, so that the folds have about equal numbers of captions and of descriptions. Raises DataError
-    for fewer groups of captions, or of descriptions, than folds.
+    distributed at random. The folds have equal numbers of groups of captions, and of groups of descriptions, or differ
+    by one. Raises DataError for fewer groups of captions, or of descriptions, than folds.
     """
     from sklearn.model_selection import GroupKFold
 

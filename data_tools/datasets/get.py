@@ -31,8 +31,8 @@ def get(published: PublishedSet, folder: Path, mirror: str | None = None) -> Non
     """Fetch all files of a data set into a folder, verify them, and unpack its archives.
 
     Finished files and archives are skipped. mirror: Address of a folder with the same files, in place of the published
-    one. Raises DataError for a file that cannot be fetched or is another one, and for an archive that cannot be
-    unpacked.
+    one. Raises DataError for a file that cannot be fetched or does not have its published checksum, and for an archive
+    that cannot be unpacked.
     """
     archives = {file.archive: None for file in published.files if file.archive}
     if any(not archive.endswith(TAR_GZ) and not is_unpacked(folder, archive) for archive in archives):
@@ -65,11 +65,13 @@ def is_unpacked(folder: Path, archive: str) -> bool:
 
 
 def unpack(folder: Path, name: str) -> None:
-    """Unpack an archive into the data set's folder. No existing file is changed. The caller must have its lock.
+    """Unpack an archive into the data set's folder, without changing existing files.
 
-    `<archive>.unpacked` lists the top level of the archive; it is written when all files are in place. If a call is
-    killed after unpacking into a hidden folder, `<archive>.moving` remains, and the next call only moves the files.
-    Raises DataError for a damaged archive, and if the folder has a file of the same name from elsewhere.
+    The caller must hold the lock of the archive (lock_of). Files are first unpacked into a hidden folder. Then
+    `<archive>.moving` is written, and the files are moved. When all are in place, `<archive>.unpacked` is written; it
+    lists the top level of the archive. If a call is killed while it moves files, the next call moves the rest.
+    Raises DataError for a damaged archive, and if the data set's folder has a file of the same name that this function
+    did not unpack.
     """
     archive, done, moving = (folder / f"{name}{suffix}" for suffix in ("", ".unpacked", ".moving"))
     temporary = folder / f".{name}.part"

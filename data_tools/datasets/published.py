@@ -17,8 +17,11 @@ from typing import NamedTuple
 class PublishedFile(NamedTuple):
     """A published file.
 
-    md5: "" if it is not known. folder: Folder of the file below that of the data set. An archive's content is put into
-    the data set's folder.
+    Attributes:
+        address: Address of the file.
+        md5: MD5 of the file; "" if it is not known.
+        folder: Folder for the file, relative to the data set's folder. The content of an archive is always put into the
+            data set's folder itself.
     """
 
     address: str

@@ -14,7 +14,7 @@ def make_queries(path: Path, split: str | None) -> list[Query]:
 
     Relevant clips are unknown for a CSV; for a manifest, each caption's clip is relevant.
 
-    split: Split of the manifest to use; None: all. Raises DataError if no query is left or a CSV is given a split.
+    split: Split of the manifest to use; None: all. Raises DataError if no query is left, and for a split of a CSV.
     """
     if path.suffix == ".csv":
         if split:

@@ -91,9 +91,10 @@ def _try(encoding: Encoding) -> None:
 
 
 def new_names(clips: Sequence[Clip], format: Format) -> list[str]:
-    """Return the path of each clip's new file, below the new folder.
+    """Return the path of each clip's new file, relative to the folder of new files.
 
-    It is <source>/<split>/<old name>.<format>, with 8 digits of its id's sha256 if two clips would share it.
+    It is <source>/<split>/<old name>.<format>. If several clips would get the same path, 8 digits of the sha256 of a
+    clip's id are added.
     """
     longest = MAX_NAME - 32  # for the digits, the ending, and the name of a temporary file
     stems = [short_name(PurePath(clip.file_name).stem, longest) for clip in clips]
@@ -142,7 +143,14 @@ def _resampled(path: str, rate: int) -> Iterator[Wave]:
 
 
 class Finished(NamedTuple):
-    """A new file that is finished. path, size, changed: State of its source. seconds: Length of the new file."""
+    """A new file that is finished.
+
+    Attributes:
+        path: Path of its source file.
+        size: Number of bytes of the source file.
+        changed: Time of the source file's last change, in nanoseconds.
+        seconds: Length of the new file in seconds.
+    """
 
     path: str
     size: int
@@ -151,9 +159,9 @@ class Finished(NamedTuple):
 
 
 def _read_finished(record: Path) -> dict[str, Finished]:
-    """Return a dict from the path of each finished file of an earlier call to the state of its source file.
+    """Read the record of the files that earlier calls have written; return a dict from path to record.
 
-    Paths are below the new folder. A kill may leave a part of the last line in the record, which is removed.
+    Paths are relative to the folder of new files. A kill may leave a part of the last line, which is then removed.
     """
     whole, _, rest = record.read_bytes().rpartition(b"\n") if record.exists() else (b"", b"", b"")
     if rest:
@@ -165,7 +173,8 @@ def _read_finished(record: Path) -> dict[str, Finished]:
 def transcode_all(clips: Sequence[Clip], out: Path, encoding: Encoding, workers: int) -> tuple[list[Clip], list[str]]:
     """Write the audio of all clips to a folder. Return the clips with new files, and the errors of all other clips.
 
-    finished.jsonl records the new files and the state of their sources. Files of a stopped call are not written again.
+    finished.jsonl records every new file, with the size and time of change of its source file. If a call was stopped,
+    the next call writes only the missing files, and those whose source has changed.
     """
     names = new_names(clips, encoding.format)
     before = _read_finished(out / FINISHED)

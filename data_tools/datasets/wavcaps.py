@@ -80,10 +80,11 @@ def _present(audio: Path) -> dict[str, str]:
 
 
 def audio_folder(path: Path, among: Sequence[str] = ("Audio", "WavCaps_mp3/Audio", "Zip_files")) -> Path | None:
-    """Return the folder of the audio of a part's JSON file, as the published copies have it; None without one.
+    """Return the folder with the audio of one of WavCaps' parts; None if it is in none of the usual places.
 
-    It is Audio/<part>/ (aac-datasets), WavCaps_mp3/Audio/<part>/ (the baseline of 2025) or Zip_files/<part>/ (the hub),
-    next to json_files/<part>/. among: The folders to look in; the first one that exists is returned.
+    The usual places are next to json_files/<part>/: Audio/<part>/ (aac-datasets), WavCaps_mp3/Audio/<part>/ (the
+    baseline of 2025) and Zip_files/<part>/ (the hub). The first one that exists is returned.
+    path: JSON file of the part, in json_files/<part>/. among: The usual places, without <part>.
     """
     lists, part = path.absolute().parent.parent, path.absolute().parent.name
     folders = (lists.parent / above / part for above in among)
@@ -125,8 +126,10 @@ def _names(item_id: str, audio: object) -> list[str]:
 def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str, path: str | None) -> Clip:
     """Make the clip of a WavCaps item.
 
-    file, path: Name and path of the audio file in the folder or in an archive; None if it is missing. expected: Name of
-    the missing file.
+    Args:
+        file: Name of the audio file; None if it is missing.
+        path: Path of the audio file, in the folder or in an archive; None if it is missing.
+        expected: Name of the clip if its file is missing.
     """
     is_archived = path is not None and member_of(path) is not None
     seconds = readable_seconds(path) if path and not is_archived else item.get("duration")

@@ -1,7 +1,7 @@
 """Published queries of moments, and the faults of their windows.
 
-Two forms: JSON lines, one query each (CASTELLA's and Clotho-Moment's *_release.jsonl, the blind list of 2026), and the
-list of recordings of line/CASTELLA (json/en/*.json).
+These files have one of two forms: JSON lines with one query each (CASTELLA's and Clotho-Moment's *_release.jsonl, the
+blind list of 2026), or a JSON list of recordings (json/en/*.json in github.com/line/CASTELLA).
 """
 
 import codecs
@@ -68,7 +68,11 @@ Window = tuple[float, float]
 class Fault(NamedTuple):
     """A fault in a published file that is still readable.
 
-    where: Place, such as `line 3` or `item 3, moment 2`. kind: A key of DONE. done: How the fault was repaired.
+    Attributes:
+        where: Place in the file, such as `line 3` or `item 3, moment 2`.
+        kind: Kind of the fault, a key of DONE.
+        text: Description of this fault.
+        done: How the fault was repaired.
     """
 
     where: str
@@ -96,10 +100,14 @@ class PublishedQuery(NamedTuple):
 class Annotations:
     """Content of a published file of moments.
 
-    seconds: Dict from recording to its length, None if the file does not state it; includes recordings without queries.
-    captions: Dict from recording to the caption of the whole recording.
-    is_scored: True for the splits val and test. Their windows past a recording's end are not changed, because the
-    official scorer uses them.
+    Attributes:
+        is_scored: True for the splits val and test. Their windows past a recording's end are not changed, because the
+            official scorer uses them.
+        queries: Queries in the order of the file.
+        seconds: Dict from the id of a recording to its length; None if the file does not state it. It also contains the
+            recordings without queries.
+        captions: Dict from the id of a recording to the caption of the whole recording.
+        faults: Faults of the file, which were repaired.
     """
 
     is_scored: bool = False
@@ -152,7 +160,8 @@ def read_annotations(path: Path) -> Annotations:
 
     In val and test, which are scored, windows past the end of a recording stay as published (KEPT).
     Raises DataError, with file and line or item, for other files, a repeated query id, and missing texts. Also for
-    lengths that are not numbers above 0, windows that are not two numbers, and windows in some lines only.
+    lengths that are not numbers above 0, windows that are not two numbers, and a file where only some queries have
+    windows.
     """
     split = SPLIT_OF_NAME.search(path.stem)
     annotations = Annotations(is_scored=split is not None and split[1] not in TRAINED)
@@ -173,7 +182,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the queries of a list of recordings, in the form that the lines of a release have.
+    """Yield the queries of a JSON list of recordings, in the form that the lines of *_release.jsonl have.
 
     For a recording without queries, it yields one item that has no query text.
     """

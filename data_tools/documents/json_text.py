@@ -150,9 +150,10 @@ def read_shaped(path: Path, shape: "type[Shape]", hint: str) -> "Shape":
 
 
 def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> "Shape":
-    """Convert JSON content to a pydantic model. where: Name of the file, and line if any, for the message.
+    """Convert JSON content to a pydantic model.
 
-    Raises DataError for content of another shape: one line per fault, the hint at the end of the last one.
+    where: Name of the file, and line if any, for the message. hint: Advice at the end of the message.
+    Raises DataError for content that does not fit the model `shape`, with one line per fault.
     """
     from pydantic import ValidationError
 

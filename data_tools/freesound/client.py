@@ -96,8 +96,13 @@ class Response(NamedTuple):
 class Client:
     """A client of one site.
 
-    site: The API's address, such as https://freesound.org. key: API key. token: OAuth2 token for original files.
-    transport: Sends the requests; tests replace it.
+    Args:
+        site: The API's address, such as https://freesound.org.
+        key: API key, for searches.
+        quota: Limits of requests per minute and day.
+        transport: Sends the requests; tests replace it.
+        clock: Source of the time; tests replace it.
+        token: OAuth2 token, for uploaders' original files.
     """
 
     def __init__(

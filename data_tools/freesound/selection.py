@@ -75,8 +75,10 @@ class Chosen(NamedTuple):
 class Selection(NamedTuple):
     """Result of the selection.
 
-    chosen: Sounds by falling score. refused: Number of sounds per reason. excluded: Dict from sound id to the lists
-    that forbid it.
+    Attributes:
+        chosen: Sounds to fetch, by falling score.
+        refused: Dict from each reason to the number of sounds that were refused for it.
+        excluded: Dict from the id of each sound on an exclusion list to the names of these lists.
     """
 
     chosen: list[Chosen]

@@ -30,15 +30,16 @@ class Gap(Report):
 class StatusReport(Report):
     """State of a crawl.
 
-    sounds: Number of stored sounds. counted: The API's last count. fitting: Number of sounds from 3 s to 2 min.
-
-    missing: Number of stored sounds that the last searches did not find. gone: Number of missing sounds that a later
-    search for their id did not find either.
-
-    windows: Number of time windows still to read, up to the time `until`. licences, preferences: Numbers of sounds by
-    value.
-
-    wait: Seconds until the next request, at the limits of the last crawl or fetch.
+    Attributes:
+        sounds: Number of stored sounds.
+        counted: Number of sounds that the API last reported.
+        missing: Number of stored sounds that the last searches did not find.
+        gone: Number of missing sounds that a later search for their id did not find either.
+        fitting: Number of sounds from 3 s to 2 min.
+        windows: Number of time windows still to read, up to the time `until`.
+        wait: Seconds until the next request is allowed, by the limits of the last crawl or fetch.
+        licences: Dict from licence to its number of sounds.
+        preferences: Dict from AI preference to its number of sounds.
     """
 
     sounds: int

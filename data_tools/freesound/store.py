@@ -288,12 +288,12 @@ class Store(Facts):
     def _record_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
         """Record the items of a page of results that are null: sounds that the API lists without their data.
 
-        Earlier records of nulls that were uploaded from the start of the window to `reached`, on this page or a later
-        one, are deleted first.
+        Earlier records for this page or a later one are deleted first, if their upload times are between the start of
+        the window and `reached`.
 
         Args:
             indexed: Dict from the id of each sound on the page to its index time in ms.
-            reached: Last second of upload that the page covers completely or in part.
+            reached: Last second of upload on the page.
             stored: Number of nulls on the page that an earlier crawl has stored as sounds; that many are not recorded.
         """
         query = "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?"

@@ -12,8 +12,12 @@ ID_COLUMNS = ("id", "file_name", "fname", "index")  # columns whose value names 
 class Columns(NamedTuple):
     """Columns of a data set. If a field is empty, the column is found by its usual names.
 
-    captions: Columns with a caption or a list of them. id: Columns whose values, joined by _, name a clip; rows of the
-    same clip are joined. separator: Text between the captions in one value. name: Source of the clips, for their ids.
+    Attributes:
+        audio: Column with the audio.
+        captions: Columns with a caption or a list of captions.
+        id: Columns whose values, joined by _, name a clip. Rows with the same name become one clip.
+        separator: Text between several captions in one value; None: a value is one caption.
+        name: Source of the clips, for their ids.
     """
 
     audio: str | None = None

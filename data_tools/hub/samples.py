@@ -200,7 +200,9 @@ def _is_large(kind: Any) -> bool:
 
 
 def texts_in(value: object) -> list[str]:
-    """Return the texts in a field: a single text, or all texts of a list; [] for other values.
+    """Return the texts in a field: a single text, all texts of a list, or a number as text.
+
+    Returns [] for None, NaN, bytes and dicts.
 
     >>> texts_in("a dog"), texts_in(["a", "b"]), texts_in(None), texts_in(3)
     (['a dog'], ['a', 'b'], [], ['3'])

@@ -75,12 +75,17 @@ class ReportedOverlap(Report):
 class AuditReport(Report):
     """Result of an audit.
 
-    clips, training, against: Numbers of clips. excluded: Freesound ids on each exclusion list.
-    without_id: Training clips without a Freesound id.
-    compared: Number of clips whose sound was compared; null if that was not requested. not_compared: Dict from the id
-    of every other clip to the reason.
-    unsure: Ids of compared clips so short or steady that noise may hide a copy of them.
-    ok: Whether no overlap is a leak. verdict: The result in words.
+    Attributes:
+        clips: Number of audited clips.
+        training: Number of audited clips in training splits.
+        against: Number of further clips that the audited clips are compared with.
+        excluded: Dict from each exclusion list to its number of Freesound ids.
+        without_id: Number of training clips without a Freesound id.
+        compared: Number of clips whose sound was compared; null if that was not requested.
+        not_compared: Dict from the id of every other clip to the reason.
+        unsure: Ids of compared clips that are so short or steady that noise may hide a copy of them.
+        ok: Whether no overlap is a leak.
+        verdict: The result in words.
     """
 
     clips: int

@@ -208,7 +208,7 @@ class _Index:
     def alignments(self, other: Fingerprint) -> list[tuple[int, int]]:
         """Find alignments of the indexed recordings with the recording `other` that have MIN_VOTES common pairs.
 
-        Returns for each: the recording, and how many frames later it starts in `other`.
+        Returns for each alignment: the number of the indexed recording, and the delay of `other` in frames.
         """
         slots = self.slots[other.codes]
         sizes = self.sizes[slots]

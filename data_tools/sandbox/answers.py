@@ -59,7 +59,7 @@ class Answers:
         poison: Share of sounds that make every page with them fail.
 
     Attributes:
-        seen: Share of sounds that a search can find: the earliest ones. Below 1, the search index is being rebuilt.
+        seen: Share of sounds that a search can find: the earliest ones. Below 1, a rebuild is simulated.
         cdn: Address of the host of the previews; "" if it is the site.
         requests: Number of searches so far.
     """

@@ -36,8 +36,10 @@ _SECONDS = (10.0, 3600.0)
 class MomentSettings(FolderSettings):
     """Settings of long recordings that are composed of single sounds, with the windows of these sounds.
 
-    moments: Data set whose shape is imitated, a key of SHAPES in timeline.py. seconds: Length of each recording.
-    whole_seconds: Whether windows begin and end at full seconds, as CASTELLA's do.
+    Attributes:
+        moments: Data set whose recordings are imitated (lengths and levels of events), a key of SHAPES in timeline.py.
+        seconds: Length of each recording.
+        whole_seconds: Whether windows begin and end at full seconds, as CASTELLA's do.
     """
 
     moments: str

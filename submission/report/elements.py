@@ -35,7 +35,10 @@ class Drawing(NamedTuple):
 class Player(NamedTuple):
     """A clip that a query found, with a player on the report page.
 
-    rank: Rank of the clip for the query. audio: Number of its audio on the page; if None, `why` has the reason.
+    Attributes:
+        rank: Rank of the clip for the query.
+        audio: Number of the clip's audio on the page; None if the page has no audio of it.
+        why: Reason why the page has no audio of the clip; "" if it has audio.
     """
 
     name: str
@@ -81,9 +84,16 @@ class Span(NamedTuple):
 class Axis(NamedTuple):
     """The time axis of a query's recording, with true and found windows.
 
-    text: Text of the query. name: Id of the recording. seconds: Length of the recording. iou: IoU of the first window
-    found. true, predicted: True windows and found windows. audio: Number of the recording's audio on the page; if None,
-    `why` has the reason. frames: Probability that each frame is in a moment.
+    Attributes:
+        text: Text of the query.
+        name: Id of the recording.
+        seconds: Length of the recording.
+        iou: IoU of the first found window with the true window that fits best.
+        true: True windows.
+        predicted: Found windows.
+        audio: Number of the recording's audio on the page; None if the page has no audio of it.
+        why: Reason why the page has no audio; "" if it has audio.
+        frames: Probability that each frame is in a moment of the query.
     """
 
     text: str
