@@ -49,10 +49,11 @@ class Clip(Line):
     """An audio file with its captions.
 
     id: "<source>/<split>/<file_name>", unique over all sources and splits.
-    file_name: Name as published, byte for byte (leading blanks, HTML entities); default: the last part of the path.
-    path: The audio file, absolute after reading; in the file it may be relative to the manifest's folder.
-    seconds: Length, None if unknown (audio missing). freesound_id, licence, uploader: None if unknown.
-    A line needs only id, path and captions.
+    file_name: Name as published, byte for byte (with leading blanks, HTML entities); default: the last part of `path`.
+    path: The audio file. In a manifest it may be relative to the manifest's folder; after reading, it is absolute.
+    seconds: Length; None if unknown (audio missing).
+    freesound_id, licence, uploader: None if unknown.
+    A line of a manifest needs only id, path and captions.
     """
 
     file_name: Text

@@ -25,8 +25,10 @@ NEVER = np.iinfo(np.int64).max  # rank of a clip that is not found, and padding 
 def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Sequence[str]) -> Ranks:
     """Return the ranks of every query's relevant clips.
 
-    values: (Q, C) scores, finite, higher is better. relevant: For each query, the columns of its relevant clips.
-    names: (C,) file names, which sort clips with equal scores.
+    Args:
+        values: (Q, C) scores, finite, higher is better.
+        relevant: For each query, the columns of its relevant clips.
+        names: (C,) file names, which sort clips with equal scores.
     Returns (Q, R) ranks from 1, increasing in each row. A rank is 1 + the number of clips with a higher score + the
     number of clips with the same score and an earlier name. R is the maximum number of relevant clips of a query;
     shorter rows end with NEVER.

@@ -231,8 +231,10 @@ RULES: dict[str, Callable[[str], str]] = {
 class Cleaned(NamedTuple):
     """Result of cleaning a description.
 
-    text: The cleaned text; "" if no letter was left. rules: Names of the rules that changed the text, and last EMPTY if
-    no letter was left. language: Result of language_of.
+    Attributes:
+        text: The cleaned text; "" if no letter was left.
+        rules: Names of the rules that changed the text, and last EMPTY if no letter was left.
+        language: Result of language_of.
     """
 
     text: str

@@ -140,8 +140,12 @@ def draw(
 ) -> None:
     """Draw the results of a classification as PNG files, FIGURES, in a folder.
 
-    labels: (N,) True for captions. scores: Dict from class weighting to scores, (N,). figures: Dict from class
-    weighting to its weighting_figures.
+    Args:
+        folder: Folder for the files.
+        labels: (N,) True for captions, False for descriptions.
+        scores: Dict from class weighting to the score of each text, (N,).
+        figures: Result of weighting_figures.
+        threshold: Score above which a description is kept, which the figures mark.
     """
     drawn = (_roc_pr(labels, scores, figures), _reliability(figures), _scores(labels, scores, threshold))
     for name, figure in zip(FIGURES, (*drawn, _draw_kept(figures, threshold)), strict=True):

@@ -15,8 +15,10 @@ Part = TypeVar("Part")
 class Problem(NamedTuple):
     """A fault of a file.
 
-    line: Line number, from 1; None for a fault of the whole file. sentence: Message about this line. kind: Text that
-    all problems of the same kind share.
+    Attributes:
+        line: Line number, from 1; None for a fault of the whole file.
+        sentence: Message about this line.
+        kind: Text that all problems of the same kind share.
     """
 
     line: int | None

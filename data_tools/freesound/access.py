@@ -68,8 +68,10 @@ class Token:
 class Access(NamedTuple):
     """Settings of the connection to the Freesound API.
 
-    site: Address of the API, without a trailing slash. token: OAuth2 token for uploaders' original files. contact: Text
-    for the User-Agent header.
+    Attributes:
+        site: Address of the API, without a trailing slash.
+        token: OAuth2 token for uploaders' original files.
+        contact: Text for the User-Agent header.
     """
 
     site: str

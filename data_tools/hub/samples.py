@@ -34,8 +34,10 @@ MAX_TEXT = 1 << 20  # bytes of a text next to an audio file
 class Sample(NamedTuple):
     """An audio file with its captions and other fields.
 
-    where: File and row, for messages. audio: None without audio. fields: Dict from the name of a column, or from the
-    suffix of a file in an archive, to its value.
+    Attributes:
+        where: File and row, for messages.
+        audio: The audio file, as a member of the parquet, tar or zip file; None without audio.
+        fields: Dict from the name of a column, or from the suffix of a file in an archive, to its value.
     """
 
     where: str

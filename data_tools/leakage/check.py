@@ -74,9 +74,11 @@ class ReportedFinding(Report):
 class CheckReport(Report):
     """Result of a check.
 
-    quick: Whether no audio was decoded and no content compared. counts: Number of findings of each kind, null if the
-    kind was not searched. moments: Faults of the files of moments.
-    ok: Whether no audio is missing or corrupt, no id repeats, and every moment's clip is present.
+    Attributes:
+        quick: Whether no audio was decoded and no content compared.
+        counts: Number of findings of each kind, null if the kind was not searched.
+        moments: Faults of the files of moments.
+        ok: Whether no audio is missing or corrupt, no id repeats, and every moment's clip is present.
     """
 
     clips: int

@@ -30,9 +30,10 @@ log = logging.getLogger(__name__)
 def make_answers(sounds: int, seed: int, nulls: float, churn: int, poison: float = 0.0) -> Answers:
     """Return an Answers object, which answers requests about `sounds` invented sounds.
 
-    nulls: Share of sounds that the API returns as null. poison: Share of sounds that make every page with them fail.
-
-    churn: Number of sounds that disappear, and of others that appear, during the first crawl.
+    Args:
+        nulls: Share of sounds that the API returns as null.
+        poison: Share of sounds that make every page with them fail.
+        churn: Number of sounds that disappear, and of others that appear, during the first crawl.
     """
     rng = random.Random(seed)
     corpus = Catalogue(sounds, seed)

@@ -20,8 +20,9 @@ ARRAYS = ("qids", "lengths", "edges", "frames")
 class FrameScores(NamedTuple):
     """Frame probabilities of one query.
 
-    edges: (T + 1,) times in seconds at which the T frames begin and end. frames: (T,) probability that each frame is in
-    a moment of the query, in [0, 1].
+    Attributes:
+        edges: (T + 1,) times in seconds at which the T frames begin and end.
+        frames: (T,) probability that each frame is in a moment of the query, in [0, 1].
     """
 
     edges: np.ndarray

@@ -42,8 +42,12 @@ NOT_IN_PACKAGES = frozenset({"scores", "no query", "no vid"})  # kinds of odditi
 class Moments:
     """Windows that a system found for one query: a line of a file of moments.
 
-    line: Line number in the file. qid: Id of the query. query: Its text. vid: Id of the recording. Both are unchanged,
-    and None if missing. windows: [start, end] or [start, end, score] as in the file, in seconds; the best one first.
+    Attributes:
+        line: Line number in the file.
+        qid: Id of the query.
+        query: Text of the query, unchanged; None if the line lacks it.
+        vid: Id of the recording, unchanged; None if the line lacks it.
+        windows: [start, end] or [start, end, score] as in the file, in seconds; the best one first.
     """
 
     line: int

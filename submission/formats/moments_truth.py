@@ -36,9 +36,13 @@ KIT_KEYS = ("id", "text", "clip", "windows")  # of the internal moment files of 
 class MomentQuery:
     """A query of a truth of moments, or of a blind list.
 
-    line: Line number in the file. qid: Id of the query. query: Its text. vid: Id of its recording. seconds: Length of
-    the recording; None if the file lacks it. windows: True windows, [start, end] in seconds as in the file; None in a
-    blind list.
+    Attributes:
+        line: Line number in the file.
+        qid: Id of the query.
+        query: Text of the query.
+        vid: Id of the recording that the query is about.
+        seconds: Length of the recording; None if the file lacks it.
+        windows: True windows, [start, end] in seconds as in the file; None in a blind list.
     """
 
     line: int

@@ -37,9 +37,13 @@ MAKE_AGAIN = "write the file again with the command that wrote it"
 class Labels:
     """Description of the rows (Q queries) and columns (C clips) of a score matrix.
 
-    query_ids, query_texts: (Q,); the ids are unique. clip_ids, file_names: (C,); the ids are unique.
-    relevant: (Q,) list of the ids of a query's relevant clips; None if they are not known, as in a blind set.
-    facts: Any JSON values about the origin of the scores (model, commit, ...).
+    Attributes:
+        query_ids, query_texts: (Q,) id and text of each query; the ids are unique.
+        clip_ids, file_names: (C,) id and file name of each clip; the ids are unique.
+        relevant: (Q,) for each query, a list of the ids of its relevant clips; None if these are not known, as in a
+            blind set.
+        facts: Any JSON values about the origin of the scores (model, commit, ...).
+
     The constructor raises SubmissionError for repeated ids, wrong lengths, or a relevant clip outside the pool.
     """
 

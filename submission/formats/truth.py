@@ -30,8 +30,10 @@ MAX_SHOWN_LINES = 20
 class TruthQuery(NamedTuple):
     """A query of the truth.
 
-    where: Its position in the source, such as a line of a file, for messages. relevant: File names of its relevant
-    clips; None if they are not known. id: Its id in the source; None if the source has no ids.
+    Attributes:
+        where: Place of the query in its source, such as a line of a file, for messages.
+        relevant: File names of the relevant clips; None if they are not known.
+        id: Id of the query in its source; None if the source has no ids.
     """
 
     where: str
@@ -43,9 +45,10 @@ class TruthQuery(NamedTuple):
 class Truth:
     """Queries with their relevant clips, and the pool, from one source: a captions file, a score matrix or a blind set.
 
-    queries: Dict from a query's text to its TruthQuery, in the order of the source.
-    file_names: File names of all clips in the pool.
-    clip_ids: Dict from file name to the id of the clip in the source; empty if the source has no ids.
+    Attributes:
+        queries: Dict from a query's text to its TruthQuery, in the order of the source.
+        file_names: File names of all clips in the pool.
+        clip_ids: Dict from file name to the id of the clip in the source; empty if the source has no ids.
     """
 
     queries: Mapping[str, TruthQuery]
@@ -158,12 +161,14 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
 
 
 def read_annotations(path: Path, pool: Truth) -> Truth:
-    """Read the queries of the 2025 annotations, with several relevant clips each. pool: The truth with all clips.
+    """Read the queries of the 2025 annotations, which have several relevant clips each.
 
-    path: A CSV file with the columns query and audio_filenames; the latter is a Python list of file names. `pool` must
-    have every query and every file name of this file, byte for byte. The relevant clips in `pool` are ignored: 46 of
-    the 1,037 queries of the official file do not list the clip for which they were written. Returns the queries of the
-    file, in its order, and the whole pool.
+    Args:
+        path: A CSV file with the columns query and audio_filenames; the latter is a Python list of file names.
+        pool: Truth with all queries and file names of the CSV file, byte for byte. Its relevant clips are ignored: 46
+            of the 1,037 queries of the official file do not list the clip for which they were written.
+    Returns: the queries of the CSV file, in its order, with all file names of `pool`.
+
     Source: DCASE 2025 baseline, resources/metadata_eval.csv and retrieval_module.py. Deviations: none for that file; a
     repeated query or file name, which the baseline accepts, is refused.
     Raises SubmissionError, with file and line, for unknown or repeated queries and names, and for another format.

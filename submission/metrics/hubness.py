@@ -18,8 +18,12 @@ DEPTH = 10  # clips of a query
 class Hubness(NamedTuple):
     """Hubness of a ranking.
 
-    skewness: Count for each clip the queries that have it among their first DEPTH clips; this is the skewness of these
-    counts. It is 0 for symmetric or equal counts. never: Share of clips with the count 0, in [0, 1].
+    The count of a clip is the number of queries that have it among their first DEPTH clips.
+
+    Attributes:
+        skewness: Skewness of the counts of all clips; 0 for symmetric or equal counts, high if a few clips have high
+            counts.
+        never: Share of clips with the count 0, in [0, 1].
     Source: Radovanovic et al., "Hubs in Space" (2010), section 3: the skewness of N_k, here N_10.
     """
 

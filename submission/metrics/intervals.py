@@ -54,8 +54,11 @@ def bootstrap_interval(
     """Return the percentile bootstrap interval of a mean over queries, from RESAMPLES random samples of the groups.
 
     Each sample has the same number of groups as the data, drawn with replacement.
-    per_query: (Q,) value of a metric for each query. groups: (Q,) group number of each query, from group_numbers; None:
-    every query is a group. confidence: Confidence level, in (0, 1).
+
+    Args:
+        per_query: (Q,) value of a metric for each query.
+        groups: (Q,) group number of each query, from group_numbers; None: every query is a group.
+        confidence: Confidence level, in (0, 1).
     Returns two percentiles of the samples' means; both are NaN for a single group. Raises SubmissionError for no
     queries.
     Source: Efron 1979, drawn by clusters (Davison and Hinkley 1997, section 3.8). Deviations: none.

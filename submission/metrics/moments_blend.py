@@ -60,8 +60,10 @@ def search_moment_weights(
 ) -> tuple[list[float], float]:
     """Search for the weights whose blend of `parts` has the best primary metric; return weights and metric in [0, 1].
 
-    parts: Dict from the name of a file to its queries with windows, which should be of a validation split. truth: True
-    windows of these queries. See ensemble_selection. Raises the same errors as blend_moments.
+    Args:
+        parts: Dict from the name of a file to its queries with windows, which should be of a validation split.
+        truth: True windows of these queries.
+    Raises the same errors as blend_moments. For the method, see ensemble_selection.
     """
     candidates, true_windows = _candidates(parts, how, edition), truth.windows()
 

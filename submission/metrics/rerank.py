@@ -78,8 +78,12 @@ def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, name
     """Return a query's scores (C,), exchanged among the judged clips so that these are in the order of their mixture.
 
     The mixture of a clip is the weighted mean of its scores by the matrix and by the judge, both standardised.
-    columns: Columns of the judged clips, best clip first. judge: The judge's scores of these clips. weight: Weight of
-    the judge. names: (C,) position of each clip in the order of file names.
+
+    Args:
+        columns: Columns of the judged clips, best clip first.
+        judge: The judge's scores of these clips.
+        weight: Weight of the judge.
+        names: (C,) position of each clip in the order of file names.
     """
     mixture = (1 - weight) * _standardised(values[columns]) + weight * _standardised(judge)
     wanted = columns[np.argsort(-mixture, kind="stable")]

@@ -81,7 +81,8 @@ class System(Strict):
     """The participant's facts about one system of the package.
 
     Attributes:
-        name, abbreviation: Names for the results page of the challenge.
+        name: Name for the results page of the challenge.
+        abbreviation: Short name for this page.
         output: File to submit: a score matrix (.npy), the edition's CSV, or a file of moments (.jsonl). Its path is
             relative to the folder of about.yaml. None: the run's scores of the blind set or, if the run has none, of
             the ranked split.
@@ -120,10 +121,11 @@ def about_template(
 ) -> str:
     """Return a template of about.yaml as text, with the placeholder FILL_IN for every fact to fill in.
 
-    systems: For each system, (names of its runs, required keys among `output`, `scored` and `parameters`, keys of its
-        description that are not in the runs).
-    sources: Data sets and models whose address is not in the runs.
-    of_moments: Whether the systems find moments; otherwise they rank clips.
+    Args:
+        systems: For each system three values: the names of its runs, the required keys among `output`, `scored` and
+            `parameters`, and the keys of its description that are not in the runs.
+        sources: Data sets and models whose address is not in the runs.
+        of_moments: Whether the systems find moments; otherwise they rank clips.
     """
     files = "file of windows (.jsonl)" if of_moments else "scores (.npy) or CSV"
     quoted = json.dumps(FILL_IN)

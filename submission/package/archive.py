@@ -109,9 +109,11 @@ def check_archive(
 ) -> Iterator[str]:
     """Yield a message for each problem of a package: those of the official validator, and further ones.
 
-    truth_of: Function from a system's label to the truth for its submitted file. require_report: Whether a technical
-    report must exist. shown: Maximum number of messages per kind of problem. Raises OSError for a file that cannot be
-    opened.
+    Args:
+        truth_of: Function from a system's label to the truth for its submitted file.
+        require_report: Whether a technical report must exist.
+        shown: Maximum number of messages per kind of problem.
+    Raises OSError for a file that cannot be opened.
     """
     with path.open("rb") as file:
         try:

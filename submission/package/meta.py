@@ -56,9 +56,14 @@ def make_meta(
 ) -> dict[str, Any]:
     """Return the content of meta.yaml for a system that ranks clips; keys that do not apply are null.
 
-    runs: The run of the system, or all runs of a blend. system: The participant's facts about the system. scored: Score
-    matrix for the results. label: Label of the system. Parameters are those of all models of the system; frozen experts
-    are counted once. Lengths are in minutes, as in DCASE's templates.
+    Args:
+        runs: The run of the system, or all runs of a blend.
+        system: The participant's facts about the system.
+        scored: Score matrix for the results.
+        label: Label of the system.
+
+    Numbers of parameters are those of all models of the system; frozen experts are counted once. Lengths are in
+    minutes, as in DCASE's templates.
     Source: see Edition.sources.
     """
     members = count_members(runs)

@@ -38,9 +38,14 @@ def make_moments_meta(
 ) -> dict[str, Any]:
     """Return the content of meta.yaml for a system that finds moments, with results in per cent.
 
-    runs: The run of the system, or all runs of a blend. system: The participant's facts about the system. figures: Dict
-    from metric to value, in [0, 1]. label: Label of the system. The key audio_captions is the number of moments in all
-    training data; for training data without moments, captions are counted.
+    Args:
+        runs: The run of the system, or all runs of a blend.
+        system: The participant's facts about the system.
+        figures: Dict from metric to value, in [0, 1].
+        label: Label of the system.
+
+    The key audio_captions is the number of moments in all training data; for training data without moments, captions
+    are counted.
     """
     trained, frozen = count_parameters(runs)
     names = [_audio_models(run) for run in runs]

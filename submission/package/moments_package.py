@@ -25,8 +25,11 @@ def pack_moments(
     """Pack one system that finds moments: return its file to submit and the content of its meta.yaml.
 
     The file has no scores, and its queries are in the order of the truth.
-    runs: The run of the system, or all runs of a blend. system: The participant's facts; its files `output` and
-    `scored`, if any, are relative to `folder`. label: Label of the system.
+
+    Args:
+        runs: The run of the system, or all runs of a blend.
+        system: The participant's facts; its files `output` and `scored`, if any, are relative to `folder`.
+        label: Label of the system.
     Raises SubmissionError for files with other queries than the truth, and for a blind list, which has no metrics.
     """
     first = runs[0]

@@ -212,9 +212,10 @@ def _describe_entry(run: FinishedRun) -> str:
 
 
 def _read_scores_of(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
-    """Read a score matrix of the given runs. Raises SubmissionError if its facts name other runs or hub corrections.
+    """Read a score matrix that was made by the given runs.
 
-    For a system without runs, a score matrix of any program is accepted.
+    Raises SubmissionError if the facts stored with the matrix name other runs, or other hub corrections than those of
+    the runs' entries. For a system without runs, a score matrix of any program is accepted.
     """
     matrix = read_scores(path)
     if not runs:

@@ -30,8 +30,11 @@ def draw_systems(
 ) -> None:
     """Draw a metric of each system as a dot with two confidence intervals; the first system is highlighted.
 
-    systems: Dict from the name of a system to its metrics. levels: Dict from the name of a reference, such as chance,
-    to its value; references are drawn below the systems, without an interval. metric: Metric to draw.
+    Args:
+        systems: Dict from the name of a system to its metrics.
+        levels: Dict from the name of a reference, such as chance, to its value; references are drawn below the
+            systems, without an interval.
+        metric: Metric to draw.
     """
     rows = len(systems) + len(levels)
     figure = new_figure(1.1 + 0.45 * rows)

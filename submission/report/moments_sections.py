@@ -34,7 +34,10 @@ def result_section(
 ) -> Section:
     """Return the section with all metrics, reference scores such as chance, and a comparison with other entries.
 
-    this: Metrics of this entry. others: Metrics of the other entries, by name. path: File of the drawn figure.
+    Args:
+        this: Metrics of this entry.
+        others: Metrics of the other entries, by name.
+        path: File of the drawn figure.
     """
     ranked, summaries = run.ranked, {THIS_RUN: this, **others}
     levels = {"random windows": ranked.random or {}, "true frames (ceiling)": ranked.ceiling or {}}
@@ -125,7 +128,10 @@ def timelines_section(run: FinishedMoments, this: MomentSummary, store: AudioSto
 def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str, Path], store: AudioStore) -> Axis:
     """Return the time axis of one query with its true windows, its found windows (`answer`), and its audio.
 
-    iou: IoU of the first found window. paths: Audio files by recording. store: Store for the audio.
+    Args:
+        iou: IoU of the first found window with the true window that fits best.
+        paths: Dict from the id of a recording to its audio file.
+        store: Collects the audio that the page embeds.
     """
     query = run.truth.queries[answer.qid]
     best = max(answer.windows[0][2], 1e-9)

@@ -26,8 +26,12 @@ from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edition: Edition) -> list[Drawing]:
     """Write the report page of a run that ranks clips, and its figures; return all figures on the page.
 
-    out: Path of the page. others: Runs to compare with. edition: Edition whose metrics are used for all runs. Figures
-    are written as ENTRY.NAME.svg into the folder that figures_folder returns.
+    Args:
+        out: Path of the page.
+        others: Runs to compare with.
+        edition: Edition whose metrics are used for all runs.
+
+    Figures are written as ENTRY.NAME.svg into the folder that figures_folder returns.
     Raises SubmissionError for a run whose files are damaged or whose relevant clips are not known; OSError when writing
     fails.
     """

@@ -35,8 +35,12 @@ def result_section(
 ) -> Section:
     """Return the section with all metrics of this run, next to reference scores and other runs.
 
-    Reference scores are chance, the untrained model, and the ceiling. this: Metrics of this run. others: Metrics of the
-    other runs, by name. path: File of the drawn figure.
+    Reference scores are chance, the untrained model, and the ceiling (the score of a perfect system, if known).
+
+    Args:
+        this: Metrics of this run.
+        others: Dict from the name of each other run to its metrics.
+        path: File to which the figure is drawn.
     """
     summaries = {THIS_RUN: this, **others}
     levels, notes = _levels(run, this)

@@ -83,7 +83,11 @@ def count_ranks(first: Ranks, bins: Sequence[tuple[int, int]]) -> list[int]:
 def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: Ints) -> list[float]:
     """Return for each bin the expected share of queries whose first relevant clip is in it, for clips in random order.
 
-    bins: First and last rank of each bin. n_pool: Clips in the pool, C. n_relevant: (Q,) relevant clips per query, R.
+    Args:
+        bins: First and last rank of each bin.
+        n_pool: Number of clips in the pool, C.
+        n_relevant: (Q,) number of relevant clips of each query, R.
+
     The probability that no relevant clip is among the first r clips is prod_i (C - r - i) / (C - i), i = 0 ... R - 1
     (hypergeometric).
 
@@ -112,9 +116,11 @@ class Bar(NamedTuple):
 def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], groups: Groups) -> list[Bar]:
     """Return a bar for each key in `labels`: the mean over the queries with this key, with its interval.
 
-    values: (Q,) value of a metric for each query, in [0, 1]. keys: (Q,) key of each query, such as a bin of lengths.
-    labels: Dict from key to the label of its bar, in the order of the bars. Keys without a query get no bar.
-    groups: (Q,) group of each query; see share_interval.
+    Args:
+        values: (Q,) value of a metric for each query, in [0, 1].
+        keys: (Q,) key of each query, such as a bin of lengths.
+        labels: Dict from key to the label of its bar, in the order of the bars. Keys without a query get no bar.
+        groups: (Q,) group of each query; see share_interval.
     """
     bars = []
     for key, label in labels.items():

@@ -148,7 +148,10 @@ def _blend_moments(
 ) -> MomentsResult:
     """Write the files with the blended windows of an entry, and return the result of the entry.
 
-    folder: Temporary folder to write to. out: Final folder, for the paths in the result. name: Name of the entry.
+    Args:
+        folder: Temporary folder to write to.
+        out: Final folder, for the paths in the result.
+        name: Name of the entry.
     """
     first = parts[0].run
     answers = blend_moments({p.label: p.run.answers for p in parts}, how, first.edition, [p.weight for p in parts])
@@ -208,8 +211,11 @@ def _finish(
 ) -> RunResult:
     """Write resolved.json, an empty metrics.jsonl, and result.json of a blend; return the content of result.json.
 
-    folder: Temporary folder to write to. out: Final folder. rank: Settings of the blend's own entries, by name.
-    entries: Results of these entries, by the keys `rank`, `blind` and `moments`.
+    Args:
+        folder: Temporary folder to write to.
+        out: Final folder.
+        rank: Settings of the blend's own entries, by name.
+        entries: Results of these entries, by the keys `rank`, `blind` and `moments`.
     """
     recipe = merged_recipe(out.name, parts)
     write_json(folder / "resolved.json", recipe | {"rank": recipe["rank"] | rank})

@@ -23,8 +23,11 @@ NORM = "norm "  # prefix of an expert's column
 class Clips(NamedTuple):
     """The C clips that a run ranked, in the order of the score matrix.
 
-    paths: Their audio files. seconds: (C,) their lengths; NaN if not known. norms: Dict from expert to the norms (C,)
-    of its embeddings of the clips; empty for an entry that is the mean of other entries.
+    Attributes:
+        paths: Audio file of each clip.
+        seconds: (C,) length of each clip; NaN if not known.
+        norms: Dict from expert to the norm of its embedding of each clip, (C,); empty for an entry that is the mean
+            of other entries.
     """
 
     paths: list[Path]

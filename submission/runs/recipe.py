@@ -17,8 +17,11 @@ class Kind(Record):
 class EncoderSettings(Kind):
     """Settings of an audio or text encoder.
 
-    model: Name of a published text encoder. vectors: File of word vectors. weights: File of published weights of an
-    audio encoder. spec_augment: Settings of SpecAugment for an audio encoder; None: not used.
+    Attributes:
+        model: Name of a published text encoder.
+        vectors: File of word vectors.
+        weights: File of published weights of an audio encoder.
+        spec_augment: Settings of SpecAugment for an audio encoder; None: not used.
     """
 
     model: str | None = None

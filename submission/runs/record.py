@@ -83,8 +83,11 @@ class SetFacts(Record):
 class SourceFacts(Record):
     """Facts about a data source under the key `data` of a recipe.
 
-    sets: Its data sets by name. trains: Names of the stages that train on it. published: Its web address. moments:
-    Number of moments of its clips; None if it has no file of moments.
+    Attributes:
+        sets: Dict from the name of each data set in this source to its facts.
+        trains: Names of the training stages that train on this source.
+        published: Web address of the source; None if it is not published.
+        moments: Number of moments of the source's clips; None if it has no file of moments.
     """
 
     sets: dict[str, SetFacts]
@@ -144,8 +147,11 @@ class RankedResult(Record):
 class BlindResult(Record):
     """Result of an entry that ranks a blind set, without metrics.
 
-    checkpoint: Description of the checkpoint. scores, csv: Files with the score matrix and the CSV to submit. sha256:
-    Checksum of the names and contents of the ranked clips and queries.
+    Attributes:
+        checkpoint: Description of the checkpoint.
+        scores: File with the score matrix.
+        csv: File with the CSV to submit.
+        sha256: Checksum of the names and contents of the ranked clips and queries.
     """
 
     queries: Count
@@ -218,8 +224,11 @@ class MomentsResult(Record):
 class Member(Record):
     """A run in a blend.
 
-    run: Folder of the run, relative to the folder of the blend. entry: Name of the blended entry. sha256: Checksum of
-    the file with the entry's scores. weight: Weight of the run, in (0, 1].
+    Attributes:
+        run: Folder of the run, relative to the folder of the blend.
+        entry: Name of the blended entry.
+        sha256: Checksum of the file with the entry's scores.
+        weight: Weight of the run, in (0, 1].
     """
 
     run: str

@@ -29,8 +29,10 @@ class Fact(Report):
 class EditionReport(Report):
     """Facts about an edition of the challenge.
 
-    output: Kind of the submitted file: `ranked`, `matrix` or `windows`. metric: Primary metric. facts: Facts by name;
-    empty if several editions are listed.
+    Attributes:
+        output: Kind of the submitted file: `ranked`, `matrix` or `windows`.
+        metric: Primary metric.
+        facts: Facts by name; empty if several editions are listed.
     """
 
     edition: str
@@ -52,15 +54,16 @@ class HubsReport(Report):
 class ScoreReport(Report):
     """Metrics of a system.
 
-    pool: Number of clips in the pool.
-    values: Values by metric, in [0, 1].
-    primary: Primary metric. Both intervals and chance belong to it.
-    interval: 95 % jackknife interval over queries; null for a single query.
-    bootstrap: 95 % bootstrap interval over groups of queries that share clips; null for a single group.
-    median_rank: Median rank of the first relevant clip; null if it is beyond the end of ranked lists.
-    chance: Primary metric of clips in random order.
-    hubs: Skewness of the number of queries that have a clip in their top 10, and the share of clips in no top 10; null
-    if the system is no score matrix.
+    Attributes:
+        pool: Number of clips in the pool.
+        values: Values by metric, in [0, 1].
+        primary: Primary metric. Both intervals and chance belong to it.
+        interval: 95 % jackknife interval over queries; null for a single query.
+        bootstrap: 95 % bootstrap interval over groups of queries that share clips; null for a single group.
+        median_rank: Median rank of the first relevant clip; null if it is beyond the end of ranked lists.
+        chance: Primary metric of clips in random order.
+        hubs: Skewness of the number of queries that have a clip in their top 10, and the share of clips in no top
+            10; null if the system is no score matrix.
 
     For moments, pool is the number of recordings, queries of a group share a recording, and median_rank is null. Then
     chance is the primary metric if each answer is the whole recording; null if the length of a recording is missing.
@@ -82,10 +85,12 @@ class ScoreReport(Report):
 class CompareReport(Report):
     """Comparison of the first system with the mean of the other systems.
 
-    difference: Difference in the primary metric: the first system minus the mean of the other systems.
-    interval: 95 % interval of the difference.
-    p: Result of a paired randomisation test. groups: Number of groups of queries in this test.
-    better, equal, worse: Numbers of queries for which the first system is better, equal or worse.
+    Attributes:
+        difference: Difference in the primary metric: the first system minus the mean of the other systems.
+        interval: 95 % interval of the difference.
+        p: Result of a paired randomisation test.
+        groups: Number of groups of queries in this test.
+        better, equal, worse: Numbers of queries for which the first system is better, equal or worse.
     """
 
     systems: list[ScoreReport]

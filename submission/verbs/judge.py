@@ -67,8 +67,8 @@ def _words(command: str) -> list[str]:
 def _judged_before(out: Path, pairs: Sequence[Pair]) -> int:
     """Return the number of pairs in an unfinished file `out`, which are judged already; 0 without such a file.
 
-    An incomplete last line is removed from the file. Raises SubmissionError, and does not change the file, if it does
-    not have the first of `pairs`.
+    An incomplete last line is removed from the file. The lines of the file must be the first of `pairs`, in the same
+    order; otherwise the function raises SubmissionError and does not change the file.
     """
     if not out.exists():
         return 0

@@ -126,9 +126,11 @@ def chosen_edition(
 ) -> Edition:
     """Return the edition that --edition names or, without it, the only edition of all files; it must rank clips.
 
-    editions: Dict from each file to its edition (None if unknown). file: File that needs an edition, for the message.
-    hint: Option that the message suggests. Raises SubmissionError if --edition is missing, and the files have no
-    edition or different editions.
+    Args:
+        editions: Dict from each file to its edition (None if unknown).
+        file: File that needs an edition, for the message.
+        hint: Option that the message suggests.
+    Raises SubmissionError if --edition is missing, and the files have no edition or different editions.
     """
     return get_edition(
         _edition_name(arguments, editions, file, hint or f"--edition YEAR, one of {', '.join(EDITIONS)}")
