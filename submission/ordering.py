@@ -127,7 +127,7 @@ def require_finite(values: Floats, before: int = 0) -> None:
 
 
 def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
-    """Return ranks as an array with one increasing row per query, padded with NEVER.
+    """Return ranks as an array with one increasing row per query; shorter rows end with NEVER (a very large number).
 
     ranks: Ranks of all queries, one query after the other. counts: Number of ranks of each query.
     """

@@ -88,8 +88,9 @@ def _note_on_differing(unknown: list[str], truth: Truth) -> str:
 
 
 def unknown_name_fault(name: str, where: str, truth: Truth) -> Fault:
-    """Return the message and the kind of fault for a file name that is not in the truth's pool.
+    """Return the message and the kind of fault for a file name that is not among the file names of the truth.
 
+    truth: The queries and file names that the file should have.
     where: Column that contains the name, for the message.
     """
     return f"unknown file name {shown(name)} in {where}{suggestion(truth.similar_file_names, name)}", UNKNOWN_NAME

@@ -64,8 +64,9 @@ def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) ->
     """Read the scores of a matrix CSV. Raises SubmissionError if check_matrix_csv finds a problem in it.
 
     Rows and columns keep the order of the file. Scores are rounded to float32: text with more digits changes by at most
-    6e-8 of its size (7e-46 near 0). Ids and relevant clips come from the truth. Without a truth, the ids are the texts
-    and file names, and the relevant clips are unknown.
+    6e-8 of its size (7e-46 near 0).
+    truth: The queries and file names that the file should have; ids and relevant clips are taken from it. None: the
+    queries' texts and the file names are used as ids, and the relevant clips are unknown.
     """
     matrix, problems = check_matrix_csv(path.read_bytes(), edition, truth)
     raise_first_problem(str(path), problems)
@@ -78,7 +79,7 @@ def check_matrix_csv(
 ) -> tuple[ScoreMatrix | None, list[Problem]]:
     """Check the bytes of a matrix CSV; return (score matrix, []), or (None, problems in line order) for a faulty file.
 
-    Checks without a truth:
+    truth: The queries and file names that the file should have; None if unknown. Checks without it:
 
     - UTF-8 without byte order mark, and correct quoting;
     - a header of the edition's query column and the file names, none of them empty or repeated;

@@ -125,6 +125,8 @@ def check_moments(
 ) -> tuple[list[Moments], list[Problem], list[Problem]]:
     """Check the bytes of a file of moments; return the windows of each query, the problems, and the oddities.
 
+    truth: The queries that the file should have, with true windows or as a blind list; None if unknown.
+
     A file with problems is refused:
 
     - a line that is no JSON object (see json_lines.parse_objects), or a file without lines;
@@ -269,7 +271,8 @@ def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> 
 def _add_missing(problems: Problems, line_of: dict[str, int], truth: MomentTruth) -> Problems:
     """Return `problems` plus one problem per query of the truth that has no line in the file.
 
-    If no query of the file is known, one problem replaces those of unknown queries.
+    The truth contains the queries that the file should have. If it has none of the file's queries, a single problem
+    replaces the problems of the unknown queries.
     """
     if line_of and not line_of.keys() & truth.queries.keys():
         hint = "the file belongs to another split or data set; give the queries of that split or data set"

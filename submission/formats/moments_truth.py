@@ -55,7 +55,7 @@ class MomentQuery:
 
 @dataclass(frozen=True)
 class MomentTruth:
-    """Queries of a file: a truth with true windows, or a blind list without them.
+    """Queries that a submitted file must contain, from a file with true windows, or from a blind list without them.
 
     Attributes:
         queries: Queries by id, in the order of the file.

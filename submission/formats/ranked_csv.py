@@ -104,7 +104,7 @@ def check_ranked_csv(
 ) -> tuple[list[RankedList], list[Problem]]:
     """Check the bytes of a ranked CSV; return the lists of complete rows, and all problems in the order of lines.
 
-    Checks without a truth:
+    truth: The queries and file names that the file should have; None if unknown. Checks without it:
 
     - UTF-8 without byte order mark, and correct quoting;
     - the edition's header, the edition's number of columns in every row, and at least one row;

@@ -71,8 +71,9 @@ def blended(
 def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition) -> tuple[list[float], float]:
     """Search for the weights whose blend of `parts` has the best primary metric; return weights and metric.
 
-    parts: Dict from name to score matrix, which should be of a validation split. See ensemble_selection. Raises the
-    same errors as blend, and SubmissionError if the relevant clips are not known.
+    The method is that of ensemble_selection.
+    parts: Dict from name to score matrix, which should be of a validation split.
+    Raises the same errors as blend, and SubmissionError if the relevant clips are not known.
     """
     _require_same_labels(parts)
     frame = next(iter(parts.values()))

@@ -247,9 +247,9 @@ def _hits(ious: Values) -> Flags:
 def _average_precisions(hits: Flags, n_true: Ints) -> Values:
     """Return the average precision of each query at each threshold, (Q, T). hits: (Q, T, W), true for right windows.
 
-    n_true: (Q,) number of true windows. Results are equal to those of the official script to the last bit, so that
-    means ending in 5 are rounded in the same way. For this reason, increases of recall are differences of quotients,
-    and sums are numpy's, which adds eight or more numbers in pairs.
+    n_true: (Q,) number of true windows of each query. Results are equal to those of the official script to the last
+    bit, so that means ending in 5 are rounded in the same way. For this reason, the increase of recall at a window is
+    computed as a difference of two recalls. Eight or more terms are added by numpy's sum, which adds in pairs.
     """
     n_found = np.cumsum(hits, axis=2)
     precision = n_found / np.arange(1, hits.shape[2] + 1)

@@ -73,8 +73,8 @@ def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values | 
 
     ranks, n_relevant: See average_precision, which raises the same SubmissionError.
     Source: DCASE 2022 eval_script.py (one relevant clip: 0 or 1), DCASE 2023 and "On Negative Sampling for Contrastive
-    Audio-Text Retrieval", github.com/xieh97 (several). From audio to text, with five captions per clip, its R@1 is at
-    most 0.2: see hit_rate for the other definition. Deviations: none.
+    Audio-Text Retrieval", github.com/xieh97 (several). From audio to text, with five captions per clip, this R@1 is
+    at most 0.2. Other papers call the hit rate R@k: see hit_rate. Deviations: none.
 
     >>> recall([1, 7], 2, 5)
     0.5
@@ -86,7 +86,7 @@ def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values | 
 def hit_rate(ranks: npt.ArrayLike, k: int) -> Values:
     """Return the hit rate HR@k of each query, (Q,): 1.0 if any relevant clip is among the first k, else 0.0.
 
-    It is at least recall, and at most R times recall.
+    The hit rate is at least R@k (see recall), and at most R times R@k for R relevant clips.
     Source: the metric called R@k from audio to text in "On Metric Learning for Audio-Text Retrieval"
     (github.com/XinhaoMei/audio-text_retrieval), WavCaps and LAION-CLAP, where the best rank of a clip's five captions
     counts. Deviations: none.

@@ -46,7 +46,8 @@ def _blind_entry(first: str) -> str:
 def blend_runs(out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition: Edition) -> RunResult:
     """Write a blend of runs that rank clips as the folder `out`, and return the content of its result.json.
 
-    If all runs have ranked the blind set, the blend has it too. parts: The runs and their weights. how: See blend.
+    If all runs have ranked the blind set, their scores for it are blended too.
+    parts: The runs and their weights. how: Scaling of the scores, see blend.
     Raises the same errors as blend.
     """
     first = parts[0].run
@@ -121,8 +122,9 @@ def _blend_blind(
 def blend_runs_of_moments(out: Path, parts: Sequence[Part[FinishedMoments]], how: MomentsHow) -> RunResult:
     """Write a blend of runs that find moments as the folder `out`, and return the content of its result.json.
 
-    If all runs have windows for the blind list, the blend has them too. parts: The runs and their weights. how: See
-    blend_moments. Raises the same errors as blend_moments.
+    If all runs have windows for the blind list, these are blended too.
+    parts: The runs and their weights. how: Scaling of the scores, see blend_moments.
+    Raises the same errors as blend_moments.
     """
     first = parts[0].run
     lists = {first.entry: parts}
@@ -192,7 +194,8 @@ def _figures(first: FinishedMoments, answers: Sequence[Moments]) -> dict[str, An
 def _mean_frames(parts: Sequence[Part[FinishedMoments]]) -> dict[str, FrameScores]:
     """Return the weighted mean of the runs' frame probabilities for each query.
 
-    The frames of the result begin and end at the edges of all runs' frames.
+    In the result, a new frame begins wherever a frame of any run begins. If the runs' frames end at different times,
+    the result ends at the earliest of these.
     """
     found = {}
     for qid in parts[0].run.frames:

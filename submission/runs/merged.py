@@ -22,8 +22,9 @@ class Part(NamedTuple, Generic[AnyRun]):
 
 
 def parts_of(runs: Sequence[AnyRun], weights: Sequence[float]) -> list[Part[AnyRun]]:
-    """Return the runs with weights above 0, with labels and with weights scaled to the sum 1.
+    """Return the runs with weights above 0, with these weights scaled to the sum 1.
 
+    Each run gets a unique label: the name of its folder, with a number if several runs have the same folder name.
     weights: One weight per run; at least one is above 0.
     """
     names, parts = [run.folder.resolve().name for run in runs], []
@@ -42,6 +43,7 @@ def described(parts: Sequence[Part[Any]]) -> str:
 def merged_recipe(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
     """Return the content of a blend's resolved.json, with the stages and entries of all runs, renamed to LABEL/NAME.
 
+    LABEL is the label of the run (see Part), NAME the name of the stage or entry in the run.
     The entries of the blend itself are missing; the caller adds them.
     """
     recipes = {part.label: part.run.recipe for part in parts}
@@ -69,7 +71,7 @@ def merged_recipe(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
 def merged_result(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
     """Return the values of a blend's result.json that are merged from its runs, such as experts and parameters.
 
-    Experts, data sources and licences that differ between runs are called LABEL/NAME.
+    Experts, data sources and licences that differ between runs are called LABEL/NAME, with the label of the run.
     """
     results = {part.label: part.run.result for part in parts}
     experts = _united({label: result.experts for label, result in results.items()})
@@ -115,9 +117,10 @@ def _with_labels(label: str, sources: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(parts: Sequence[Part[Any]], experts: dict[str, Any]) -> Parameters:
-    """Return the numbers of parameters of all runs of a blend; each run counts once.
+    """Return the numbers of parameters of all runs of a blend; a run that is blended several times counts once.
 
-    Frozen parameters of the same expert, or of the same published model, count once. experts: Merged experts.
+    Frozen parameters of the same expert, or of the same published model, count once.
+    experts: Dict from the name of each expert in the blend to its facts.
     """
     trained: dict[str, int] = {}
     frozen: dict[str, int] = {}

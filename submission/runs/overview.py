@@ -29,10 +29,12 @@ class RunOverview(Record):
         run: Folder of the run.
         changes: Settings of the recipe that --set changed.
         state: `finished`, `running`, `unfinished` or `damaged`.
-        stage, epoch: Last trained stage, and last epoch of this stage.
+        stage: Last trained stage.
+        epoch: Last epoch of this stage.
         validation: Metric of the best epoch of this stage.
         test: Primary metric of the first ranked entry.
-        seconds: Duration of the training steps of all epochs, without frames, validation and ranking.
+        seconds: Duration of the training steps of all epochs. The computation of the experts' frames, validation and
+            ranking are not included.
         problem: Reason why a damaged run cannot be read.
     """
 

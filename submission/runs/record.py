@@ -247,8 +247,9 @@ class RunResult(Record):
         seconds: Duration of the last process.
         training_seconds: Duration of the training in all epochs.
         sha256: Checksums of the run's files.
-        rank, blind, moments: Results by name of the entry under `rank` in the recipe: entries that rank clips, rank a
-            blind set, or find moments.
+        rank: Dict from the name of each entry of the recipe that ranks clips to its result.
+        blind: Dict from the name of each entry of the recipe that ranks a blind set to its result.
+        moments: Dict from the name of each entry of the recipe that finds moments to its result.
         blend: The runs that were blended; empty if the run is no blend.
     """
 
@@ -276,10 +277,11 @@ class Provenance(Record):
 
     Attributes:
         changes: Settings that the option --set changed.
-        manifests, contents: Dicts from data source to the checksum of its manifest, and of all its audio.
+        manifests: Dict from data source to the checksum of its manifest.
+        contents: Dict from data source to a checksum of all its audio.
         experts: Dict from expert to the values that identify its model.
         text: Fingerprint that identifies a pre-trained text encoder.
-        starts: Dict from the folder of a trained model at the start of training to its checksums.
+        starts: Dict from the folder of each trained model that the training started from to its files' checksums.
         teachers: Dict from teacher to the checksums of the files that identify its weights.
         augment: Checksums of the files that are read for augmentation, and of annotations for monitoring.
         waveforms: `bank` or `files`: whether waveforms were read from a bank or from the audio files.

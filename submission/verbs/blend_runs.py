@@ -68,9 +68,10 @@ def file_of(name: str) -> Path:
 
 
 def validation_of(name: str) -> str:
-    """Return RUN:ENTRY of the entry that ranks a validation split like the run's entry `name`.
+    """Return RUN:ENTRY of the entry that ranks a validation split with the same settings as another entry of the run.
 
-    Raises SubmissionError if the run has no such entry, or if `name` is no run.
+    name: This other entry, as RUN:ENTRY or RUN. Raises SubmissionError if the run has no such entry of a validation
+    split, or if `name` is no run.
     """
     if not is_run(name):
         raise SubmissionError(f"{name} is no run, so its validation scores are unknown; give them after --validation")

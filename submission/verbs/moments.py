@@ -46,8 +46,8 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
     """Return the metrics of systems that find moments, in the order of `names`.
 
     names: Files of moments, which are scored by the true windows of --truth, and runs, which contain their true
-    windows. arguments: The parsed options of add_truth_arguments. Raises SubmissionError for systems that cannot be
-    scored, or that have different true windows.
+    windows. arguments: The parsed options of add_truth_arguments.
+    Raises SubmissionError for systems that cannot be scored, or that have different true windows.
     """
     if others := [name for name in names if not is_moments(name) and not is_run_of_moments(name)]:
         raise SubmissionError(f"{others[0]} ranks clips; moments ({SUFFIX}) can only be compared with moments")
@@ -141,7 +141,8 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
 def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str:
     """Return the reason why a file must not be overwritten; "" if there is no reason.
 
-    scores: Whether scores in the file are a reason.
+    A reason is that the file is not a file of moments. scores: Whether it is also a reason that its windows have
+    scores, which would be lost.
     """
     answers, _, _ = check_moments(path.read_bytes(), edition)
     if not answers:

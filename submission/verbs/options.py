@@ -140,7 +140,7 @@ def chosen_edition(
 def chosen_any_edition(
     arguments: argparse.Namespace, editions: Mapping[str, str | None], file: Path | None = None
 ) -> AnyEdition:
-    """Return the edition that --edition names or the only edition of all files, for clips or moments.
+    """Return the edition that --edition names or the only edition of all files; it may rank clips or find moments.
 
     editions, file: See chosen_edition, which raises the same errors.
     """
