@@ -1,7 +1,8 @@
 """Excerpts of audio files.
 
-An excerpt equals the same part of the whole file, decoded and resampled, within 1e-6 of full scale (between rates
-without a common factor, such as 44,101 and 32,000 Hz: 2e-5). Only the excerpt is decoded, with a margin on both sides.
+An excerpt equals the same part of the whole file, decoded and resampled, within 1e-6 of full scale. If both sample
+rates have no common factor, such as 44,101 and 32,000 Hz, it is equal within 2e-5. Only the excerpt is decoded, with a
+margin on both sides.
 """
 
 import math

@@ -22,8 +22,8 @@ def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | N
     """Return a FLAC file, corrected if necessary, so that libsndfile reads all sound; None if ffmpeg has to decode it.
 
     A file that states no number of samples is decoded once to count them. ffmpeg has to decode files whose frames are
-    not numbered from 0 (RFC 9639, section 9.1), such as segments that ffmpeg wrote. soundfile jumps within a file by
-    the numbers of its frames, and would not find them.
+    not numbered from 0 (RFC 9639, section 9.1), such as segments that ffmpeg wrote. soundfile jumps within a file
+    while it reads, which does not work in these files.
     Raises AudioError for a stream that cannot be decoded to its end.
     """
     head = read_at(file, start, _HEAD)

@@ -168,9 +168,9 @@ def check_audio(path: Path | str) -> str | None:
     A file has no sound if one of these is true:
 
     * It is shorter than SHORTEST (seconds).
-    * The difference between its highest and its lowest sample is at most STEPS, two steps of 16 bits.
-    * Its channels cancel each other. The range of the mean of the channels is then at most CANCELS times the range of
-      the channels themselves.
+    * In every channel, the difference between the highest and the lowest sample is at most STEPS, two steps of 16 bits.
+    * Its channels cancel each other. For the mean of the channels, this difference is then at most STEPS, or at most
+      CANCELS times that of the channels.
 
     Raises the same errors as read_audio.
     """

@@ -43,7 +43,7 @@ class Document:
     A path is the tuple of keys and list indices that lead to a value.
 
     Attributes:
-        value: The content as dicts, lists, texts and numbers.
+        value: The content as dicts, lists, texts, numbers, truth values and None.
         lines: Dict from the path of each value to the line of its key, from 1.
         problems: For each problem: the path, the line and a message.
     """

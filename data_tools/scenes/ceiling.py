@@ -1,6 +1,7 @@
 """Score of a perfect labeller.
 
-Computes the highest expected score on composed scenes, which clips with the same label limit.
+Computes the highest expected score on composed scenes. It is below 1 if several clips have the same label, because a
+labeller cannot distinguish them.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
 One long recording: its events, their times, and their levels above the background.
 
-The shapes imitate two data sets of moments. Like CASTELLA: short events, which repeat, some of them without a query.
-Like Clotho-Moment: its recipe (Munakata et al., 2024; h-munakata/Lighthouse-Wrapper-for-Audio-Moment-Retrieval), with
-one event per query.
+A shape is a set of settings that imitates a data set of moments. The shape `castella` imitates CASTELLA: short events,
+which repeat, some of them without a query. The shape `clotho` repeats the recipe of Clotho-Moment, with one event per
+query (Munakata et al., 2024; h-munakata/Lighthouse-Wrapper-for-Audio-Moment-Retrieval).
 """
 
 from collections.abc import Sequence

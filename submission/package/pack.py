@@ -42,7 +42,7 @@ class Submitted(NamedTuple):
 
     Attributes:
         runs: The run or the blended runs; empty for the scores of another program.
-        blend: The folder of a run that contains the blend of `runs`, if the verb `blend` wrote one.
+        blend: The finished run that is the blend of `runs`, if the verb `blend` wrote one.
         matrix: Score matrix of another program.
 
     If `blend` or `matrix` is given, its files are submitted and scored, unless about.yaml names other files.
