@@ -103,8 +103,8 @@ def score_moments(
     share of right windows up to it. For each right window, the best precision at this or a later window is taken. AP@t
     is the sum of these precisions, divided by the number of true windows (VOC 2011).
 
-    Raises SubmissionError for other query ids than in the truth, for no query, for a query without windows, if only
-    some windows have scores, and if no true window has a length in the range.
+    Raises SubmissionError for other query ids than in the truth, for no query, and for a query without windows. Also if
+    only some windows have scores, and if no true window has a length in the range.
     Source: DCASE 2026 baseline, src/standalone_eval/eval.py and utils.py at 45ef471 (github.com/awkrail).
 
     Deviations:
