@@ -87,7 +87,7 @@ def read_audiocaps(
         note = f"; files not used, because their names fit several clips: {some(unclear)}" if unclear else ""
         counts.append(line + note)
     if not clips:
-        hint = "give the folder of the audio by --audio, or list all clips by --keep-missing"
+        hint = "give the folder of the audio by --audio, or add --keep-missing to include clips without audio"
         raise DataError(f"{audio}: no audio file is named {_NAMES}; {hint}")
     return clips, counts
 

@@ -92,7 +92,7 @@ def read_castella(
         published.counts.append(_count(split, annotations, present.keys(), clips.keys(), suffixes))
     if not found and not keep_missing and by_split.keys() != {"blind"}:
         expected = " or ".join(f"<id>{suffix}" for suffix in (suffixes if suffixes == FEATURES else suffixes[:1]))
-        hint = "give the folder by --audio or --features, or list all recordings by --keep-missing"
+        hint = "give the folder by --audio or --features, or add --keep-missing to include recordings without a file"
         raise DataError(f"{audio or root}: no file {expected} of any recording, here or in <split>/; {hint}")
     return published
 

@@ -55,7 +55,7 @@ def read_clotho(
     if not keep_missing and not any(Path(clip.path).is_file() for clip in clips):
         problem = "; ".join([f"the audio of all {counted(len(clips), 'clip', ',')} is missing", *similar])
         cure = "rename the files" if similar else "unpack Clotho's audio archives into this folder"
-        raise DataError(f"{Path(clips[0].path).parent}: {problem}; {cure}, or list the clips by --keep-missing")
+        raise DataError(f"{Path(clips[0].path).parent}: {problem}; {cure}, or add --keep-missing to include them")
     return clips, counts
 
 

@@ -67,7 +67,7 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
             except ValidationError as error:
                 raise DataError(f"{where}: {faults_of(error)[0]}") from None
     if not clips:
-        hint = "give the right folder by --audio, or list all items by --keep-missing"
+        hint = "give the right folder by --audio, or add --keep-missing to include items without audio"
         raise DataError(f"{audio}: no audio file of {path.name}, such as {names[-1]}, in this folder; {hint}")
     return clips, missing
 

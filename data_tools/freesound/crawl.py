@@ -214,7 +214,7 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
                 return 0
             _plan(store, arguments.since, arguments.filter, client.site)
             if _is_complete(store):
-                print(f"{_describe(store)}; --since last reads newer uploads")
+                print(f"{_describe(store)}; to read newer uploads, add `--since last`")
                 return 0
             added_up = await walk(client, store, arguments.workers)
             if added_up:

@@ -327,7 +327,7 @@ def test_audiocaps_has_published_counts(shared: Path, tmp_path: Path, capsys: py
     captions = sorted(row["caption"] for split in ("train", "val", "test") for row in rows(source / f"{split}.csv"))
     assert sorted(caption for clip in clips for caption in clip.captions) == captions
     assert clips[0].id == "audiocaps/train/r1nicOVtvkQ_130.wav"
-    assert "list all clips by --keep-missing" in failure(capsys, "audiocaps", source, "--out", out)
+    assert "add --keep-missing to include clips without audio" in failure(capsys, "audiocaps", source, "--out", out)
 
 
 AUDIOCAPS = "audiocap_id,youtube_id,start_time,caption\n"
