@@ -322,7 +322,7 @@ class Progress(Protocol):
 
 class _Bar:
     def __init__(self, bar: Any) -> None:
-        """Show progress by `bar`, a progress bar of tqdm."""
+        """Store the progress bar of tqdm that shows the progress."""
         self._bar = bar
 
     def advance(self, count: int = 1, note: str = "") -> None:
@@ -338,7 +338,7 @@ class Lines:
     def __init__(
         self, what: str, total: int | None, unit: str, done: int = 0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start the clock. done: Number of items done before this process."""
+        """Store what the progress lines say, and the start time. done: Number of items done before this process."""
         self.what, self.total, self.unit, self.done, self.clock = what, total, unit, done, clock
         self._before, self._began = done, clock()
         self._said = self._began

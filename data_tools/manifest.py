@@ -227,7 +227,7 @@ class Joined(Collection[Clip]):
     """The clips of several manifests in sequence; each pass reads the clips of large manifests again."""
 
     def __init__(self, parts: Iterable[Sequence[Clip]]) -> None:
-        """Join sequences of clips."""
+        """Store the manifests' clips, to be read as one sequence."""
         self._parts = list(parts)
 
     def __iter__(self) -> Iterator[Clip]:

@@ -48,7 +48,7 @@ class Retriever:
     """
 
     def __init__(self, ranker: Ranker) -> None:
-        """ranker: Ranker of the model; load_model opens it."""
+        """Store the model's ranker, which load_model opens."""
         self.ranker = ranker
 
     @kit_errors

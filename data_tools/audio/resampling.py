@@ -96,7 +96,7 @@ class _Polyphase:
     """Filter with `up` new samples for `down` old ones. A phase is 1 / up of an old sample."""
 
     def __init__(self, up: int, down: int, kaiser: _Kaiser, margin: int = 0) -> None:
-        """Design the filter. margin: Additional old samples on either side, beyond the reach of the filter."""
+        """Design the filter: `up` new samples per `down` old ones. margin: Additional old samples on either side."""
         self.up, self.down = up, down
         self.reach, self.weights, self.slopes = _filter_taps(up, down, kaiser)
         self.before = self.reach + margin
@@ -117,7 +117,7 @@ class _Polyphase:
         return result
 
     def resample(self, old: _Samples, turns: int) -> _Samples:
-        """Resample one block: return (turns * up,) new samples from (2 * before + turns * down,) old samples."""
+        """Resample one block of input samples (`old`): return the (turns * up,) output samples for `turns` turns."""
         return self.filtered(self.weights, old, turns)
 
     def filtered(self, taps: _Samples, old: _Samples, turns: int, shift: int = 0) -> _Samples:
@@ -145,7 +145,7 @@ class _Drifting(_Polyphase):
     """
 
     def __init__(self, up: int, down: int, kaiser: _Kaiser, turns: int) -> None:
-        """Design the filter. turns: How often the filter repeated its weights before the first sample; see turn_of."""
+        """Design the filter. turns: Turns (repetitions of its weights) before the first sample; see turn_of."""
         super().__init__(up, down, kaiser, margin=2)  # for a drift of two samples: hours
         self.step = 1 / (up / down)
         self.clock, self.turned = _clock_after(turns * up, self.step), turns
@@ -173,7 +173,7 @@ class _Drifting(_Polyphase):
         return new
 
     def _drift(self, turns: int) -> _Samples:
-        """Return the rounding error of resampy's clock at each output sample of the next turns, in input samples."""
+        """Return the rounding error of resampy's clock at each new sample of `turns` filter turns, in old samples."""
         count = turns * self.up
         clock = np.add.accumulate(np.concatenate([[self.clock], np.full(count, self.step)]))
         whole, phase = np.divmod(np.arange(count) * self.down, self.up)

@@ -66,7 +66,7 @@ class Nearest:
     """
 
     def __init__(self, texts: Iterable[str], ways: tuple[Way, ...]) -> None:
-        """Index the known texts by their form without the differences in `ways`."""
+        """Index the known texts without the differences to ignore (`ways`), such as case and blanks."""
         self._ways = ways
         self._texts: dict[str, list[str]] = {}
         for text in texts:
@@ -101,7 +101,7 @@ class Nearest:
         return text
 
     def _way(self, text: str, known: str) -> int:
-        """Return the index in `_ways` of the way that two texts differ; len(_ways) if no entry describes it."""
+        """Return how two texts differ: the index in `_ways` of a kind of difference; len(_ways) for another kind."""
         same = (index for index, (_, strip) in enumerate(self._ways) if strip(text) == strip(known))
         return next(same, len(self._ways))
 

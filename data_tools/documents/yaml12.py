@@ -82,7 +82,7 @@ def _scalar(node: yaml.ScalarNode) -> Any:
 
 class _Builder:
     def __init__(self) -> None:
-        """Start with an empty document."""
+        """Create the empty document to which YAML nodes are added."""
         self.document = Document(None)
         self.open_nodes: list[int] = []
         self.count = 0
@@ -135,7 +135,7 @@ class _Loader(Composer, CParser, BaseResolver):
     """PyYAML's composer on libyaml's parser, with limits, because its recursion and time grow with the input."""
 
     def __init__(self, text: str | bytes) -> None:
-        """Prepare to read the YAML text."""
+        """Create a parser of the YAML text `text`, without reading it."""
         CParser.__init__(self, text)
         Composer.__init__(self)
         BaseResolver.__init__(self)

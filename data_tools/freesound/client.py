@@ -71,7 +71,7 @@ class AgainError(KitError):
     """
 
     def __init__(self, why: str, pause: float = 0.0, kind: str = "") -> None:
-        """Store the reason `why` as the message, and pause and kind."""
+        """Store the reason `why` as message, the seconds to pause before the next attempt, and the kind of failure."""
         super().__init__(why)
         self.pause, self.kind = pause, kind
 
@@ -108,7 +108,7 @@ class Client:
     def __init__(
         self, site: str, key: SecretStr, quota: Quota, transport: "Http", clock: Clock, token: Token | None = None
     ) -> None:
-        """Create a client without a connection."""
+        """Store the address, keys and limits for requests to the API, without making a request."""
         self.site, self._key, self._token = site, key, token
         self.quota, self._transport, self._clock = quota, transport, clock
         self.requests = 0

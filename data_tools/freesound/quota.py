@@ -34,7 +34,7 @@ class Clock:
     """The API's clock, `speed` times as fast as real time: a sandbox may run through days in minutes."""
 
     def __init__(self, speed: float = 1.0) -> None:
-        """Set the speed; 1 is real time."""
+        """Set how many times faster than real time the API's clock runs; 1 is real time."""
         self.speed = speed
 
     def now(self) -> float:
@@ -119,7 +119,7 @@ class Quota:
         return max(used.wait, wait + minutes * MINUTE)
 
     def _counted_to(self, later: int, now: float) -> float | None:
-        """Return the stored time of the answer to one request; None if there is no such request.
+        """Return until when one request counts, the time of its answer; None if there is no such request.
 
         A request without an answer has the latest possible time. A later time, which was stored while the clock was
         ahead, is replaced by the latest possible one.

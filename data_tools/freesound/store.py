@@ -205,7 +205,7 @@ class Store(Facts):
         return progress
 
     def renew(self, window: Window, page: Page, condition: str | None) -> tuple[Progress, Counter[str]]:
-        """Store a page of sounds of one kind from a time window; no sound is marked as missing.
+        """Store again a page of sounds of one kind, such as one licence; no sound is marked as missing.
 
         condition: SQL condition that selects the stored sounds of that kind. With it, parts of the window whose number
         of stored sounds equals the API's count need not be read. None: all parts must be read.

@@ -114,7 +114,7 @@ def _name(stored: bytes) -> str:
 
 
 def _wide(extra: bytes, size: int, packed: int, offset: int, disk: int) -> tuple[int, int, int, int]:
-    """Return sizes, offset and disk number of a zip entry; too large values come from its extra field."""
+    """Return sizes, offset and disk number of a zip entry; 64-bit values come from its extra field."""
     at = 0
     while at + 4 <= len(extra):
         kind, length = int.from_bytes(extra[at : at + 2], "little"), int.from_bytes(extra[at + 2 : at + 4], "little")

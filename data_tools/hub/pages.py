@@ -143,7 +143,7 @@ class _Thrift:
     """Reader of a structure in Thrift's compact protocol. Raises IndexError at the end of its bytes."""
 
     def __init__(self, data: bytes) -> None:
-        """Start at the beginning of `data`."""
+        """Store the bytes to decode, `data`, from their beginning."""
         self._data, self._at = data, 0
 
     def whole(self) -> tuple[dict[int, Any], int]:

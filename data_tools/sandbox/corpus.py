@@ -101,7 +101,7 @@ class Catalogue:
     """The invented sounds. size: Number of sounds, 1 or more. Sounds are numbered from 0 to size - 1."""
 
     def __init__(self, size: int, seed: int) -> None:
-        """Prepare the random numbers."""
+        """Set the number of sounds, the seed of their random values, and the distance between their ids."""
         self.size, self.seed = size, seed
         self._spacing = max(1, HIGHEST_ID // size)
 

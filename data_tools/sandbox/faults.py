@@ -59,7 +59,7 @@ class Throttle:
     """The API's limits by sliding windows; None: no limit."""
 
     def __init__(self, per_minute: int | None, per_day: int | None, clock: Clock) -> None:
-        """Start without any counted request."""
+        """Set the limits of requests per minute and per day; no request is counted yet."""
         self._limits = [
             (limit, clock.wall(seconds), f"{limit}/{name}")
             for limit, seconds, name in ((per_minute, MINUTE, "minute"), (per_day, DAY, "day"))

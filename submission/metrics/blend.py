@@ -69,7 +69,7 @@ def blended(
 
 
 def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition) -> tuple[list[float], float]:
-    """Search for the weights whose blend of `parts` has the best primary metric; return weights and metric.
+    """Find the weights with the best primary metric of the blended score matrices `parts`; return weights and metric.
 
     The method is that of ensemble_selection.
     parts: Dict from name to score matrix, which should be of a validation split.

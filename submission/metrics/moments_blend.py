@@ -58,7 +58,7 @@ def blend_moments(
 def search_moment_weights(
     parts: Parts, how: How, truth: MomentTruth, edition: MomentsEdition
 ) -> tuple[list[float], float]:
-    """Search for the weights whose blend of `parts` has the best primary metric; return weights and metric in [0, 1].
+    """Find the weights with the best primary metric of the blended files `parts`; return weights and metric in [0, 1].
 
     Args:
         parts: Dict from the name of a file to its queries with windows, which should be of a validation split.

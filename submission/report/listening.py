@@ -31,7 +31,7 @@ class AudioStore:
     """Audio that is embedded in the page, as numbered data URIs; each clip is stored once, and cut if it is long."""
 
     def __init__(self, seconds: float = LONGEST) -> None:
-        """Start without audio. seconds: Maximum length of the embedded audio of a clip."""
+        """Create an empty store of a page's audio. seconds: Maximum length of the embedded audio of a clip."""
         self._seconds = seconds
         self.uris: list[str] = []
         self._known: dict[Path, tuple[int | None, str]] = {}

@@ -172,7 +172,7 @@ def _describe_curve(label: str, values: list[float]) -> str:
 
 
 def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
-    """Return the drawing of the similarity of captions (CIDEr-D), and of its effect on the margin of the loss."""
+    """Return the drawing of relevance: similarity of captions (CIDEr-D), and its effect on the loss's margin."""
     points = [(f"{point.percentile:g}", f"{point.factor:g}") for point in settings.relax]
     text = ", ".join(f"{factor} at percentile {percentile}" for percentile, factor in points)
     return Drawing(

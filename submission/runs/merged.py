@@ -22,7 +22,7 @@ class Part(NamedTuple, Generic[AnyRun]):
 
 
 def parts_of(runs: Sequence[AnyRun], weights: Sequence[float]) -> list[Part[AnyRun]]:
-    """Return the runs with weights above 0, with these weights scaled to the sum 1.
+    """Return the parts of a blend: runs with weights above 0, with these weights scaled to the sum 1.
 
     Each run gets a unique label: the name of its folder, with a number if several runs have the same folder name.
     weights: One weight per run; at least one is above 0.

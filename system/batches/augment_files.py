@@ -127,7 +127,7 @@ class _Clips:
 
 
 def _fit(path: Path, lines: int, fitting: int, training_item: str, cure: str) -> str:
-    """Return a text with the number of lines, and the number of lines that fit no training data.
+    """Return a text on how many lines of a file fit the training data.
 
     lines, fitting: Numbers of all lines and of fitting lines. training_item: Description of the things that a line must
     name, such as "training clip". cure: End of the error message. Raises DataError if no line fits.

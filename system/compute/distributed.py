@@ -337,7 +337,7 @@ class GradientSums:
     """
 
     def __init__(self) -> None:
-        """Start with no sums that are still being exchanged."""
+        """Create an empty list of the sums that are being exchanged between processes."""
         self._under_way: list[tuple[list[torch.Tensor], torch.Tensor, Work]] = []
 
     def begin(self, parameters: "Sequence[torch.nn.Parameter]") -> None:

@@ -41,11 +41,11 @@ class _Meeting:
     """Time limit of the wait for processes that have not started; logs a long wait once."""
 
     def __init__(self) -> None:
-        """Start to measure the time of the wait."""
+        """Store the time at which this process began to wait for the others."""
         self._began, self._is_announced = time.monotonic(), False
 
     def check(self) -> None:
-        """Log a message if the wait takes longer than a minute; raise KitError after the time limit."""
+        """Log a message if the other processes do not start within a minute; raise KitError after the time limit."""
         waited = time.monotonic() - self._began
         if waited > MEETING_PATIENCE.total_seconds():
             hint = f"start all processes with torchrun, or {ONE_PROCESS}"

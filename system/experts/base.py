@@ -186,7 +186,7 @@ class ExpertSettings(Resampled):
         return f"published at {' and '.join(self.published_addresses().values())}"
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        """Check whether a clip's file fits the settings. Returns: A flag and a message; None if it fits or is missing.
+        """Return a flag and a message if a clip's file does not fit the settings; None if it fits or is missing.
 
         The flag is true if the file cannot be used, and false if it can be used but perhaps does not fit.
         """

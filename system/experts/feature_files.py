@@ -76,7 +76,7 @@ class FeatureFiles(ExpertSettings):
         return frames
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        """Return a fault if a clip's frames cannot be read, or if their total length differs from the recording's.
+        """Return a flag and a message if a clip's frames are unreadable, or not as long as its audio; else None.
 
         Returns: Whether the frames cannot be used, and a message; None if they fit or the file is missing.
         """

@@ -32,7 +32,7 @@ class AudioFiles:
     """
 
     def __init__(self, expert: Waveform, banks: Path, threads: ThreadPoolExecutor) -> None:
-        """Create the table of files. banks: Folder for facts about files. threads: Threads that decode clips."""
+        """Create an empty table of files. banks: Folder for broken files' error messages. threads: Decode clips."""
         self.expert, self.folder, self.threads = expert, banks, threads
         self.dim: int = expert.dim
         self.dtype: np.dtype[Any] = np.dtype(expert.dtype)
@@ -58,7 +58,7 @@ class AudioFiles:
         return keys
 
     def rows_of(self, key: str) -> int:
-        """Return the number of samples of a clip at the expert's rate."""
+        """Return the number of rows of a clip's waveform: its samples at the expert's rate."""
         return self._files[key][1].samples_at(self.expert.rate, self.expert.resampling)
 
     def read(self, key: str) -> np.ndarray:
@@ -85,7 +85,7 @@ class AudioFiles:
 
 
 def _is_unchanged(path: str, sound: Sound) -> bool:
-    """Return whether an audio file that could not be decoded must be damaged.
+    """Return whether a file that cannot be decoded is unchanged since it was first read, and so must be damaged.
 
     This is so if the length and rate of the file have not changed, and libsndfile reads it. If ffmpeg reads the file,
     there may be other reasons, such as Ctrl-C or a full disk. sound: Earlier length and rate of the file.

@@ -53,7 +53,7 @@ class Bank:
             self.read_new_lines()
 
     def __contains__(self, key: str) -> bool:
-        """Return whether the bank has a series with this key."""
+        """Return whether the bank has a series of frames or vectors with this key."""
         return any(key in shard.numbers for shard in self._shards.values())
 
     def __len__(self) -> int:

@@ -285,7 +285,7 @@ class _Build:
         ):
 
             def fails(key: str, error: AudioError) -> None:
-                """Report and leave out all clips whose audio has the content key `key` and is broken."""
+                """Handle a failure: report and leave out all clips whose audio has the content key `key`."""
                 work.drop(key)
                 self._all_broken(missing[key], error)
 

@@ -24,7 +24,7 @@ class FileFacts:
     """Facts about files by path, in one table of a SQLite file. New facts are written many files at a time."""
 
     def __init__(self, path: Path, table: str, columns: Sequence[str], time: Time = "st_mtime_ns") -> None:
-        """Open the table of facts, or create it.
+        """Open the table that stores values about files, such as checksums, or create it.
 
         columns: Names and SQL types of the facts.
         time: Time of a file that must be the same: st_mtime_ns, when its content was changed, or st_ctime_ns, when its
@@ -65,7 +65,7 @@ class FileFacts:
             raise KitError(f"{self.path} is damaged ({error}); delete it, and run the same command again") from error
 
     def get(self, status: Mapping[str, os.stat_result]) -> dict[str, tuple[Any, ...]]:
-        """Return a dict from path to the stored facts, without unknown files and files that have changed.
+        """Return a dict from path to the stored values about the file, without unknown and changed files.
 
         status: Dict from path to the file's present size and times, for at most a few thousand files.
         """
@@ -77,25 +77,25 @@ class FileFacts:
         return {row[0]: tuple(row[3:]) for row in rows if tuple(row[1:3]) == present[row[0]]}
 
     def put(self, path: str, status: os.stat_result, facts: Sequence[object]) -> None:
-        """Store facts about a file. status: Status of the file before its facts were read."""
+        """Store values about a file, such as its checksum. status: Status of the file before it was read."""
         self._new[path] = (path, status.st_size, getattr(status, self._time), *facts)
         if len(self._new) >= WRITTEN_TOGETHER or clock.monotonic() - self._flushed > WRITTEN_AFTER:
             self.flush()
 
     def flush(self) -> None:
-        """Write new facts to disk."""
+        """Write the values about files that were added by `put` to disk."""
         self._flushed = clock.monotonic()
         if self._new:
             rows, self._new = list(self._new.values()), {}
             self._execute(self._insert, *rows)
 
     def delete_all(self) -> None:
-        """Delete all stored facts, so that every file is read again."""
+        """Delete all stored values about files, so that every file is read again."""
         self._new = {}
         self._execute(f"delete from {self._table}")
 
     def close(self) -> None:
-        """Write new facts to disk, and close the file."""
+        """Write the values that were added by `put` to disk, and close the SQLite file."""
         try:
             self.flush()
         finally:

@@ -53,7 +53,7 @@ class FoundSound(NamedTuple):
 def find_sounds(
     clips: Collection[Clip], banks: Path, threads: Executor, whole: Container[str] = (), verify: bool = False
 ) -> Iterator[tuple[Clip, FoundSound]]:
-    """Yield each clip with the facts about its audio file. Facts are stored, and read again if the file changes.
+    """Yield each clip with its file's checksum, length and sample rate: stored, or read if the file is new or changed.
 
     A file has changed if its size or time has changed. Files that cannot be opened are tried again at each call, since
     ffmpeg may have been installed meanwhile. Several processes begin at different clips, so that each file is read by
@@ -104,7 +104,7 @@ def note_broken(path: str, banks: Path, error: AudioError) -> None:
 
 
 def _facts_in(banks: Path) -> FileFacts:
-    """Open the store of facts about audio files in the folder `banks`."""
+    """Open the store of audio files' checksums, lengths and sample rates (facts) in the folder `banks`."""
     return FileFacts(banks / "contents.sqlite", "sounds", COLUMNS)
 
 
@@ -118,7 +118,7 @@ def _state(path: str) -> os.stat_result | None:
 
 
 def _found(row: Sequence[Any] | None) -> FoundSound | None:
-    """Convert a stored row of values, in the order of COLUMNS, to facts about a file; None without a row."""
+    """Convert a stored row of values, in the order of COLUMNS, to a FoundSound; None without a row."""
     if row is None:
         return None
     key, samples, rate, direct, lead, is_decoded, reason, sha256 = row
@@ -127,12 +127,12 @@ def _found(row: Sequence[Any] | None) -> FoundSound | None:
 
 
 def _is_unknown(found: FoundSound | None, whole: bool) -> bool:
-    """Return whether a file must be read, since its facts are not stored, or since it must be decoded completely."""
+    """Return whether a file must be read: nothing is stored about it, or it must still be decoded completely."""
     return found is None or (whole and found.sound is not None and not found.is_decoded)
 
 
 def _store(facts: FileFacts, path: str, state: os.stat_result | None, found: FoundSound) -> None:
-    """Store facts about a file, unless the file is missing."""
+    """Store checksum, length and sample rate of a file, or why it is broken, unless it is missing."""
     sound = found.sound or Sound(0, 0, False)
     if state is not None:
         facts.put(
@@ -141,7 +141,7 @@ def _store(facts: FileFacts, path: str, state: os.stat_result | None, found: Fou
 
 
 def _read(path: str, whole: bool, verify: bool) -> FoundSound:
-    """Read the facts about a file. whole: Decode all samples. verify: Read all bytes and compute their sha256."""
+    """Read checksum, length and rate of a file. whole: Decode all samples. verify: Compute the sha256 of all bytes."""
     try:
         sound = sound_of(path)
         if whole:

@@ -133,7 +133,7 @@ class Term(Strict):
 
     @property
     def needs_relevance(self) -> bool:
-        """Whether the loss needs the margin factors of a batch, and thus the recipe's `relevance`."""
+        """Whether the loss uses relevance: factors on its margins, from the CIDEr-D between captions."""
         return False
 
     @property

@@ -45,7 +45,7 @@ class Ranking(Term):
 
     @property
     def needs_relevance(self) -> bool:
-        """Whether the loss needs the margin factors of `relax: cider`."""
+        """Whether the loss uses relevance: `relax: cider` multiplies its margins by factors from CIDEr-D."""
         return self.relax == "cider"
 
     @property

@@ -15,7 +15,7 @@ from system.losses.ranking import gaps
 
 
 def need_relevance(terms: Sequence[Term]) -> bool:
-    """Return whether any loss needs the margin factors of `relax: cider`."""
+    """Return whether any loss uses relevance (`relax: cider`), which reduces its margins for similar captions."""
     return any(term.needs_relevance for term in terms)
 
 

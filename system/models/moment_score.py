@@ -69,7 +69,7 @@ class MomentScore(nn.Module):
         return torch.cat(columns, 1)
 
     def _reduced(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
-        """Compute the scores (R,) of R clips from their weights. lengths: (R,) numbers of frames without padding."""
+        """Compute the scores (R,) of R clips from the weights of their frames. lengths: (R,) frames without padding."""
         return _log_odds(log_partition(weights.scores, lengths, weights.enter, weights.leave))
 
     def numbers(self) -> dict[str, float]:

@@ -83,12 +83,12 @@ def raise_scores(
     scores, enter, leave = scores.double(), enter.double(), leave.double()
 
     def raised(rise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the scores and `enter`, raised by the constants `rise`, (B,)."""
+        """Return the frame scores and `enter`, the weights of moment starts, raised by the constants `rise`, (B,)."""
         entered = enter if frame_share == 1 else (enter + (1 - frame_share) * rise[:, None]).expand_as(scores)
         return scores + frame_share * rise[:, None], entered
 
     def is_probable(rise: torch.Tensor) -> torch.Tensor:
-        """Return whether a moment has at least the wanted probability with the constants `rise`: (B,) bool."""
+        """Return, (B,) bool, whether a moment is probable enough if scores are raised by the constants `rise`."""
         more, entered = raised(rise)
         return log_partition(more, lengths, entered, leave) >= -math.log1p(-probability)
 

@@ -269,7 +269,7 @@ def _similar(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def mean_edges(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
-    """Sum the edges of the moments that overlap each window with an IoU of at least 0.7, weighted by probability.
+    """Return sums for the mean edges of each window, over moments with an IoU of at least 0.7, weighted by probability.
 
     windows: (C, 2) starts and ends in seconds. scores: For every range of frames, the log probability that it is one
     whole moment. edges: (T + 1,) starts of the T frames and end of the last frame, in seconds. Returns: (C, 3): for

@@ -87,7 +87,7 @@ CLAP_GEOMETRY = Geometry(80, 1001, 16, 16, 16_000)
 
 
 def geometry_of(text: str) -> Geometry | None:
-    """Read a geometry such as "80x608p16x16" or "80x1001p16x16p32k" from a text; None if no geometry is in the text."""
+    """Read an input geometry (mel bands x columns, patch size) such as "80x608p16x16" from a text; None without one."""
     found = re.search(r"(\d+)x(\d+)p(\d+)x(\d+)(?:p(16|32)k)?", text)
     if found is None:
         return None
@@ -97,12 +97,12 @@ def geometry_of(text: str) -> Geometry | None:
 
 
 def geometry_of_file(path: Path) -> Geometry | None:
-    """Read the geometry from the name of a .zip, or of the folder of a .pth; None without a geometry."""
+    """Read the geometry (input and patch size) from the name of a .zip, or of a .pth's folder; None without one."""
     return geometry_of(path.name) or geometry_of(path.parent.name)
 
 
 def chosen_geometry(text: str | None, weights: str | None) -> Geometry:
-    """Return the geometry in the setting `text`, or, without this setting, in the name of the weights.
+    """Return the geometry (input and patch size) in the setting `text`; without it, that in the weights' name.
 
     Raises ValueError if neither exists, or if both exist and differ.
     """

@@ -66,7 +66,7 @@ def crops_per_second(paths: Sequence[str], expert: Waveform, samples: int, threa
     sounds = {path: sound for path in paths if (sound := _sound_of(path))}
 
     def decode(numbered: tuple[int, str]) -> bool:
-        """Decode a crop of a numbered file. Returns: Whether the file can be read."""
+        """Decode a crop of a file, whose start depends on the file's number. Returns: Whether the file can be read."""
         number, path = numbered
         length = sounds[path].samples_at(expert.rate, expert.resampling)
         first = number * 7919 % (max(0, length - samples) + 1)

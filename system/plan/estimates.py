@@ -99,7 +99,7 @@ class Estimates:
     """Estimated costs of a recipe, with the existing data, and with the expected sizes of missing data."""
 
     def __init__(self, recipe: schema.Recipe, found: dict[str, Content]) -> None:
-        """found: Dict from data source to its contents, as find_data returns it."""
+        """Store the recipe and its data. found: Dict from data source to its contents, as find_data returns it."""
         self.recipe, self.found = recipe, found
 
     @cached_property
@@ -168,7 +168,7 @@ class Estimates:
         return self.recipe.model.text.reads_vocabulary and not self._vocabulary
 
     def load(self, stage: schema.Stage) -> Load:
-        """Return the size of a stage's batch: clips, their lengths, and captions.
+        """Return the Load of a stage's training step: numbers of clips and captions, and lengths of clips.
 
         The mean length and the number of captions are averages over the data sources, mixed as in the stage.
         """

@@ -199,7 +199,7 @@ class Models(Protocol):
         """Return the readable clips of a data source."""
 
     def earlier_facts(self, entry: "RankEntry") -> Mapping[str, Any]:
-        """Return the facts that a finished run stored with a rank entry's scores; empty while a run is ranked."""
+        """Return the metadata that a finished run stored with a rank entry's scores; empty while a run is ranked."""
 
 
 class RankEntry(Strict):
@@ -260,7 +260,7 @@ def require_some(queries: Sequence[Query], pool: Pool) -> None:
 
 
 def labels_of(clips: Sequence[Clip], queries: Sequence[Query], facts: Mapping[str, Any]) -> Labels:
-    """Return the labels of a score matrix: its queries (rows), clips (columns), and facts about the model."""
+    """Return the labels of a score matrix: queries (rows), clips (columns), and the model's metadata (facts)."""
     return Labels(
         query_ids=[query.id for query in queries],
         query_texts=[query.text for query in queries],

@@ -112,7 +112,7 @@ class HubCorrectedRanker(Ranker):
     """Corrects the scores of another ranker for hubs."""
 
     def __init__(self, inner: Ranker, bank: Sequence[Query], correction: Correction, facts: Mapping[str, Any]) -> None:
-        """inner: The ranker whose scores are corrected. bank: Queries that show which clips are hubs."""
+        """Create the ranker. inner: The ranker to correct. bank: Queries that show which clips are hubs."""
         self.inner, self.bank, self.correction = inner, bank, correction
         self.facts = {**inner.facts, FACTS: dict(facts)}
         self.origin = f"{inner.origin}, hub correction {correction}"

@@ -29,7 +29,7 @@ class VectorIndex:
     """Index of a pool's vectors, with 8 bits per value. Building takes about a second for a million clips."""
 
     def __init__(self, units: torch.Tensor) -> None:
-        """units: Vectors (C, D) float32 of length 1 or 0, on the CPU. Raises ImportError if faiss is not installed."""
+        """Build the index of vectors (C, D) float32 of length 1 or 0, on the CPU. Raises ImportError without faiss."""
         import faiss
 
         values = units.numpy()

@@ -47,7 +47,7 @@ class MeanRanker(Ranker):
     """Ranks by the mean of several rankers' scores, with equal weights."""
 
     def __init__(self, members: Mapping[str, Ranker]) -> None:
-        """members: Dict from the name of each rank entry to its ranker."""
+        """Store the rankers whose scores are averaged. members: Dict from rank entry to its ranker."""
         self.members, self.origin = members, f"mean of {', '.join(members)}"
         self.facts = {"mean of": {name: dict(member.facts) for name, member in members.items()}}
 
@@ -70,7 +70,7 @@ class StoredScores(Ranker):
     """Returns the scores that an earlier entry has stored for the same queries and clips."""
 
     def __init__(self, path: Path) -> None:
-        """path: File of the stored score matrix."""
+        """Store the path of a stored score matrix, without reading it."""
         self.path, self.origin, self.facts = path, path.stem, {}
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:

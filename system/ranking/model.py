@@ -82,7 +82,7 @@ class KnownFeatures(ClipSource):
     """Source of frames that were computed before, such as those of a run's data sources and blind sets."""
 
     def __init__(self, features: Features) -> None:
-        """features: Frames of all clips that can be ranked."""
+        """Store the frames of all clips that can be ranked."""
         self._features, self.grids = features, features.grids
 
     def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
@@ -146,7 +146,7 @@ class ModelRanker(Ranker):
         windows: Windows | None = None,
         name: str = "",
     ) -> None:
-        """source: Reads or computes the frames of clips. facts: Facts about the model, stored with the scores.
+        """Create the ranker. source: Reads or computes frames. facts: Metadata of the model, stored with the scores.
 
         origin: Text that names the source of the scores, such as "last checkpoint of train".
         """
@@ -167,7 +167,7 @@ class ModelRanker(Ranker):
         return pool
 
     def _finds_times(self, pool: ModelPool, row: int) -> bool:
-        """Return False if windows are needed, but the recording has too many frames to compare all windows."""
+        """Return whether the windows of a recording, if needed, can be found: false if it has too many frames."""
         if self.windows is None or self.windows.by == "thresholds" or pool.embedded.lengths is None:
             return True
         return int(pool.embedded.lengths[row]) <= MAX_FRAMES

@@ -43,7 +43,7 @@ class TeachersRanker(Ranker):
     """Ranks by the mean of teachers' cosines. Its queries must be captions of the ranked clips."""
 
     def __init__(self, names: Sequence[str], models: Models) -> None:
-        """names: Names of the teachers in the recipe. models: Models and data of the run."""
+        """Create the ranker. names: The recipe's teachers to average. models: Models and data of the run."""
         self.names, self.models = names, models
         self.origin = f"mean of the cosines of {', '.join(names)}"
         self.facts = {"recipe": models.recipe_name, "teachers": list(names)}

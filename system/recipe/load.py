@@ -28,7 +28,7 @@ class RecipeError(KitError):
     """All mistakes of one recipe, one per line: file:line: key: message."""
 
     def __init__(self, problems: list[str]) -> None:
-        """problems: The lines, one per mistake."""
+        """Join the lines `problems`, one per mistake, to the error message."""
         super().__init__("\n".join(problems))
         self.problems = problems
 

@@ -130,7 +130,7 @@ class CheckpointWriter:
     """
 
     def __init__(self, folder: Path) -> None:
-        """folder: The stage's folder in the run."""
+        """Create the thread that writes checkpoints. folder: The stage's folder in the run."""
         self.folder = folder
         self.sha256: dict[str, str] = {}
         self.resumable: set[str] = set()
@@ -189,7 +189,7 @@ class _Hashed:
     """File for torch.save that computes the checksum of the written bytes. error: Error raised by a write, or None."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        """file: The file to write, opened for bytes."""
+        """Create an empty checksum of the bytes that are written to `file`, which is open for bytes."""
         self._file, self.checksum = file, hashlib.sha256()
         self.error: OSError | None = None
 

@@ -46,7 +46,7 @@ class Run:
     """
 
     def __init__(self, folder: Path, made: tuple[Path, ...] = (), ranks_anew: bool = False) -> None:
-        """folder: The run's folder. It need not exist."""
+        """Set the paths of the run's files. folder: The run's folder, which need not exist."""
         self.folder, self.made, self.ranks_anew = folder, made, ranks_anew
         self.result, self.provenance = folder / "result.json", folder / "provenance.json"
         self.metrics, self.vocabulary = folder / "metrics.jsonl", folder / "vocabulary.json"

@@ -269,7 +269,7 @@ def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
 
 
 def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> ModelFacts:
-    """Return the facts about a run's model that are stored with its scores and its exported weights."""
+    """Return metadata of a run's model (recipe, checkpoint, ...) to store with its scores and exported weights."""
     editions = {str(entry.edition) for entry in recipe.rank.values()}
     return ModelFacts(
         recipe=recipe.name,

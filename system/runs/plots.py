@@ -18,7 +18,7 @@ from system.runs.folder import Run
 def relevance_figure(
     distribution: Distribution, percents: Sequence[float], factor: MarginFactor, title: str, path: Path
 ) -> None:
-    """Draw the histogram of CIDEr-D and the factor on margins to a file (.svg or .png).
+    """Draw the histogram of relevance (CIDEr-D) and the factor on margins to a file (.svg or .png).
 
     Both axes are logarithmic. The curve of the factor r(c), with its thresholds, is drawn over the histogram.
     The first bar contains all scores below 2^-10, most of them 0. percents: Percentiles of the thresholds, for their

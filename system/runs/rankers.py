@@ -87,7 +87,7 @@ class _OpenedRun:
     def __init__(
         self, run: Run, recipe: schema.Recipe, opened: Callable[[str | None, str | None], ModelRanker]
     ) -> None:
-        """opened: Function that opens the run's model at a stage's checkpoint."""
+        """Store the run and its recipe. opened: Function that opens the run's model at a stage's checkpoint."""
         self.recipe_name, self.model, self._rank = recipe.name, opened, recipe.rank
         self._recipe, self._run = recipe, run
         self.chosen: dict[str, dict[str, float]] = {}
@@ -112,7 +112,7 @@ class _OpenedRun:
         return caption_queries(self.ranked_clips(source))
 
     def earlier_facts(self, entry: RankEntry) -> Mapping[str, Any]:
-        """Return the facts that the run has stored with a rank entry's scores; empty if the scores are missing."""
+        """Return the metadata that the run stored with a rank entry's scores; empty if the scores are missing."""
         name = next(name for name, one in self._rank.items() if one == entry)
         path = self._run.scores_file(name)
         return read_scores(path).facts if path.exists() else {}

@@ -64,7 +64,7 @@ class SearchPage:
     """
 
     def __init__(self, search: Search, about: dict[str, Any], names: frozenset[str] | None) -> None:
-        """search: Search of the clips. about, names: See the class."""
+        """Load the page's HTML, and record the clips' files. search: Finds clips. about, names: See the class."""
         self.search, self.about, self.names = search, about, names
         self.queue = Queue(search)
         self._reading = asyncio.Semaphore(PEAKS_AT_ONCE)

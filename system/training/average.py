@@ -21,7 +21,7 @@ class WeightAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        """decay: Number between 0 and 1. The average is over about 1 / (1 - decay) updates."""
+        """Copy the weights as first average. decay: In (0, 1), for a mean over about 1 / (1 - decay) updates."""
         self.decay = decay
         self._current: dict[str, torch.Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._current |= {name: b for name, b in model.named_buffers() if b.is_floating_point() and b.numel()}

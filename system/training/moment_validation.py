@@ -61,7 +61,7 @@ class MomentValidation:
         features: Features,
         precision: str = "float32",
     ) -> None:
-        """watched: Clips and moments by data source. precision: Precision of embeddings; scores are in float32."""
+        """Collect the moments in `watched`, a dict by data source. precision: Of embeddings; scores are in float32."""
         self.stage, self.features, self.precision = stage, features, precision
         self.items = [item for clips, moments in watched.values() for item in items_of_moments(clips, moments)]
         if not self.items:

@@ -35,7 +35,7 @@ class FrozenStart:
     """
 
     def __init__(self, model: RetrievalModel, settings: schema.AdamW) -> None:
-        """settings: Settings of the optimizer; `frozen_start` names the parts and their numbers of steps."""
+        """Collect the model's parts in the optimizer setting `frozen_start`, with their numbers of frozen steps."""
         self.model, parts = model, model.parts()
         self.parts: list[tuple[nn.Module, list[nn.Parameter], int]] = [
             (parts[name], [p for p in parts[name].parameters() if p.requires_grad], steps)

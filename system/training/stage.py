@@ -74,7 +74,7 @@ class StageTraining:
         relevance: Relevance | None,
         tracking: Tracking,
     ) -> None:
-        """name: Name of the stage. model: Model with initial weights, which is trained. tracking: Gets the metrics."""
+        """Prepare the stage `name`. model: Has the initial weights, and is trained. tracking: Gets the metrics."""
         stage = recipe.stages[name]
         require_same_work(name, stage, data)
         self.name, self.stage, self.run, self.model, self.tracking = name, stage, run, model, tracking
@@ -280,7 +280,7 @@ class StageTraining:
         return f"stage {self.name}, step {self.step}"
 
     def _hint_to_lower_rate(self) -> str:
-        """Return the cure for a loss, gradients or weights that are not finite, as the end of an error message."""
+        """Return the end of an error message on values that are not finite: advice to lower the learning rate."""
         state = self.folder / "last.pt"
         left = f"{state} has an earlier state" if state.exists() else "no state was saved"
         return f"lower the learning rate in a new run ({left})"

@@ -202,7 +202,7 @@ class Tracking:
     """Context manager that opens and closes the trackers of a run. `update` sends new lines of metrics.jsonl."""
 
     def __init__(self, run: Run, kinds: Sequence[type[Tracker]]) -> None:
-        """kinds: Classes of the trackers."""
+        """Store the run and the classes of its trackers (`kinds`), without opening trackers."""
         self.run, self.kinds = run, kinds
         self.trackers: list[Tracker] = []
 

@@ -63,7 +63,7 @@ class Validation:
         teachers: Teachers | None = None,
         precision: str = "float32",
     ) -> None:
-        """clips: Clips of the validation data. precision: Precision of embeddings; scores are in float32."""
+        """Collect the clips and captions to validate on. precision: Precision of embeddings; scores are in float32."""
         self.precision = precision
         self.clips = {clip.id: clip for clip in clips if clip.captions}
         if len(self.clips) < 2:

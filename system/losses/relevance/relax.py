@@ -100,7 +100,7 @@ class MarginFactor:
     """
 
     def __init__(self, thresholds: Sequence[float], factors: Sequence[float]) -> None:
-        """Store the thresholds and the factors at the thresholds."""
+        """Store thresholds of CIDEr-D, and the factors on the margin at these thresholds."""
         self.thresholds, self.factors = list(thresholds), list(factors)
 
     def __call__(self, scores: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ class _NgramNumbers:
     """
 
     def __init__(self) -> None:
-        """Create an empty table of words and n-grams."""
+        """Create an empty table, which will give each word and each n-gram a number."""
         self._words: dict[str, int] = {}
         self._grams: dict[int, int] = {}
 
@@ -44,11 +44,11 @@ class _NgramNumbers:
         return len(self._grams) + 1
 
     def words(self, words: Iterable[str]) -> np.ndarray:
-        """Return the number of every word. Equal words have the same number."""
+        """Return the number that identifies each word; a new word gets the next number."""
         return np.array([self._words.setdefault(word, len(self._words)) for word in words], np.int64)
 
     def grams(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return the number of every n-gram.
+        """Return the number that identifies each n-gram; a new n-gram gets the next number.
 
         beginnings: For each n-gram, the number of the n-gram that remains without its last word. last: For each n-gram,
         the number of its last word.

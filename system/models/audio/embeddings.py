@@ -70,7 +70,7 @@ class AudioEmbeddings(AudioSettings):
                 return Embedded(audio[EXPERT].values[:, 0])
 
             def parts(self) -> dict[str, nn.Module]:
-                """Return the encoder as its only part, which has no parameters."""
+                """Return a dict with one entry: the encoder itself, which has no parameters."""
                 return {EXPERT: self}
 
         return AudioEmbeddingsEncoder()
