@@ -166,7 +166,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `classify` with its parsed arguments; return the exit status."""
+    """Run the verb `classify`: score how much descriptions are like captions; return the exit status."""
     fitting = _fitting(arguments)
     require_file(arguments.descriptions, "make a store with python -m data_tools crawl")
     captions, left_out = read_captions(arguments.captions)

@@ -172,7 +172,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `audiocaps` with its parsed arguments; return the exit status."""
+    """Run the verb `audiocaps`: make a manifest of AudioCaps; return the exit status."""
     splits = list(dict.fromkeys(arguments.splits))
     clips, counts = read_audiocaps(arguments.root, arguments.audio, splits, arguments.keep_missing)
     write_manifest(arguments.out, clips)

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `blind` with its parsed arguments; return the exit status."""
+    """Run the verb `blind`: make a manifest of a folder of audio without captions; return the exit status."""
     clips, unreadable = read_blind(arguments.folder, check_source(arguments.name))
     write_manifest(arguments.out, clips)
     note = f", {unreadable} with unreadable audio (`check` names them)" if unreadable else ""

@@ -183,7 +183,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `castella` with its parsed arguments; return the exit status."""
+    """Run the verb `castella`: make a manifest and a file of moments of CASTELLA; return the exit status."""
     if arguments.out.absolute() == arguments.moments.absolute():
         raise DataError(f"--out and --moments are both {arguments.out}; give different names")
     source, features = check_source(arguments.name), arguments.features

@@ -160,7 +160,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `clotho` with its parsed arguments; return the exit status."""
+    """Run the verb `clotho`: make a manifest of Clotho; return the exit status."""
     clips, counts = read_clotho(
         arguments.root, list(dict.fromkeys(arguments.splits)), keep_missing=arguments.keep_missing
     )

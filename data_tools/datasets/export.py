@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `export` with its parsed arguments; return the exit status."""
+    """Run the verb `export`: write a crawl's store as a table, or a manifest as shards; return the exit status."""
     if arguments.source.suffix.lower() != ".jsonl":
         if arguments.format or arguments.shard_size:
             raise DataError(f"{arguments.source}: --format and --shard-size are for manifests (.jsonl); leave them out")

@@ -197,7 +197,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `get` with its parsed arguments; return the exit status."""
+    """Run the verb `get`: fetch a published data set, and make its manifest; return the exit status."""
     published = SETS[arguments.name]
     folder = arguments.folder or Path("data") / arguments.name
     manifest = arguments.out or Path("data") / f"{arguments.name}.jsonl"

@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `hub` with its parsed arguments; return the exit status."""
+    """Run the verb `hub`: make a manifest of parquet, tar and zip files with audio; return the exit status."""
     if arguments.preset == WAVCAPS:
         given = [name for name in ("audio", "caption", "id", "split", "name", "partial") if getattr(arguments, name)]
         if given:

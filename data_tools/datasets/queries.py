@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `queries` with its parsed arguments; return the exit status."""
+    """Run the verb `queries`: make a query file from captions; return the exit status."""
     require_other(arguments.out, [arguments.path])
     queries = make_queries(arguments.path, arguments.split)
     write_queries(arguments.out, queries)

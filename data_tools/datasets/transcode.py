@@ -252,7 +252,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `transcode` with its parsed arguments; return the exit status."""
+    """Run the verb `transcode`: convert the audio of a manifest to one rate and format; return the exit status."""
     encoding = encoding_of(arguments.rate, arguments.format, arguments.bitrate)
     if arguments.workers < 1:
         raise DataError(f"--workers {arguments.workers}: give at least 1")

@@ -156,7 +156,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `wavcaps` with its parsed arguments; return the exit status."""
+    """Run the verb `wavcaps`: make a manifest of one of WavCaps' four parts; return the exit status."""
     source = check_source(arguments.name or arguments.json.stem)
     exclusions = read_exclusions(arguments.exclude)
     audio = arguments.audio or audio_folder(arguments.json)

@@ -277,7 +277,7 @@ def _check_filter(text: str) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `crawl` with its parsed arguments; return the exit status."""
+    """Run the verb `crawl`: read the descriptions of all of Freesound into a store; return the exit status."""
     if arguments.filter is not None:
         _check_filter(arguments.filter)
     if arguments.refresh and (arguments.since or arguments.dry_run):

@@ -202,7 +202,7 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `fetch` with its parsed arguments; return the exit status."""
+    """Run the verb `fetch`: fetch the audio of the best descriptions as FLAC; return the exit status."""
     if not 0 <= arguments.seconds[0] <= arguments.seconds[1]:
         given = " ".join(f"{value:g}" for value in arguments.seconds)
         raise DataError(f"--seconds {given}: MIN must be 0 or more, and not above MAX")

@@ -125,7 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `status` with its parsed arguments; return the exit status."""
+    """Run the verb `status`: print the state of a crawl; return the exit status."""
     with open_store(arguments.store, read_only=True) as store:
         report = _read(store)
     if arguments.json:

@@ -159,7 +159,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `sandbox` with its parsed arguments; return the exit status."""
+    """Run the verb `sandbox`: serve invented sounds as Freesound's API does; return the exit status."""
     check_bounds(
         arguments,
         sounds=(1, MAX_SOUNDS),

@@ -156,7 +156,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `scenes` with its parsed arguments; return the exit status."""
+    """Run the verb `scenes`: compose clips, or long recordings with moments; return the exit status."""
     defaults = MOMENT_COUNTS if arguments.moments else DEFAULT_COUNTS
     given = {split: getattr(arguments, split) for split in CLOTHO_SPLITS}
     asked = {split: defaults[split] if count is None else count for split, count in given.items()}

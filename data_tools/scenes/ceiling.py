@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `ceiling` with its parsed arguments; return the exit status."""
+    """Run the verb `ceiling`: print the mAP@10 of a perfect labeller of scenes; return the exit status."""
     groups = label_groups(arguments.folder, arguments.split)
     value = ceiling(arguments.folder, arguments.split)
     report = CeilingReport(split=arguments.split, clips=groups.total(), labels=len(groups), ceiling=value)

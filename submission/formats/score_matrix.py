@@ -136,7 +136,7 @@ class ScoreMatrix:
 
     @property
     def labels(self) -> Labels:
-        """All data of the score matrix except the scores: ids, texts, file names, relevant clips, and facts."""
+        """All data of the score matrix except the scores: ids, texts, file names, relevant clips, and metadata."""
         names = (self.query_ids, self.query_texts, self.clip_ids, self.file_names)
         return Labels(*names, self.relevant, self.facts)
 

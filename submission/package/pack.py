@@ -66,7 +66,7 @@ class Submitted(NamedTuple):
         return [*files, *(["parameters"] if of_clips and not are_counted(self.runs) else [])]
 
     def with_files(self, system: System) -> System:
-        """Return the participant's facts, completed by the files of the blend or the score matrix of this system."""
+        """Return the system as in about.yaml, with the missing files of its blend or score matrix filled in."""
         files: dict[str, Path] = {}
         if self.matrix:
             files = {"scored": self.matrix, "output": self.matrix}

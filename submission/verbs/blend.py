@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `blend` with its parsed arguments; return the exit status."""
+    """Run the verb `blend`: combine several systems into one; return the exit status."""
     if len(arguments.scores) < 2:
         raise SubmissionError(f"a blend needs two or more systems, but {len(arguments.scores)} is given; give more")
     if arguments.validation == []:

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `check` with its parsed arguments; return the exit status."""
+    """Run the verb `check`: list every problem of a submission file or a package; return the exit status."""
     path = arguments.file
     require_file(path)
     require_csv(path)
@@ -150,7 +150,7 @@ def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Name
 
 
 def _matrix_edition(arguments: argparse.Namespace) -> dict[str, str | None]:
-    """Return a dict from the file of --scores to the edition in the facts of its score matrix; {} without --scores."""
+    """Return a dict from the file of --scores to the edition in its metadata; {} without --scores."""
     return {str(arguments.scores): edition_in_facts(read_scores(arguments.scores))} if arguments.scores else {}
 
 

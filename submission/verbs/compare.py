@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `compare` with its parsed arguments; return the exit status."""
+    """Run the verb `compare`: compare a system with other systems by a paired test; return the exit status."""
     names = [arguments.system, *arguments.others]
     system, *others = read_summaries(names, arguments)
     differences = {metric: compare(system, others, metric) for metric in system.compared_metrics}

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `convert` with its parsed arguments; return the exit status."""
+    """Run the verb `convert`: convert a CSV to another edition's format or to scores; return the exit status."""
     out = arguments.out
     require_other(out, [arguments.file, arguments.truth, arguments.scores, arguments.queries])
     truth = chosen_truth(arguments)

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `facts` with its parsed arguments; return the exit status."""
+    """Run the verb `facts`: print the rules of an edition, or list all editions; return the exit status."""
     if arguments.json:
         from data_tools.documents.strict import print_report
         from submission.verbs.json_output import FactsReport, edition_report

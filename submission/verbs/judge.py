@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `judge` with its parsed arguments; return the exit status."""
+    """Run the verb `judge`: let a command score the best clips of each query; return the exit status."""
     require_other(arguments.out, [arguments.pairs])
     command = _words(arguments.command)
     pairs = read_pairs(arguments.pairs)

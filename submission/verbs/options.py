@@ -113,7 +113,7 @@ def open_system(name: str) -> System:
 
 
 def edition_in_facts(matrix: ScoreMatrix) -> str | None:
-    """Return the edition in the facts of a score matrix or, for a blend, of all blended matrices; None if unknown."""
+    """Return the edition in the metadata (facts) of a score matrix, or of all matrices of a blend; None if unknown."""
     if isinstance(edition := matrix.facts.get("edition"), str):
         return edition
     editions = [facts.get("edition") for facts in facts_of_parts(matrix.facts)]

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `pack` with its parsed arguments; return the exit status."""
+    """Run the verb `pack`: pack finished runs into the archive for the challenge; return the exit status."""
     submitted = [_open_system(text) for text in arguments.systems]
     systems = [one.runs for one in submitted]
     if arguments.template:

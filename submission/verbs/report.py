@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `report` with its parsed arguments; return the exit status."""
+    """Run the verb `report`: write a page on a finished run; return the exit status."""
     from submission.report.page import figures_folder, write_moments_report, write_report
 
     run = open_any_finished(arguments.run_folder)

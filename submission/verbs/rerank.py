@@ -51,7 +51,7 @@ def _share(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `rerank` with its parsed arguments; return the exit status."""
+    """Run the verb `rerank`: re-rank a score matrix by the scores of a judge; return the exit status."""
     require_other(arguments.out, [arguments.scores, arguments.judged, *(arguments.validation or ())])
     matrix = read_scores(arguments.scores)
     judged = judged_rows(matrix, read_pairs(arguments.judged))
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(arguments: argparse.Namespace, matrix: ScoreMatrix) -> tuple[float, dict[str, Any]]:
-    """Choose the judge's weight on the validation split; return the weight, and facts about the choice.
+    """Choose the judge's weight on the validation split; return it, and the metric there, with and without the judge.
 
     The gain on the validation split is printed. matrix: Score matrix to re-rank. Raises SubmissionError if the
     validation matrix has clips in common with `matrix`, or was made by another model.

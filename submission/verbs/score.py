@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `score` with its parsed arguments; return the exit status."""
+    """Run the verb `score`: print the metrics of a CSV, a score matrix or a run; return the exit status."""
     if arguments.per_query:
         require_other(arguments.per_query, [Path(arguments.system), arguments.truth, arguments.annotations])
     (summary,) = read_summaries([arguments.system], arguments)

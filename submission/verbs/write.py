@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `write` with its parsed arguments; return the exit status."""
+    """Run the verb `write`: write the file that an edition requires, from scores or a run; return the exit status."""
     if is_moments(arguments.scores):
         print(write_moments_file(Path(arguments.scores), arguments.out, arguments))
         return 0

@@ -76,7 +76,7 @@ def lengths_of(items: Sequence[Item], features: Features, expert: str, longest: 
 def without_audio(
     items: Sequence[Item], features: Features, relevance: Relevance | None, teachers: Teachers | None = None
 ) -> Batch:
-    """Make the batch of `items` without audio frames: captions, margin factors and teachers' cosines."""
+    """Make the batch of `items` without audio: captions, factors on the margin of losses, and teachers' cosines."""
     captions = [caption for item in items for caption in item.captions]
     row_of = np.array([row for row, item in enumerate(items) for _ in item.captions])
     factors = None
@@ -270,7 +270,7 @@ class Feed:
         self._ahead: dict[int, Future[Batch]] = {}
 
     def settle(self) -> None:
-        """Copy the frames to the GPU if they fit. Call this after each step; only the first call decides."""
+        """Decide at the first call whether the frames fit on the GPU, and if so, copy them. Called after each step."""
         if not self._undecided:
             return
         self._undecided = False

@@ -269,7 +269,7 @@ class PublishedWeights(ExpertSettings):
 
 
 def some_file_faults(expert: ExpertSettings, clips: Sequence[Clip]) -> tuple[list[tuple[bool, str]], str | None]:
-    """Check the files of some clips with `file_fault` and `setting_fault` of an expert.
+    """Return the faults in the files of some clips, found by an expert's `file_fault` and `setting_fault`.
 
     Returns: The faults of single files, and the message of a fault that all checked files have; None without such a
     fault. If all files have a fault, a setting is wrong, such as the hop of frames.

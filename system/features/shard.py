@@ -43,7 +43,7 @@ class Shard:
         self._begin()
 
     def _begin(self) -> None:
-        """Forget all index lines that were read, so that the next call of read_new_lines reads the whole index."""
+        """Begin again: forget all index lines that were read, so that read_new_lines reads the whole index."""
         self.numbers: dict[str, int] = {}  # key -> its row of the table
         self._table = Table.of()
         self._checked = bytearray()  # of every series, whether it was compared with its checksum

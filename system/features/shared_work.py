@@ -37,7 +37,7 @@ class SharedWork:
     """
 
     def __init__(self, bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> None:
-        """Store the wanted keys of the bank, in the order of falling costs."""
+        """Store the keys whose series must be computed, in the order of falling costs."""
         self._bank, self._costs, self._at_once = bank, costs, at_once
         self._left = deque(sorted(costs, key=costs.__getitem__, reverse=True))
         self._computed_elsewhere: list[str] = []  # that another process had under way when it was looked at
@@ -48,7 +48,7 @@ class SharedWork:
         self._stored_elsewhere = 0  # of the keys that are wanted, since this was asked
 
     def wait_for_keys(self) -> bool:
-        """Return whether this process has series to compute; wait until this is known.
+        """Wait until it is known whether this process has series to compute, and return whether it has.
 
         The function waits while other processes are computing all remaining series. If such a process ends early, its
         series are left, and the result is true. The result is false if all series are stored.

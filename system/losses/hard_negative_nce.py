@@ -41,7 +41,7 @@ class HardNegativeNce(Term):
         return (self._direction(logits, batch.same_clip) + self._direction(logits.T, batch.same_clip)) / 2
 
     def _direction(self, logits: Tensor, same_clip: Tensor) -> Tensor:
-        """Return the mean loss of classifying, for each row, the column of the matching pair."""
+        """Return the loss of one direction, from rows to columns: of classifying each row's matching column."""
         import torch
 
         matching = logits.diagonal()

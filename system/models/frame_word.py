@@ -32,7 +32,7 @@ class _Words(NamedTuple):
 
     @property
     def wide(self) -> int:
-        """Maximum number of values in memory while one frame is scored."""
+        """Maximum number of values in memory per scored frame: one per word vector, or one per caption."""
         return max(len(self.vectors), len(self.indices))
 
     def largest(self, longest: int) -> int:
@@ -91,7 +91,7 @@ def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, re
 
 
 def _of_piece(frames: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
-    """Compute the dot products of some frames of clips with words, and reduce them as the setting `reduce` states.
+    """Compute the dot products of words with a piece (some frames of clips), and reduce them as `reduce` states.
 
     frames: (B, L, D), for B clips.
     The result depends on `reduce`. `best_word`: (N, B) for N captions, the highest product of each frame, summed over

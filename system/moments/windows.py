@@ -343,7 +343,7 @@ def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding)
 
 
 def _contrast(sums: np.ndarray, first: int, last: int) -> float:
-    """Return the mean score of the frames `first` to `last`, minus the mean score of all other frames.
+    """Return a window's contrast: mean score of its frames `first` to `last`, minus that of all other frames.
 
     sums: (T + 1,) cumulative sums of the scores, from 0.
     """

@@ -294,7 +294,7 @@ class Estimates:
         return sum(self.parameters_by_part.values()) - tuned.frozen + tuned.adapters
 
     def tuned(self, settings: Lora) -> "Tuned":
-        """Count the adapters' parameters, the frozen parameters of the adapted networks, and the adapted layers."""
+        """Count, for low-rank tuning: the adapters' parameters, the networks' frozen parameters, and adapted layers."""
         from system.models.low_rank import adapted_layers, adapter_parameters
 
         networks = {"audio": self._audio.parts().get("network"), "text": next(iter(self._text[0].children()), None)}

@@ -138,7 +138,7 @@ class CheckpointWriter:
         self._under_way: Future[dict[str, str]] | None = None
 
     def resume(self, sha256: Mapping[str, str]) -> None:
-        """Keep the files of the state that training continues from. sha256: Dict from these files to checksums."""
+        """Keep the files of the state that training resumes from. sha256: Dict from these files to checksums."""
         self.sha256, self.resumable = dict(sha256), set(sha256)
 
     def save(self, state: dict[str, Any], epoch_weights: Mapping[str, torch.Tensor] | None) -> None:

@@ -157,7 +157,7 @@ def score_of_windows(trained: Trained) -> MomentScore:
 
 
 def with_fit(trained: Trained) -> Trained:
-    """Return the model with the run's fitted score of windows added to its facts, for an export."""
+    """Return the model, for an export, with the run's fitted score of windows added to its metadata."""
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
     fitted = None if entry is None or entry.fit is None else _fitted_in_run(trained, name, entry.fit)
     return replace(trained, facts=trained.facts.model_copy(update={"fitted": fitted})) if fitted else trained

@@ -22,7 +22,7 @@ class Queue:
     """Queue of queries that a Search answers in batches. A separate thread keeps the event loop free."""
 
     def __init__(self, search: Search, at_once: int = AT_ONCE, max_waiting: int = MAX_WAITING) -> None:
-        """search: Answers the queries. at_once: Most queries in a batch. max_waiting: Most waiting queries."""
+        """Create an empty queue of at most `max_waiting` queries. search: Answers up to `at_once` queries together."""
         self._search, self._at_once, self._max_waiting = search, at_once, max_waiting
         self._waiting: asyncio.Queue[tuple[SearchQuery, asyncio.Future[Answer]]] = asyncio.Queue()
 

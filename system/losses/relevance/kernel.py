@@ -129,7 +129,7 @@ def score(
 
 @_compiled
 def count_high(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
-    """Count float32 numbers by the value of their upper bits, and add the numbers to `counts`.
+    """Count float32 numbers by the value of their upper bits; the results are added to `counts`.
 
     bits: (X,) float32 numbers, read as whole numbers. shift: Number of lowest bits that are ignored.
     """
@@ -139,7 +139,7 @@ def count_high(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
 
 @_compiled
 def count_low(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.ndarray) -> None:
-    """Count float32 numbers by the value of their lowest `shift` bits, and add the numbers to `counts`.
+    """Count float32 numbers by the value of their lowest `shift` bits; the results are added to `counts`.
 
     bits: (X,) float32 numbers, read as whole numbers. counts: (K, 2**shift). row: The row of `counts` for each value of
     the upper bits; -1: numbers with these upper bits do not count.
