@@ -342,7 +342,7 @@ def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
     folder = absolute(path.parent)
 
     def stored(clip: Clip) -> Clip:
-        """Return the clip with its path as it is written: relative if it is below the manifest's folder."""
+        """Return the clip in its stored form: the path is relative if it is below the manifest's folder."""
         whole = absolute(os.path.join(folder, clip.path))
         relative = os.path.relpath(whole, folder)
         outside = relative.split(os.sep)[0] == os.pardir

@@ -78,7 +78,7 @@ async def one_by_one(client: Client, window: Window, narrowed: str | None) -> Pa
 
 
 async def count_of(client: Client, window: Window, narrowed: str | None) -> int:
-    """Return the API's count of sounds in a window, or the sum over its halves if the API fails for the window."""
+    """Return the API's count of sounds in a time window, or of its halves if the API fails for the whole window."""
     try:
         return (await client.search(window, narrowed, size=1)).count
     except NoPageError:
@@ -88,7 +88,7 @@ async def count_of(client: Client, window: Window, narrowed: str | None) -> int:
 
 
 async def compare_parts(client: Client, store: Store, window: Window, narrowed: str | None) -> Progress:
-    """Compare the store's and the API's counts for parts of `window`, and return the parts that must be read.
+    """Compare the store's and the API's counts for parts of a time window, and return the parts to read.
 
     Used if the API fails to list the whole window. A part must be read if the two counts differ.
     """
@@ -104,7 +104,7 @@ async def compare_parts(client: Client, store: Store, window: Window, narrowed: 
 
 
 def fallen(store: Store, window: Window, count: int) -> Window | None:
-    """Return the window to try again if the API counts far fewer sounds than are stored or were counted before.
+    """Return the time window to try again if the API counts far fewer sounds than are stored or were counted before.
 
     Returns None if the count may be used. Raises DataError if the API counts too few sounds at the third attempt as
     well: the search index is being rebuilt, which takes hours. A lower count that lasts for ACCEPTED seconds is

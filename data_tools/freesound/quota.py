@@ -153,7 +153,7 @@ class Quota:
         return cursor.lastrowid
 
     def _report(self, until: float, wait: float) -> None:
-        """Log a long wait, once."""
+        """Log once that requests must wait for long, because the API's limit is reached."""
         if wait > 2 * MINUTE and until > self._reported_until + self._clock.wall(MINUTE):
             self._reported_until = until
             at = datetime.fromtimestamp(until, UTC)

@@ -140,7 +140,7 @@ class Store(Facts):
     """An open store."""
 
     def __init__(self, path: Path, create: bool = False, read_only: bool = False) -> None:
-        """Open or create the file.
+        """Open or create the database file of a crawl's sounds.
 
         Raises DataError for a file that is missing or empty (unless create), is not a store of this format, or cannot
         be opened. A file of another kind is not changed.
@@ -251,7 +251,7 @@ class Store(Facts):
         return PageListing(page.count, len(times) + nulls, reached, passed + nulls), times
 
     def parts(self, window: Window, sounds: int) -> list[Window]:
-        """Split the window into parts of `sounds` stored sounds each; sounds of one second stay together."""
+        """Split the time window into parts of `sounds` stored sounds each; sounds of one second stay together."""
         query = "SELECT indexed / 1000 FROM sounds WHERE indexed BETWEEN ? AND ? ORDER BY indexed"
         rows = self.database.execute(query, _milliseconds(window.first, window.last)).fetchall()
         begins = sorted({window.first, *(second for (second,) in rows[sounds - 1 :: sounds])})
@@ -335,7 +335,7 @@ class Store(Facts):
         return [Null(*row) for row in rows]
 
     def forget_uneven(self, last: int) -> None:
-        """Remove the records of windows with differing counts that end at second `last` or earlier."""
+        """Remove the records of time windows whose counts differ from the API's, up to second `last`."""
         self.database.execute("DELETE FROM uneven WHERE last <= ?", (last,))
 
     def uneven(self) -> list[tuple[int, int, int | None]]:

@@ -136,7 +136,7 @@ def _unread(window: Window, answer: PageListing) -> tuple[Window, ...]:
 
 
 def _missed(window: Window, answer: PageListing) -> tuple[Window, ...]:
-    """Return the part that was read just before this window if it must be read again; () otherwise.
+    """Return the part of time that was read just before this window if it must be read again; () otherwise.
 
     The answer to that part may have omitted sounds if this window has fewer sounds than that answer promised.
     """

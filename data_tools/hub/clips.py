@@ -159,7 +159,7 @@ def split_of(path: Path, folder: Path) -> Split:
 
 
 def clip_of(sample: Sample, columns: Columns, source: str, split: Split) -> Clip:
-    """Make the clip of a sample.
+    """Make the clip of a sample, a row of a parquet file or the files of one name in an archive.
 
     Raises MissingColumnError for a missing column; DataError for a sample without audio and for a bad caption.
     """

@@ -185,7 +185,7 @@ def _listen(clip: Clip) -> Fingerprint | str:
 
 
 def _stage(clip: Clip) -> int:
-    """Return 0 for a training split, 1 for a validation split, 2 for a test split."""
+    """Return the stage that uses a clip's split: 0 for training, 1 for validation, 2 for test."""
     return 2 if clip.split in TEST_SPLITS else int(clip.split in VALIDATION_SPLITS)
 
 

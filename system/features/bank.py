@@ -42,7 +42,7 @@ class Bank:
     threads: Executor | None = None  # that read in parallel; None: reading takes no computation
 
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str, verify: bool) -> None:
-        """Read the indexes of all shards. verify: Also read every series, and drop damaged series."""
+        """Read the indexes of the bank's shards. verify: Also read all stored series, and drop damaged ones."""
         self.folder, self.dim, self.dtype, self.repair_hint = folder, dim, dtype, hint
         self._shards: dict[int, Shard] = {}
         if verify:
@@ -61,11 +61,11 @@ class Bank:
         return len(self.keys()) if len(self._shards) > 1 else sum(len(s.numbers) for s in self._shards.values())
 
     def keys(self) -> KeysView[str]:
-        """Return the keys of all series, shard by shard; the keys of a shard are in the order of storing."""
+        """Return the keys of all stored series, shard by shard, and in each shard in the order of storing."""
         return dict.fromkeys(chain.from_iterable(shard.numbers for shard in self._shards.values())).keys()
 
     def rows_of(self, key: str) -> int:
-        """Return the number of rows of a stored series.
+        """Return the number of rows, T, of the series (T, D) that is stored under a key.
 
         Raises KeyError for an unknown key.
         """
@@ -167,7 +167,7 @@ class Bank:
             shard, release = self.take_shard()
 
             def store(key: str, values: np.ndarray) -> None:
-                """Store a series, unless the bank has it."""
+                """Store a series (T, D) under a key, unless the bank has this key."""
                 if key not in self:
                     shard.store(key, values)
 

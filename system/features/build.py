@@ -64,7 +64,7 @@ class Features:
         return self.banks[expert].read(self.keys[clip_id])
 
     def summary_lines(self) -> Iterator[str]:
-        """Yield a line of text per expert: the number, the dimension and the source of its series."""
+        """Yield a line per expert on the series of frames: their number, dimension and source."""
         for name, bank in self.banks.items():
             where = f"in {bank.folder}" if isinstance(bank, Bank) else "decoded from the audio files for each batch"
             where = "read from files of embeddings" if isinstance(bank, Vectors) else where

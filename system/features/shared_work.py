@@ -88,7 +88,7 @@ class SharedWork:
         return found
 
     def _take(self) -> bool:
-        """Reserve keys for this process if it has none. Returns: Whether it now has keys."""
+        """Reserve keys of missing series for this process if it has none. Returns: Whether it now has keys."""
         if self._new or not (self._left or self._computed_elsewhere):
             return bool(self._new)
         with self._bank.locked():
@@ -135,7 +135,7 @@ class SharedWork:
 
 @contextmanager
 def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> Iterator[SharedWork]:
-    """Context manager for this process's part of the work on the missing series of a bank.
+    """Context manager for this process's part of the work: computing series that a bank does not have.
 
     costs: Dict from key to the cost of computing its series, for each missing series; expensive series come first.
     at_once: Two limits for the keys that a process reserves at a time: their number, and the sum of their costs.

@@ -48,7 +48,7 @@ class Cosine(ScoreSettings):
     meaning: ClassVar[str] = "the cosine of the embeddings of a query and a clip, from -1 to 1"
 
     def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """Return the function that computes cosines."""
+        """Return the function that scores clips against captions by the cosines of their embeddings."""
         from system.models.cosine import cosine
 
         return cosine
@@ -71,7 +71,7 @@ class FrameWord(ScoreSettings):
     meaning: ClassVar[str] = "similarity of the frames of a clip and the words of a query (dot products), at least 0"
 
     def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """Return the function that scores frames against words."""
+        """Return the function that scores clips against captions by comparing their frames with words."""
         from system.models.frame_word import frame_word
 
         return partial(frame_word, reduce=self.reduce)
@@ -115,7 +115,7 @@ class BoundaryMoments(ScoreSettings):
     meaning: ClassVar[str] = Moments.meaning
 
     def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """Return the trainable function that scores whether, and when, a sentence is heard in a clip."""
+        """Return the trainable function that scores whether, and when, a sentence is heard, by learned boundaries."""
         from system.models.boundary_score import BoundaryScore
 
         return BoundaryScore(dim)
@@ -134,7 +134,7 @@ class DotProduct(ScoreSettings):
     meaning: ClassVar[str] = "the logit that the query describes the clip; 0 means a probability of one half"
 
     def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """Return the function that scores by dot products, with its scale and offset."""
+        """Return the function that scores by the dot products of embeddings, with its scale and offset."""
         from system.models.dot_product import DotProduct
 
         return DotProduct()
@@ -154,7 +154,7 @@ class FrameDotProducts(ScoreSettings):
     meaning: ClassVar[str] = "the logit of the clip's best frame; 0 means a probability of one half"
 
     def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """Return the function that scores by dot products, with its scale and offset."""
+        """Return the function that scores by the highest dot product of a clip's frames, with its scale and offset."""
         from system.models.dot_product import FrameDotProducts
 
         return FrameDotProducts()

@@ -70,7 +70,7 @@ def column_counts(lengths: torch.Tensor) -> torch.Tensor:
 
 
 def symmetric_window(window: Window) -> torch.Tensor:
-    """Return a symmetric window, (400,) float64."""
+    """Return the symmetric Hann or Povey window of a spectrogram's columns, (400,) float64."""
     hann = torch.hann_window(WINDOW, periodic=False, dtype=torch.float64)
     return hann**POVEY if window == "povey" else hann
 

@@ -65,7 +65,7 @@ def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Excha
 
 
 def share_of(stage: schema.Stage, estimates: Estimates, processes: int) -> Load:
-    """Return the part of a batch that the busiest process computes: numbers of clips and captions, and lengths."""
+    """Return the busiest process's share of a batch: numbers of clips and captions, and lengths."""
     load = estimates.load(stage)
     rows = rows_of_share(load.clips, stage.grad_cache_chunk, processes)
     return load._replace(clips=rows, captions=load.captions * rows / load.clips)

@@ -225,7 +225,7 @@ def _series_of(embedded: Embeddings) -> list[np.ndarray]:
 
 
 def _store(bank: Bank, computed: Mapping[str, np.ndarray]) -> None:
-    """Store computed embeddings in the bank."""
+    """Store computed embeddings of clips, a dict by key, in a bank of the cache."""
     with bank.writing() as store:
         for key, series in computed.items():
             store(key, series)

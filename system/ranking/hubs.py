@@ -41,7 +41,7 @@ class Hubs(NamedTuple):
 
 
 def hubs_of(bank: Iterable[Scores], correction: Correction) -> Hubs:
-    """Measure how much each clip is a hub, from its scores with a bank of other queries, such as training captions.
+    """Measure how much each clip is a hub, near to too many queries, from its scores with a bank of other queries.
 
     bank: Scores of the bank's queries (rows) against the C clips, in blocks (n, C), with at least one row in total.
     Raises ValueError for an empty bank.

@@ -124,7 +124,7 @@ def _less_memory(stage: schema.Stage, in_chunks: bool) -> str:
 
 
 def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
-    """Prepare CIDEr-D scores and margin factors for the captions of all stages; None if no loss needs them.
+    """Prepare the relevance (CIDEr-D, factors on margins) of all stages' captions; None if no loss needs it.
 
     Document frequencies are counted in the recipe's `relevance.corpus`. A figure of the distribution of CIDEr-D is
     written to the file `figure`.

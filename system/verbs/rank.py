@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `rank --windows`."""
+    """Add the arguments of `rank --windows`, which finds the times of queries in long recordings."""
     windows = parser.add_argument_group("times of queries in long recordings (--windows)")
     what = "find the times of each query in its recording; --out is a file for the scorer of 2026 (.jsonl)"
     windows.add_argument("--windows", action="store_true", help=what)

@@ -131,7 +131,7 @@ class Relevance:
     """
 
     def __init__(self, settings: Cider, corpus: Sequence[Sequence[str]], folder: Path) -> None:
-        """Read or compute the percentiles of CIDEr-D in the corpus, and set the margin factors."""
+        """Read or compute the percentiles of CIDEr-D in the corpus, and set the factors on margins."""
         self._settings = settings
         self._corpus = Corpus(corpus, settings.documents, settings.tokenizer)
         self.distribution = self._distribution(corpus, folder)
