@@ -183,7 +183,7 @@ def _print_error(error: BaseException) -> None:
 
 @contextmanager
 def _results(inside: bool, several: bool) -> Iterator[None]:
-    """Redirect a verb's results (printed text) to standard error if `inside`; print them only in the first process."""
+    """Redirect a verb's results: to standard error if `inside`; to nothing in later processes if `several`."""
     with Path(os.devnull).open("w") as nowhere:
         printed = sys.stderr if inside else sys.stdout
         with redirect_stdout(nowhere if several and _of_rank() else printed):

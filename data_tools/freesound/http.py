@@ -74,7 +74,7 @@ class Http(AbstractAsyncContextManager["Http"]):
         return await self._ask("GET", url, into, file_bytes if into else 0, headers=headers)
 
     async def post(self, url: str, form: Mapping[str, str]) -> Response:
-        """Send a form by one POST request. Raises AgainError."""
+        """Send a form by one POST request, and return the server's answer. Raises AgainError."""
         return await self._ask("POST", url, None, 0, data=form)
 
     async def _ask(self, method: str, url: str, into: Path | None, file_bytes: int, **sent: Any) -> Response:
