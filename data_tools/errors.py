@@ -89,7 +89,7 @@ def kit_errors(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function; raise its system errors as KitError."""
+        """Call the decorated function; raise its system errors as KitError."""
         try:
             return function(*args, **kwargs)
         except (OSError, ModuleNotFoundError, MemoryError) as error:

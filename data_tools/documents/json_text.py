@@ -150,7 +150,7 @@ def read_shaped(path: Path, shape: "type[Shape]", hint: str) -> "Shape":
 
 
 def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> "Shape":
-    """Convert JSON content to a pydantic model.
+    """Convert JSON content to an object of the pydantic model `shape`.
 
     where: Name of the file, and line if any, for the message. hint: Advice at the end of the message.
     Raises DataError for content that does not fit the model `shape`, with one line per fault.

@@ -149,7 +149,7 @@ def _require_lasting(store: Store, known: int, count: int) -> None:
 
 
 def mark_complete(store: Store, last: int) -> None:
-    """Record that all counts up to second `last` match the API's, also in windows that differed when they were read."""
+    """Record that all counts up to second `last` match the API's, also in time windows that differed before."""
     store.forget_uneven(last)
     store.set_facts(complete=last, checked=int(time.time()))
 

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 async def walk(client: Client, store: Store, workers: int) -> bool:
-    """Read every unread time window, `workers` at a time, and store each answer immediately; then compare the total.
+    """Read and store all unread time windows, `workers` at a time, then compare the total with the API's.
 
     Returns whether the number of stored sounds equals the API's last count. Raises DataError for an error that no later
     attempt can change; all answers so far remain stored.

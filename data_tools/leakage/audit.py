@@ -205,7 +205,7 @@ def _forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overlap]:
 
 
 def _pairwise(kind: str, clips: Sequence[Clip], shared: str, audited: Collection[str]) -> list[Overlap]:
-    """Return the overlaps of clips that all have the value `shared`: one per clip and later split."""
+    """Return the overlaps between splits, of clips that all have the value `shared`: one per clip and later split."""
     splits: dict[str, list[Clip]] = {}
     for clip in clips:
         splits.setdefault(_split(clip), []).append(clip)

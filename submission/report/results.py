@@ -99,7 +99,7 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
 
 
 def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
-    """Return the reference scores of a run, such as chance, in a dict by name, and notes on these scores."""
+    """Return reference levels, such as the score of chance, in a dict by name, and notes on these levels."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
     if run.result.blend:

@@ -97,7 +97,7 @@ def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: Ints
     sizes, counts = np.unique(n_relevant, return_counts=True)
 
     def beyond(rank: int) -> float:
-        """Return the probability that no relevant clip is among the first `rank` clips in random order."""
+        """Return the probability that all relevant clips are beyond the rank `rank`, for clips in random order."""
         chances = [math.prod(max(0, n_pool - rank - i) / (n_pool - i) for i in range(size)) for size in sizes]
         return float(np.average(chances, weights=counts))
 

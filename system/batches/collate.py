@@ -161,7 +161,7 @@ class Resident:
     def _table(
         self, features: Features, expert: str, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Copy an expert's frames of all clips to the device.
+        """Copy an expert's frames of all clips to the device, as one table of frames.
 
         Returns: Three tensors: the frames (F, D) of all clips, one clip after another, in the stored dtype; the index
         of every clip's first frame; and every clip's number of frames.

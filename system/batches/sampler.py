@@ -119,7 +119,7 @@ class _Shuffled:
 
 
 def _chances(items: Sequence[Item], power: float) -> np.ndarray:
-    """Return the weights (n,) of n items: the seconds of an item's shortest window to the power -`power`.
+    """Return the chances of n items to be drawn, (n,): an item's shortest window in seconds to the power -`power`.
 
     An item's windows are the times at which its sentence is heard. A window of fewer seconds than SHORTEST counts as
     SHORTEST.

@@ -205,7 +205,7 @@ def _error_of_exchange(error: RuntimeError) -> KitError:
 
 
 def require_equal(value: object, difference: str, cure: str) -> None:
-    """Raise an error if the processes call this with different values.
+    """Raise an error unless all processes call this function with the same `value`.
 
     The first process raises KitError; all other processes raise SaidElsewhere, which prints nothing.
     difference, cure: End of the error message: a description of the difference, and its cure.
@@ -272,12 +272,12 @@ def _end_silently() -> None:
 
 
 def any_process(value: bool) -> bool:
-    """Return whether the value is true in any process."""
+    """Return whether `value` is true in at least one process."""
     return any_process_each([value])[0]
 
 
 def any_process_each(values: Sequence[bool]) -> list[bool]:
-    """Return for each of several values whether the value is true in any process.
+    """Return for each of `values` whether it is true in at least one process.
 
     All processes must pass the same number of values.
     """

@@ -63,7 +63,7 @@ class RunModels:
         return self.features.keys
 
     def model(self, stage: str | None, checkpoint: str | None) -> "ModelRanker":
-        """Return the ranker for a stage's checkpoint, or for the published weights without a stage."""
+        """Return the ranker of the model at a stage's checkpoint; without a stage, of the untrained model."""
         from system.ranking.model import KnownFeatures, ModelRanker
         from system.runs.checkpoints import load_checkpoint
         from system.runs.open import facts_of, untrained_origin
@@ -99,7 +99,7 @@ class RunModels:
         return {}
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
-        """Return the embeddings of clips and their captions by a teacher."""
+        """Return the embeddings of clips and of their captions by a teacher, a model that others learn from."""
         from system.training.teachers import taught
 
         with first_before_others():
@@ -205,7 +205,7 @@ def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, Sco
 def _result(
     name: str, models: RunModels, matrix: ScoreMatrix, origin: str, untrained: ScoreMatrix | None
 ) -> RankedResult:
-    """Compute the metrics of a ranked entry from its score matrix.
+    """Compute the result of a ranked entry, such as its metrics, from its score matrix.
 
     origin: Description of the checkpoint that computed the scores. untrained: Score matrix of the untrained model for
     the same clips and queries, for comparison; None: no comparison.

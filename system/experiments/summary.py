@@ -149,12 +149,12 @@ def _hub_lines(entry: RankedResult) -> Iterator[str]:
 
 
 def report(run: Run) -> str:
-    """Return the run's result as text for printing."""
+    """Read a run's result from disk, and return it as text for printing."""
     return in_words(run, run.read_result())
 
 
 def in_words(run: Run, result: RunResult) -> str:
-    """Return a run's result as text for printing, even if it is not yet written to disk."""
+    """Return the given result of a run as text for printing."""
     trained, frozen = (sum(parts.values()) for parts in (result.parameters.trained, result.parameters.frozen))
     made = f"trained    {trained:,}" if trained else f"model      without training, {frozen:,} counted"
     times = f"{result.seconds:.0f} s in this process, {result.training_seconds:.0f} s of training"

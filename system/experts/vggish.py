@@ -102,13 +102,13 @@ class Vggish(PublishedWeights):
 
         @exact()
         def maps(inputs: np.ndarray) -> np.ndarray:
-            """Compute the flat outputs of the convolutions."""
+            """Compute the last maps of the convolutions, one flat row per input patch."""
             found = features(torch.from_numpy(inputs)[:, None].to(device))
             return found.permute(0, 2, 3, 1).flatten(1).cpu().numpy()  # TensorFlow flattens channels last
 
         @exact()
         def embeddings(flat: np.ndarray) -> np.ndarray:
-            """Compute the embeddings from flat outputs of the convolutions."""
+            """Compute the embeddings from the flat maps of the convolutions."""
             frames = dense(torch.from_numpy(flat).to(device))
             if pca is not None:
                 frames = project(frames, *pca)
@@ -120,7 +120,7 @@ class Vggish(PublishedWeights):
 
 
 def examples(wave: np.ndarray) -> np.ndarray:
-    """Cut a wave into VGGish's input patches, each of 96 log-mel columns.
+    """Cut a wave into examples, VGGish's input patches, each of 96 log-mel columns.
 
     Wave (N,) float32 at 16 kHz -> T patches of 96 columns and 64 bands, (T, 96, 64) float32.
     """

@@ -66,7 +66,7 @@ class AudioFiles:
         return self.part(key, 0, self.rows_of(key))
 
     def part(self, key: str, first: int, count: int) -> np.ndarray:
-        """Decode `count` samples (N, 1) of a clip from sample `first` on. Raises KitError for a damaged file."""
+        """Decode a part of a clip: `count` samples (N, 1) from sample `first` on. Raises KitError if it is damaged."""
         path, sound = self._files[key]
         rate, resampling = self.expert.rate, self.expert.resampling
         try:

@@ -79,7 +79,7 @@ class Bank:
         return self._shard_of(key).read(key)
 
     def part(self, key: str, first: int, count: int) -> np.ndarray:
-        """Return `count` rows, from row `first` on, of the series of a key. Raises the same errors as `read`."""
+        """Return a part of a key's series: `count` rows from row `first` on. Raises the same errors as `read`."""
         return self.read(key)[first : first + count]
 
     def _shard_of(self, key: str) -> Shard:

@@ -37,7 +37,7 @@ class PieceBank:
         return self.part(key, 0, self.rows_of(key))
 
     def part(self, key: str, first: int, count: int) -> np.ndarray:
-        """Return `count` frames of the piece with the key `key`, from the piece's frame `first` on."""
+        """Return a part of the piece with the key `key`: `count` frames from the piece's frame `first` on."""
         recording, _, number = key.rpartition(MARK)
         begin, _ = self._range(int(number), self._bank.rows_of(recording))
         return self._bank.part(recording, begin + first, count)

@@ -155,7 +155,7 @@ class Shard:
         return found
 
     def cut(self) -> None:
-        """Remove incomplete data that a killed process has left at the end of the shard's files.
+        """Cut off incomplete data that a killed process has left at the end of the shard's files.
 
         Only the process that adds to the shard may call this.
         """

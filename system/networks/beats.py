@@ -208,7 +208,7 @@ class _Attention(nn.Module):
         return result
 
     def _gate(self, query: torch.Tensor) -> torch.Tensor:
-        """Compute the factor of the bias for each query: (S, heads, L, 64) -> (S, heads, L, 1)."""
+        """Compute each query's gate, the factor of its bias: (S, heads, L, 64) -> (S, heads, L, 1)."""
         first, second = self.grep_linear(query).unflatten(3, (2, 4)).sum(-1).sigmoid().split(1, 3)
         return first * (second * self.grep_a - 1) + 2  # type: ignore[no-any-return]
 

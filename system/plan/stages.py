@@ -28,7 +28,7 @@ _TRAIN_FIRST = "train this model first, or name the folder of a run or of an exp
 
 
 def updates_of(stage: schema.Stage, contents: dict[str, Content]) -> int | None:
-    """Return the number of training steps of a stage; None if its data is not known.
+    """Return the number of updates (training steps) of a stage; None if its data is not known.
 
     For a missing manifest, the size that the recipe expects is used.
     """
@@ -104,7 +104,7 @@ def idle_sections(recipe: schema.Recipe) -> Iterator[Problem]:
 
 
 def _updates_text(stage: schema.Stage, contents: dict[str, Content]) -> str:
-    """Describe the number of training steps of a stage."""
+    """Describe the number of updates (training steps) of a stage."""
     count = updates_of(stage, contents)
     updates = "unknown number of" if count is None else f"{count:,}"
     drawn = "" if count is None else f", {count * stage.batch_size:,} {stage.unit}s in total"

@@ -99,7 +99,7 @@ class EmbeddingsTeacher(Strict):
 
 
 def outside(teacher: StageTeacher | ModelTeacher | EmbeddingsTeacher) -> Path | None:
-    """Return the folder or file of a teacher; None for a teacher that is a stage of the same run."""
+    """Return the folder or file of a teacher from outside of the run; None for a teacher that is a stage of the run."""
     if isinstance(teacher, StageTeacher):
         return None
     return Path(teacher.folder if isinstance(teacher, ModelTeacher) else teacher.file)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Open a socket for the server at an address of this machine. Raises KitError if that is not possible.
+    """Return a socket that is bound to an address of this machine, for the server. Raises KitError if impossible.
 
     The error is raised, for example, if the port is in use or if this machine does not have the address. Connections
     before the start of the server wait for it.

@@ -363,7 +363,7 @@ def http_log() -> logging.Logger:
     """
 
     def is_ours(record: logging.LogRecord) -> bool:
-        """Return False for a log record of an error of the HTTP parser, so that it is not logged."""
+        """Return whether a log record is to be logged: not if it is about an error of the HTTP parser."""
         return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
     log = logging.getLogger(f"{__package__}.http")

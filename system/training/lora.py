@@ -64,7 +64,7 @@ class Adapters:
                 yield name, layer
 
     def merged(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Convert a state_dict of the adapted model to a state_dict without adapters.
+        """Convert a state_dict of the adapted model to one without adapters: these are added to the weights.
 
         The product of each adapter's two matrices is added to the weights of its layer.
         state: The result of `model.state_dict()`. Its adapters must have the model's current values.

@@ -54,7 +54,7 @@ class FrozenStart:
                 parameter.requires_grad_(step >= steps)
 
     def end(self) -> None:
-        """Make all parts of the model trainable again, for the next stage."""
+        """End the frozen start: make all parts of the model trainable again, for the next stage."""
         for _, parameters, _ in self.parts:
             for parameter in parameters:
                 parameter.requires_grad_()
