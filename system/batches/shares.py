@@ -11,7 +11,7 @@ import numpy as np
 
 
 def chunks_of(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
-    """Divide a batch into chunks that are embedded one at a time. Returns: For each chunk, the indexes of its clips.
+    """Divide a batch's clips into chunks to embed one at a time. Returns: For each chunk, the indexes of its clips.
 
     lengths: (B,) lengths of the clips. size: Number of clips per chunk; the clips of a chunk have similar lengths, and
     the last chunk may have fewer clips. None: one chunk per process, with equal numbers of clips if possible.

@@ -68,7 +68,7 @@ def line_of(item: Item) -> bytes:
 
 
 def item_of(line: bytes, stored: int = ANY) -> Item | None:
-    """Parse an index line. Returns: None if it is invalid, or if its series ends after the first `stored` rows."""
+    """Parse an index line to an Item. Returns: None if it is invalid, or ends after the first `stored` rows."""
     try:
         found = parse_json(line, "")
         item = Item(found["key"], found["first"], found["rows"], found["crc32"])

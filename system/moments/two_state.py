@@ -26,7 +26,7 @@ RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is
 
 
 def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> torch.Tensor:
-    """Compute the log of the total weight of all labellings of the frames 0 to t, for each t and each state of frame t.
+    """Compute log total weights of all labellings (in or out of a moment) of frames 0 to t, per t and state of t.
 
     A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on `scores` (B, T) of the frames, and
     on the weights `enter` and `leave` of moment starts and ends. lengths: (B,) numbers of frames without padding.
@@ -48,7 +48,7 @@ def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, lea
 def log_partition(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute log Z, (B,), the log of the total weight of all labellings of each recording's frames.
+    """Compute log Z, (B,): the log total weight of all labellings of a recording's frames as in or out of a moment.
 
     A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on the scores of the frames, and on the
     weights `enter` and `leave` of moment starts and ends; see the top of this file. The labelling without any moment
@@ -58,7 +58,7 @@ def log_partition(
 
 
 def _of_step(transition: torch.Tensor, t: int) -> torch.Tensor:
-    """Return the weight, () or (B,), of a transition from frame t - 1 to frame t."""
+    """Return a transition's weight, () or (B,), for the step from frame t - 1 to frame t."""
     return transition if transition.dim() == 0 else transition[:, t]
 
 
@@ -103,7 +103,7 @@ def raise_scores(
 
 
 def _total(forward: torch.Tensor) -> torch.Tensor:
-    """Return log Z, the log of the total weight of all labellings, (B,). forward: (B, T, 2), from `states`.
+    """Return log Z, (B,), the log total weight of all labellings of frames. forward: (B, T, 2), from `states`.
 
     The result is exact near 0, unlike the result of logsumexp in float32.
     """
@@ -166,7 +166,7 @@ def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor,
 def _forward_and_backward(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the log total weights of all labellings of the frames up to frame t, and of the frames from t on.
+    """Compute log total weights of all labellings (in or out of a moment) of frames up to t, and from t on.
 
     Both results are (B, T, 2); the last axis is the state of frame t: 0 (no moment) or 1 (in a moment).
     """

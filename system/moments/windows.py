@@ -253,7 +253,7 @@ def _similar_moments(
 
 
 def _similar(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the last frames of the moments that have an IoU of at least 0.7 with a window, by their first frames.
+    """Find the moments with an IoU of at least 0.7 with a window: for each first frame, the range of last frames.
 
     windows: (C, 2) starts and ends in seconds. edges: (T + 1,) starts of the T frames and end of the last frame, in
     seconds. Returns: Two arrays (C, T). Moments that begin with frame i, and have this IoU with window c, end with a

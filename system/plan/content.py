@@ -87,7 +87,7 @@ class Content:
         return captions / self.count
 
     def expected_items(self, unit: str) -> int:
-        """Return the number of training items of the data source.
+        """Return the number of training items of the data source; if its manifest is missing, as the recipe expects.
 
         If its manifest is missing, this is the number that the recipe expects; 0 if the recipe states no number.
         unit: Kind of training item: pair, clip or moment.

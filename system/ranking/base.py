@@ -231,7 +231,7 @@ class RankEntry(Strict):
     @property
     @abstractmethod
     def how(self) -> str:
-        """Text for the plan: how the scores are computed, such as "by the last checkpoint of train"."""
+        """Text for the plan on how the scores are computed, such as "by the last checkpoint of train"."""
 
     @abstractmethod
     def ranker(self, models: Models) -> Ranker:

@@ -202,7 +202,7 @@ def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings)
 
 
 def _groups(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:
-    """Divide clips into batches. Yields a slice of the list of clips for each batch.
+    """Divide clips, sorted by length, into batches. Yields a slice of the list of clips for each batch.
 
     A batch has a single clip, or it obeys three limits. It has at most CLIPS_PER_BATCH clips. It has at most
     SECONDS_PER_BATCH of audio after padding to its longest clip. At most half of its frames are padding.

@@ -89,7 +89,7 @@ def frame_series(
     captions: Embedded,
     grids: Mapping[str, Grid],
 ) -> FrameSeries:
-    """Score the frames of recordings for queries, by a model with a score of moments.
+    """Return the series of frame scores of recordings for queries, by a model with a score of moments.
 
     clips: Embeddings of the recordings' frames. clip_of: Index of each query's recording. captions: Embeddings of the Q
     queries. grids: Dict from expert to the times of its frames.
@@ -209,7 +209,7 @@ def _posteriors(
 
 
 def _resampled(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
-    """Convert the values of frames to values of shorter frames at other times. Returns: (F,) values.
+    """Convert the values of frames to values of shorter frames at other times, each a mean. Returns: (F,) values.
 
     Each new value is the mean of the old values during the shorter frame.
     frames: (C,) values of the frames. edges: (C + 1,) edges of the frames in seconds. fine: (F + 1,) edges of the

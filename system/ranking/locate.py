@@ -250,7 +250,7 @@ def locate(
 def series_of(
     ranker: ModelRanker, queries: MomentQueries, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
-    """Score the frames of recordings for queries, by any kind of model.
+    """Return the readable moments, and the series of frame scores of their recordings, by any kind of model.
 
     Returns: The moments whose recordings can be read, and the scores of these recordings' frames.
     strict: Raise KitError for recordings that cannot be read; if False, leave these recordings out.
@@ -277,7 +277,7 @@ def series_of(
 def series_of_moments(
     model: RetrievalModel, recordings: Sequence[Clip], moments: Sequence[Moment], features: Features
 ) -> FrameSeries:
-    """Score the frames of recordings for the texts of moments, by a model of moments.
+    """Return the series of frame scores of recordings for the texts of moments, by a model of moments.
 
     Raises the errors of frame_series.
     """

@@ -199,7 +199,7 @@ def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chu
 
 
 def _chunks(embedded: Callable[[list[int]], Embedded], rows: list[list[int]]) -> Chunks:
-    """Return the chunks of a batch, with a function for each chunk that embeds it.
+    """Return the Chunks of a batch: for each chunk, a function that embeds it, and its size; and their order.
 
     embedded: Function that embeds the clips or captions at given indexes. rows: Indexes of each chunk.
     """
