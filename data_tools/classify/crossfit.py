@@ -133,7 +133,7 @@ def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
 
 
 def class_weights(labels: np.ndarray, weighting: Weighting) -> np.ndarray:
-    """Return the weight of each text, (N,) float32, mean 1: natural: all 1; balanced: equal sums for both classes."""
+    """Return texts' weights, (N,) float32, mean 1: all 1 if `natural`, equal sums for both classes if `balanced`."""
     if weighting == "natural":
         return np.ones(len(labels), np.float32)
     captions = labels.mean()

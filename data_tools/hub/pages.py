@@ -62,7 +62,7 @@ class _Content(NamedTuple):
     marks: list[int] | None = None
 
     def part(self, at: int, count: int) -> bytes:
-        """Return `count` bytes from the decompressed byte `at` on, or fewer at the end."""
+        """Return a part of the decompressed content: `count` bytes from byte `at` on, or fewer at the end."""
         if not self.codec or not self.marks:
             return bytes(self.data[at : at + count])
         begin, end, packed = self._blocks(at, min(count, self.total - at))

@@ -130,7 +130,7 @@ class Catalogue:
         return number if 0 <= number < self.size and self.id(number) == sound_id else None
 
     def uniform(self, purpose: str, numbers: Numbers) -> npt.NDArray[np.float64]:
-        """Return a pseudo-random value in [0, 1) for each number, independent for every purpose."""
+        """Return a pseudo-random value in [0, 1) for each number; values for different purposes are independent."""
         drawn: npt.NDArray[np.float64] = self._drawn(purpose, numbers.astype(np.uint64))
         return drawn
 

@@ -162,7 +162,7 @@ def ask(
 
 
 def window_of(event: TimedEvent, settings: MomentSettings) -> tuple[float, float]:
-    """Return the start and end of an event in seconds: rounded, or extended to full seconds."""
+    """Return an event's start and end in seconds: extended to full seconds if the settings say so, else rounded."""
     start, end = event.start / SAMPLE_RATE, event.end / SAMPLE_RATE
     if settings.whole_seconds:
         return float(floor(start)), float(ceil(end))

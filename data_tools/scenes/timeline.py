@@ -108,7 +108,7 @@ def mixed(rng: Rng, shape: Shape, events: Sequence[TimedEvent], n: int) -> Sampl
 
 
 def _sound(rng: Rng, shape: Shape, name: str, recording: Recording | None) -> Samples:
-    """Return an event's sound before levelling, with a length in shape.event_seconds; shorter if no cut is so long."""
+    """Return an event's sound before levelling, with a length in shape.event_seconds, or shorter if necessary."""
     if recording and shape.whole:
         return loud_seconds(cut(recording, rng, round(shape.event_seconds[1] * SAMPLE_RATE)))
     for _ in range(_TRIES):

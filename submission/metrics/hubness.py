@@ -32,7 +32,7 @@ class Hubness(NamedTuple):
 
 
 def hubness_of(matrix: ScoreMatrix) -> Hubness | None:
-    """Return the hubness of a score matrix; None for at most DEPTH clips, since every query then finds all of them."""
+    """Return the hubness of a score matrix, how unevenly queries find clips; None for at most DEPTH clips."""
     if len(matrix.clip_ids) <= DEPTH:
         return None
     counts = np.zeros(len(matrix.clip_ids), np.int64)

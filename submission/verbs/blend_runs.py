@@ -50,7 +50,7 @@ def weights_of(
 
 
 def file_of(name: str) -> Path:
-    """Return the file with the scores of a system: of a run's entry, or the file called `name`.
+    """Return the file with a system's scores: that of a run's entry if `name` is a run, else the file `name`.
 
     For a run that finds moments, it is the file with windows and scores.
     """
