@@ -55,7 +55,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 
 def nearest_existing(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists."""
+    """Return the given folder, or, if it is missing, the nearest existing folder above it."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 

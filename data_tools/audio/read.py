@@ -139,7 +139,7 @@ def resampled(blocks: Iterable[tuple[Wave, bool]], resample: Callable[[Wave, boo
 
 
 def audio_seconds(path: Path | str) -> float:
-    """Return the length in seconds from the file's header, without decoding.
+    """Return the length of an audio file in seconds from its header, without decoding.
 
     Raises AudioError as read_audio, but not for faulty samples, which it does not read.
     """

@@ -240,7 +240,7 @@ class StoredLines:
     """Lines of a large UTF-8 text file, by their numbers, read on demand. Only LF ends a line."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file. The first pass of `read` finds its lines."""
+        """Open the file `path` for reading. The first pass of `read` finds its lines."""
         self.path = path
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)

@@ -139,7 +139,7 @@ class Quota:
         return (max(free) - now) * self._clock.speed
 
     def _correct(self, now: float) -> None:
-        """Set the stored times of requests to now if they were stored while the clock was ahead."""
+        """Correct the stored times of requests to now if they were stored while the clock was ahead."""
         latest = now + self._clock.wall(UNANSWERED)
         self._database.execute("UPDATE requests SET counted_to = ? WHERE counted_to > ?", (now, latest))
         self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.wall(DAY),))

@@ -318,7 +318,7 @@ class Store(Facts):
         self.database.execute("UPDATE sounds SET missing = 0 WHERE missing >= ? AND NOT gone", (int(since),))
 
     def missing(self, before: float) -> list[int]:
-        """Return ids of sounds that searches stopped listing at time `before` or earlier and may be deleted or not."""
+        """Return ids of sounds that searches stopped listing at time `before` or earlier, if not marked as gone."""
         query = "SELECT id FROM sounds WHERE missing BETWEEN 1 AND ? AND NOT gone ORDER BY id"
         return [sound_id for (sound_id,) in self.database.execute(query, (int(before),))]
 

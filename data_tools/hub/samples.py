@@ -167,7 +167,7 @@ def opened_parquet(path: Path) -> "pyarrow.parquet.ParquetFile":
 
 
 def _audio_column(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | None) -> str:
-    """Return the name of the column with the audio."""
+    """Return the name of the column of a parquet file that has the audio."""
     columns = list(file.schema_arrow)
     if audio is not None and audio not in file.schema_arrow.names:
         raise DataError(f"{path}: no column {audio}; it has {shortened(file.schema_arrow.names)}")

@@ -104,7 +104,7 @@ def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
     audio = _read_all(unique, quick)
 
     def read(clip: Clip) -> Result:
-        """Return the result of reading a clip's file."""
+        """Return the results that `_read` has found for a clip's file: problem, hash, and why it has no sound."""
         return audio[hash(clip.path)]
 
     def contents(clip: Clip) -> list[str]:

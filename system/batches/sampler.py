@@ -102,7 +102,7 @@ class _Shuffled:
         self.turn, self.order = -1, np.empty(0, int)
 
     def __getitem__(self, position: int) -> Item:
-        """Return the item at a position of the endless stream."""
+        """Return the item at a position of the endless stream of shuffled items."""
         turn, index = divmod(position, len(self.items))
         if turn != self.turn:
             self.turn, self.order = turn, self._ordered(np.random.default_rng([*self.seed, turn]))

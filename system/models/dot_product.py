@@ -20,7 +20,7 @@ class DotProduct(nn.Module):
         self.scale, self.offset = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.tensor(0.0))
 
     def take_numbers(self, scale: float, offset: float) -> None:
-        """Set the scale and the offset of the score."""
+        """Store two published numbers in the score: its scale and its offset."""
         _set(self.scale, scale)
         _set(self.offset, offset)
 
@@ -39,7 +39,7 @@ class FrameDotProducts(MomentScore):
     published_threshold = 0.3  # github.com/facebookresearch/perception_models, apps/pe
 
     def take_numbers(self, scale: float, offset: float) -> None:
-        """Set the scale and the offset of the score."""
+        """Store two published numbers in the score: its scale and its offset."""
         _set(self.scale, scale)
         _set(self.offset, offset)
 
@@ -51,6 +51,6 @@ class FrameDotProducts(MomentScore):
 
 
 def _set(parameter: nn.Parameter, value: float) -> None:
-    """Set the value of a parameter with one value."""
+    """Set the value of a parameter that consists of one number."""
     with torch.no_grad():
         parameter.fill_(value)

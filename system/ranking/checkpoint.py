@@ -40,7 +40,7 @@ class ByOneModel(RankEntry):
         return f"by the {which} checkpoint of {self.stage}"
 
     def ranker(self, models: Models) -> Ranker:
-        """Return a ranker that uses the model at this checkpoint."""
+        """Return a ranker that uses the model at the entry's checkpoint."""
         return models.model(self.stage, self.checkpoint)
 
 
