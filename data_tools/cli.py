@@ -338,7 +338,7 @@ class Lines:
     def __init__(
         self, what: str, total: int | None, unit: str, done: int = 0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Store what the progress lines say, and the start time. done: Number of items done before this process."""
+        """Store the texts and numbers of progress lines, and the start time. done: Items done before this process."""
         self.what, self.total, self.unit, self.done, self.clock = what, total, unit, done, clock
         self._before, self._began = done, clock()
         self._said = self._began
