@@ -91,7 +91,7 @@ def test_sorted_large_batches_embed_faster_than_small_ones(shared: Path) -> None
     report("2,048 captions sorted by length", ours, other, "in batches of 64 as they come")
 
 
-def test_cleaning_time_is_compared_with_reading(shared: Path) -> None:
+def test_time_to_clean_captions_is_compared_with_splitting_them_into_words(shared: Path) -> None:
     captions, _ = read_captions([shared / "data/clotho/clotho_captions_development.csv"])
     texts = [caption.text for caption in captions]
     ours, other = best_seconds([lambda: [clean(text) for text in texts], lambda: [text.split() for text in texts]], 2)

@@ -47,7 +47,7 @@ def crops(path: Path, pool: ThreadPoolExecutor | None = None) -> Callable[[], ob
 
 
 @pytest.mark.parametrize("channels", [1, 2])
-def test_crops_are_read_faster_than_whole_files(channels: int, tmp_path: Path) -> None:
+def test_excerpts_of_audio_files_are_read_faster_than_whole_files(channels: int, tmp_path: Path) -> None:
     warnings.simplefilter("ignore", DeprecationWarning)  # of librosa's imports
     librosa = pytest.importorskip("librosa")
     path = long_file(tmp_path, channels)
@@ -74,7 +74,7 @@ def test_crops_are_read_faster_than_whole_files(channels: int, tmp_path: Path) -
     )
 
 
-def test_memory_is_flat_over_ten_thousand_crops(tmp_path: Path) -> None:
+def test_memory_does_not_grow_while_ten_thousand_excerpts_of_a_file_are_read(tmp_path: Path) -> None:
     path = long_file(tmp_path, 1)
     sound = sound_of(path)
     draw, began, peaks = np.random.default_rng(2), time.perf_counter(), []

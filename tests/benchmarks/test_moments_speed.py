@@ -86,7 +86,7 @@ def _whole_best(table: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.array([window[:2] for window in best])
 
 
-def test_overlap_windows_are_found_in_a_third_of_the_time_of_whole_score_tables() -> None:
+def test_finding_overlap_windows_takes_a_third_of_the_time_of_a_table_of_all_window_scores() -> None:
     """200 queries of 300 s at 2 frames a second; the same windows to 1e-9."""
     frames, grid = 2 * SECONDS, Grid(0.5, 0.25)
     edges = grid.edges(frames, SECONDS)
@@ -130,7 +130,7 @@ def fitted_by_adam(values: torch.Tensor, labels: torch.Tensor) -> MomentScore:
     return score
 
 
-def test_fitting_a_moment_score_takes_a_third_of_the_time_of_adam() -> None:
+def test_fitting_a_moment_score_takes_a_third_of_the_time_of_fitting_it_with_adam() -> None:
     """178 queries of 60 s at 2 frames a second, whose frames in a moment are louder; a loss that is not higher."""
     frames, grid, rng = 120, Grid(0.5, 0.25), np.random.default_rng(0)
     windows = [(float(start), float(start + length)) for start, length in rng.uniform(2, 20, (178, 2))]

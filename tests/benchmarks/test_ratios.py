@@ -29,7 +29,7 @@ def report(name: str, ours: float, other: float, what: str) -> None:
     print(f"\n{name}: {ours * 1e3:.1f} ms, {what}: {other * 1e3:.1f} ms, ratio {other / ours:.1f}")
 
 
-def test_bank_is_read_faster_than_a_file_per_clip(tmp_path: Path) -> None:
+def test_frames_of_clips_are_read_faster_from_a_bank_than_from_one_file_per_clip(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     bank = open_bank(tmp_path / "bank", 2048, "float16", {})
     series = {str(n): random.normal(size=(70, 2048)).astype(np.float16) for n in range(512)}

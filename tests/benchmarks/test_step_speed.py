@@ -35,7 +35,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformersEnc
     return settings.build([], tmp_path_factory.mktemp("banks")).eval()  # dropout off: equal embeddings
 
 
-def test_step_with_sorted_chunks_is_faster_than_with_padding_to_the_longest(
+def test_text_encoder_step_on_captions_sorted_by_length_is_faster_than_padding_to_the_longest(
     encoder: SentenceTransformersEncoder, shared: Path
 ) -> None:
     texts = [text for captions in clotho(shared)[:512] for text in captions]
@@ -57,7 +57,7 @@ def test_step_with_sorted_chunks_is_faster_than_with_padding_to_the_longest(
     report("forward and backward of 2,560 captions, sorted", ours, padded, "padded to the longest")
 
 
-def test_relaxation_time_is_compared_with_a_step(
+def test_time_of_relaxing_margins_by_relevance_is_compared_with_a_training_step(
     encoder: SentenceTransformersEncoder, shared: Path, tmp_path: Path
 ) -> None:
     clips = clotho(shared)

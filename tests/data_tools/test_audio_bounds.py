@@ -126,7 +126,7 @@ def test_read_samples_do_not_depend_on_the_block_size(
             read(tmp_path / "x.wav")
 
 
-def test_only_the_requested_seconds_are_read(tmp_path: Path) -> None:
+def test_audio_after_the_requested_seconds_is_not_read(tmp_path: Path) -> None:
     """The rest of the file is not read."""
     wave = np.arange(3 * RATE, dtype=np.float32) / 1e5
     wave[-1] = np.nan

@@ -78,7 +78,7 @@ def test_audit_finds_every_kind_of_overlap_planted_in_hand_made_clips(tmp_path: 
     ]
 
 
-def test_audit_omits_overlaps_between_two_manifests_given_by_against() -> None:
+def test_audit_omits_overlaps_between_manifests_given_with_option_against() -> None:
     known = [clip("a.wav", "development", "1"), clip("b.wav", "evaluation", "1"), clip("c.wav", "evaluation", "1")]
     new = [clip("d.wav", "train", "1", source="y"), clip("e.wav", "train", "2", source="y")]
     kind = "same Freesound id across splits"
@@ -225,7 +225,7 @@ def test_audit_verdict_denies_shared_sounds_if_all_fingerprints_are_sure(
     assert "      3  clips whose sound was compared\n      0  Freesound id" in printed  # and no other is named
 
 
-def test_audit_compares_clips_with_a_test_split_given_by_against(
+def test_audit_compares_clips_with_a_test_split_given_with_option_against(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, split in (("a.wav", "train"), ("b.wav", "test")):
@@ -236,7 +236,7 @@ def test_audit_compares_clips_with_a_test_split_given_by_against(
     assert capsys.readouterr().out.endswith("shares a Freesound id, YouTube id, file name or sound with a test split\n")
 
 
-def test_audit_verdict_does_not_count_steady_and_silent_clips(
+def test_audit_lists_clips_that_are_too_steady_or_silent_to_be_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     quiet, steady = np.zeros(3 * RATE, np.float32), everyday("alarm", 0)

@@ -60,7 +60,7 @@ def searched(path: Path, answers: Callable[[int, Response], Response], window: W
 # --- the client of the API ---------------------------------------------------------------------------------------
 
 
-def test_search_window_includes_its_whole_last_second(tmp_path: Path) -> None:
+def test_crawl_search_covers_the_whole_last_second_of_its_time_window(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", create=True)
     transport = Direct(make_answers(40, 7, 0.0, 0))
     run_virtually(direct_client(store, transport).search(Window(10, 20)))
@@ -240,7 +240,7 @@ def test_check_uses_the_last_of_several_clips_with_the_same_id() -> None:
     assert [one.path for one in _OnePerId(clips)] == ["other.wav", "last.wav"]
 
 
-def test_wrong_shifts_for_comparing_fingerprints_are_symmetric() -> None:
+def test_deliberately_wrong_shifts_of_fingerprints_are_distinct_and_symmetric() -> None:
     assert {(-frames, -bins) for frames, bins in fingerprint.WRONG_SHIFTS} == set(fingerprint.WRONG_SHIFTS)
     assert len(set(fingerprint.WRONG_SHIFTS)) == len(fingerprint.WRONG_SHIFTS)
 

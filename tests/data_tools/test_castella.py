@@ -112,7 +112,7 @@ def test_windows_in_both_published_forms_of_castella_are_repaired_in_the_same_wa
     assert said.count(str(source)) == 14
 
 
-def test_recordings_without_audio_are_skipped_with_their_queries(
+def test_castella_recordings_without_audio_are_skipped_with_their_queries(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     release(tmp_path / "c_train_release.jsonl")
@@ -154,7 +154,9 @@ def test_castella_files_in_other_languages_are_ignored(tmp_path: Path) -> None:
     assert {clip.split for clip in found.clips} == {"train"}
 
 
-def test_missing_audio_error_names_the_searched_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_castella_error_for_missing_audio_names_the_searched_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     release(tmp_path / "c_train_release.jsonl")
     argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
     assert "no file <id>.wav of any recording, here or in <split>/; give the folder by" in failure(capsys, *argv)
@@ -174,7 +176,7 @@ def test_castella_verb_refuses_to_overwrite_its_input_files(
     assert path.read_bytes() == before
 
 
-def test_split_without_its_windows_is_not_read_as_a_blind_list(
+def test_castella_file_of_a_split_is_refused_if_it_has_no_windows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     release(tmp_path / "castella_val_release.jsonl", blind=True)
@@ -182,7 +184,7 @@ def test_split_without_its_windows_is_not_read_as_a_blind_list(
     assert "no query has relevant_windows, which the split val in the file name needs" in failure(capsys, *argv)
 
 
-def test_recording_without_duration_is_reported(tmp_path: Path) -> None:
+def test_castella_recording_without_duration_is_reported_with_its_line(tmp_path: Path) -> None:
     path = release(tmp_path / "castella_test_release.jsonl")
     path.write_text(path.read_text().replace('"duration": 83, ', ""))
     found = read_castella(tmp_path, keep_missing=True)
@@ -220,7 +222,9 @@ def test_check_reports_moment_faults_with_their_lines(tmp_path: Path, capsys: py
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_val_and_test_windows_stay_as_published(tmp_path: Path, split: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_windows_of_the_castella_val_and_test_splits_stay_as_published(
+    tmp_path: Path, split: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The official scorer drops only windows of no length and reversed ones."""
     path = release(tmp_path / f"castella_{split}_release.jsonl")
     out, moments = tmp_path / "castella.jsonl", tmp_path / "moments.jsonl"
@@ -269,7 +273,7 @@ def test_invalid_lines_of_a_castella_release_are_refused(tmp_path: Path, before:
         read_castella(tmp_path)
 
 
-def test_split_names_of_the_kit_are_read(tmp_path: Path) -> None:
+def test_castella_files_named_development_validation_and_evaluation_are_read(tmp_path: Path) -> None:
     """`scenes --moments` names its files so. Only windows that are scored are left as published."""
     for split in ("development", "validation", "evaluation"):
         lines = release(tmp_path / f"{split}_release.jsonl").read_text()
@@ -290,7 +294,7 @@ def test_folders_without_castella_are_refused(tmp_path: Path, capsys: pytest.Cap
     assert "both have the split val; remove one of them" in failure(capsys, *argv)
 
 
-def test_audit_finds_recordings_shared_with_audiocaps(tmp_path: Path) -> None:
+def test_audit_finds_castella_recordings_shared_with_audiocaps(tmp_path: Path) -> None:
     part = audio_clip(tmp_path, "67AE9ZKvECs_30.wav", "audiocaps", "train", ["A"], 10)
     other = audio_clip(tmp_path, "67AE9ZKvECt_30.wav", "audiocaps", "train", ["B"], 10)
     whole = audio_clip(tmp_path, "67AE9ZKvECs.wav", "castella", "test", [], 299)

@@ -188,7 +188,7 @@ def test_text_embeddings_too_large_for_float16_are_refused(tmp_path: Path, value
 # The network, the weights, the folds.
 
 
-def test_network_layers_match_the_paper() -> None:
+def test_layers_and_initial_weights_of_the_classifier_match_its_paper() -> None:
     network = make_network(768, 0)
     kinds = [type(layer).__name__ for layer in network]
     assert kinds == ["Linear", "ReLU"] * 3 + ["Linear"]
@@ -228,7 +228,7 @@ def test_classifier_training_depends_on_class_weights_and_seed() -> None:
     assert float(score(again, vectors, rows[:1])[0]) == outputs["balanced"] != float(score(other, vectors, rows[:1])[0])
 
 
-def test_natural_class_weights_are_one_and_balanced_ones_have_equal_sums() -> None:
+def test_natural_class_weights_are_all_1_and_balanced_ones_have_equal_sums_per_class() -> None:
     labels = np.array([True, False, False, False])
     assert class_weights(labels, "natural").tolist() == [1, 1, 1, 1]
     assert class_weights(labels, "balanced") == pytest.approx([2, 2 / 3, 2 / 3, 2 / 3])
@@ -260,7 +260,7 @@ def test_folds_keep_groups_and_training_skips_equal_texts() -> None:
     assert np.array_equal(folds, assign_folds(texts, Fitting()))
 
 
-def test_too_few_groups_for_folds_are_refused() -> None:
+def test_classifier_data_with_too_few_groups_for_its_folds_is_refused() -> None:
     labels = [True] * 5 + [False] * 6
     with pytest.raises(
         DataError, match="the descriptions come from only 2 groups of equal uploader or text, too few for 3 folds"
@@ -331,7 +331,7 @@ def test_classifier_learns_separable_texts_but_not_random_labels() -> None:
     assert all(0.45 < auc(shuffled, fit.scores[weighting]) < 0.55 for weighting in WEIGHTINGS)
 
 
-def test_networks_use_one_thread_and_restore_the_callers_threads() -> None:
+def test_classifier_networks_use_one_thread_each_and_then_restore_the_callers_number() -> None:
     torch.set_num_threads(3)
     with network_threads() as pool:
         assert list(pool.map(lambda _: torch.get_num_threads(), range(3))) == [1, 1, 1]

@@ -81,7 +81,7 @@ def test_crawl_waits_for_minute_and_day_throttling(tmp_path: Path) -> None:
     assert seconds == pytest.approx(60 + 3600, abs=1)
 
 
-def test_all_workers_wait_during_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_crawl_workers_wait_a_minute_after_an_answer_429(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data_tools.freesound.windows.LARGEST", 300)
 
     def throttled(number: int, answer: Response) -> Response:
@@ -120,7 +120,7 @@ def broken(number: int, answer: Response) -> Response:
         broken,
     ],
 )
-def test_failed_requests_are_repeated(tmp_path: Path, tamper: Callable[[int, Response], Response]) -> None:
+def test_failed_requests_of_a_crawl_are_repeated(tmp_path: Path, tamper: Callable[[int, Response], Response]) -> None:
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=tamper)
     seconds = read_all(tmp_path / "store", transport, workers=1)
     assert_whole(tmp_path / "store", transport.answers)
@@ -128,7 +128,7 @@ def test_failed_requests_are_repeated(tmp_path: Path, tamper: Callable[[int, Res
     assert 3 <= seconds <= 8, "two, two and four seconds, or up to half of it less"
 
 
-def test_repeatedly_overloaded_search_is_split(tmp_path: Path) -> None:
+def test_search_that_overloads_the_server_is_split_into_shorter_time_windows(tmp_path: Path) -> None:
     def overloaded(number: int, answer: Response) -> Response:
         span = json.loads(answer.body).get("count", 0)
         detail = b'{"detail": "Search is overloaded, please try again later."}'
@@ -185,7 +185,7 @@ def test_uploads_with_milliseconds_are_found_by_the_second(tmp_path: Path) -> No
         pytest.param(Response(200, b'{"count": 200, "results": []}', 0), id="empty"),
     ],
 )
-def test_crawl_ends_if_the_second_page_of_a_single_moment_is_missing(tmp_path: Path, second_page: Response) -> None:
+def test_crawl_of_equal_upload_times_ends_if_the_second_page_is_missing(tmp_path: Path, second_page: Response) -> None:
     answers = make_answers(200, 7, 0.0, 0)
     answers.corpus.created = lambda number: parse_time("2020-01-01")  # type: ignore[method-assign]
     transport = Direct(answers)
@@ -213,7 +213,7 @@ def test_lasting_overload_ends_the_crawl_with_an_error(tmp_path: Path) -> None:
     assert len(transport.urls) < 500
 
 
-def test_sounds_outside_the_searched_window_are_refused(tmp_path: Path) -> None:
+def test_search_answer_with_sounds_outside_the_time_window_is_refused(tmp_path: Path) -> None:
     old = [{"id": number, "created": "1999-01-01", "duration": 1.0} for number in range(1, 31)]
     transport = Direct(make_answers(30, 7, 0.0, 0), tamper=lambda *_: answer_of(old))
     with pytest.raises(DataError, match=r"the API returned a sound of 1999-01-01T.* for a search from 2005-01-01T"):
@@ -260,7 +260,9 @@ def test_crawl_continues_after_an_api_that_never_answers(tmp_path: Path) -> None
         (405, '{"detail": "a\\nb\\u001b[2Jc"}', "405 a"),
     ],
 )
-def test_permanent_errors_are_reported_at_once(tmp_path: Path, status: int, body: str, output: str) -> None:
+def test_permanent_api_errors_end_a_crawl_within_4_requests(
+    tmp_path: Path, status: int, body: str, output: str
+) -> None:
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Response(status, body.encode(), 0))
     with pytest.raises(DataError) as refusal:
         read_all(tmp_path / "store", transport)
@@ -348,7 +350,7 @@ def test_second_crawl_reads_the_sounds_uploaded_since(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("since", "output"), [("last", "never crawled"), ("soon", "expects `last` or a date"), ("2100-01-01", "future")]
 )
-def test_invalid_dates_are_refused(tmp_path: Path, since: str, output: str) -> None:
+def test_invalid_values_of_the_crawl_option_since_are_refused(tmp_path: Path, since: str, output: str) -> None:
     with pytest.raises(DataError, match=output):
         read_all(tmp_path / "store", Direct(make_answers(10, 1, 0.0, 0)), since=since)
 
@@ -377,7 +379,7 @@ def test_time_window_with_too_few_sounds_is_forgotten_once_the_total_is_complete
     store.close()
 
 
-def test_page_with_a_sound_listed_twice_counts_as_incomplete(tmp_path: Path) -> None:
+def test_search_page_that_lists_a_sound_twice_counts_as_incomplete(tmp_path: Path) -> None:
     """Ten items of nine sounds do not complete a count of ten, however often they come; after one such page, it is
     asked again.
     """

@@ -248,7 +248,7 @@ def test_half_a_million_sounds_are_crawled_in_little_memory(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_half_a_million_sounds_fit_the_standard_quota(tmp_path: Path) -> None:
+def test_crawl_of_half_a_million_sounds_takes_hardly_longer_than_the_quota_requires(tmp_path: Path) -> None:
     """The clock is virtual: the throttle refuses nothing, and the crawl takes hardly more than two days."""
     transport = Direct(make_answers(500_000, 1, 0.0, 0), Throttle(60, 2000, LoopClock()), latency=lambda: 0.3)
     seconds = read_all(tmp_path / "store", transport, per_minute=60, per_day=2000)
@@ -288,7 +288,7 @@ def overloaded_by_size() -> Callable[[int, Response], Response]:
         pytest.param(500_000, overloaded_by_size, 1.18, marks=pytest.mark.campaign),
     ],
 )
-def test_overloaded_search_costs_few_requests(
+def test_overloaded_search_needs_few_additional_crawl_requests(
     sounds: int, overloaded: Callable[[], Callable[[int, Response], Response]], most: float, tmp_path: Path
 ) -> None:
     transport = Direct(make_answers(sounds, 1, 0.0, 0), tamper=overloaded())
@@ -305,7 +305,7 @@ def test_overloaded_search_costs_few_requests(
 FORMULAS = ['=HYPERLINK("http://x")', "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\uff1d1"]
 
 
-def test_exported_table_has_no_formulas(tmp_path: Path) -> None:
+def test_csv_export_escapes_texts_that_a_spreadsheet_would_run_as_formulas(tmp_path: Path) -> None:
     import pandas
 
     harmless = ["a dog barks", "'quoted'", "", "3 - 4", " =1", "ends with ="]

@@ -33,7 +33,9 @@ from data_tools.sandbox.verb import make_answers
 MARK = "kEy-THAT-must-not-be-seen"
 
 
-def test_key_is_read_from_private_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_key_is_read_from_a_private_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(KEY, raising=False)
     with pytest.raises(DataError, match=r"no API key.*FREESOUND_API_KEY.*--key-file"):
         read_key(None)
@@ -54,7 +56,7 @@ def test_key_is_read_from_private_file_or_environment(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("value", [b"", b"two words", b"line\nbreak", b"\xff\xfe", "schlüssel".encode(), b"a\x00b"])
-def test_invalid_key_is_refused_without_printing_it(tmp_path: Path, value: bytes) -> None:
+def test_invalid_api_key_is_refused_without_printing_it(tmp_path: Path, value: bytes) -> None:
     file = tmp_path / "key"
     file.write_bytes(value)
     file.chmod(0o600)
@@ -73,7 +75,7 @@ def echo(number: int, answer: Response) -> Response:
     return Response(401, f'{{"detail": "the token {MARK} is not known"}}'.encode(), 0)
 
 
-def test_key_is_removed_from_error_messages(tmp_path: Path) -> None:
+def test_api_key_is_removed_from_error_messages(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", create=True)
 
     class Quoting(Direct):
@@ -127,7 +129,7 @@ def preview(tmp_path: Path, site: str, url: str, moved: dict[str, str]) -> tuple
         store.close()
 
 
-def test_previews_are_fetched_without_key_from_allowed_hosts(tmp_path: Path) -> None:
+def test_previews_are_fetched_without_the_api_key_and_only_from_freesound_hosts(tmp_path: Path) -> None:
     site = "https://freesound.org"
     for url, expected in (
         ("https://freesound.org/data/1.mp3", True),
@@ -167,7 +169,7 @@ def test_preview_redirect_to_another_site_is_not_followed(tmp_path: Path, url: s
     assert transport.seen == [(f"{site}/a", False)]
 
 
-def test_redirected_original_is_fetched_without_token(tmp_path: Path) -> None:
+def test_redirected_original_sound_is_fetched_without_the_access_token(tmp_path: Path) -> None:
     site = "https://freesound.org"
     at = f"{site}/apiv2/sounds/5/download/"
     for url, asked in (
@@ -268,7 +270,9 @@ def test_user_agent_has_version_and_contact() -> None:
     assert agents == [f"lbar-kit/{version()}", f"lbar-kit/{version()} (me@example.org)"]
 
 
-def test_contact_invalid_in_a_header_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contact_that_is_invalid_in_an_http_header_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with patch.dict(os.environ, {KEY: "k"}):
         assert main(["crawl", str(tmp_path / "s.sqlite"), "--contact", "me\nX: y"]) == 1
     assert "the contact 'me\\nX: y' is invalid; use at most 200" in capsys.readouterr().err
@@ -291,7 +295,7 @@ def test_preview_that_cannot_be_fetched_in_six_attempts_is_given_up(
     assert asked == [f"{SITE}/b"] * 6
 
 
-def test_key_is_in_no_url(tmp_path: Path) -> None:
+def test_api_key_is_not_in_the_url_of_a_search(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", create=True)
     transport = Direct(make_answers(10, 1, 0.0, 0))
 
@@ -305,7 +309,7 @@ def test_key_is_in_no_url(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_key_is_in_no_file_output_or_process_list(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_api_key_is_not_in_files_output_or_the_process_list(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Checks files, output and process arguments of crawls that succeed, are refused, and fail."""
     out = b""
     with serving("--sounds", "300", "--fault", "500=0.3", "--no-throttle") as settings:

@@ -224,7 +224,9 @@ def test_clotho_without_audio_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert [clip.seconds for clip in read_manifest(out)] == [0.01, None]
 
 
-def test_blind_set_uses_file_names_on_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_blind_lists_audio_files_by_their_names_on_disk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     names = [" b.wav", "a: b.WAV", "c&#39;d.aiff", "zz.wav"]
     for number, name in enumerate(names):
         write_wav(tmp_path / "test" / name, number)
@@ -446,7 +448,7 @@ def wavcaps(folder: Path, content: object) -> Path:
     return path
 
 
-def test_layouts_of_aac_datasets_need_no_options(tmp_path: Path) -> None:
+def test_audiocaps_and_wavcaps_in_aac_datasets_folders_are_read_without_options(tmp_path: Path) -> None:
     folder, out = tmp_path / "AUDIOCAPS", tmp_path / "m.jsonl"
     for split in ("train", "val", "test"):
         (folder / "audio_32000Hz" / split).mkdir(parents=True)
@@ -478,7 +480,9 @@ def test_root_folder_of_aac_datasets_is_read_as_clotho(tmp_path: Path) -> None:
     assert len(found[0]) == 2
 
 
-def test_wavcaps_without_a_known_folder_asks_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wavcaps_with_an_unknown_audio_folder_asks_for_option_audio(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "sb_final.json").write_text('{"data": []}')
     text = failure(capsys, "wavcaps", tmp_path / "sb_final.json", "--out", tmp_path / "m.jsonl")
     assert "the folder of its audio is unknown; name it by --audio" in text
@@ -497,7 +501,9 @@ def test_wavcaps_skips_excluded_clips(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "--exclude forbids all of its 1 clip" in failure(capsys, *argv, "--exclude", tmp_path / "list.csv")
 
 
-def test_wavcaps_items_become_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wavcaps_items_with_audio_become_clips_and_missing_audio_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, out = wavcaps(tmp_path, {"num_captions_per_audio": 1, "data": ITEMS}), tmp_path / "m.jsonl"
     for name in ("Yab.flac", "180913.flac"):
         soundfile.write(tmp_path / "audio" / name, np.zeros(160), 16_000)

@@ -176,7 +176,7 @@ def test_lone_surrogates_in_yaml_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a: @x", "\ufeffa: @x", "é: 1\nb: @x"])
-def test_character_that_begins_no_value_is_named(text: str) -> None:
+def test_yaml_error_names_a_character_that_cannot_begin_a_value(text: str) -> None:
     ((_, line, said),) = parse(text).problems
     assert (line, said) == (1 + text.count("\n"), "not YAML: found the character '@', which cannot begin a value")
 

@@ -93,7 +93,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return found
 
 
-def test_file_is_synced_before_and_after_its_rename(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+def test_replaced_file_is_synced_before_its_rename_and_its_folder_after_it(
+    tmp_path: Path, calls: list[tuple[str, str]]
+) -> None:
     with replacing(tmp_path / "a.txt") as temporary:
         temporary.write_text("a")
         assert calls == []

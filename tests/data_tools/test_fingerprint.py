@@ -34,7 +34,7 @@ def unsure(one: Fingerprint) -> Fingerprint:
 # Peaks, pairs and codes by hand
 
 
-def test_place_and_power_of_a_tones_peak_match_hand_values() -> None:
+def test_position_and_power_of_the_fingerprint_peak_of_a_tone_match_hand_values() -> None:
     t = np.arange(60_000) / 12_000
     wave = (0.1 * np.sin(2 * np.pi * 100 * 7.8125 * t) * np.hanning(60_000)).astype(np.float32)
     frames, bins, power, around = (np.concatenate(parts) for parts in zip(*module._peaks(wave), strict=True))
@@ -46,7 +46,7 @@ def test_place_and_power_of_a_tones_peak_match_hand_values() -> None:
     assert around[best] == pytest.approx(power[best] * 1.5 / 41 * swell, rel=0.01)
 
 
-def test_peaks_are_local_maxima_and_loud_enough() -> None:
+def test_fingerprint_peaks_are_loud_local_maxima_within_the_frequency_limits() -> None:
     def burst(frame: int, number: int, size: float) -> Wave:
         at = np.arange(60_000) - 240 * frame
         return (size * np.exp(-((at / 1500) ** 2)) * np.cos(2 * np.pi * number / 1536 * at)).astype(np.float32)
@@ -64,7 +64,7 @@ def test_peaks_are_local_maxima_and_loud_enough() -> None:
     assert (50, 100) in found((50, 100, 6e-6))
 
 
-def test_peaks_do_not_depend_on_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_peaks_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     wave = noise(0, 4)
     whole = [np.concatenate(parts) for parts in zip(*module._peaks(wave), strict=True)]
     monkeypatch.setattr(module, "BLOCK", 37)
@@ -74,14 +74,14 @@ def test_peaks_do_not_depend_on_block_size(monkeypatch: pytest.MonkeyPatch) -> N
         assert np.allclose(one, np.concatenate(other), rtol=1e-3)
 
 
-def test_highest_values_of_each_group_are_selected() -> None:
+def test_fingerprint_selects_the_peaks_with_the_highest_values_of_each_group() -> None:
     groups, values = np.array([0, 0, 0, 1, 1, 2]), np.array([1.0, 3.0, 2.0, 5.0, 4.0, 0.0])
     assert module._best_of_each(groups, values, 1).tolist() == [False, True, False, True, False, True]
     assert module._best_of_each(groups, values, 2).tolist() == [False, True, True, True, True, True]
     assert module._best_of_each(groups[:0], values[:0], 2).tolist() == []
 
 
-def test_peaks_are_paired_within_their_limits_of_frames_and_bins() -> None:
+def test_fingerprint_peaks_are_paired_only_within_limits_of_frames_and_bins() -> None:
     frames, bins = np.array([0, 1, 2, 63, 64, 65]), np.array([200, 200, 73, 327, 328, 200])
     first, second = module._pairs(frames, bins, np.arange(6.0))
     # Of the first, 1 is a frame away, too near; 2 and 3 are 127 bins away, as far as may be; 4 and 5 are too late.
@@ -91,7 +91,7 @@ def test_peaks_are_paired_within_their_limits_of_frames_and_bins() -> None:
     assert list(zip(first.tolist(), second.tolist(), strict=True)) == expected
 
 
-def test_peak_is_paired_with_the_six_strongest_later_peaks() -> None:
+def test_fingerprint_peak_is_paired_with_the_six_strongest_later_peaks() -> None:
     frames, bins = np.arange(0, 27, 3), np.full(9, 50)
     first, second = module._pairs(frames, bins, np.array([0.0, 1, 9, 3, 8, 4, 7, 6, 5]))
     assert second[first == 0].tolist() == [2, 4, 5, 6, 7, 8]
@@ -108,7 +108,7 @@ def test_codes_of_peak_pairs_match_hand_computed_values() -> None:
     assert max(made([0, 63], [703, 703]).codes) < module.CODES
 
 
-def test_peaks_are_chosen_per_half_second_and_per_clip() -> None:
+def test_fingerprint_peaks_are_chosen_per_half_second_and_per_clip() -> None:
     wave = np.concatenate([noise(0, 1), noise(1, 1) / 100, np.zeros(RATE, np.float32)])
     one = module._fingerprint(wave)
     assert one is not None
@@ -122,7 +122,7 @@ def test_peaks_are_chosen_per_half_second_and_per_clip() -> None:
 # Scores by hand
 
 
-def test_peaks_agree_within_one_frame_and_one_bin_of_the_other_recording() -> None:
+def test_fingerprint_peaks_agree_within_one_frame_and_one_bin_of_the_other_recording() -> None:
     frames, bins = np.array([0, 10, 20, 30]), np.array([50, 100, 150, 200], np.uint16)
     others, other_bins = np.array([1, 9, 22, 30]), np.array([49, 101, 150, 202], np.uint16)
     agree, score = module._agreeing(frames, bins, others, other_bins)
@@ -144,7 +144,7 @@ def test_fingerprints_of_different_clicks_have_a_low_score() -> None:
     assert score == 60 - 56  # laid 13 bins higher, all but the last four agree
 
 
-def test_share_of_agreeing_peaks_is_over_the_strongest_third() -> None:
+def test_share_of_agreeing_fingerprint_peaks_counts_only_the_strongest_third() -> None:
     levels = np.array([1, 8, 3, 4, 7, 2, 0, 5, 6], np.float16)  # the strongest three of nine: 8, 7, 6
     agree = np.array([0, 1, 1, 1, 0, 1, 1, 1, 1], bool)
     assert module._of_strongest(agree, levels) == pytest.approx(2 / 3)

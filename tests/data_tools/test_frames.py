@@ -49,7 +49,9 @@ def header(shape: str, descr: str = "'<f4'") -> str:
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 @pytest.mark.parametrize("dtype", ["<f2", ">f4", "<f8", "i1", "<u2"])
-def test_frames_of_any_version_and_type_are_read(tmp_path: Path, version: tuple[int, int], dtype: str) -> None:
+def test_npy_and_npz_frames_of_any_format_version_and_number_type_are_read(
+    tmp_path: Path, version: tuple[int, int], dtype: str
+) -> None:
     array = np.arange(-12 * (dtype[-2] != "u"), 12).reshape(-1, 4).astype(dtype)
     for content in (array, np.asfortranarray(array)):
         (tmp_path / "a.npy").write_bytes(npy(content, version))
@@ -63,7 +65,7 @@ def test_frames_of_any_version_and_type_are_read(tmp_path: Path, version: tuple[
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", first_quick(["a.npz", "a.npy", "v2.npy", "b.npz"], 2))
-def test_flipped_header_bit_is_refused_or_harmless(tmp_path: Path, name: str) -> None:
+def test_flipped_header_bit_of_a_frames_file_is_refused_or_changes_no_value(tmp_path: Path, name: str) -> None:
     """b.npz is compressed. Its frames are read if the flipped bit means nothing, such as a bit of the file's date."""
     data = {
         "a.npy": npy(),
@@ -195,7 +197,7 @@ def test_npz_file_that_unpacks_to_gigabytes_is_refused_unread(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
-def test_pipe_in_place_of_frames_is_refused(tmp_path: Path, suffix: str) -> None:
+def test_named_pipe_given_as_a_frames_file_is_refused(tmp_path: Path, suffix: str) -> None:
     os.mkfifo(tmp_path / f"a{suffix}")
     with pytest.raises(AudioError, match="is a pipe or a device; give a regular file"):
         read_frames(tmp_path / f"a{suffix}")

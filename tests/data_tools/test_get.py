@@ -174,7 +174,7 @@ def test_get_refuses_and_never_changes_folders_of_the_user(
 
 @needs_7z
 @pytest.mark.parametrize("change", ["cut", "other", "missing"])
-def test_damaged_or_missing_archive_is_named(
+def test_error_of_verb_get_names_a_damaged_or_missing_archive(
     change: str, published: Path, mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive = published / "clotho_audio_validation.7z"
@@ -190,7 +190,7 @@ def test_damaged_or_missing_archive_is_named(
 
 
 @needs_7z
-def test_archive_that_cannot_be_unpacked_is_named(
+def test_error_of_verb_get_names_an_archive_that_cannot_be_unpacked(
     published: Path, mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive = published / "clotho_audio_validation.7z"
@@ -206,7 +206,7 @@ def test_archive_that_cannot_be_unpacked_is_named(
 
 
 @needs_7z
-def test_small_disk_is_reported_before_the_download(
+def test_get_reports_too_little_disk_space_before_the_download(
     mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "free_bytes", lambda folder: 5e4)
@@ -215,7 +215,7 @@ def test_small_disk_is_reported_before_the_download(
     assert not (tmp_path / "data/clotho").exists()
 
 
-def test_needed_disk_space_counts_what_is_missing(tmp_path: Path) -> None:
+def test_disk_space_needed_by_get_excludes_bytes_already_downloaded(tmp_path: Path) -> None:
     files = (PublishedFile("https://a.org/a.csv"), PublishedFile("https://a.org/a.7z"))
     published = PublishedSet("free", "small", files, content=1.5)
 
@@ -241,7 +241,7 @@ def test_needed_disk_space_counts_what_is_missing(tmp_path: Path) -> None:
 
 
 @needs_7z
-def test_archive_that_another_process_unpacks_is_left_to_it(
+def test_get_refuses_to_unpack_an_archive_that_another_process_has_locked(
     mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "data/clotho"
@@ -255,7 +255,7 @@ def test_archive_that_another_process_unpacks_is_left_to_it(
     assert len(list((folder / "validation").iterdir())) == 3
 
 
-def test_missing_7z_is_reported_before_the_download(
+def test_get_reports_a_missing_7z_program_before_the_download(
     mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = (*SETS["clotho"].files[:6], PublishedFile("https://example.org/clotho_audio_validation.7z"))
@@ -352,7 +352,7 @@ def test_get_makes_the_manifests_of_every_data_set(
 
 @needs_7z
 @pytest.mark.parametrize("name", ["castella", "wavcaps"])
-def test_damaged_archive_of_get_is_refused(
+def test_get_refuses_a_damaged_castella_or_wavcaps_archive(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server, made = tmp_path / "server", tmp_path / "made"

@@ -181,7 +181,7 @@ def test_file_size_stated_in_metadata_cannot_raise_the_limits(tmp_path: Path, mo
         ),
     ],
 )
-def test_files_of_other_sites_or_invalid_hosts_are_refused(tmp_path: Path, host: str, words: str) -> None:
+def test_previews_from_other_sites_or_invalid_hosts_are_refused(tmp_path: Path, host: str, words: str) -> None:
     async def work(store: Store) -> None:
         async with Http(1) as transport:
             clock = LoopClock()

@@ -58,7 +58,7 @@ def column_of(path: Path) -> list[Member | None]:
         Member(Path("/x.PARQUET"), "é 1+2.mp3", 4, 5, Packed("snappy", 65_536, 3, 9)),
     ],
 )
-def test_path_of_an_archive_member_is_parsed_to_the_member(member: Member) -> None:
+def test_written_path_of_an_archive_member_is_parsed_back_to_the_same_member(member: Member) -> None:
     assert member_of(member.path) == member
 
 
@@ -67,7 +67,7 @@ def test_path_without_archive_member_is_treated_as_a_plain_file(path: str) -> No
     assert member_of(path) is None
 
 
-def test_members_of_a_tar_and_a_zip_are_read_as_the_files(tmp_path: Path) -> None:
+def test_members_of_tar_and_zip_archives_have_the_content_of_the_packed_files(tmp_path: Path) -> None:
     files = packed.webdataset(range(8)) | {"empty.txt": b"", "sub/folder/" + "n" * 120 + ".txt": b"long name"}
     packed.write_tar(tmp_path / "a.tar", files)
     packed.write_zip(tmp_path / "stored.zip", files, zipfile.ZIP_STORED)
@@ -81,7 +81,7 @@ def test_members_of_a_tar_and_a_zip_are_read_as_the_files(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("size", [1000, 4096, 30_000])
-def test_zip_in_parts_is_read_without_joining_them(tmp_path: Path, size: int) -> None:
+def test_zip_archive_split_into_parts_is_read_without_joining_the_parts(tmp_path: Path, size: int) -> None:
     files = packed.webdataset(range(6))
     packed.write_zip(tmp_path / "x.zip", files, zipfile.ZIP_STORED)
     parts = packed.split_zip(tmp_path / "x.zip", size)
@@ -118,7 +118,7 @@ def test_parquet_hybrid_runs_decode_to_their_numbers() -> None:
         hybrid(bytes([2 << 1, 1]), 1, 4)
 
 
-def test_starts_of_blocks_in_snappy_data_are_found() -> None:
+def test_blocks_found_in_snappy_data_unpack_to_65536_bytes_each() -> None:
     draw = np.random.default_rng(0)
     text = (b"to be or not to be " * 20_000) + draw.bytes(200_000)
     whole = pyarrow.compress(text, "snappy", asbytes=True)
@@ -149,7 +149,9 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_values_of_a_parquet_column_are_found(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_audio_bytes_read_from_a_parquet_column_equal_the_written_ones(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
     rows = [packed.row(number % 9, text=str(number)) for number in range(40)]
     rows[3]["audio"] = None
     rows[4]["audio"] = {"bytes": None, "path": "x.wav"}
@@ -208,7 +210,7 @@ def test_audio_in_an_archive_is_read_like_a_plain_audio_file(tmp_path: Path) -> 
             assert check_audio(member) is None
 
 
-def test_columns_are_found_by_usual_names_or_options_or_presets(tmp_path: Path) -> None:
+def test_verb_hub_finds_columns_by_usual_names_presets_or_options(tmp_path: Path) -> None:
     out = tmp_path / "m.jsonl"
     rows = [packed.row(number, text="A dog barks.It rains. .", index=number) for number in range(2)]
     packed.write_parquet(tmp_path / "mteb" / "test-00000-of-00001.parquet", rows)
@@ -296,7 +298,7 @@ def tar_of_four(folder: Path) -> Path:
     return folder / "set"
 
 
-def test_missing_shard_is_an_error_without_the_partial_option(
+def test_verb_hub_refuses_a_missing_shard_without_option_partial(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, out = tar_of_four(tmp_path), tmp_path / "m.jsonl"
@@ -315,7 +317,7 @@ def test_missing_shard_is_an_error_without_the_partial_option(
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.9])
-def test_cut_archive_is_an_error(tmp_path: Path, cut: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_hub_refuses_a_truncated_archive(tmp_path: Path, cut: float, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out = tar_of_four(tmp_path), tmp_path / "m.jsonl"
     shard = folder / "train-00001.tar"
     data = shard.read_bytes()
@@ -417,12 +419,14 @@ def test_samples_of_an_archive_without_captions_are_left_out_and_named(
     assert "clip0: has no captions, only audio; add them, or leave it out; no clip is left (4 samples left" in message
 
 
-def test_folder_of_archives_is_not_a_folder_of_sounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_blind_refuses_a_folder_of_archives_and_suggests_verb_hub(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = failure(capsys, "blind", tar_of_four(tmp_path), "--out", tmp_path / "m.jsonl")
     assert "no audio files in this folder, but train-00000.tar, train-00001.tar; list their clips with" in text
 
 
-def test_names_in_a_tar_need_not_be_utf_8(tmp_path: Path) -> None:
+def test_member_names_of_a_tar_in_another_encoding_than_utf_8_are_read(tmp_path: Path) -> None:
     """Old programs write names in the code page of their system."""
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w", encoding="latin-1", format=tarfile.GNU_FORMAT) as tar:
@@ -607,7 +611,7 @@ def test_no_clip_of_an_unusual_archive_is_lost_without_a_message(
     assert [content(clip) for clip in listed(tmp_path / "links.tar", "--out", out)] == [packed.sound(0)[1]] * 2
 
 
-def test_names_that_repeat_in_shards_get_the_name_of_the_shard(
+def test_clip_names_repeated_in_several_shards_are_made_unique_by_the_shard_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, out = tmp_path / "set", tmp_path / "m.jsonl"

@@ -150,7 +150,7 @@ def test_missing_manifest_folder_and_empty_manifest_are_refused(tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
-def test_split_names_are_those_of_the_published_data_sets() -> None:
+def test_allowed_split_names_and_test_splits_match_the_published_data_sets() -> None:
     assert set(SPLITS) == {"development", "validation", "evaluation", "train", "val", "test", "blind"}
     assert {"evaluation", "test", "blind"} == TEST_SPLITS
 
@@ -253,7 +253,7 @@ def test_failed_write_of_a_manifest_keeps_the_old_one_and_no_leftovers(tmp_path:
     assert path.read_text() == "old"
 
 
-def test_tables_are_written_in_clothos_format(tmp_path: Path) -> None:
+def test_csv_table_is_written_in_the_format_of_clotho(tmp_path: Path) -> None:
     write_table(tmp_path / "t.csv", ["file_name", "caption_1"], [[" a, b.wav", 'say "hi"'], ["c.wav", "dog"]])
     assert (tmp_path / "t.csv").read_bytes() == b'file_name,caption_1\n" a, b.wav","say ""hi"""\nc.wav,dog\n'
     assert read_table(tmp_path / "t.csv", ["file_name"])[0] == (2, {"file_name": " a, b.wav", "caption_1": 'say "hi"'})

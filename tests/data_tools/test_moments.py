@@ -44,7 +44,7 @@ def test_invalid_moment_lines_are_refused(tmp_path: Path, text: str, said: str) 
         read_moments(tmp_path / "m.jsonl")
 
 
-def test_two_recordings_with_one_file_name_are_refused(tmp_path: Path) -> None:
+def test_published_moments_of_two_recordings_with_the_same_file_name_are_refused(tmp_path: Path) -> None:
     clips = [audio_clip(tmp_path / name, "same.wav", "own", "test", [], 9.0) for name in ("a", "b")]
     clips = [clip.model_copy(update={"id": f"own/{number}"}) for number, clip in enumerate(clips)]
     queries = [(Moment(id=clip.id, text="A dog", clip=clip.id, windows=None), clip) for clip in clips]
@@ -53,7 +53,7 @@ def test_two_recordings_with_one_file_name_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "list.jsonl").exists()
 
 
-def test_window_may_end_with_its_clip_but_not_after_it(tmp_path: Path) -> None:
+def test_moment_window_may_end_with_its_clip_but_not_after_it(tmp_path: Path) -> None:
     clip = audio_clip(tmp_path, "a.wav", "castella", "train", [], 8.0)
     windows = [(1.0, 8.0), (7.0, 8.5), (8.0, 9.0)]
     write_moments(tmp_path / "m.jsonl", [Moment(id="a_1", text="A dog barks", clip=clip.id, windows=windows)])

@@ -92,7 +92,7 @@ def test_invalid_filter_ends_the_crawl_at_once(detail: str, tmp_path: Path) -> N
     assert len(transport.urls) == 1
 
 
-def test_wrong_server_address_is_given_up_quickly(tmp_path: Path) -> None:
+def test_crawl_ends_soon_if_the_server_does_not_answer_like_freesound(tmp_path: Path) -> None:
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: page_of(404))
     with pytest.raises(
         DataError, match=r"does not answer like Freesound's API \(the answer was 404.*check the address"
@@ -196,7 +196,7 @@ def too_large(limit: int) -> Callable[[int, Response], Response]:
     return overloaded
 
 
-def test_total_at_which_the_server_fails_is_counted_in_parts(tmp_path: Path) -> None:
+def test_crawl_counts_sounds_in_parts_if_the_server_fails_at_the_total(tmp_path: Path) -> None:
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=too_large(400))
     read_all(tmp_path / "store", transport)
     assert_whole(tmp_path / "store", transport.answers)
@@ -208,7 +208,7 @@ def test_total_at_which_the_server_fails_is_counted_in_parts(tmp_path: Path) -> 
     assert_whole(tmp_path / "store", transport.answers)
 
 
-def test_dry_run_counts_a_total_at_which_the_server_fails_in_parts(
+def test_dry_run_of_a_crawl_counts_sounds_in_parts_if_the_server_fails_at_the_total(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=too_large(400))
@@ -217,7 +217,7 @@ def test_dry_run_counts_a_total_at_which_the_server_fails_in_parts(
 
 
 @pytest.mark.parametrize("text", ["type:mp3 OR type:wav", 'license:"Attribution" OR duration:[900 TO 1000]'])
-def test_user_filter_with_or_is_still_limited_to_the_time_window(text: str, tmp_path: Path) -> None:
+def test_filter_with_or_is_still_limited_to_the_time_window_of_the_crawl(text: str, tmp_path: Path) -> None:
     transport = Direct(make_answers(600, 7, 0.0, 0))
     with closing(Store(tmp_path / "store", create=True)) as store:
         crawl._plan(store, None, text, SITE)
@@ -230,7 +230,7 @@ def test_user_filter_with_or_is_still_limited_to_the_time_window(text: str, tmp_
     assert bare["count"] > within["count"] or "mp3" in text
 
 
-def test_sound_with_an_inconsistent_time_is_stored(tmp_path: Path) -> None:
+def test_single_sound_with_an_upload_time_outside_the_time_window_is_stored(tmp_path: Path) -> None:
     answers = make_answers(700, 7, 0.0, 0)
     odd = answers.corpus.id(400)
 
@@ -254,7 +254,9 @@ def test_sound_with_an_inconsistent_time_is_stored(tmp_path: Path) -> None:
 # an index that is rebuilt, sounds that go
 
 
-def test_partly_rebuilt_index_marks_nothing_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partly_rebuilt_search_index_marks_no_stored_sound_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers = make_answers(700, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     answers.seen, now = 1 / 7, time.time()
@@ -269,7 +271,9 @@ def test_partly_rebuilt_index_marks_nothing_as_missing(tmp_path: Path, monkeypat
 
 
 @pytest.mark.slow
-def test_later_index_rebuild_marks_nothing_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_rebuild_of_the_search_index_marks_no_stored_sound_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers, now = make_answers(3000, 7, 0.0, 0), time.time()
     read_all(tmp_path / "store", Direct(answers))
     answers._hidden = {5}
@@ -290,7 +294,7 @@ def test_later_index_rebuild_marks_nothing_as_missing(tmp_path: Path, monkeypatc
     assert len(stored(tmp_path / "store")) == 2999
 
 
-def test_outage_of_all_nonempty_pages_is_not_taken_for_a_failing_sound(tmp_path: Path) -> None:
+def test_server_that_fails_at_every_nonempty_page_marks_no_sound_as_failing(tmp_path: Path) -> None:
     def failing(number: int, given: Response) -> Response:
         return page_of(500) if json.loads(given.body).get("count") else given
 
@@ -371,7 +375,7 @@ def test_search_for_a_single_sound_is_tried_six_times(tmp_path: Path) -> None:
     assert None not in page.sounds
 
 
-def test_refresh_keeps_a_purely_negative_filter(tmp_path: Path) -> None:
+def test_refresh_of_a_crawl_keeps_its_filter_of_only_exclusions(tmp_path: Path) -> None:
     answers = make_answers(900, 7, 0.0, 0)
     with closing(Store(tmp_path / "store", create=True)) as store:
         crawl._plan(store, None, 'NOT license:"Attribution"', SITE)
@@ -386,7 +390,9 @@ def test_refresh_keeps_a_purely_negative_filter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["poison", "null"])
-def test_refresh_reads_repaired_sounds(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refresh_stores_sounds_that_the_api_can_deliver_again(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     answers = make_answers(700, 7, 0.0, 0)
     setattr(answers, f"is_{kind}", lambda number: number in (200, 400))
     read_all(tmp_path / "store", Direct(answers))
@@ -397,7 +403,7 @@ def test_refresh_reads_repaired_sounds(kind: str, tmp_path: Path, capsys: pytest
     assert len(stored(tmp_path / "store")) == 699
 
 
-def test_purely_negative_filter_finds_sounds(tmp_path: Path) -> None:
+def test_crawl_with_a_filter_of_only_exclusions_finds_sounds(tmp_path: Path) -> None:
     answers = make_answers(300, 7, 0.0, 0)
     assert answers.search({"filter": '(NOT license:"Attribution")'}, SITE).content["count"] == 0
     with closing(Store(tmp_path / "store", create=True)) as store:
@@ -526,7 +532,7 @@ def agreeing(answers: Answers) -> list[int]:
     return [n for n in range(answers.corpus.size) if answers.corpus.sound(n, "")["gen_ai_preference"] != "no-gen-ai"]
 
 
-def test_refresh_finds_changed_preferences(tmp_path: Path) -> None:
+def test_refresh_finds_sounds_whose_generative_ai_preference_has_changed(tmp_path: Path) -> None:
     answers = make_answers(2000, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     first, second = agreeing(answers)[100:900:799]

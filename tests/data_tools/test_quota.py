@@ -71,7 +71,7 @@ def test_immediately_answered_requests_take_the_minimum_time_of_the_limits(
         assert all(later - earlier >= span for earlier, later in zip(arrivals, arrivals[limit:], strict=False))
 
 
-def test_limits_hold_for_requests_that_are_answered_late(tmp_path: Path) -> None:
+def test_quota_limits_hold_for_requests_whose_answers_arrive_late(tmp_path: Path) -> None:
     rng = random.Random(0)
     quota = open_quota(tmp_path / "quota", 60, 400)
     arrivals, _ = run_virtually(ask(quota, 440, 8, lambda: rng.choice((0.1, 0.3, 2.0))))
@@ -80,7 +80,7 @@ def test_limits_hold_for_requests_that_are_answered_late(tmp_path: Path) -> None
     assert arrivals[-1] <= 1.02 * least_seconds(440, 60, 400)
 
 
-def test_stored_number_of_requests_is_used_by_the_next_command(tmp_path: Path) -> None:
+def test_requests_of_an_earlier_command_count_against_the_quota_of_the_next(tmp_path: Path) -> None:
     async def first() -> None:
         await ask(open_quota(tmp_path / "quota", 5, 100), 5, 1, lambda: 0.0)
 

@@ -65,7 +65,9 @@ def resampled(wave: np.ndarray, rate: int, wanted: int, how: Resampling, block: 
 
 
 @pytest.mark.parametrize("rate", [16_000, 32_000, 48_000])
-def test_soxr_and_kaiser_best_match_stored_results(goldens: Path, tmp_path: Path, rate: int) -> None:
+def test_waveforms_resampled_with_soxr_and_kaiser_best_match_stored_ones(
+    goldens: Path, tmp_path: Path, rate: int
+) -> None:
     golden = np.load(goldens / "resample.npz")
     soundfile.write(tmp_path / "wave.wav", golden["wave_int16_44100"], 44_100, subtype="PCM_16")
     found = read_audio(tmp_path / "wave.wav", rate)
@@ -119,7 +121,7 @@ def test_resampling_that_needs_a_too_long_filter_is_refused(tmp_path: Path) -> N
     assert len(read_audio(tmp_path / "x.wav", 48_000)) == 1125
 
 
-def test_recipes_of_papers_use_the_papers_resampling(root: Path) -> None:
+def test_shipped_recipes_of_papers_resample_audio_like_the_papers(root: Path) -> None:
     for name in ("take_it_easy", "honest", "clotho_v1"):
         experts = load_recipe(root / f"recipes/take_it_easy/{name}.yaml").recipe.model.audio.experts
         assert {kind: expert.resampling for kind, expert in experts.items()} == {
@@ -157,7 +159,7 @@ np.savez(sys.argv[2], **found)
 
 
 @pytest.mark.slow
-def test_kaiser_best_0_2_matches_resampy(tmp_path: Path) -> None:
+def test_resampling_with_kaiser_best_0_2_matches_resampy(tmp_path: Path) -> None:
     """Compared with resampy 0.2.2 in a separate environment; two minutes long, so that its clock has drifted."""
     rates = [*RATES, (48_000, 16_000), (32_000, 16_000), (192_000, 44_100)]
     rng = np.random.default_rng(1)

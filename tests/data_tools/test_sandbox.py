@@ -152,7 +152,7 @@ def test_sandbox_search_pages_have_the_sizes_and_fields_of_the_api() -> None:
         "created:[1]",
     ],
 )
-def test_invalid_filters_are_refused(text: str) -> None:
+def test_sandbox_refuses_invalid_search_filters_with_status_400(text: str) -> None:
     reply = make_answers(10, 1, 0.0, 0).search({"filter": text}, SITE)
     assert reply.status == 400
     assert reply.content["detail"].startswith("Search server error: ")
@@ -259,7 +259,7 @@ def ask(settings: dict[str, str], path: str, **headers: str) -> tuple[int, bytes
         return error.code, error.read()
 
 
-def test_sandbox_answers_over_http() -> None:
+def test_sandbox_answers_search_and_sound_requests_over_http() -> None:
     with serving("--sounds", "300", "--per-minute", "9") as settings:
         token = {"Authorization": f"Token {settings[KEY]}"}
         bearer = {"Authorization": f"Bearer {settings['FREESOUND_ACCESS_TOKEN']}"}
@@ -300,7 +300,7 @@ def test_sandbox_answers_over_http() -> None:
 
 
 @pytest.mark.slow
-def test_requests_of_freesound_python_are_answered() -> None:
+def test_sandbox_answers_the_requests_of_the_client_freesound_python() -> None:
     """The requests of freesound-python, with another address: a search, its pages by `next`, a sound, its previews and
     original.
 
@@ -367,7 +367,7 @@ def test_or_without_parentheses_in_a_filter_makes_other_clauses_optional() -> No
 
 
 @pytest.mark.parametrize("text", ["tag:dog~2", "name:/dog/", "license:Attr?bution", "tag:dog^3"])
-def test_unsupported_filters_return_501(text: str) -> None:
+def test_sandbox_answers_unsupported_search_filters_with_status_501(text: str) -> None:
     assert make_answers(10, 1, 0.0, 0).search({"filter": text}, SITE).status == 501
 
 
@@ -398,7 +398,9 @@ def test_sandbox_verb_refuses_invalid_options(capsys: pytest.CaptureFixture[str]
         Faults({"500": -0.1}, 1)
 
 
-def test_commands_of_option_then_run_in_order_until_one_fails(tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_sandbox_runs_the_commands_of_option_then_in_order_until_one_fails(
+    tmp_path: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     store = tmp_path / "a b.sqlite"
     assert main(["sandbox", "--port", "0", "--sounds", "20", "--then", f"crawl '{store}'", f"status '{store}'"]) == 0
     assert "20  sounds stored" in capfd.readouterr().out

@@ -109,7 +109,7 @@ def test_event_ends_with_its_last_audible_sample(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_all_windows_of_each_query_are_written(tmp_path: Path) -> None:
+def test_scenes_with_moments_contain_all_windows_of_each_query(tmp_path: Path) -> None:
     out = make(tmp_path / "m", "--heldout-phrasings", 0.2, counts=(12, 9, 12))
     clips = {clip.id: clip for clip in read_manifest(out / "manifest.jsonl")}
     moments = read_moments(out / "moments.jsonl")
@@ -141,7 +141,7 @@ def test_all_windows_of_each_query_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_made_recording_does_not_depend_on_later_ones(tmp_path: Path) -> None:
+def test_synthetic_recording_stays_the_same_if_more_recordings_are_made(tmp_path: Path) -> None:
     few, many = make(tmp_path / "a" / "m"), make(tmp_path / "b" / "m", counts=(8, 3, 4))
     before, after = files(few), files(many)
     audio = {name for name in before if name.endswith(".wav")}
@@ -152,7 +152,9 @@ def test_made_recording_does_not_depend_on_later_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_missing_files_of_made_recordings_are_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_files_of_synthetic_recordings_are_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = make(tmp_path / "m", "--whole-seconds")
     assert all(second == int(second) for moment in read_moments(out / "moments.jsonl") for second in moment.windows[0])
     whole = files(out)
@@ -197,7 +199,7 @@ def test_real_recordings_are_used_in_one_split_only(shared: Path, tmp_path: Path
         assert {event.recording.fold for event in timeline if event.recording} == {"4"}
 
 
-def test_validation_asks_a_phrasing_that_no_other_split_has() -> None:
+def test_validation_queries_include_a_phrasing_that_no_other_split_uses() -> None:
     """Only if phrasings are held out. Training and the test draw the same texts as without it."""
     assert all(validation_phrasing(name) not in phrasings(name) for name in [*CLASSES, "can_opening"])
     for name in ("dog", "can_opening"):

@@ -145,7 +145,7 @@ def test_invalid_recording_folders_are_refused(esc: Path, tmp_path: Path, capsys
         (["development=1,,2"], "write it as development=1,2,3"),
     ],
 )
-def test_invalid_folds_are_refused(
+def test_scenes_verb_refuses_invalid_folds(
     esc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], folds: list[str], message: str
 ) -> None:
     argv = ("scenes", tmp_path / "out", "--seed", 1, "--recordings", esc, "--folds", *folds)
@@ -295,7 +295,7 @@ def test_more_test_scenes_than_different_captions_are_refused() -> None:
 
 
 @pytest.mark.parametrize("captions", ["1", "noisy"])
-def test_one_caption_per_clip_can_be_made(tmp_path: Path, captions: str) -> None:
+def test_scenes_verb_makes_one_caption_per_clip_if_requested(tmp_path: Path, captions: str) -> None:
     out = make(tmp_path / "s", "--captions", captions, counts=(5, 0, 5))
     assert {len(clip.captions) for clip in read_manifest(out / "manifest.jsonl")} == {1}
     assert (out / "clotho_captions_evaluation.csv").read_text().startswith("file_name,caption_1\n")
@@ -383,7 +383,7 @@ def labels(folder: Path, rows: list[tuple[str, str]], split: str = "evaluation")
     return folder
 
 
-def test_map_ceiling_of_tied_labels_matches_hand_computed_values(tmp_path: Path) -> None:
+def test_highest_possible_map_at_10_with_equal_labels_matches_hand_values(tmp_path: Path) -> None:
     assert ceiling(labels(tmp_path, [("one", "dog")]), "evaluation") == 1.0
     assert ceiling(labels(tmp_path, [("one", "dog")] * 2), "evaluation") == pytest.approx(0.75)  # rank 1 or 2
     different = [
@@ -400,7 +400,7 @@ def test_map_ceiling_of_tied_labels_matches_hand_computed_values(tmp_path: Path)
     assert ceiling(labels(tmp_path, [("one", "a")] * 40), "evaluation") == pytest.approx(harmonic / 40)
 
 
-def test_map_ceiling_of_tied_labels_equals_the_mean_over_random_orders(tmp_path: Path) -> None:
+def test_highest_possible_map_at_10_with_equal_labels_equals_the_mean_over_random_orders(tmp_path: Path) -> None:
     rng = generator(1)
     rows = [("overlap", ";".join(rng.choice(["a", "b", "c"], 2, replace=False))) for _ in range(40)]
     rows += [("one", "a")] * 15 + [("sequence_2", "a;b"), ("sequence_2", "b;a")]

@@ -33,7 +33,7 @@ def table(sounds: Path, capsys: pytest.CaptureFixture[str], text: str, *more: st
     return status, output.out + output.err
 
 
-def test_rows_of_one_file_become_one_clip(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_rows_with_the_same_audio_file_become_one_clip(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = 'file,caption,note\n0.wav,"a dog, barking",x\nsub/2.wav,rain,\n0.wav,a terrier,\n'
     status, output = table(sounds, capsys, text, "--caption", "caption")
     assert (status, output.strip().rpartition("m.jsonl: ")[2]) == (0, "2 clips, 3 captions")
@@ -44,7 +44,9 @@ def test_rows_of_one_file_become_one_clip(sounds: Path, capsys: pytest.CaptureFi
     assert first.seconds > 0.5
 
 
-def test_several_caption_columns_may_have_empty_cells(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_with_several_caption_columns_may_have_empty_cells(
+    sounds: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = "file;a;b\n0.wav;x 1;x 2\n1.wav;;y 2\n"
     more = ("--caption", "b", "a", "--delimiter", "semicolon", "--split", "train", "--name", "mine")
     assert table(sounds, capsys, text, *more)[0] == 0
@@ -53,7 +55,9 @@ def test_several_caption_columns_may_have_empty_cells(sounds: Path, capsys: pyte
     assert second.id == "mine/train/1.wav"
 
 
-def test_split_of_a_row_can_be_read_from_a_column(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_verb_reads_the_split_of_each_row_from_option_split_column(
+    sounds: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = "file\tcaption\tpart\n0.wav\ta\ttrain\n1.wav\tb\ttest \nnone.wav\tc\ttrain\n"
     more = ("--caption", "caption", "--split-column", "part", "--delimiter", "tab")
     status, output = table(sounds, capsys, text, *more)
@@ -146,7 +150,7 @@ def test_unclosed_quote_at_the_start_of_a_cell_does_not_swallow_rows(
         ('id,caption,year\n12,"Two lines\nof 1,000 words,19",3\n13,a dog,4\n', 2),
     ],
 )
-def test_cell_with_line_breaks_is_kept(text: str, captions: int, tmp_path: Path) -> None:
+def test_csv_cell_with_line_breaks_is_read_unchanged(text: str, captions: int, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text)
     assert [row for _, row in read_table(tmp_path / "t.csv", ["caption"])] == [
         dict(row) for row in csv.DictReader(io.StringIO(text, newline=""))
@@ -186,7 +190,7 @@ def test_rows_recovered_after_an_unclosed_quote_cause_a_warning(sounds: Path, ca
         ('file,caption\na,A cat\nb,"Stop" he says\n', "line 3: not a CSV table"),
     ],
 )
-def test_ambiguous_quotes_are_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_csv_table_with_ambiguous_quotes_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(DataError, match=message) as caught:
         read_table(tmp_path / "a.csv", [])
@@ -237,7 +241,7 @@ def linked(sounds: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES_OF_ONE_FILE[1:])
-def test_file_in_two_splits_stays_in_the_held_out_one(
+def test_audio_file_listed_in_two_splits_stays_in_the_one_for_evaluation(
     linked: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     name = name.format(sounds=linked)
@@ -254,7 +258,9 @@ def test_file_in_two_splits_stays_in_the_held_out_one(
     assert (status, "0.wav, listed by several paths, is in the splits test and" in output) == (1, True), output
 
 
-def test_different_paths_of_one_file_become_one_clip(linked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_rows_with_different_paths_of_one_file_become_one_clip(
+    linked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [f"{name.format(sounds=linked)},Caption {number}\n" for number, name in enumerate(NAMES_OF_ONE_FILE)]
     assert table(linked, capsys, "file,caption\n" + "".join(rows), "--caption", "caption")[0] == 0
     (clip,) = read_manifest(linked.parent / "m.jsonl")
@@ -284,7 +290,7 @@ def test_similar_file_names_are_suggested(
     assert (status, f"1 without readable audio (`check` names them); {note}" in output) == (0, True), output
 
 
-def test_manifest_line_needs_id_path_and_captions(sounds: Path) -> None:
+def test_manifest_line_needs_only_id_path_and_captions(sounds: Path) -> None:
     path = sounds / "m.jsonl"
     path.write_text(json.dumps({"id": "a", "path": "sub/2.wav", "captions": ["rain"]}) + "\n")
     (clip,) = read_manifest(path)

@@ -16,7 +16,7 @@ def test_time_window_whose_sounds_fit_one_page_is_complete() -> None:
     assert advance(Window(0, 999), PageListing(PAGE, PAGE, 900, PAGE - 1), 0) == Progress(complete=True)
 
 
-def test_next_time_window_starts_at_the_last_sound_read() -> None:
+def test_next_crawl_window_starts_at_the_time_of_the_last_sound_read() -> None:
     first = advance(Window(0, 999), PageListing(400, PAGE, 300, 148), 0)
     assert first.windows == (Window(300, 999, expected=252, read_from=0),)
     second = advance(first.windows[0], PageListing(252, PAGE, 700, 149), 0)
@@ -45,12 +45,12 @@ def test_time_window_of_one_second_is_read_page_by_page() -> None:
     assert Window(5, 6).halves == (Window(5, 5), Window(6, 6))
 
 
-def test_part_already_read_is_checked_again_if_fewer_sounds_remain_than_counted() -> None:
+def test_crawl_compares_the_part_already_read_again_if_fewer_sounds_remain_than_expected() -> None:
     gone = advance(Window(300, 999, expected=252, read_from=0), PageListing(251, PAGE, 700, 149), 0)
     assert gone.windows == (Window(0, 299, compared=True), Window(700, 999, expected=102, read_from=300))
 
 
-def test_smaller_count_than_before_is_accepted_at_the_third_attempt() -> None:
+def test_smaller_sound_count_of_a_time_window_is_accepted_at_the_third_attempt() -> None:
     window = Window(700, 999, expected=103, read_from=300)
     early = PageListing(100, 100, 990, 99)
     for attempt in (1, 2):
