@@ -133,7 +133,7 @@ class _Point(BaseModel):
     tags: list[str] = []
 
 
-def test_invalid_document_shape_is_reported_with_its_place(tmp_path: Path) -> None:
+def test_error_for_a_json_document_of_the_wrong_shape_names_the_wrong_fields(tmp_path: Path) -> None:
     write_json(tmp_path / "p.json", {"x": 3, "tags": ["a"]})
     assert read_shaped(tmp_path / "p.json", _Point, "") == _Point(x=3, tags=["a"])
     for value, words in (

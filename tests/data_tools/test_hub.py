@@ -336,7 +336,9 @@ def test_verb_hub_refuses_a_truncated_archive(tmp_path: Path, cut: float, capsys
         assert f"{name}: " in failure(capsys, "hub", tmp_path / name, "--out", out)
 
 
-def test_damaged_header_inside_a_tar_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_hub_refuses_a_tar_with_a_damaged_member_header(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tar_of_four(tmp_path)
     data = bytearray((folder / "train-00000.tar").read_bytes())
     second = list(tar_members(folder / "train-00000.tar"))[1]

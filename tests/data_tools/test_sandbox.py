@@ -225,7 +225,7 @@ def test_simulated_faults_have_the_given_rates_and_repeat_with_the_seed() -> Non
         (b'{"count": 1, "results": ' + b"[" * 200_000, "are nested too deeply"),
     ],
 )
-def test_invalid_search_pages_are_refused(body: bytes, output: str) -> None:
+def test_invalid_search_answers_of_the_api_are_refused(body: bytes, output: str) -> None:
     with pytest.raises(DataError, match=output):
         parse_page(body)
 

@@ -35,7 +35,7 @@ def test_matrix_csv_writes_more_digits_for_a_score_whose_shortest_text_is_misrea
         assert np.array_equal(read, scores)
 
 
-def test_standardised_blend_of_small_or_zero_spreads_is_finite() -> None:
+def test_standardised_scores_of_a_query_with_small_or_zero_spread_are_finite() -> None:
     scores = np.array([[1.0, 2.0, 3.0], [1.0, 1.00002, 1.00004], [5.0, 5.0, 5.0]])
     values = SCALES["standardised"](scores, ["a", "b", "c"])
     assert np.allclose(values[1], values[0], atol=1e-6)

@@ -248,7 +248,7 @@ def test_blend_refuses_validation_scores_of_another_checkpoint(files: Path, caps
     assert "a.npy comes from best, but val_a.npy from last" in capsys.readouterr().err
 
 
-def test_validation_of_nested_blends_is_checked_by_their_models(
+def test_blend_of_blends_accepts_only_validation_scores_of_the_same_models(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for split in ("", "val_"):

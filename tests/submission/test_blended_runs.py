@@ -97,7 +97,7 @@ def test_blend_of_runs_has_the_weighted_mean_and_reads_as_a_run(runs: Path, caps
     assert "both already exists; delete it, or choose another folder" in capsys.readouterr().err
 
 
-def test_weights_are_searched_on_the_validation_scores_of_the_runs(
+def test_blend_weights_are_searched_on_the_validation_scores_of_the_runs(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_validation(capsys, "a", "b")
@@ -131,7 +131,7 @@ def test_blend_of_hub_corrected_entries_uses_hub_corrected_validation_scores(
     ]
 
 
-def test_blend_is_packed_by_its_folder(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_of_runs_is_packed_if_its_folder_is_given(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["blend", "a", "b", "--out", "both"]) == 0
     assert main(["pack", "both", "--template", "about.yaml"]) == 0
     text = Path("about.yaml").read_text()
@@ -184,7 +184,9 @@ def test_blend_refuses_validation_scores_with_another_hubness_correction_or_spli
     )
 
 
-def test_blend_reports_incompatible_arguments(made: Path, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_of_runs_refuses_incompatible_arguments(
+    made: Path, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copy("a/scores/evaluation.npy", "m.npy")
     shutil.copy("a/scores/evaluation.json", "m.json")
     for arguments, expected in (
@@ -254,7 +256,7 @@ def test_blend_of_runs_of_moments_reads_as_a_run(
     assert "to search weights for moments, give both --validation FILES and --truth TRUTH" in capsys.readouterr().err
 
 
-def test_frames_of_a_blend_are_the_weighted_mean_between_all_edges(moments: Path) -> None:
+def test_blended_frame_probabilities_are_weighted_means_between_the_edges_of_both_runs(moments: Path) -> None:
     runs = [open_finished_moments(str(moments / name)) for name in "ab"]
     parts = parts_of(runs, [3, 1])
     qid = next(iter(runs[0].frames))

@@ -46,7 +46,7 @@ def test_rows_of_a_large_matrix_are_divided_into_blocks_of_the_expected_sizes(mo
     assert list(row_blocks(np.zeros((2, 5)))) == [slice(0, 2)]
 
 
-def test_transposed_blocks_equal_selected_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transposed_blocks_of_a_score_matrix_equal_its_selected_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "MAX_NUMBERS", 20)
     monkeypatch.setattr(blocks, "MAX_COLUMNS", 4)
     values = np.random.default_rng(0).normal(size=(13, 9)).astype(np.float32)
@@ -124,7 +124,7 @@ def test_audio_to_text_ranks_do_not_depend_on_block_size(monkeypatch: pytest.Mon
     assert len({int(count) for count in whole.n_relevant}) > 2
 
 
-def test_concatenated_ranks_of_different_widths_are_padded() -> None:
+def test_concatenated_rank_tables_of_different_widths_are_padded() -> None:
     found = concatenate_ranks([np.array([[1, 4]]), np.array([[3], [2]])])
     assert found.tolist() == [[1, 4], [3, NEVER], [2, NEVER]]
 
@@ -170,7 +170,7 @@ def test_reading_a_mapped_matrix_in_blocks_releases_their_memory(root: Path, tmp
     assert megabytes < 64
 
 
-def test_pages_of_writable_arrays_are_not_released(tmp_path: Path) -> None:
+def test_releasing_memory_pages_keeps_the_values_of_writable_arrays(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 4), np.float32))
     values = np.lib.format.open_memmap(tmp_path / "a.npy", mode="c")
     values[0] = 7

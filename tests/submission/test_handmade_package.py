@@ -60,7 +60,7 @@ def test_package_of_score_matrices_made_by_hand_passes_check(
     assert main(["check", "mine.zip", "--edition", edition, *blind]) == 0, capsys.readouterr().out
 
 
-def test_meta_has_the_given_facts_and_the_figures_of_the_matrix(here: Path) -> None:
+def test_meta_yaml_of_a_package_has_the_given_facts_and_the_figures_of_the_matrix(here: Path) -> None:
     assert main(["pack", "tested.npy", "--template", "about.yaml"]) == 0
     about = filled(Path("about.yaml").read_text())
     Path("about.yaml").write_text(about)

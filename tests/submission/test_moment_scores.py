@@ -115,7 +115,7 @@ def test_moment_metrics_of_two_queries_match_hand_computed_values() -> None:
     assert scores.precisions_at(0.5).tolist() == [a[0], 1]
 
 
-def test_published_percent_rounds_like_the_official_script() -> None:
+def test_moment_percentages_round_like_the_official_script() -> None:
     assert [published_percent(share) for share in (0.43125, 0.43135, 1 / 3, 1)] == [43.12, 43.13, 33.33, 100]
     assert published_percent(24 / 177) == 13.56  # of the baseline, on the blind set
 
@@ -232,7 +232,7 @@ def test_average_precision_uses_at_most_ten_windows() -> None:
     assert score_moments({"a": [*wrong, [0, 10, 0.99]]}, {"a": [[0, 10]]}).recall(0.5) == 0
 
 
-def test_ties_keep_file_order_and_r1_uses_the_first_window_in_the_file() -> None:
+def test_windows_with_equal_scores_keep_file_order_and_r1_uses_the_first_window() -> None:
     wrong, right = [100, 110], [0, 10]
     assert ap([[*wrong, 0.5], [*right, 0.5]], [right]) == 0.5
     assert ap([[*right, 0.5], [*wrong, 0.5]], [right]) == 1
@@ -240,13 +240,13 @@ def test_ties_keep_file_order_and_r1_uses_the_first_window_in_the_file() -> None
     assert (unsorted.recall(0.7), unsorted.mean_precision(0.75)) == (0, 1)
 
 
-def test_repeated_window_is_wrong_unless_two_true_windows_match() -> None:
+def test_repeated_window_counts_as_wrong_unless_it_matches_a_second_true_window() -> None:
     twice = [[0, 10, 0.9], [0, 10, 0.8], [20, 30, 0.7]]
     assert ap(twice, [[0, 10], [20, 30]]) == pytest.approx((1 + 2 / 3) / 2)
     assert ap(twice, [[0, 10], [1, 10], [20, 30]]) == 1
 
 
-def test_of_true_windows_with_equal_iou_the_later_one_is_matched() -> None:
+def test_found_window_with_equal_iou_to_two_true_windows_matches_the_later_one() -> None:
     """Two true windows have the same IoU with the first window; the second window fits only the earlier one."""
     truths = [[0, 10], [4, 14]]
     assert ap([[2, 12, 0.9], [0, 10, 0.8]], truths) == 1
@@ -260,7 +260,7 @@ def test_average_precision_is_limited_with_more_than_ten_true_windows() -> None:
 
 
 @pytest.mark.parametrize("window", [[5, 5], [-20, -10], [400, 500], [-5, -5], [12, 3]])
-def test_empty_outside_and_negative_windows_score_zero(window: list[float]) -> None:
+def test_moment_windows_that_are_empty_negative_or_outside_the_recording_score_zero(window: list[float]) -> None:
     scores = score_moments({"a": [window]}, {"a": [[0, 10]]})
     assert (scores.ious.tolist(), scores.precisions.tolist()) == ([0], [[0] * 10])
     assert ap([window, [0, 10]], [[0, 10]]) == 0.5
@@ -273,7 +273,7 @@ def test_reversed_window_as_long_as_a_true_one_scores_zero() -> None:
     assert ap([[30, 20, 0.9], [10, 20, 0.1]], [[10, 20]]) == 0.5
 
 
-def test_windows_without_scores_count_in_file_order(golden: dict[str, Any]) -> None:
+def test_moment_windows_without_scores_are_ranked_in_file_order(golden: dict[str, Any]) -> None:
     case = golden["cases"]["near"]
     bare = {qid: [window[:2] for window in windows] for qid, windows in case["predictions"].items()}
     assert official_figures(score_moments(bare, case["truth"])) == case["official"]
@@ -324,7 +324,7 @@ def test_empty_and_overlong_true_windows_are_dropped_and_counted() -> None:
     assert scores.mean_precision() == 1
 
 
-def test_range_of_window_lengths_excludes_its_lower_and_includes_its_upper_limit() -> None:
+def test_window_length_ranges_exclude_their_lower_and_include_their_upper_limit() -> None:
     predictions: Answers = {"a": [[0, 10]], "b": [[0, 30]]}
     truth: Answers = {"a": [[0, 10]], "b": [[0, 30]]}
     found = {name: score_moments(predictions, truth, LENGTHS[name]).qids for name in ("short", "middle")}
@@ -333,6 +333,6 @@ def test_range_of_window_lengths_excludes_its_lower_and_includes_its_upper_limit
         score_moments(predictions, truth, LENGTHS["long"])
 
 
-def test_windows_with_extreme_numbers_cause_no_warnings() -> None:
+def test_moment_windows_with_extreme_numbers_score_zero_without_warnings() -> None:
     scores = score_moments({"a": [[-1.7e308, 1.7e308]], "b": [[0, 1e-320]]}, {"a": [[0, 10]], "b": [[0, 10]]})
     assert scores.ious.tolist() == pytest.approx([0, 0])

@@ -42,7 +42,7 @@ def test_scores_of_blended_windows_match_hand_computed_values() -> None:
     assert windows_of(parts, "raw", E2026, [1, 0]) == [[0, 10, 0.6], [20, 30, 0.3]]
 
 
-def test_only_the_best_fitting_window_of_each_file_votes_for_a_candidate() -> None:
+def test_blend_counts_only_the_best_fitting_window_of_each_file_for_a_candidate() -> None:
     parts = {"one": [answer([[0, 10, 0.5], [0, 9, 0.4], [0, 8, 0.4]])], "other": [answer([[0, 10, 0.1]])]}
     assert windows_of(parts, "raw", E2026) == [[0, 10, 0.3]]
 
@@ -247,7 +247,7 @@ def test_blend_verb_overwrites_an_older_blend_of_moments(files: Path) -> None:
     assert read_moments(files / "o.jsonl", E2026)[0].windows[0] == [50, 55, 0.675]
 
 
-def test_keys_missing_in_all_files_are_omitted_in_the_blend(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_of_moments_omits_keys_that_all_files_lack(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "other"):
         Path(f"{name}.jsonl").write_text('{"qid": "x_1", "pred_relevant_windows": [[0, 5, 0.5]]}\n')
     assert main(["blend", "one.jsonl", "other.jsonl", "--out", "o.jsonl"]) == 0

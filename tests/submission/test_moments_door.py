@@ -185,7 +185,9 @@ def test_check_verb_accepts_a_truth_of_moments(capsys: pytest.CaptureFixture[str
     assert output(capsys, "check", "truth.jsonl", status=1) == [problem]
 
 
-def test_internal_moment_file_and_blind_list_are_one_problem_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_refuses_an_internal_moment_file_or_a_blind_list_with_one_message_each(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     own = [{"id": "a_1", "text": "Rain", "clip": "a", "windows": windows} for windows in ([[0, 5]], None)]
     write_lines("moments.jsonl", own)
     said = "this is the kit's internal file of moments, with the keys id, text, clip, windows; "

@@ -84,7 +84,9 @@ def write_zip(name: str, files: dict[str, bytes]) -> None:
             archive.writestr(member, data)
 
 
-def test_blind_list_is_ranked_written_and_passes_check(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_moments_found_for_a_blind_list_are_written_and_pass_check(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = json.loads((here / "run1" / "result.json").read_text())["moments"]["blind_posterior"]
     assert (found["queries"], found["figures"]) == (LIST, None)
     assert main(["write", found["windows"], "--out", "out.jsonl"]) == 0
@@ -377,7 +379,7 @@ def test_overview_of_a_moments_run_shows_its_first_entry_with_figures(here: Path
         assert (test and test.where) == where
 
 
-def test_pack_refuses_clips_edition_for_moments(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_refuses_a_clip_retrieval_edition_for_moment_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert packed("--edition", "2025", systems=["run1"] * 4) == 1
     assert "edition 2025 ranks clips, but run1:posterior ranks moments" in capsys.readouterr().err
 

@@ -105,7 +105,7 @@ def random_systems(seed: int) -> tuple[MomentSummary, MomentSummary]:
 
 @pytest.mark.parametrize("metric", E2026.metrics)
 @pytest.mark.parametrize("seed", range(2))
-def test_p_value_matches_enumeration_of_all_swaps_of_recordings(metric: str, seed: int) -> None:
+def test_p_value_of_moment_systems_matches_enumeration_of_all_swaps_of_recordings(metric: str, seed: int) -> None:
     first, second = random_systems(seed)
     vids = [qid.partition("_")[0] for qid in first.queries.texts]
     difference = first.per_query[metric] - second.per_query[metric]
@@ -157,7 +157,7 @@ def test_summary_notes_dropped_true_windows_and_queries() -> None:
     assert summarise_moments({"a": [[0, 1]]}, truth_of({"a": [[0, 1]]}, None), E2026).chance is None
 
 
-def test_score_of_whole_recordings_is_missing_if_a_length_is_unknown() -> None:
+def test_score_of_whole_recording_windows_is_missing_if_a_recording_length_is_unknown() -> None:
     truth = truth_of({"a_1": [[0, 10]], "b_1": [[0, 10]]})
     known = truth.queries["a_1"]
     assert summarise_moments({"a_1": [[0, 10]], "b_1": [[0, 10]]}, truth, E2026).chance == 0

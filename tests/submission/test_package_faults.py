@@ -93,7 +93,9 @@ def test_package_with_uncommon_compression_is_refused(members: Members, method: 
     assert list(check_archive(write_zip(members, zipfile.ZIP_STORED), E2022)) == []
 
 
-def test_damaged_file_in_a_package_is_one_problem(members: Members, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_a_damaged_file_in_a_package_as_one_problem(
+    members: Members, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert list(check_archive(write_zip(members), E2022)) == []
     data = bytearray(Path("t.zip").read_bytes())
     with zipfile.ZipFile("t.zip") as made:
@@ -107,7 +109,7 @@ def test_damaged_file_in_a_package_is_one_problem(members: Members, capsys: pyte
     assert shown.err == "error: t.zip is not ready to be submitted; its problems are listed above\n"
 
 
-def test_unreadable_zip_directory_is_one_problem(members: Members) -> None:
+def test_check_reports_an_unreadable_zip_directory_as_one_problem(members: Members) -> None:
     data = bytearray(write_zip(members).read_bytes())
     entry = data.index(b"PK\x01\x02")
     data[entry + 6] = 200  # needs version 20.0 of the format
@@ -117,7 +119,7 @@ def test_unreadable_zip_directory_is_one_problem(members: Members) -> None:
     ]
 
 
-def test_links_special_files_bad_paths_and_bad_pdfs_are_reported(members: Members) -> None:
+def test_check_reports_links_special_files_bad_paths_and_bad_pdfs_in_a_package(members: Members) -> None:
     (problem,) = check_archive(write_zip(members, mode=stat.S_IFLNK | 0o777), E2022)
     assert problem == f"{OUTPUT}: is a link; replace it by the file itself"
     for mode, shown in ((stat.S_IFIFO | 0o644, "prw-r--r--"), (stat.S_IFCHR | 0o600, "crw-------")):
@@ -174,7 +176,7 @@ def test_package_with_too_many_files_is_refused(members: Members) -> None:
     )
 
 
-def test_package_with_two_reports_is_refused(members: Members) -> None:
+def test_package_with_two_technical_reports_is_refused(members: Members) -> None:
     problems = list(check_archive(write_zip(members | {"mine/task6b/other.pdf": PDF}), E2022))
     assert problems == ["the package has 2 technical reports; keep one report on all systems"]
 
@@ -267,7 +269,7 @@ def test_yaml_aliases_are_read() -> None:
     assert parse_yaml(b"a: &x {b: 1, c: 2}\nd: *x") == {"a": {"b": 1, "c": 2}, "d": {"b": 1, "c": 2}}
 
 
-def test_author_names_no_and_on_stay_text_in_a_package(here: Path) -> None:
+def test_names_like_no_and_on_stay_text_in_the_meta_yaml_of_a_package(here: Path) -> None:
     text = Path("about.yaml").read_text()
     for old, new in (("abbreviation: EX", "abbreviation: NO"), ("name: One", "name: on")):
         assert old in text

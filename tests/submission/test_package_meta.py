@@ -67,7 +67,9 @@ def test_frozen_model_shared_by_members_is_counted_once() -> None:
     ("clips", "captions", "has", "each"),
     [(3, 7, True, 2.33), (3, 0, False, 0.0), (6, 4, True, 0.67), (2, 10, True, 5.0)],
 )
-def test_external_training_set_matches_hand_computed_entry(clips: int, captions: int, has: bool, each: float) -> None:
+def test_meta_yaml_entry_of_an_external_training_set_matches_hand_values(
+    clips: int, captions: int, has: bool, each: float
+) -> None:
     part = {"clips": clips, "captions": captions, "hours": 0.25, "licences": {"CC0": clips}}
     about = About.model_construct(sources={})
     (found,) = _external_sources([run_of({"text": 1}, {}, {}, {"tones": part})], about)

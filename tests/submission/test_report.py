@@ -192,7 +192,7 @@ def test_report_describes_a_single_epoch_instead_of_drawing_it(run: Path) -> Non
     assert f"Loss by epoch: training {loss:.3g} (epoch 1)" in found.text
 
 
-def test_report_explains_m1_and_m2(whole: Read, run: Path) -> None:
+def test_report_explains_the_training_accuracies_m1_and_m2(whole: Read, run: Path) -> None:
     meaning = (
         "the share of clips whose own caption has the highest score (m1), and the share of captions whose own clip "
     )
@@ -275,7 +275,7 @@ def test_report_escapes_html_in_names_and_captions(run: Path) -> None:
     assert found.text.count(HARM) >= 15 + len(found.names)
 
 
-def test_report_of_a_mean_of_models_explains_why_it_has_no_norms(run: Path) -> None:
+def test_report_of_a_mean_of_models_explains_its_missing_embedding_norms(run: Path) -> None:
     found = report(run, entry="mean")
     assert "left out: mean is a mean of last, best; make the report of one of them" in found.text
     assert [attrs["id"] for attrs in found.all("section")] == [name for name in SECTIONS if name != "settings"]
@@ -288,14 +288,14 @@ def test_report_of_one_expert_has_no_experts_section(run: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_report_explains_why_it_has_no_norms(run: Path) -> None:
+def test_report_of_a_run_without_stored_embedding_norms_explains_their_lack(run: Path) -> None:
     path = run / "scores/best.clips.csv"
     rows = [",".join(line.split(",")[:3]) for line in path.read_text().splitlines()]
     path.write_text("\n".join(rows) + "\n")
     assert "Norms of the experts' embeddings are left out: the run has not stored them" in report(run).text
 
 
-def test_report_works_without_curves_provenance_and_audio(run: Path, whole: Read) -> None:
+def test_report_works_without_training_curves_provenance_and_audio(run: Path, whole: Read) -> None:
     for name in ("loss", "relevance"):
         (run / f"figures/{name}.svg").unlink()
     (run / "provenance.json").unlink()
@@ -321,7 +321,7 @@ def test_report_works_for_one_query(run: Path) -> None:
     assert not any("median" in attrs["alt"] for attrs in found.all("img")), "histograms of one number"
 
 
-def test_report_works_without_negatives(run: Path) -> None:
+def test_report_of_a_matrix_with_only_relevant_clips_notes_missing_negatives(run: Path) -> None:
     rescore(run, lambda matrix: replace(matrix, relevant=[list(matrix.clip_ids)] * len(matrix)))
     found = report(run)
     assert "there is no negative" in found.text
@@ -329,7 +329,7 @@ def test_report_works_without_negatives(run: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_margins_in_the_report_are_those_of_the_ranked_training_stages(made: Path, run: Path) -> None:
+def test_report_uses_the_loss_margins_of_the_training_stages_of_ranked_checkpoints(made: Path, run: Path) -> None:
     finished = open_finished(f"{made}:best")
     output = {0.2: "the margin 0.2 of the ranking loss, which training relaxes by CIDEr-D"}
     assert loss_margins(finished) == output
@@ -349,7 +349,7 @@ def test_margins_in_the_report_are_those_of_the_ranked_training_stages(made: Pat
 
 
 @pytest.mark.usefixtures("quick")
-def test_caveats_list_reasons_for_optimistic_figures(run: Path) -> None:
+def test_report_caveats_list_reasons_why_figures_may_be_optimistic(run: Path) -> None:
     def flatter(content: Any) -> None:
         content["rank"]["best"]["also_trained_on"] = 7
         content["broken"] = {"world/evaluation/x.wav": "truncated <b>"}

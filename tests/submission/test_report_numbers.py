@@ -83,7 +83,7 @@ def test_scores_of_best_relevant_and_hardest_negative_clips_match_hand_values() 
     assert found.tied.tolist() == [False, True, False, False]
 
 
-def test_interval_of_a_share_is_wilsons_with_groups_as_trials() -> None:
+def test_interval_of_a_share_equals_the_wilson_interval_with_groups_as_trials() -> None:
     """The bounds are the roots of |p - m| = z sqrt(p (1 - p) / n), found here by bisection."""
 
     def root(mean: float, n: float, low: float, high: float) -> float:
@@ -108,7 +108,7 @@ def test_interval_of_a_share_is_wilsons_with_groups_as_trials() -> None:
     assert share_interval(np.zeros(3), np.zeros(3, int)) == pytest.approx((0, 1 - 1 / (1 + 1.959963984540054**2)))
 
 
-def test_bins_of_the_report_include_their_start() -> None:
+def test_histogram_bins_of_the_report_include_their_lower_limit() -> None:
     assert [statistics.bin_number(n, statistics.WORDS) for n in (1, 4, 5, 7, 8, 19, 20, 99)] == [0, 0, 1, 1, 2, 5, 6, 6]
     assert list(statistics.bin_labels(statistics.WORDS, whole=True).values()) == [
         "1–4",
@@ -155,7 +155,7 @@ def test_report_chooses_the_best_middle_and_worst_queries() -> None:
     assert groups[1] == [4, 5, 6]
 
 
-def test_clip_table_is_read_in_order_of_the_scores(tmp_path: Path) -> None:
+def test_clips_csv_of_a_run_is_read_in_the_clip_order_of_its_score_matrix(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text('clip,path,seconds,norm one\nb,/b.wav,,2\n"a,1",/a.wav,1.5,3\nunasked,/c,9,9\n')
     clips = read_clips(tmp_path / "x.csv", ["a,1", "b"])
     assert clips.paths == [Path("/a.wav"), Path("/b.wav")]
@@ -215,14 +215,14 @@ def test_bar_plot_shows_means_and_intervals(drawn: list[Figure], tmp_path: Path)
     assert [text.get_text() for text in axes.texts] == ["n 12", "n 3"]
 
 
-def test_rank_plot_shows_shares_and_random_order(drawn: list[Figure], tmp_path: Path) -> None:
+def test_rank_plot_shows_percentages_of_ranks_and_those_of_a_random_order(drawn: list[Figure], tmp_path: Path) -> None:
     figures.draw_ranks(tmp_path / "x.svg", ["1", "2–4"], [3, 1], [0.25, 0.75])
     axes = drawn[0].axes[0]
     assert [bar.get_height() for bar in axes.patches] == [75, 25]
     assert list(map(float, axes.lines[0].get_ydata())) == [25, 75]  # type: ignore[arg-type]
 
 
-def test_score_difference_plot_marks_margins(drawn: list[Figure], tmp_path: Path) -> None:
+def test_score_difference_plot_marks_the_margins_of_the_losses(drawn: list[Figure], tmp_path: Path) -> None:
     figures.draw_score_differences(tmp_path / "x.svg", np.array([-1.0, 0, 1]), np.array([2, 3]), "score", [0.2, 0.5])
     figures.draw_score_differences(tmp_path / "x.svg", np.array([-1.0, 0, 1]), np.array([2, 3]), "score", [])
     marked, plain = (figure.axes[0] for figure in drawn)

@@ -79,14 +79,14 @@ def test_clips_without_judgement_keep_their_ranks_in_rerank() -> None:
 
 
 @pytest.mark.parametrize("top", [1, 5, 10])
-def test_perfect_judge_turns_recall_at_k_into_recall_at_1(top: int) -> None:
+def test_reranking_the_top_k_by_a_perfect_judge_turns_recall_at_k_into_recall_at_1(top: int) -> None:
     matrix = drawn(3)
     pairs = pairs_of(matrix, top, lambda row, column: float(row == column))
     found = reranked(matrix, judged_rows(matrix, pairs), 1.0)
     assert summarise_matrix(found, E2022).values["R@1"] == summarise_matrix(matrix, E2022).values[f"R@{top}"] > 0
 
 
-def test_equal_scores_are_separated_in_the_judges_order() -> None:
+def test_reranking_sorts_clips_with_equal_scores_by_the_judge() -> None:
     matrix = matrix_of([[1, 1, 1, 0.5]], relevant=[2])
     found = reranked(matrix, {0: (np.array([0, 1, 2]), np.array([0.0, 1.0, 2.0]))}, 1.0)
     assert ranked_columns(found.values, found.file_names, 4).tolist() == [[2, 1, 0, 3]]
@@ -103,7 +103,7 @@ def test_reranking_by_random_judgements_never_lowers_the_validation_score() -> N
         assert weight < 0.5
 
 
-def test_reranking_tied_scores_moves_only_judged_clips() -> None:
+def test_reranking_equal_scores_keeps_the_ranks_of_unjudged_clips() -> None:
     """Few different scores, half of the best clips judged; ranks of all others stay."""
     for seed in range(20):
         draw = np.random.default_rng(seed)
@@ -131,7 +131,7 @@ def test_rerank_gives_weight_zero_to_a_judge_opposite_to_the_truth() -> None:
     assert np.array_equal(before, after)
 
 
-def test_rerank_chooses_on_validation_and_records_the_choice(
+def test_rerank_chooses_its_settings_on_validation_scores_and_records_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     judge = lambda row, column: 3.0 * (row == column) + np.sin(7.0 * row + column)  # noqa: E731

@@ -78,7 +78,7 @@ def test_text_in_place_of_a_number_in_a_run_file_is_refused(
     assert errors.count("\n") == 1
 
 
-def test_changed_resolved_recipe_is_refused(unbroken: Path, tmp_path: Path) -> None:
+def test_run_with_an_edited_resolved_json_is_refused_as_damaged(unbroken: Path, tmp_path: Path) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
     open_finished(str(run))
     resolved = run / "resolved.json"
@@ -89,7 +89,7 @@ def test_changed_resolved_recipe_is_refused(unbroken: Path, tmp_path: Path) -> N
         open_finished(str(run))
 
 
-def test_facts_of_a_model_are_written_with_its_run_under_the_key_from() -> None:
+def test_run_folder_of_a_model_is_written_in_its_facts_under_the_key_from() -> None:
     written: dict[str, Any] = {"recipe": "r", "from": "folder", "checkpoint": "last", "experts": {}, "text": None}
     facts = ModelFacts(recipe="r", run="folder", checkpoint="last", experts={}, text=None)
     assert facts.document() == written

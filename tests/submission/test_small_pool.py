@@ -33,7 +33,7 @@ def matrix_of(clips: int) -> ScoreMatrix:
 
 
 @pytest.mark.parametrize("clips", [1, 7])
-def test_custom_edition_lists_the_whole_small_pool(
+def test_custom_edition_of_a_small_pool_ranks_all_its_clips(
     tmp_path: Path, clips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The list is written, checked with and without the pool, and scored like the matrix."""

@@ -104,7 +104,7 @@ def test_docstring_examples_of_metrics_are_right(module: Any, examples: int) -> 
     assert (results.failed, results.attempted) == (0, examples)
 
 
-def test_recall_definitions_from_audio_to_text_match_hand_values() -> None:
+def test_audio_to_text_recalls_of_three_definitions_match_hand_values() -> None:
     """Two clips, with 5 captions and with 1; ranks of their captions among all."""
     found = found_of([[2, 3, 7, 9, 30], [12]], [5, 1], n_pool=40)
     summary = summarise_audio_to_text(found)
@@ -117,7 +117,7 @@ def test_recall_definitions_from_audio_to_text_match_hand_values() -> None:
     assert summary.median_rank == 7
 
 
-def test_ranks_of_ties_follow_file_names() -> None:
+def test_clips_with_equal_scores_are_ranked_by_file_name() -> None:
     values = np.array([[3, 1, 2, 2], [0, 0, 0, 0]], dtype=np.float32)
     names = ["d.wav", "a.wav", "c.wav", "B.wav"]  # code points: B < a < c < d
     assert order.relevant_ranks(values, [[2, 0], [1]], names).tolist() == [[1, 3], [2, NEVER]]
@@ -244,7 +244,7 @@ def test_expected_score_equals_the_mean_over_random_orders(n_clips: int, n_relev
 # --- degenerate --------------------------------------------------------------------------------------------------
 
 
-def test_matrix_of_equal_scores_scores_at_chance() -> None:
+def test_metrics_of_a_matrix_of_equal_scores_are_at_chance_level() -> None:
     # Were ties given to the relevant clip, this would score 1.
     names = [f"{n:02d}" for n in range(40)]
     summary = summary_of(np.zeros((40, 40), dtype=np.float32), [[column] for column in range(40)], names)

@@ -81,7 +81,7 @@ def test_matrices_of_a_run_record_the_edition_of_their_entry(run: str, capsys: p
     assert edition_in_facts(read_scores(Path("apart.npy"))) is None
 
 
-def test_score_matrix_of_an_empty_blend_has_no_edition() -> None:
+def test_edition_of_a_score_matrix_whose_blend_lists_no_parts_is_unknown() -> None:
     assert edition_in_facts(small_matrix(facts={"of": {}})) is None
 
 
@@ -116,7 +116,7 @@ def test_csvs_of_two_editions_are_comparable_after_suggested_convert(
         output(capsys, "compare", *made, *truth, *more)
 
 
-def test_csv_fitting_two_editions_is_comparable_with_either(
+def test_csv_that_fits_two_editions_is_comparable_with_matrices_of_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

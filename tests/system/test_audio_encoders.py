@@ -73,7 +73,7 @@ def test_pooled_mlp_applies_dropout_and_two_layers() -> None:
 # waves and features made from them
 
 
-def test_waveforms_are_stored_exactly_for_16_bit_files_else_rounded() -> None:
+def test_waveforms_of_16_bit_files_are_stored_exactly_and_others_rounded_to_16_bits() -> None:
     frames = Waveform(kind="waveform", sample_rate=32_000).load(CPU)
     exact = np.array([-32_768, -32_767, -1, 0, 1, 16_385, 32_767])
     (kept,) = frames([(exact / 32_768).astype(np.float32)])
@@ -257,7 +257,7 @@ def test_panns_frame_depends_only_on_inputs_within_its_receptive_field(
 
 
 @torch.inference_mode()
-def test_long_clips_in_pieces_match_one_pass(
+def test_panns_embedding_of_a_long_clip_computed_in_pieces_matches_one_pass(
     narrow: Callable[..., PannsEncoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = narrow().eval()
@@ -267,7 +267,7 @@ def test_long_clips_in_pieces_match_one_pass(
     assert torch.allclose(encoder({"waveform": clips}).values, whole, atol=1e-5)
 
 
-def test_networks_with_folded_batch_norms_have_the_same_output(narrow: Callable[..., PannsEncoder]) -> None:
+def test_panns_network_with_folded_batch_norms_gives_the_same_output(narrow: Callable[..., PannsEncoder]) -> None:
     network = narrow().network.eval()
     x = torch.randn(1, 1, 70, 64)
     with torch.inference_mode():
@@ -321,7 +321,7 @@ def test_frozen_network_keeps_published_weights_and_gets_no_gradients(narrow: Ca
     assert not torch.equal(trained.network.bn0.running_mean, encoder.network.bn0.running_mean)
 
 
-def test_same_random_state_gives_same_training_embedding(narrow: Callable[..., PannsEncoder]) -> None:
+def test_panns_training_embedding_repeats_with_the_same_random_state(narrow: Callable[..., PannsEncoder]) -> None:
     """Cached gradients embed a part twice: crops, stripes and dropout must come again."""
     encoder = narrow().train()
     clips = series(waves(3.0, 1.0))
@@ -381,7 +381,9 @@ def test_embeddings_in_16_bits_on_gpu_match_float32(narrow: Callable[..., PannsE
         assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
 
 
-def test_real_recordings_get_finite_distinct_embeddings(shared: Path, narrow: Callable[..., PannsEncoder]) -> None:
+def test_panns_embeddings_of_recordings_are_finite_and_distinct(
+    shared: Path, narrow: Callable[..., PannsEncoder]
+) -> None:
     paths = sorted((shared / "data/esc10/audio").iterdir())[:3]
     (kind,) = Panns.model_validate(tiny.panns()).experts.values()
     clips = [torch.from_numpy(own) for own in kind.load(CPU)([read_audio(path, kind.rate) for path in paths])]

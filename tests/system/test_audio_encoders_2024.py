@@ -220,7 +220,7 @@ def test_atst_log_mel_matches_original_code(golden: Golden) -> None:
 
 
 @pytest.mark.slow
-def test_atst_log_mel_floor_is_per_segment_but_per_batch_in_training(golden: Golden) -> None:
+def test_atst_log_mel_floor_is_taken_per_segment_or_in_training_per_batch(golden: Golden) -> None:
     both = torch.cat([wave(golden, "A3"), wave(golden, "B")[:, :96_000] / 100])
     of_batch = atst(True).train().log_mel(both)[1]
     assert torch.equal(atst(True).eval().log_mel(both)[1], atst().log_mel(both[1:])[0]), "in training alone"
@@ -278,7 +278,7 @@ def test_planted_mistakes_in_atst_exceed_the_test_tolerance(
     assert frames_error(golden, made) > least
 
 
-def test_atst_without_the_lowest_log_mel_level_fails_for_quiet_clips(
+def test_atst_without_its_log_mel_minimum_exceeds_the_test_tolerance_for_quiet_clips(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(atst_frame, "LOW", -500.0)
@@ -370,18 +370,20 @@ def test_clip_embedding_is_the_same_alone_and_in_a_batch(settings: EfficientAT |
         ),
     ],
 )
-def test_segment_lengths_out_of_range_are_reported(settings: EfficientAT | AtstSettings, said: str) -> None:
+def test_efficientat_and_atst_segment_lengths_out_of_range_are_reported(
+    settings: EfficientAT | AtstSettings, said: str
+) -> None:
     assert [f"{key}: {text}" for key, text in settings.setting_errors(8)] == [said]
 
 
-def test_missing_checkpoints_are_reported_with_their_address() -> None:
+def test_missing_efficientat_and_atst_checkpoints_are_reported_with_their_address() -> None:
     ((_, said),) = EfficientAT.model_validate(mobile_settings(network="mn40", weights="x/mn40.pt")).missing_files()
     assert "EfficientAT/releases/download/v0.0.1/mn40_as_ext_mAP_487.pt" in said
     ((_, said),) = AtstSettings.model_validate(atst_settings(weights="x/atst.ckpt")).missing_files()
     assert "github.com/Audio-WestlakeU/audiossl" in said
 
 
-def test_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
+def test_efficientat_refuses_the_checkpoint_of_another_network(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     torch.save(mobile("mn04").state_dict(), path)
     made = MobileNet("mn04")
@@ -392,6 +394,6 @@ def test_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("weights", "momentum"), [(None, 0.1), ("x.pt", 0.01)])
-def test_batch_norm_momentum_depends_on_published_weights(weights: str | None, momentum: float) -> None:
+def test_efficientat_batch_norm_momentum_is_lower_with_published_weights(weights: str | None, momentum: float) -> None:
     made = EfficientAT.model_validate(mobile_settings(weights=weights)).build(8)
     assert {one.momentum for one in made.modules() if isinstance(one, nn.BatchNorm2d)} == {momentum}

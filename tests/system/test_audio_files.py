@@ -200,7 +200,7 @@ def test_verify_reads_all_bytes_and_warns_of_a_change_with_equal_size_and_time(
     assert "one.wav: the file's content has changed, but not its size and modification time" in caplog.text
 
 
-def test_clips_with_equal_content_share_a_key_and_others_do_not(tmp_path: Path) -> None:
+def test_clips_share_a_content_key_only_if_their_audio_files_are_equal(tmp_path: Path) -> None:
     wave = np.random.default_rng(0).uniform(-0.5, 0.5, 200_000)
     for name, sample in (("one", 0.1), ("same", 0.1), ("edited", 0.2)):
         wave[100_000] = sample
@@ -214,7 +214,7 @@ def test_clips_with_equal_content_share_a_key_and_others_do_not(tmp_path: Path) 
     assert backwards.keys == features.keys, "independent of the order"
 
 
-def test_file_that_changes_in_use_is_an_error_but_not_broken(tmp_path: Path) -> None:
+def test_audio_file_that_changes_during_use_raises_an_error_but_is_not_listed_as_broken(tmp_path: Path) -> None:
     path = tmp_path / "one.wav"
     soundfile.write(path, np.random.default_rng(0).uniform(-0.5, 0.5, 64_000), 16_000)
     clips = [Clip(id="one", path=str(path), captions=[])]
@@ -228,7 +228,9 @@ def test_file_that_changes_in_use_is_an_error_but_not_broken(tmp_path: Path) -> 
     assert not again.broken
 
 
-def test_file_that_only_ffmpeg_reads_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audio_file_broken_for_lack_of_ffmpeg_is_read_again_once_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "one.m4a"
     path.write_bytes(b"none")
     clips = [Clip(id="one", path=str(path), captions=[])]
@@ -325,7 +327,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content[:third] + bytes(third) + content[2 * third :])
 
 
-def test_damaged_ranked_file_is_refused_before_the_training(
+def test_run_refuses_a_damaged_audio_file_to_be_ranked_before_training(
     mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny.narrowed(monkeypatch)
@@ -336,7 +338,7 @@ def test_damaged_ranked_file_is_refused_before_the_training(
     assert not (tmp_path / "run/only").exists(), "nothing is trained"
 
 
-def test_damaged_files_are_skipped_when_a_folder_is_ranked(
+def test_damaged_audio_files_are_skipped_when_a_folder_is_ranked(
     mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tiny.narrowed(monkeypatch)

@@ -181,7 +181,7 @@ def crnn(embedding: str = "frames") -> CrnnEncoder:
     return made.eval()
 
 
-def test_made_crnn_weights_have_the_stored_names_shapes_and_sums(goldens: Path) -> None:
+def test_synthetic_crnn_weights_have_the_stored_names_shapes_and_sums(goldens: Path) -> None:
     described = json.loads((goldens / "keys.json").read_text())["xieh97_dcase2022_crnn"]["keys"]
     described = {key: one for key, one in described.items() if key.startswith("audio_enc")}
     shapes = filled.crnn_shapes()

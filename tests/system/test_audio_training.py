@@ -117,7 +117,9 @@ def noise_batch(clips: int, seconds: float, captions: list[str]) -> Batch:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_cached_gradients_use_same_crops_stripes_and_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_with_grad_cache_use_the_same_crops_masks_and_dropout_as_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Against one graph over the same parts in the same order."""
     narrowed(monkeypatch)
     recipe = made(tmp_path, PANNS | {"max_seconds": 0.7})

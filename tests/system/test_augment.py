@@ -65,14 +65,14 @@ def test_replaced_captions_match_hand_computed_random_draws(
     assert augmentation.texts() == ["a pair of dogs", "dogs, two of them", "Rain"]
 
 
-def test_alternative_captions_belong_to_their_caption_index(tmp_path: Path) -> None:
+def test_caption_is_replaced_only_by_alternatives_of_its_index(tmp_path: Path) -> None:
     rows = [("dogs.wav", 0, "x"), ("dogs.wav", 1, "y")]
     augmentation = Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows), 1), [DOGS])
     items = [Item(DOGS, (DOGS.captions[1],), (1,)), Item(DOGS, (DOGS.captions[0],), (0,)), Item(DOGS, ("", ""), (1, 0))]
     assert [item.captions for item in augmentation(items, [0])] == [("y",), ("x",), ("y", "x")]
 
 
-def test_alternatives_are_drawn_with_expected_frequencies(tmp_path: Path) -> None:
+def test_alternative_captions_are_drawn_with_expected_frequencies(tmp_path: Path) -> None:
     rows = [("dogs.wav", 0, name) for name in ("x", "y", "z")]
     augmentation = Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows), 0.3), [DOGS])
     items = [Item(DOGS, ("Dogs bark.",), (0,))] * 200
@@ -166,7 +166,7 @@ def test_alternatives_files_of_wrong_format_are_refused(tmp_path: Path, name: st
         Augmentation(replacing(tmp_path / "gone.csv"), [DOGS])
 
 
-def test_alternatives_of_unknown_clips_are_counted(tmp_path: Path) -> None:
+def test_alternative_captions_of_unknown_clips_are_counted_in_a_note(tmp_path: Path) -> None:
     rows = [("dogs.wav", 0, "x"), ("cats.wav", 0, "x"), ("cats.wav", 9, "x")]
     assert Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows)), [DOGS]).notes == [
         f"{tmp_path / 'a.csv'}: 3 lines; 2 of them name no training clip"
@@ -213,7 +213,7 @@ def test_killed_and_resumed_augmented_run_matches_uninterrupted_run(
     assert lines(tmp_path / "again") == lines(trained / "run")
 
 
-def test_run_without_augmentation_has_other_metrics(trained: Path, world: Path, tmp_path: Path) -> None:
+def test_caption_augmentation_changes_the_training_metrics(trained: Path, world: Path, tmp_path: Path) -> None:
     assert main(["train", str(augmented.recipe(world, tmp_path, None)), "--out", str(tmp_path / "run")]) == 0
     assert lines(tmp_path / "run") != lines(trained / "run")
 

@@ -61,7 +61,7 @@ def test_moment_scores_of_mixed_lengths_match_single_recordings() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 64])
-def test_frame_cosines_use_the_recording_of_each_query(at_once: int) -> None:
+def test_frame_cosines_of_each_query_use_the_frames_of_its_recording(at_once: int) -> None:
     clips, captions = awkward.recordings(), awkward.sentences()
     frames = clips.values.split(list(awkward.LENGTHS))
     found = cosines_of_queries(MomentScore(), clips, awkward.CLIP_OF, captions, at_once)
@@ -234,13 +234,13 @@ def test_cost_estimate_of_a_frozen_passt_ignores_patchout() -> None:
     assert cost(Passt.model_validate(frozen | {"patchout_tokens": 200}), 10) == whole
 
 
-def test_encoder_with_attention_pooling_does_not_count_as_published() -> None:
+def test_passt_with_attention_pooling_does_not_count_as_published() -> None:
     values = PASST | {"weights": "x.pt", "head": "none"}
     assert Passt.model_validate(values).is_published
     assert not Passt.model_validate(values | {"segment_pooling": "attention"}).is_published
 
 
-def test_max_seconds_equal_to_segment_seconds_is_accepted() -> None:
+def test_passt_accepts_max_seconds_equal_to_segment_seconds_but_no_less() -> None:
     def named(**changes: float) -> list[str]:
         return [key for key, _ in Passt.model_validate(PASST | changes).setting_errors(1024)]
 
@@ -289,7 +289,7 @@ def test_expected_hours_of_a_manifest_that_two_sources_name_count_once(tmp_path:
 # --- settings and trackers ---------------------------------------------------------------------------------------
 
 
-def test_mistake_in_set_value_is_reported_without_line(
+def test_mistake_in_the_value_of_option_set_is_reported_by_key_without_a_line_number(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, finetune=tiny.stage()))
@@ -299,7 +299,7 @@ def test_mistake_in_set_value_is_reported_without_line(
     assert "error: --set stages.finetune.optimizer.lr: " in capsys.readouterr().err
 
 
-def test_grad_cache_chunk_of_batch_size_is_refused(
+def test_grad_cache_chunk_equal_to_the_batch_size_is_refused(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(grad_cache_chunk=8)))
@@ -308,7 +308,9 @@ def test_grad_cache_chunk_of_batch_size_is_refused(
     assert main(["check", str(path), "--set", "stages.only.grad_cache_chunk=7"]) == 0
 
 
-def test_encoder_with_another_vocabulary_uses_another_caption_bank(unbroken: Path, tmp_path: Path) -> None:
+def test_teacher_with_another_vocabulary_stores_caption_embeddings_in_another_bank(
+    unbroken: Path, tmp_path: Path
+) -> None:
     trained = open_trained(unbroken)
     before = teachers._captions_bank(trained, tmp_path).folder
     assert trained.model.text.vocabulary

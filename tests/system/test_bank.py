@@ -86,7 +86,9 @@ def test_frames_of_wrong_shape_are_refused_and_others_kept(tmp_path: Path) -> No
     assert len(open_bank(tmp_path / "b", 6, "float16", {})) == 3
 
 
-def test_second_writer_waits_and_skips_stored_series(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_second_writer_of_a_bank_waits_and_skips_stored_series(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     bank, second = (open_bank(tmp_path / "b", 6, "float16", {}) for _ in range(2))
     asked: list[int] = []
@@ -149,7 +151,7 @@ def test_changed_rows_and_changed_key_fail_the_checksum(tmp_path: Path) -> None:
         open_bank(tmp_path / "b", 6, "float32", {}).read("50")
 
 
-def test_index_without_checksums_is_refused_as_damaged(tmp_path: Path) -> None:
+def test_bank_index_without_checksums_is_refused_as_damaged(tmp_path: Path) -> None:
     folder = tmp_path / "b"
     bank = open_bank(folder, 6, "float32", {})
     fill(bank, range(4))
@@ -186,7 +188,7 @@ def test_unwritten_frames_after_power_cut_are_computed_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("lost", ["frames cut", "no frames", "last line damaged"])
-def test_lost_last_series_are_reported_and_computed_again(
+def test_last_series_lost_from_a_bank_are_reported_and_computed_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: str
 ) -> None:
     folder = tmp_path / "b"
@@ -275,7 +277,9 @@ def test_longest_series_are_computed_first_in_small_groups(tmp_path: Path) -> No
     assert given == [("b", ["b"]), ("c", ["c", "d"]), ("d", ["c", "d"]), ("a", ["a", "e"]), ("e", ["a", "e"])]
 
 
-def test_unfinished_work_of_another_process_is_taken_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unfinished_series_of_another_process_are_computed_by_the_waiting_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     first, second = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(2))
     wanted = {str(n): 1.0 for n in range(3)}
@@ -303,7 +307,7 @@ def test_unfinished_work_of_another_process_is_taken_over(tmp_path: Path, caplog
     assert "waiting for another process that computes frames of 3 clips for " in caplog.text
 
 
-def test_reservations_of_a_dead_process_are_ignored(tmp_path: Path) -> None:
+def test_series_reserved_by_a_dead_process_are_computed_by_another(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "b", 6, "float32", {})
     for notes in (b'["0", "1"]', b'["0", "1', b"3", b"[[]]"):
         (tmp_path / "b/under_way.json").write_bytes(notes)

@@ -34,7 +34,7 @@ def fake_clips(count: int, source: str, captions: int) -> list[Clip]:
     ]
 
 
-def test_equal_mix_draws_sources_equally_and_items_once_per_turn() -> None:
+def test_equal_mix_draws_sources_equally_and_repeats_no_item_before_all_are_drawn() -> None:
     big, small = items_of(fake_clips(30, "big", 1), "clip"), items_of(fake_clips(6, "small", 1), "clip")
     sampler = Sampler([big, small], "equal", 8, 1, (1,))
     seen = [item for step in range(15) for item in sampler.batch(step)]
@@ -124,14 +124,14 @@ def test_short_moments_are_drawn_in_proportion_to_a_power_of_their_seconds() -> 
     assert drawn["0.5 s"] / 1200 == pytest.approx(4 / (4 + 1 / 4 + 2 / 16), abs=0.02)
 
 
-def test_moments_of_equal_seconds_are_drawn_once_per_turn_in_changing_orders() -> None:
+def test_moments_of_equal_length_are_drawn_once_per_pass_in_changing_orders() -> None:
     sampler = Sampler([moments_of_seconds(*[3.0] * 12)], "size", 12, None, (1,), None, 1.0)
     orders = [[item.clip.id for item in sampler.batch(step)] for step in range(3)]
     assert all(len(set(order)) == 12 for order in orders)
     assert orders[0] != orders[1] != orders[2] != orders[0]
 
 
-def test_draws_by_seconds_depend_only_on_seed_and_step() -> None:
+def test_moments_drawn_by_their_length_depend_only_on_seed_and_step() -> None:
     items = moments_of_seconds(*np.random.default_rng(1).uniform(0.5, 30, 20).tolist())
     make = lambda seed: Sampler([items], "size", 8, None, seed, None, 0.5)  # noqa: E731
     one, other = make((1, 0)), make((1, 0))

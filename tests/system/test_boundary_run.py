@@ -57,7 +57,7 @@ def test_all_weights_of_a_boundary_score_are_trained(run: Path) -> None:
     assert all(abs(value - start[name]) > 1e-4 for name, value in score.numbers().items())
 
 
-def test_weights_of_boundaries_are_counted_by_plan_and_run(run: Path, tmp_path: Path) -> None:
+def test_plan_and_run_count_the_same_weights_of_a_boundary_score(run: Path, tmp_path: Path) -> None:
     """2 x D inputs and outputs, with a bias; single numbers are not counted, as in other scores."""
     recipe = open_trained(run).recipe
     counted = RunResult.model_validate_json((run / "result.json").read_text()).parameters
@@ -70,7 +70,9 @@ def test_weights_of_boundaries_are_counted_by_plan_and_run(run: Path, tmp_path: 
     assert "score" not in Estimates(plain, planned.found).parameters_by_part
 
 
-def test_run_and_its_export_find_the_same_windows_again(run: Path, moments_manifest: Path, tmp_path: Path) -> None:
+def test_verb_rank_finds_the_windows_of_a_boundary_run_again_from_run_and_export(
+    run: Path, moments_manifest: Path, tmp_path: Path
+) -> None:
     asked = ["--audio", str(moments_manifest), "--moments", str(moments_manifest.parent / "moments.jsonl")]
     asked += ["--split", "evaluation", "--windows", "--cache", str(tmp_path / "cache")]
     expected = (run / "scores" / "heard.windows.jsonl").read_bytes()
@@ -82,7 +84,7 @@ def test_run_and_its_export_find_the_same_windows_again(run: Path, moments_manif
     assert (tmp_path / "plain.jsonl").read_bytes() != expected
 
 
-def test_page_finds_the_windows_of_the_run(run: Path, moments_manifest: Path, tmp_path: Path) -> None:
+def test_search_finds_the_moment_windows_of_a_boundary_run(run: Path, moments_manifest: Path, tmp_path: Path) -> None:
     """Every answer's recording is among the hits, with the windows of the run's file to rounding."""
     ranker = open_ranker(run, cache=tmp_path / "cache", with_windows=True)
     pool = ranker.open(clips_to_rank(run, None))

@@ -110,7 +110,7 @@ def test_gpu_memory_option_must_be_finite_and_positive(number: str, capsys: pyte
     assert capsys.readouterr().err == f"error: --gpu-memory {number}: must be a finite number of GiB above 0\n"
 
 
-def test_full_memory_raises_kit_error() -> None:
+def test_memory_errors_of_torch_and_numpy_become_kit_errors() -> None:
     def torch_finds_none() -> None:
         torch.empty(2**55)
 

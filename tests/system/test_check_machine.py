@@ -154,7 +154,7 @@ def test_disk_estimate_excludes_existing_frames(
     )
 
 
-def test_checkpoints_fit_the_disk_estimate(settings: schema.Recipe, tmp_path: Path) -> None:
+def test_checkpoint_files_of_a_run_are_within_the_disk_estimate(settings: schema.Recipe, tmp_path: Path) -> None:
     assert main(["train", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 0
     paths = [*tmp_path.glob("run/only/*.safetensors"), tmp_path / "run/only/last.pt"]
     found = sum(path.stat().st_size for path in paths)

@@ -100,7 +100,7 @@ def test_cider_of_some_captions_matches_full_scores_in_any_order() -> None:
     assert among.scores(5, 5).shape == (0, 45)
 
 
-def test_cider_of_captions_added_later_is_the_same() -> None:
+def test_cider_of_captions_added_later_equals_cider_of_all_added_together() -> None:
     captions = random_captions(np.random.default_rng(1), 40, words=8)
     captions += [["z", "z", "z"], ["q", "z", "z"]]
     cider = CiderD(each(captions[:20]))

@@ -88,7 +88,7 @@ def test_finished_run_with_damaged_files_is_refused(
 
 
 @pytest.mark.parametrize("best", ["[[0.3, 1e999]]", "[[0.3, 1.5]]", "[[0.3, 0]]", "[[0.3]]", '[["a", 1]]'])
-def test_malformed_best_table_in_done_json_is_refused(
+def test_malformed_list_of_best_checkpoints_in_done_json_is_refused(
     run: Path, world: Path, tmp_path: Path, best: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = without_checksums(run) / "finetune/done.json"

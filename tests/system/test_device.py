@@ -26,7 +26,7 @@ def test_cuda_is_the_default_if_available() -> None:
         device_of("cuda:1")
 
 
-def test_missing_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_or_unknown_torch_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert str(device_of()) == "cpu"

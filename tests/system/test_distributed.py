@@ -201,7 +201,7 @@ def test_killed_run_resumes_with_another_number_of_processes(manifest: Path, tmp
     assert_alike(tmp_path / "one", run)
 
 
-def test_processes_ignore_store_entries_of_earlier_starts() -> None:
+def test_restarted_processes_ignore_torch_store_entries_of_earlier_starts() -> None:
     """Three threads replace three processes; the store has entries of two earlier starts, the second of which ended
     halfway."""
     from torch.distributed import HashStore

@@ -187,7 +187,7 @@ def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 @pytest.mark.parametrize("alone", [name for name in MEETINGS if "nobody" not in name], indirect=True)
-def test_process_waiting_alone_ends_with_an_error(
+def test_process_whose_partners_never_start_ends_with_an_error(
     alone: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(meeting, "MEETING_PATIENCE", timedelta(seconds=0.8))

@@ -116,7 +116,9 @@ def test_eat_outputs_match_original_code(name: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_eat_vectors_and_frames_are_those_of_the_tokens(made: Eat, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eat_embeddings_and_frames_computed_from_its_tokens_match_original_code(
+    made: Eat, monkeypatch: pytest.MonkeyPatch
+) -> None:
     golden, waves = modern.golden(), modern.wave("A3")
     assert relative(made(waves, modern.whole(waves))[0], golden["eat_A3_304_cls"]) < 2e-5
     monkeypatch.setattr(made, "vector", "mean")

@@ -115,7 +115,9 @@ def test_computed_mel_filters_and_dft_kernels_match_original_code(golden: Golden
     ],
 )
 @pytest.mark.slow
-def test_checkpoint_parameter_counts_match_the_paper(kind: str, settings: dict[str, Any], count: int) -> None:
+def test_expert_parameter_counts_match_their_checkpoints_and_published_counts(
+    kind: str, settings: dict[str, Any], count: int
+) -> None:
     expert = KINDS[kind](**{"kind": kind, **filled.files(kind), **settings})
     tensors = dict(weights(kind).tensors)
     if "pca_weights" in expert.weight_files():

@@ -68,7 +68,9 @@ def test_frames_are_independent_of_other_waves_and_reproducible(kind: str) -> No
     ("kind", "module"), [pytest.param("panns_cnn14_16k", panns, marks=pytest.mark.slow), ("vggsound", vggsound)]
 )
 @pytest.mark.parametrize("samples", [32 * 160 * 11 - 1, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)])
-def test_frames_in_pieces_match_one_pass(monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, samples: int) -> None:
+def test_expert_frames_computed_in_pieces_match_one_pass(
+    monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, samples: int
+) -> None:
     whole = loaded(kind)([noise(samples, 5)])[0]
     monkeypatch.setattr(module, "PIECE", 2)
     assert relative(loaded(kind)([noise(samples, 5)])[0], whole) < 5e-6

@@ -189,7 +189,7 @@ def test_expert_key_depends_on_settings_but_not_weight_paths(shared: Path, tmp_p
 # running networks in batches
 
 
-def test_by_rows_fills_a_batch_with_rows_of_several_series() -> None:
+def test_function_by_rows_fills_batches_with_rows_of_several_series() -> None:
     sizes: list[int] = []
 
     def twice(rows: np.ndarray) -> np.ndarray:
@@ -203,7 +203,7 @@ def test_by_rows_fills_a_batch_with_rows_of_several_series() -> None:
     assert all(np.array_equal(one, 2 * whole[:, 0]) for one, whole in zip(found, wholes, strict=True))
 
 
-def test_of_one_length_yields_groups_of_equal_lengths() -> None:
+def test_series_are_grouped_by_equal_length_up_to_a_maximum_total() -> None:
     assert list(of_one_length([5, 3, 5, 5, 9, 3], 10)) == [[1, 5], [0, 2], [3], [4]]
     assert list(of_one_length([20], 10)) == [[0]]
 

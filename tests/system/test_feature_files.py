@@ -114,7 +114,7 @@ def test_moments_of_recordings_that_the_manifest_lacks_are_refused(
     assert re.search(lost, capsys.readouterr().err)
 
 
-def test_published_moments_in_place_of_a_file_of_moments_are_named(
+def test_castella_release_given_as_the_moments_file_is_refused_by_name(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = made(published)
@@ -171,7 +171,7 @@ def test_check_warns_if_the_number_of_parameters_of_a_feature_model_is_not_set(
         assert ("expert msclap: model_parameters is 0" in capsys.readouterr().out) == is_warned
 
 
-def test_hop_is_only_refused_if_all_recordings_suggest_the_same_one(published: Path) -> None:
+def test_feature_hop_is_refused_only_if_all_recordings_suggest_the_same_other_hop(published: Path) -> None:
     clips = [clip for clip in read_manifest(made(published)) if clip.split == "test"][:3]
 
     def fault(rows: tuple[int, ...], seconds: tuple[float, ...], hop: float = 1.0) -> str | None:
@@ -330,7 +330,7 @@ def test_frames_of_a_slightly_other_length_are_used_with_a_warning(
         ),
     ],
 )
-def test_settings_that_no_file_fits_are_one_error_before_training(
+def test_feature_settings_that_fit_no_file_give_one_error_before_training(
     published: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], said: str
 ) -> None:
     clips = [clip for clip in read_manifest(made(published)) if clip.split == "test"]

@@ -230,7 +230,7 @@ def test_hub_correction_ignores_unreadable_bank_clips_and_the_current_folder(
     assert found.values == pytest.approx(expected.values, abs=1e-5)
 
 
-def test_ranking_again_chooses_the_hub_correction_again(
+def test_hub_correction_is_chosen_again_for_another_checkpoint_or_validation_source(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entry is chosen again for another checkpoint, and for another validation source; `rank` reads the choice."""
@@ -352,7 +352,7 @@ def test_export_warns_that_it_has_no_correction_of_hubs(
     assert f"to rank with the correction, use {run}" in caplog.text
 
 
-def test_hub_correction_of_a_blind_set_equals_that_of_a_known_set(
+def test_blind_and_known_sets_of_the_same_clips_get_equal_hub_corrected_scores(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The evaluation clips as a blind set have the corrected scores of the evaluation entry; both use one choice."""

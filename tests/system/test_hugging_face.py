@@ -151,7 +151,7 @@ def clips(kind: str, *seconds: float) -> dict[str, Series]:
 
 
 @pytest.mark.parametrize("seconds", [1.16, 9.2, 10.04, 30.0])
-def test_segments_of_frames_may_be_any_multiple_of_a_frame(seconds: float) -> None:
+def test_segment_seconds_of_hub_frames_must_be_a_multiple_of_a_frame(seconds: float) -> None:
     """Some multiples have a rest as floating-point numbers."""
     values = {"segment_seconds": seconds, "hop_seconds": seconds, "trainable": False, "head": "none"}
     frames = HubFrames.model_validate(settings("pe_audio").model_dump() | values | {"kind": "hugging_face_frames"})
@@ -161,7 +161,7 @@ def test_segments_of_frames_may_be_any_multiple_of_a_frame(seconds: float) -> No
 
 
 @pytest.mark.parametrize("kind", ["clap_audio_model", "wavlm"])
-def test_frozen_parameters_of_an_expert_are_those_of_the_model(kind: str) -> None:
+def test_parameter_count_of_a_hub_expert_equals_that_of_its_model(kind: str) -> None:
     values = {"kind": "hugging_face", "model": str(hub_folder(kind)), "type": KINDS[kind], "output": "clip"}
     expert = HuggingFaceExpert.model_validate(values | {"size": 16, "segment_seconds": 1.0})
     row = ROWS[KINDS[kind]]  # type: ignore[index]
@@ -288,14 +288,14 @@ def test_incompatible_hub_settings_are_reported(changes: dict[str, Any], said: s
     assert said.format(of.model) in [f"{key}: {text}" for key, text in of.setting_errors(8)]
 
 
-def test_clap_and_padded_hub_models_depend_on_the_whole_batch() -> None:
+def test_clap_and_padded_hub_models_are_marked_as_dependent_on_the_whole_batch() -> None:
     """These take no cached gradients."""
     kinds = ("clap", "wavlm", "pe_audio", "audio-spectrogram-transformer", "whisper")
     assert [settings(kind).depends_on_batch for kind in kinds] == [True, True, True, False, False]
     assert not settings("clap", trainable=False).depends_on_batch
 
 
-def test_changed_feature_extractor_changes_the_identity(tmp_path: Path) -> None:
+def test_changed_feature_extractor_of_a_hub_model_changes_its_checksums(tmp_path: Path) -> None:
     shutil.copytree(hub_folder("wavlm"), tmp_path / "m")
     before = settings("wavlm", model=str(tmp_path / "m")).file_checksums()
     assert before == settings("wavlm").file_checksums(), "wherever it lies"

@@ -132,7 +132,7 @@ def test_maximum_number_of_training_frames_depends_on_the_encoder_kind(tmp_path:
 
 
 @pytest.mark.slow
-def test_training_cuts_clips_and_validation_does_not(
+def test_long_clips_are_cut_in_training_but_not_in_validation(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.narrowed(monkeypatch)

@@ -339,7 +339,7 @@ def test_losses_pass_gradcheck_in_float64() -> None:
     )
 
 
-def test_accuracies_match_hand_values_and_ties_are_misses() -> None:
+def test_accuracies_in_a_batch_match_hand_values_and_equal_scores_count_as_misses() -> None:
     scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
     assert losses.accuracies(batch_scores(scores)) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
     # Rows: .9 loses against .95, .5 against .6, .7 wins. Columns: .9 wins, .5 wins, .7 loses against .95.

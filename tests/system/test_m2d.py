@@ -127,7 +127,7 @@ def test_m2d_clip_in_a_longer_segment_matches_the_clip_alone() -> None:
 @pytest.mark.parametrize(
     ("columns", "steps"), [(1, 1), (16, 1), (17, 2), (992, 62), (996, 62), (1001, 62), (1002, 63), (3201, 199)]
 )
-def test_m2d_step_counts_follow_the_chunks(columns: int, steps: int) -> None:
+def test_m2d_number_of_time_steps_matches_hand_values(columns: int, steps: int) -> None:
     made = M2d(CLAP_GEOMETRY, "mean").eval()
     samples = (columns - 1) * 160 + 80
     assert made._steps(torch.tensor([columns])).tolist() == [steps]
@@ -224,7 +224,7 @@ def test_planted_mistakes_in_m2d_exceed_the_test_tolerance(mistake: str, monkeyp
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_m2d_bands_side_by_side_are_in_order() -> None:
+def test_m2d_concatenated_frequency_bands_are_in_the_original_order() -> None:
     waves, expected = modern.wave("A3"), modern.golden()["m2d_608_A3_stack_mean"]
     tokens, _ = network().tokens(waves, modern.whole(waves))
     assert relative(tokens[0].mean(1).T.flatten(), expected) > 0.5, "5 d + f"

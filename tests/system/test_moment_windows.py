@@ -58,14 +58,14 @@ def test_windows_that_overlap_a_better_one_are_left_out() -> None:
     assert [one[:2] for one in found] == [(2, 3), (2, 4), (5, 7)], "equal scores: the earlier, then the shorter"
 
 
-def test_best_windows_search_beyond_the_first_candidates() -> None:
+def test_best_windows_are_found_even_if_equal_scores_exceed_the_first_candidates() -> None:
     """1640 windows with equal scores, all with frame 40, exceed the first candidates."""
     table = table_of(100, {(i, j): 1.0 for i in range(41) for j in range(40, 80)} | {(90, 91): 0.0})
     found = best_windows(table, SECOND.edges(100, 100.0), Decoding(max_iou=0.0))
     assert found == [Found(0, 41, 1.0), Found(90, 92, 0.0)]
 
 
-def test_best_windows_search_beyond_the_first_rows() -> None:
+def test_best_windows_are_found_even_after_the_first_300_start_frames() -> None:
     """The best windows begin with 300 different frames and share frame 300; others begin later."""
     shared = {(i, j): 1.0 for i in range(300) for j in range(300, 305)}
     table = table_of(420, shared | {(400, 401): 0.5, (410, 411): 0.25})

@@ -42,7 +42,7 @@ def test_every_negatives_setting_has_a_function() -> None:
     assert {"all", *NEGATIVES} == set(typing.get_args(Negatives))
 
 
-def test_negative_choices_match_hand_values() -> None:
+def test_chosen_negatives_of_a_batch_match_hand_values() -> None:
     scores = np.array([[0.5, 0.9, 0.1, 0.45], [0.2, 0.6, 0.3, 0.7], [0.8, 0.0, 0.4, 0.35], [0.6, 0.58, 0.1, 0.3]])
     within = np.array([[1, 0.2, 0.9, 0.3], [0.2, 1, 0.4, 0.1], [0.9, 0.4, 1, 0.6], [0.3, 0.1, 0.6, 1]])
     batch = batch_of(scores, [0, 1, 0, 2], clips=within, captions=1 - within)
@@ -80,7 +80,7 @@ def slow(name: str, scores: np.ndarray, ids: list[int], clips: np.ndarray, capti
 
 @pytest.mark.parametrize("name", sorted(set(NEGATIVES) - set(RANDOM)))
 @pytest.mark.parametrize("owner", [[0, 1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 2, 2, 3, 4, 4, 4, 4, 5, 6, 6]])
-def test_negative_choices_match_those_of_plain_loops(name: str, owner: list[int]) -> None:
+def test_chosen_negatives_of_a_batch_match_those_of_plain_loops(name: str, owner: list[int]) -> None:
     for seed in range(5):
         draw = np.random.default_rng(seed)
         ids = draw.integers(0, 5, 7).tolist()
@@ -116,7 +116,7 @@ def test_random_negatives_are_uniform_over_allowed_pairs(name: str) -> None:
         assert chi_squared < 45  # 15 degrees of freedom at most: once in 10,000 seeds
 
 
-def test_random_apart_takes_both_negatives_from_the_other_of_two_clips() -> None:
+def test_negatives_random_apart_come_from_the_other_clip_in_a_batch_of_two() -> None:
     assert [set(counts) for counts in drawn("random_apart", [0, 1], 5)] == [{(1, 1)}, {(0, 0)}]
 
 

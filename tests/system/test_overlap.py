@@ -196,7 +196,7 @@ def test_fitted_scale_below_zero_is_warned_about(caplog: pytest.LogCaptureFixtur
     assert "runs/A: the fitted scale is not above 0" in caplog.text
 
 
-def test_mean_edges_match_hand_values() -> None:
+def test_expected_window_edges_match_hand_values() -> None:
     """Four frames of 1 s. [1, 4] has an IoU of 0.75 with [0, 4] and of 2 / 3 with [1, 3]."""
     table = np.full((4, 4), -np.inf)
     table[1, 3], table[0, 3], table[1, 2] = np.log([0.3, 0.1, 0.5])
@@ -213,7 +213,7 @@ def test_mean_edges_match_hand_values() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_mean_edges_match_sum_over_all_windows(seed: int) -> None:
+def test_expected_window_edges_match_a_sum_over_all_windows(seed: int) -> None:
     rng = np.random.default_rng(seed)
     edges = np.concatenate([[0.0], rng.uniform(0.2, 2.0, 9).cumsum()])
     table = np.where(np.triu(np.ones((9, 9))) > 0, np.log(rng.uniform(0, 0.02, (9, 9))), -np.inf)

@@ -406,7 +406,7 @@ def test_passt_encoder_matches_2025_baseline_embeddings(golden: Golden) -> None:
 
 
 @pytest.mark.slow
-def test_segments_of_one_log_mel_differ_from_separate_segments(golden: Golden) -> None:
+def test_passt_segments_cut_from_one_log_mel_differ_from_segments_cut_from_the_wave(golden: Golden) -> None:
     clip = torch.from_numpy(baseline_clips(golden)[2].astype(np.float32) / 32_768)[None]
     whole = KaldiLogMel(False).eval()(F.pad(clip, (0, 960_000 - clip.shape[1])))
     with torch.no_grad():
@@ -459,7 +459,7 @@ def test_segment_pooling_matches_hand_values() -> None:
         assert SegmentMean(by_length)(half, many, 1, torch.full((3000,), 480_000)).item() == pytest.approx(60)
 
 
-def test_short_rest_of_a_clip_counts_by_its_sound() -> None:
+def test_mean_by_length_weights_a_short_last_passt_segment_by_its_audio() -> None:
     """A clip of 10.02 s in segments of 10 s, whose two vectors are orthogonal."""
     values, lengths = torch.eye(2), torch.tensor([320_000, 640])
     pooled = [SegmentMean(by_length)(values, torch.zeros(2).long(), 1, lengths) for by_length in (False, True)]
@@ -476,7 +476,7 @@ def test_passt_takes_a_random_part_only_in_training() -> None:
     assert whole.lengths.tolist() == [20]
 
 
-def test_patchout_keeps_sorted_unique_positions() -> None:
+def test_patchout_keeps_sorted_positions_without_repeats() -> None:
     places = kept_positions(62, 15, torch.device("cpu"))
     assert len(places) == len(set(places.tolist())) == 47
     assert places.tolist() == sorted(places.tolist())
@@ -486,7 +486,7 @@ def test_patchout_keeps_sorted_unique_positions() -> None:
     assert torch.equal(torch.get_rng_state(), state), "nothing is drawn"
 
 
-def test_spec_augment_masks_have_value_0_9(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passt_spec_augment_masks_have_the_log_mel_value_0_9(monkeypatch: pytest.MonkeyPatch) -> None:
     augment = {"time_stripes": 1, "time_width": 20, "band_stripes": 1, "band_width": 12}
     made = encoder(4, spec_augment=augment, patchout_time=0, segment_seconds=1, hop_seconds=1).train()
     seen: list[torch.Tensor] = []

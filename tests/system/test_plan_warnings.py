@@ -71,7 +71,7 @@ def frames(tmp_path: Path) -> Path:
         ({"array": "other"}, "0.npz: has no array 'other'; set `array` of its expert"),
     ],
 )
-def test_files_of_frames_that_do_not_fit_are_one_mistake(
+def test_feature_files_that_do_not_fit_the_settings_are_one_mistake_in_the_plan(
     frames: Path, tmp_path: Path, changes: dict[str, Any], expected: str | None
 ) -> None:
     content = tiny_moments.recipe(frames, tmp_path)
@@ -83,7 +83,9 @@ def test_files_of_frames_that_do_not_fit_are_one_mistake(
     assert expected is None or expected in text
 
 
-def test_file_of_another_length_is_a_mistake_if_others_fit(frames: Path, tmp_path: Path) -> None:
+def test_feature_file_of_another_length_than_its_recording_is_a_mistake_if_others_fit(
+    frames: Path, tmp_path: Path
+) -> None:
     content = tiny_moments.recipe(frames, tmp_path)
     expert = {"kind": "feature_files", "values": 4, "hop_seconds": 1.0, "model": "MS-CLAP", "model_parameters": 9}
     content["model"]["audio"]["experts"] = {"clap": expert}
@@ -161,7 +163,7 @@ def test_settings_of_losses_without_effect_are_warned_about(
     assert expected is None or expected in text
 
 
-def test_sections_that_no_loss_uses_are_warned_about(world: Path, tmp_path: Path) -> None:
+def test_plan_warns_about_recipe_sections_that_no_loss_uses(world: Path, tmp_path: Path) -> None:
     content = tiny.recipe(world, tmp_path)
     content["model"]["learned_temperature"] = 0.05
     content["teachers"] = {"x": {"kind": "stage", "stage": "only", "checkpoint": "last"}}
@@ -176,7 +178,7 @@ def test_sections_that_no_loss_uses_are_warned_about(world: Path, tmp_path: Path
     assert "WARNING  relevance.relax: has no effect: all factors are 1" in plan(loaded(tmp_path, flat))
 
 
-def test_missing_annotations_of_validation_are_named(world: Path, tmp_path: Path) -> None:
+def test_plan_names_a_missing_annotations_file_of_validation(world: Path, tmp_path: Path) -> None:
     content = tiny.recipe(world, tmp_path)
     content["stages"]["only"]["monitor"] |= {"annotations": str(tmp_path / "gone.csv")}
     text = plan(loaded(tmp_path, content))

@@ -194,7 +194,7 @@ def test_killed_embedding_resumes_from_the_cache(
     assert np.array_equal(found, expected.numpy())
 
 
-def test_full_disk_ends_cache_filling_and_keeps_stored_ones(
+def test_full_disk_stops_storing_embeddings_in_the_cache_but_keeps_stored_ones(
     unbroken: Path, world: Path, tmp_path: Path, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk has room for twelve embeddings; for a pool, the others are kept in memory."""

@@ -41,7 +41,7 @@ def ranked_windows(folder: Path, out: Path, *options: str) -> list[list[list[flo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threshold", [None, "0.2"])
-def test_windows_are_runs_of_frames_above_the_threshold(
+def test_moment_windows_are_runs_of_frames_above_the_threshold(
     long_recording: Path, tmp_path: Path, threshold: str | None
 ) -> None:
     options = [] if threshold is None else ["--threshold", threshold]
@@ -86,7 +86,7 @@ def test_fitted_frame_scores_find_windows_by_overlap(
 
 
 @pytest.mark.slow
-def test_page_shows_the_times_of_a_hit(root: Path, tmp_path: Path) -> None:
+def test_search_with_a_published_frame_model_returns_moment_windows(root: Path, tmp_path: Path) -> None:
     write_sounds(tmp_path / "sounds", 6, 8)
     (tmp_path / "sounds/broken.wav").write_bytes(b"RIFF but no sound")
     options = ["--audio", tmp_path / "sounds", "--cache", tmp_path / "cache"]
@@ -100,7 +100,7 @@ def test_page_shows_the_times_of_a_hit(root: Path, tmp_path: Path) -> None:
     assert about["score"].startswith("the logit of the clip's best frame")
 
 
-def test_threshold_with_another_way_to_find_windows_is_refused(
+def test_option_threshold_is_refused_with_windows_found_by_overlap(
     long_recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = ["--audio", tmp_path / "m.jsonl", "--moments", tmp_path / "moments.jsonl", "--out", tmp_path / "w.jsonl"]
