@@ -43,11 +43,11 @@ MOST_WORDS = {"README.md": 1300, "system/README.md": 2300} | {
 
 
 @pytest.mark.parametrize(("page", "most"), MOST_WORDS.items())
-def test_readmes_are_short(root: Path, page: str, most: int) -> None:
+def test_readmes_have_over_100_words_and_keep_to_their_limits(root: Path, page: str, most: int) -> None:
     assert 100 < len((root / page).read_text().split()) <= most
 
 
-def test_main_readme_is_short(root: Path) -> None:
+def test_main_readme_has_no_more_than_200_lines(root: Path) -> None:
     lines = (root / "README.md").read_text().splitlines()
     assert len(lines) <= 200
 

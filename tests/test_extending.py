@@ -122,7 +122,7 @@ def write_recipe(world: Path, folder: Path, changed: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("title", first_quick(CHANGED, 3))
-def test_new_part_of_a_recipe_needs_one_file_and_one_line_of_code(
+def test_new_recipe_kind_of_the_extension_guide_needs_one_file_and_one_line_of_code(
     title: str, root: Path, copy: Path, world: Path, tmp_path: Path
 ) -> None:
     steps = guide(root / "system/EXTENDING.md", title)

@@ -47,7 +47,7 @@ def crops_of(sampler: Sampler, longest: int | None, step: int) -> Crops | None:
 
 
 @pytest.mark.parametrize("longest", [None, 9])
-def test_frames_on_the_gpu_match_the_banks(world: Path, tmp_path: Path, longest: int | None) -> None:
+def test_frames_kept_on_the_gpu_match_the_frames_in_the_banks(world: Path, tmp_path: Path, longest: int | None) -> None:
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
     clips = read_manifest(world)[:12]
     features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")

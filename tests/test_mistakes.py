@@ -365,7 +365,9 @@ def test_bad_descriptions_are_refused_before_a_model_is_loaded(
     assert f"recipe.yaml{NO_STORE}" in sentence("data_tools", line.format("recipe.yaml"), capsys)
 
 
-def test_run_that_fails_later_keeps_the_computed_frames(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_that_fails_before_training_keeps_its_computed_frames(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Computed frames are used again; nothing is left of the run."""
     for verb in ("run", "train"):
         assert "batch_size 99 needs at least 99" in sentence("system", f"{verb} large_batch.yaml", capsys)

@@ -238,7 +238,7 @@ def as_texts(labels: Sequence[bool], rows: Sequence[int], groups: Sequence[int])
     return Texts(np.array(labels), np.array(rows), np.array(groups))
 
 
-def test_folds_keep_groups_and_training_skips_equal_texts() -> None:
+def test_classifier_folds_keep_groups_together_and_training_skips_texts_of_the_tested_fold() -> None:
     rng = np.random.default_rng(3)
     labels = np.arange(3000) < 1000
     groups = np.where(labels, rng.integers(0, 200, 3000), 200 + rng.integers(0, 500, 3000))

@@ -632,7 +632,7 @@ def test_clip_names_repeated_in_several_shards_are_made_unique_by_the_shard_name
 
 
 @pytest.mark.parametrize("settings", first_quick([{}, {"compression": "none"}, {"compression": "zstd"}], 1), ids=str)
-def test_damaged_parquet_files_are_one_error(
+def test_randomly_damaged_parquet_files_are_read_or_refused_without_a_traceback(
     tmp_path: Path, settings: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, draw = tmp_path / "a.parquet", np.random.default_rng(0)

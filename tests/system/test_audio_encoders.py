@@ -43,7 +43,7 @@ WIDTH = 16  # of the narrow network's frames
 # pooling and two layers
 
 
-def test_pooling_over_time_ignores_padding_and_matches_hand_values() -> None:
+def test_mean_and_max_over_time_ignore_padding_and_match_hand_values() -> None:
     values = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [torch.nan, torch.inf]], [[2.0, 2.0], [4.0, 0.0], [0.0, 7.0]]])
     lengths = torch.tensor([2, 3])
     for pooling, expected in (

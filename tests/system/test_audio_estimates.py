@@ -219,7 +219,7 @@ def test_check_of_a_wrong_recipe_imports_no_torch(root: Path, tmp_path: Path) ->
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True)
 
 
-def test_plan_without_torch_lacks_only_parameters_memory_and_time(root: Path, tmp_path: Path) -> None:
+def test_plan_without_torch_shows_all_but_parameters_memory_and_time(root: Path, tmp_path: Path) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", content_of(tmp_path, PANNS, BERT_BASE))
     code = f"import sys; sys.modules['torch'] = None; from system.__main__ import main; main(['check', {str(path)!r}])"
     done = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)

@@ -204,7 +204,7 @@ def test_shortest_clip_for_panns_gives_one_frame() -> None:
     assert 1 + (SHORTEST - 1) // HOP < STRIDE
 
 
-def test_batch_norm_epsilon_is_inside_the_square_root() -> None:
+def test_loaded_batch_norm_adds_its_epsilon_inside_the_square_root() -> None:
     values = {"weight": 2.0, "bias": 1.0, "running_mean": 0.5, "running_var": 1e-4}
     tensors = {f"bn.{name}": torch.tensor([value]) for name, value in values.items()}
     scale, shift = Weights(Path("w.pth"), tensors).affine("bn", 1, 1e-3)

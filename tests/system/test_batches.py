@@ -74,7 +74,7 @@ def test_captions_of_a_clip_are_drawn_again_in_every_step() -> None:
         assert len({drawn[step][clip] for step in drawn}) > 2
 
 
-def test_pair_items_have_one_caption_and_clip_items_at_most_all_captions() -> None:
+def test_training_items_have_one_caption_by_pair_and_up_to_all_captions_by_clip() -> None:
     clips = fake_clips(4, "a", 3)
     assert [item.captions for item in items_of(clips, "pair")][:4] == [("a 0 0",), ("a 0 1",), ("a 0 2",), ("a 1 0",)]
     sampler = Sampler([items_of(clips, "clip")], "size", 4, 5, (0,))

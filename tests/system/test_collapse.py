@@ -31,7 +31,7 @@ def test_spread_of_series_ignores_padding() -> None:
     assert zeros(half) == pytest.approx(1 / 3)
 
 
-def test_low_spread_zero_embeddings_or_equal_scores_are_a_collapse() -> None:
+def test_model_with_low_spread_zero_embeddings_or_equal_scores_counts_as_collapsed() -> None:
     anywhere = Embedded(torch.eye(4))
     assert collapsed(watch(anywhere, anywhere, 0.5)) == []
     nearly_one = Embedded(torch.ones(4, 2) + 0.001 * torch.eye(4)[:, :2])

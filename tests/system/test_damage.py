@@ -191,7 +191,7 @@ def test_training_state_with_missing_key_is_refused(run: Path, key: str) -> None
         checkpoints.load_state(run / "finetune")
 
 
-def test_weights_with_nan_are_refused(tmp_path: Path) -> None:
+def test_checkpoint_weights_with_nan_are_refused(tmp_path: Path) -> None:
     model = torch.nn.Linear(3, 2)
     model.weight.data[0, 0] = torch.nan
     checkpoints.save_weights(model.state_dict(), tmp_path / "w.safetensors")

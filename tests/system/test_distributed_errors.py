@@ -212,7 +212,7 @@ def test_torchrun_with_one_process_does_not_wait_for_others(monkeypatch: pytest.
 @pytest.mark.parametrize(
     "alone", ["rank 0 alone", "rank 1 without a rank 0", "an address that nobody has"], indirect=True
 )
-def test_signals_end_the_wait_for_other_processes(
+def test_signals_end_a_process_that_waits_for_other_processes(
     alone: str, sent: signal.Signals, manifest: Path, tmp_path: Path
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))

@@ -133,7 +133,7 @@ def test_moment_windows_of_several_processes_match_one_process(one: Path, severa
         assert np.allclose(line["pred_relevant_windows"], other["pred_relevant_windows"], atol=1e-3)
 
 
-def test_turning_off_mixing_or_random_crops_changes_the_losses(
+def test_training_losses_change_without_mixing_or_random_crops(
     one: Path, recipes: dict[str, Path], tmp_path: Path
 ) -> None:
     """Without them the losses are other ones."""

@@ -132,7 +132,7 @@ def test_run_of_given_embeddings_ranks_the_same_from_another_folder(
     assert np.array_equal(first, again)
 
 
-def test_queries_and_clips_without_given_embeddings_are_named(
+def test_error_names_queries_and_clips_that_the_given_embeddings_lack(
     folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert main(["run", str(recipe(folder)), "--out", str(folder / "run")]) == 0
@@ -181,7 +181,7 @@ def test_embedding_named_by_a_file_name_of_two_clips_is_refused(
     assert "'0.wav' fits two clips, set/validation/0.wav and set/evaluation/1.wav; name embeddings by clip ids" in error
 
 
-def test_wrong_sizes_stages_and_exports_of_given_embeddings_are_refused(
+def test_model_of_given_embeddings_refuses_wrong_sizes_stages_and_export(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     resolved = json.loads(json.dumps(load_recipe(recipe(folder)).recipe.model_dump(mode="json")))
@@ -299,7 +299,7 @@ def test_recipe_error_names_the_embeddings_file_that_does_not_fit(
     assert expected in str(error.value)
 
 
-def test_damaged_files_are_refused(folder: Path) -> None:
+def test_damaged_embeddings_files_are_refused(folder: Path) -> None:
     for name, other in (("audio.parquet", b"PAR1" + bytes(40)), ("audio.npy", b"\x93NUMPY"), ("audio.npz", b"PK")):
         (folder / name).write_bytes(other)
         (folder / "audio.txt").write_text("a\n")

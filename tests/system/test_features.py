@@ -150,7 +150,7 @@ def test_all_clips_with_the_same_broken_content_are_reported_as_broken(
         assert Path(clips[n].path).name in features.broken[clips[n].id]
 
 
-def test_long_clips_are_computed_in_small_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_of_long_clips_are_computed_in_small_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = write_levels(tmp_path / "world", 5, 50)
     calls = recorded_calls(monkeypatch)
     build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")

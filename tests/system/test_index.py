@@ -103,7 +103,7 @@ def test_clips_at_the_end_of_an_index_get_exact_scores(monkeypatch: pytest.Monke
     assert beyond.hits == []
 
 
-def test_index_candidates_match_hand_values() -> None:
+def test_candidates_found_in_a_vector_index_match_hand_values() -> None:
     pytest.importorskip("faiss")
     units = torch.tensor([[1.0, 0], [0, 1], [0, 0], [-1, 0], [0.6, 0.8]])
     found = VectorIndex(units).candidates(torch.tensor([[1.0, 0], [0, -1]]), 3)

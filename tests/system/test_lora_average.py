@@ -72,7 +72,7 @@ def trained(path: Path, run: Path) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in state["model"].items()}
 
 
-def test_average_of_weights_matches_hand_values() -> None:
+def test_moving_average_of_weights_matches_hand_values() -> None:
     layer = nn.Linear(1, 1, bias=False)
     nn.init.constant_(layer.weight, 0.0)
     average = WeightAverage(layer, 0.5)
@@ -88,7 +88,7 @@ def test_average_of_weights_matches_hand_values() -> None:
     assert layer.weight.item() == 512.0
 
 
-def test_average_includes_statistics_of_batch_norms() -> None:
+def test_moving_average_of_weights_includes_statistics_of_batch_norms() -> None:
     norm = nn.BatchNorm1d(2)
     average = WeightAverage(norm, 0.9)
     norm(torch.randn(64, 2) * 3 + 5)
@@ -121,7 +121,7 @@ def test_averaged_weights_are_validated_ranked_and_exported(world: Path, tmp_pat
 @pytest.mark.parametrize(
     "settings", [{"average": {"decay": 0.9}}, {"lora": LORA}, {"lora": LORA, "average": {"decay": 0.9}}]
 )
-def test_killed_and_resumed_stage_matches_an_uninterrupted_one(
+def test_killed_and_resumed_stage_with_adapters_or_average_matches_an_uninterrupted_one(
     world: Path, tmp_path: Path, settings: dict[str, Any], stop: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = recipe(world, tmp_path / "recipe", **settings)
@@ -130,7 +130,7 @@ def test_killed_and_resumed_stage_matches_an_uninterrupted_one(
     assert digest(tmp_path / "again") == digest(tmp_path / "run")
 
 
-def test_adapters_train_only_thin_matrices_and_are_added_to_the_weights(world: Path, tmp_path: Path) -> None:
+def test_lora_adapters_train_only_thin_matrices_and_are_added_to_the_weights(world: Path, tmp_path: Path) -> None:
     start = trained(recipe(world, tmp_path / "zero", lora=LORA | {"alpha": 1e-30}), tmp_path / "zero_run")
     path = recipe(world, tmp_path / "lora", lora=LORA)
     found = trained(path, tmp_path / "run")
@@ -170,7 +170,7 @@ def with_audio(
     return tiny.write_recipe(path, content)
 
 
-def test_adapters_of_the_audio_network_train_only_thin_matrices(world: Path, tmp_path: Path) -> None:
+def test_lora_adapters_of_the_audio_network_train_only_thin_matrices(world: Path, tmp_path: Path) -> None:
     path = with_audio(world, tmp_path / "recipe", "wav2vec2_normed", "wav2vec2")
     found = trained(path, tmp_path / "run")
     published = load_file(hub_folder("wav2vec2_normed") / "model.safetensors")
@@ -184,7 +184,7 @@ def test_adapters_of_the_audio_network_train_only_thin_matrices(world: Path, tmp
     assert all(name.endswith(("q_proj.weight", "v_proj.weight")) for name in changed)
 
 
-def test_adapters_of_layers_that_the_network_never_calls_are_an_error(
+def test_lora_adapters_of_layers_that_the_network_never_calls_are_refused(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """WavLM of transformers reads the weights of the layers of its attention itself."""

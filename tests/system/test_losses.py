@@ -67,7 +67,7 @@ def test_pairs_of_one_clip_are_never_negatives() -> None:
     assert RANKING.value(batch_scores(scores, [7, 1, 7])).item() == pytest.approx(0.4 / 3)
 
 
-def test_relaxed_ranking_matches_hand_values() -> None:
+def test_relaxed_ranking_loss_matches_hand_values() -> None:
     scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
     relax = [[0.0, 1.0, 0.4], [0.7, 0.0, 0.4], [1.0, 0.7, 0.0]]  # r(c_ij), not symmetric; the diagonal plays no part
     # i = 0: j = 1: .2 + .3 - .9 < 0, .2 + .1 - .9 < 0; j = 2: .08 + .8 - .9 < 0 (s_ij), .08 + .0 - .9 < 0 (s_ji).

@@ -63,7 +63,7 @@ def test_manifest_is_made_again_after_new_files_arrive(wavcaps: Path, expected: 
     assert len(read_manifest(wavcaps / "m.jsonl")) == 10
 
 
-def test_manifest_is_kept_without_new_files(wavcaps: Path) -> None:
+def test_manifest_is_not_made_again_without_new_files(wavcaps: Path) -> None:
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     before = (wavcaps / "m.jsonl").stat().st_mtime_ns

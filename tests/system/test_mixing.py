@@ -287,7 +287,9 @@ def test_mixture_counts_as_a_separate_clip_in_losses(tmp_path: Path) -> None:
     ]
 
 
-def test_frames_stay_off_the_gpu_if_clips_are_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_frames_are_not_kept_on_the_gpu_if_clips_are_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     features, clips = banks(tmp_path), [DOGS, RAIN, CATS]
     monkeypatch.setattr(collating, "_fits", lambda size, device: True)
     for augment, kept in ((None, True), (Augmentation(mixing(), clips), False)):

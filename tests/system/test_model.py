@@ -170,7 +170,7 @@ def test_scores_of_several_captions_are_averaged(world: Any) -> None:
         assert torch.allclose(found.clip_scores().diagonal(), torch.ones(3), atol=1e-5)
 
 
-def test_items_with_the_same_audio_count_as_one_clip(world: Any) -> None:
+def test_batch_items_with_the_same_audio_count_as_one_clip(world: Any) -> None:
     recipe, clips, features = world
     twin = clips[0].model_copy(update={"id": "twin"})
     doubled = Features(features.banks, features.keys | {"twin": features.keys[clips[0].id]})

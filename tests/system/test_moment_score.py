@@ -105,7 +105,7 @@ def test_moment_losses_match_hand_values() -> None:
     assert float(found) == pytest.approx(entropy, abs=1e-6)
 
 
-def test_two_state_without_transitions_equals_cross_entropy() -> None:
+def test_two_state_loss_with_zero_transition_weights_equals_cross_entropy() -> None:
     labels = drawn(3, 7, seed=2) > 0
     lengths = [7, 4, 1]
     for row, length in enumerate(lengths):

@@ -419,7 +419,7 @@ def test_metrics_of_random_windows_match_expected_values() -> None:
     assert found["mAP@0.75"] > found["R1@0.7"] + 0.05, "a later window may be the right one"
 
 
-def test_metrics_of_new_texts_match_hand_values() -> None:
+def test_moment_metrics_of_queries_with_untrained_texts_match_hand_values() -> None:
     """One of three queries has a text that was trained on. Of the others, one is right."""
     queries = {str(n): MomentQuery(n, str(n), text, "v", 60.0, [[0, 10]]) for n, text in enumerate("abc")}
     truth, edition = MomentTruth(queries, "t.jsonl", []), MOMENTS["2026"]

@@ -38,7 +38,7 @@ def batch_of(
     )
 
 
-def test_every_negatives_setting_has_a_function() -> None:
+def test_every_value_of_the_setting_negatives_has_a_function() -> None:
     assert {"all", *NEGATIVES} == set(typing.get_args(Negatives))
 
 

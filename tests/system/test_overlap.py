@@ -34,7 +34,7 @@ def series(*rows: tuple[list[float], float]) -> FrameSeries:
 class TestSeveral:
     """Windows that a moment overlaps with, by hand and against every labelling."""
 
-    def test_windows_of_a_model_averaged_with_itself_are_those_of_the_model(self) -> None:
+    def test_moment_windows_of_a_model_averaged_with_itself_equal_its_windows(self) -> None:
         score = MomentScore()
         asked = series(([0.1, 0.5, 0.6, 0.2, 0.9], 1.0), ([0.7, 0.0, 0.3], 0.5))
         alone = windows_of(score, asked, "overlap", Decoding())
@@ -155,7 +155,7 @@ class TestSeveral:
         assert found.windows[0][:2] == (1, 3)
         assert all(w[0] % 1 == w[1] % 1 == 0 for w in found.windows)
 
-    def test_windows_are_found_for_extreme_frame_scores(self) -> None:
+    def test_moment_windows_are_found_for_extreme_frame_scores(self) -> None:
         score = MomentScore()
         with torch.no_grad():
             score.scale.fill_(200.0), score.offset.fill_(-900.0)
@@ -229,7 +229,7 @@ def test_expected_window_edges_match_a_sum_over_all_windows(seed: int) -> None:
 
 
 @pytest.mark.parametrize("by", ["overlap", "posterior"])
-def test_decoding_raises_scores_and_refines_edges_of_one_model_and_of_several(by: By) -> None:
+def test_decoding_settings_raise_scores_and_refine_edges_for_one_or_several_models(by: By) -> None:
     score = MomentScore()
     asked = series(([-0.2, 0.1, 0.2, -0.3, 0.3], 1.0), ([0.1, -0.4, -0.2], 0.5))
     plain, heard, both = (

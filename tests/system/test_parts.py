@@ -63,7 +63,7 @@ def test_frozen_part_is_in_evaluation_mode_for_its_steps(model: RetrievalModel) 
 
 
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_frozen_start_leaves_weights_unchanged_for_its_steps(
+def test_part_with_frozen_start_keeps_its_weights_for_the_given_steps(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int | None
 ) -> None:
     seen: list[tuple[torch.Tensor, torch.Tensor, int]] = []
@@ -87,7 +87,7 @@ def test_frozen_start_leaves_weights_unchanged_for_its_steps(
     assert min(moments[4:]) > 0
 
 
-def test_run_resumed_in_a_frozen_start_is_bit_identical(
+def test_run_resumed_while_a_part_is_frozen_is_bit_identical(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(world, tmp_path, adamw(lr_by_part={"audio": 1e-4}, frozen_start={"logmel": 4}))

@@ -440,7 +440,7 @@ def test_clips_are_cut_into_segments_as_computed_by_hand() -> None:
     assert clips.tolist() == [0, 1]
 
 
-def test_segment_pooling_matches_hand_values() -> None:
+def test_pooling_of_passt_segments_matches_hand_values() -> None:
     values, clips = torch.tensor([[1.0, 2.0], [3.0, 6.0], [5.0, 5.0]]), torch.tensor([0, 0, 1])
     lengths = torch.tensor([300, 100, 7])
     assert SegmentMean()(values, clips, 2, lengths).tolist() == [[2, 4], [5, 5]]

@@ -120,7 +120,7 @@ def test_pe_text_encoder_matches_the_library_and_is_exported(kind: str, tmp_path
     assert again.logit_numbers == (2.0, -1.0)
 
 
-def test_other_models_and_missing_weights_are_refused_as_pe_texts(tmp_path: Path) -> None:
+def test_pe_audio_text_encoder_refuses_other_models_and_missing_weights(tmp_path: Path) -> None:
     import shutil
 
     from safetensors.torch import load_file, save_file

@@ -87,7 +87,7 @@ def verbs(model: Path, folder: Path, out: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("ffmpeg", [True, False])
-def test_all_verbs_use_the_same_clips_and_report_skipped_files(
+def test_all_verbs_use_the_same_clips_of_a_folder_and_report_skipped_files(
     unbroken: Path,
     folder: Path,
     tmp_path: Path,

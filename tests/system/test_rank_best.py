@@ -21,7 +21,7 @@ def lists(path: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("top", [1, 7, 24])
-def test_top_lists_are_the_start_of_the_full_ranking(
+def test_lists_of_the_top_option_of_rank_are_the_start_of_the_full_ranking(
     unbroken: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top: int
 ) -> None:
     """Lists and written scores agree, in blocks of two queries and in one block."""
@@ -54,7 +54,7 @@ def test_equal_scores_are_ordered_by_file_name(unbroken: Path, world: Path, tmp_
     assert lists(out)[1][1:] == ["b.wav", "c.wav"]
 
 
-def test_top_10_lists_are_scored_and_converted(
+def test_csv_of_top_10_lists_written_by_rank_is_scored_and_converted(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "r.csv"
@@ -69,7 +69,7 @@ def test_top_10_lists_are_scored_and_converted(
     assert written.read_bytes() == out.read_bytes()
 
 
-def test_pairs_for_a_judge_are_those_of_the_lists(unbroken: Path, world: Path, tmp_path: Path) -> None:
+def test_pairs_written_for_a_judge_are_those_of_the_top_lists(unbroken: Path, world: Path, tmp_path: Path) -> None:
     ask = ["rank", str(unbroken), "--audio", str(world), "--split", "evaluation"]
     for name in ("r.csv", "top.jsonl"):
         assert main([*ask, "--top", "5", "--out", str(tmp_path / name)]) == 0
@@ -119,7 +119,7 @@ def test_invalid_uses_of_the_top_option_of_rank_are_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["q.csv"]
 
 
-def test_broken_clip_reduces_the_maximum_of_top(
+def test_broken_clip_reduces_the_highest_value_of_the_top_option_of_rank(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "sounds"

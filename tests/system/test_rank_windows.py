@@ -185,7 +185,7 @@ def test_fit_option_or_two_models_without_windows_option_are_refused(
     assert "rank accepts only one MODEL without --windows, not 2; rank with each" in capsys.readouterr().err
 
 
-def test_window_options_without_windows_are_refused(
+def test_options_for_finding_windows_are_refused_without_the_windows_option(
     runs: Path, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["rank", str(runs / "clips"), "--audio", str(manifest), "--out", str(tmp_path / "a.npy")]
@@ -260,7 +260,7 @@ def test_windows_of_queries_without_known_words_need_allow_unknown(
     assert main([*asked, "--allow-unknown"]) == 0
 
 
-def test_wrong_lengths_in_the_manifest_are_reported(
+def test_rank_reports_recording_lengths_in_the_manifest_that_differ_from_the_audio(
     manifest: Path, runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clips = [clip.model_copy(update={"seconds": 300.0}) for clip in read_manifest(manifest)]
@@ -284,7 +284,7 @@ def test_frame_word_models_use_the_times_of_their_expert(manifest: Path, runs: P
     assert found <= edges
 
 
-def test_pieces_contain_the_frames_around_their_hop(manifest: Path, tmp_path: Path) -> None:
+def test_pieces_of_a_recording_contain_the_frames_around_their_centres(manifest: Path, tmp_path: Path) -> None:
     """Frames of 0.08 s; pieces of 1 s every 0.5 s, shorter at both ends of 8 s."""
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))).recipe
     clips = read_manifest(manifest)[:2]
@@ -307,7 +307,7 @@ def test_pieces_contain_the_frames_around_their_hop(manifest: Path, tmp_path: Pa
     assert {len(short.frames(name, piece)) for piece in short.keys} == {1}
 
 
-def test_piece_between_two_frames_contains_the_nearer_one(tmp_path: Path) -> None:
+def test_piece_of_a_recording_between_two_frames_contains_the_nearer_frame(tmp_path: Path) -> None:
     """Frames at 0.5, 1.5, 2.5 and 3.5 s; pieces of 0.06 s around 0.35, 1.05, 1.75, 2.45, 3.15 and 3.85 s. 4.2 s are six
     hops of 0.7 s, though 4.2 / 0.7 is more than 6."""
     bank = open_bank(tmp_path / "frames", 1, "float32", {})
@@ -356,7 +356,7 @@ def test_decoding_settings_without_effect_on_threshold_windows_are_refused(
     assert "--heard and --mean-edges do not work with --by thresholds" in capsys.readouterr().err
 
 
-def test_found_windows_become_moments_that_may_only_be_trained_on(
+def test_found_windows_become_moments_that_may_be_used_only_for_training(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, at = tmp_path / "found.jsonl", ["--audio", manifest, "--cache", tmp_path / "cache", "--windows"]
@@ -421,7 +421,7 @@ def test_invalid_moments_to_train_on_are_refused(
     assert re.search(said, capsys.readouterr().err)
 
 
-def test_training_moments_match_hand_values() -> None:
+def test_moments_made_from_found_windows_for_training_match_hand_values() -> None:
     """Windows from the limit on, without those that overlap a better one; the second query has none."""
     moments = [Moment(id=name, text=name, clip="c", windows=None) for name in "ab"]
     windows = [[(4, 6, 0.9), (5, 7, 0.8), (6, 8, 0.7), (0, 1, 0.5), (2, 3, 0.4)], [(0, 1, 0.49)]]

@@ -160,7 +160,7 @@ def test_blind_set_is_ranked_after_it_arrives(
 
 
 @pytest.mark.usefixtures("desk")
-def test_run_is_opened_with_the_checkpoint_of_its_first_entry_that_is_no_mean() -> None:
+def test_run_opens_with_the_checkpoint_of_its_first_rank_entry_other_than_a_mean() -> None:
     best, last = entry(), entry(checkpoint="last")
     first = blind(stage="pretrain", checkpoint="m1")
     second = blind(stage="pretrain", checkpoint="last")
@@ -246,7 +246,7 @@ def test_ranking_of_a_deleted_blind_set_is_kept(desk: Path, world: Path, capsys:
 
 
 @pytest.mark.parametrize("there_first", [False, True])
-def test_blind_sets_are_read_when_the_run_starts(
+def test_run_uses_the_blind_sets_that_exist_when_it_starts(
     there_first: bool, desk: Path, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is unpacked, or moved away, while it trains."""
@@ -374,7 +374,7 @@ def test_invalid_blind_entries_are_refused_with_the_recipe(desk: Path, capsys: p
     assert "rank.mixed.of: the entries rank different data sources; name entries of one data source" in said
 
 
-def test_run_name_option_sets_the_folder(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_option_name_of_verb_run_sets_its_folder(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "mine.yaml", "--runs", "runs", "--name", "done"]) == 0
     assert "run        runs/done\n" in capsys.readouterr().out
     assert main(["run", "mine.yaml", "--name", "a/b"]) == 2

@@ -273,7 +273,7 @@ def test_invalid_yaml_is_reported_as_one_mistake(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [["checkpoint"], {"kind": "checkpoint"}])
-def test_kind_that_is_no_text_is_reported_with_its_key(tmp_path: Path, kind: Any) -> None:
+def test_rank_entry_whose_kind_is_not_text_is_reported_with_its_key(tmp_path: Path, kind: Any) -> None:
     content = valid(tmp_path)
     content["rank"] = {
         "first": content["rank"]["evaluation"] | {"kind": kind},

@@ -182,7 +182,9 @@ def test_audio_in_training_and_validation_is_warned_about(
     assert "stage only: training and validation data have 16 recordings in common" in caplog.text
 
 
-def test_best_checkpoint_is_chosen_by_done_json(unbroken: Path, tmp_path: Path, world: Path) -> None:
+def test_best_checkpoint_is_read_from_done_json_if_checkpoints_json_is_empty(
+    unbroken: Path, tmp_path: Path, world: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(unbroken, run)
     (run / "finetune/checkpoints.json").write_text("{}")  # as a kill between two files may leave it

@@ -41,7 +41,7 @@ def plain_scores(documents: list[list[str]], captions: list[str]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("documents", ["caption", "clip"])
-def test_relevance_between_captions_matches_reference(documents: str, tmp_path: Path) -> None:
+def test_cider_relevance_between_captions_matches_a_slow_reference(documents: str, tmp_path: Path) -> None:
     clips = corpus()
     relevance = Relevance(settings(documents=documents), clips, tmp_path)
     relevance.prepare(caption for captions in clips[:4] for caption in captions)
@@ -109,7 +109,7 @@ def test_relax_thresholds_are_percentiles_of_the_corpus(pairs: str, tmp_path: Pa
     assert factors == pytest.approx([1.0, 0.7, 0.4], abs=1e-6)
 
 
-def test_percentiles_are_stored_and_logged(
+def test_relevance_percentiles_are_stored_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -149,7 +149,7 @@ def test_percentiles_are_stored_and_logged(
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "bytes", "lacks", "other"])
-def test_damaged_percentile_file_is_refused(damage: str, tmp_path: Path) -> None:
+def test_damaged_file_of_relevance_percentiles_is_refused(damage: str, tmp_path: Path) -> None:
     Relevance(settings(), corpus(), tmp_path)
     (kept,) = tmp_path.iterdir()
     whole = kept.read_bytes()
@@ -187,7 +187,7 @@ def test_damaged_percentile_file_is_refused(damage: str, tmp_path: Path) -> None
         ),
     ],
 )
-def test_corpora_with_fewer_than_two_documents_are_refused(
+def test_relevance_corpora_with_fewer_than_two_documents_are_refused(
     clips: list[list[str]], changes: Any, sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(KitError, match=sentence):

@@ -75,7 +75,7 @@ def test_early_stopping_counts_the_epochs_after_the_best_one() -> None:
     assert describe_stop(patience) == "loss has not improved for 2 epochs"
 
 
-def test_std_plateau_stop_uses_only_the_last_values() -> None:
+def test_std_plateau_stop_uses_only_the_losses_of_the_last_epochs() -> None:
     steady = schema.StdPlateau(kind="std_plateau", metric="loss", epochs=3, deviation=0.1, at_least=5)
     assert describe_stop(steady) == "the standard deviation of loss over 3 epochs is at most 0.1"
     assert not is_over(steady, losses_of(1, 1, 1, 1))

@@ -50,7 +50,7 @@ def search(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str,
     return status, *capsys.readouterr()
 
 
-def test_rank_search_and_python_give_the_same_order(
+def test_rank_search_and_python_interface_order_clips_in_the_same_way(
     unbroken: Path, model: Retriever, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     captions = tmp_path / "captions.csv"
@@ -169,7 +169,7 @@ def test_embeddings_are_written_as_npz_and_parquet(
     assert np.allclose(raw[: len(clips)], model.encode_audio(world, normalize=False), atol=1e-6)
 
 
-def test_waves_and_files_have_equal_embeddings(model: Retriever, folder: Path) -> None:
+def test_waveforms_and_their_files_have_equal_embeddings(model: Retriever, folder: Path) -> None:
     paths = [folder / f"{number}.wav" for number in range(3)]
     read = [soundfile.read(path) for path in paths]
     waves, rate = [wave for wave, _ in read], read[0][1]
@@ -210,7 +210,7 @@ ODD_CALLS = {
 
 
 @pytest.mark.parametrize("call", ODD_CALLS)
-def test_every_error_of_the_python_interface_is_a_kit_error(call: str, model: Retriever) -> None:
+def test_every_invalid_call_of_the_python_interface_raises_a_kit_error(call: str, model: Retriever) -> None:
     made, message = ODD_CALLS[call]
     with pytest.raises(KitError, match=message):
         made(model)

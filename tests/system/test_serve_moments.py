@@ -37,7 +37,7 @@ def search_in(folder: Path, by: str = "posterior") -> Search:
 
 
 @pytest.mark.parametrize("by", ["posterior", "thresholds"])
-def test_search_finds_known_windows(tmp_path: Path, by: str) -> None:
+def test_search_returns_the_known_windows_of_synthetic_recordings(tmp_path: Path, by: str) -> None:
     (answer,) = search_in(tmp_path, by).answer([SearchQuery("a", 3)])
     assert answer.hits is not None
     assert [list(SOUNDS)[hit.row] for hit in answer.hits] == ["twice.wav", "late.wav", "never.wav"]
@@ -119,7 +119,7 @@ def test_found_recordings_with_published_frames_have_no_audio_links(unheard: Ser
 
 
 @pytest.mark.slow
-def test_page_without_audio_has_no_players(browser: Browser, unheard: Served) -> None:
+def test_search_page_without_audio_has_no_players(browser: Browser, unheard: Served) -> None:
     page = browser.page(390)
     page.goto(f"{unheard.address}?query=a")
     until(page, "document.querySelectorAll('.timeline').length === 3")
@@ -144,7 +144,7 @@ def site(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
-def test_page_shows_windows_and_plays_from_them(browser: Browser, site: Served, width: int) -> None:
+def test_search_page_shows_moment_windows_and_plays_from_them(browser: Browser, site: Served, width: int) -> None:
     page = browser.page(width)
     page.goto(f"{site.address}?query=a")
     until(page, "document.querySelectorAll('.timeline').length === 3")

@@ -49,7 +49,9 @@ def find(page: "Page", query: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_page_shows_plays_and_shares_a_search(browser: Browser, site: Served, width: int, height: int) -> None:
+def test_search_page_shows_results_plays_clips_and_shares_a_search(
+    browser: Browser, site: Served, width: int, height: int
+) -> None:
     page = browser.page(width, height)
     page.goto(site.address)
     assert find(page, "c")[0] == "Rain on a roof.wav"
@@ -102,7 +104,7 @@ def test_html_in_names_and_queries_is_shown_as_text(browser: Browser, site: Serv
     assert browser.errors == []
 
 
-def test_page_is_usable_with_the_keyboard(browser: Browser, site: Served) -> None:
+def test_search_page_is_usable_with_the_keyboard(browser: Browser, site: Served) -> None:
     page = browser.page(1280)
     page.goto(site.address)
     assert page.evaluate("document.activeElement.id") == "query"
@@ -120,7 +122,7 @@ def test_page_is_usable_with_the_keyboard(browser: Browser, site: Served) -> Non
     assert page.get_by_label("Describe a sound").input_value() == "a/b"
 
 
-def test_page_shows_unknown_words_and_example_queries(browser: Browser, site: Served) -> None:
+def test_search_page_shows_unknown_words_and_example_queries(browser: Browser, site: Served) -> None:
     page = browser.page(390)
     page.goto(site.address)
     assert page.locator("#unknown, #meaning, #further").filter(visible=True).count() == 0
@@ -159,7 +161,7 @@ def test_all_found_clips_are_reachable_with_the_keyboard(browser: Browser, tmp_p
     assert browser.errors == []
 
 
-def test_page_shows_error_messages(browser: Browser, site: Served) -> None:
+def test_search_page_shows_error_messages(browser: Browser, site: Served) -> None:
     page = browser.page(390)
     page.goto(site.address)
     find(page, "c")

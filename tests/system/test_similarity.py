@@ -65,7 +65,7 @@ def test_frame_word_scores_match_hand_values() -> None:
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("positions", [1, 40, 1 << 24])
 @pytest.mark.parametrize("known", [None, 4])
-def test_frame_word_matches_loop_for_any_block_size(
+def test_frame_word_scores_match_a_loop_for_any_block_size(
     reduce: Any, positions: int, known: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", positions)
@@ -81,7 +81,7 @@ def test_frame_word_matches_loop_for_any_block_size(
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("positions", [20, 1 << 24])
 @pytest.mark.parametrize("trained_words", [True, False])
-def test_frame_word_gradients_match_loop(
+def test_frame_word_gradients_match_those_of_a_loop(
     reduce: Any, positions: int, trained_words: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", positions)
@@ -95,7 +95,7 @@ def test_frame_word_gradients_match_loop(
         assert torch.allclose(gradient, slow, rtol=0, atol=1e-12)
 
 
-def test_repeated_best_word_gets_its_gradient_once() -> None:
+def test_gradient_of_a_best_word_that_occurs_twice_is_counted_once() -> None:
     clips = series([[1.0, 2.0]])
     clips.values.requires_grad_()
     frame_word(clips, series([[3.0, 1.0], [3.0, 1.0], [0.0, 1.0]]), "best_word").sum().backward()

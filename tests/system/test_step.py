@@ -99,7 +99,7 @@ def test_cached_gradients_repeat_the_same_dropout(world: World) -> None:
     assert (grads(one) - grads(another)).abs().max() > 1e-3 * grads(one).abs().max(), "dropout had no part in it"
 
 
-def test_chunks_contain_every_clip_and_caption_once_in_order(world: World) -> None:
+def test_grad_cache_chunks_contain_every_clip_and_caption_once_in_order(world: World) -> None:
     batch = collate(world.items, world.features)
     model = world.model(0.0).eval()
     with torch.no_grad():
@@ -152,7 +152,7 @@ def test_audio_gradients_are_exchanged_before_the_backward_pass_of_the_text(
     assert finished == [2]
 
 
-def test_nan_loss_is_returned_with_and_without_chunks(world: World) -> None:
+def test_training_step_returns_a_nan_loss_with_and_without_grad_cache(world: World) -> None:
     batch = collate(world.items, world.features, world.relevance)
     broken = replace(batch, margin_factors=torch.full_like(batch.margin_factors, torch.nan))  # type: ignore[arg-type]
     for at_once in (None, 4):
@@ -232,7 +232,7 @@ def test_prefetched_batch_depends_only_on_its_step(world: World, resident: bool)
 
 
 @pytest.mark.parametrize("with_relevance", [False, True])
-def test_next_batches_are_prefetched(world: World, with_relevance: bool) -> None:
+def test_batches_of_the_next_steps_are_prefetched(world: World, with_relevance: bool) -> None:
     relevance = world.relevance if with_relevance else None
     asked: list[int] = []
 
@@ -254,7 +254,7 @@ def test_next_batches_are_prefetched(world: World, with_relevance: bool) -> None
         assert sorted(feed._ahead) == [step - 2 for step in ahead], "batches that are not next are dropped"
 
 
-def test_errors_of_the_reading_thread_are_raised(world: World) -> None:
+def test_errors_of_the_thread_that_reads_batches_are_raised(world: World) -> None:
     broken = Features(world.features.banks, {})
     with pytest.raises(KeyError):
         Feed(sampler(world), broken, None, CPU)

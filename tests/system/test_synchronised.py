@@ -85,7 +85,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
 
 
 @pytest.mark.slow
-def test_synchronised_batch_norm_matches_the_whole_batch(parts: Parts) -> None:
+def test_synchronised_batch_norm_of_parts_matches_that_of_the_whole_batch(parts: Parts) -> None:
     expected = outcome(slice(None))
     for name, value in expected.items():
         found = torch.cat([one[name] for one, _ in parts]) if name in ("output", "given") else parts[1][0][name]
@@ -101,7 +101,7 @@ def test_synchronised_training_matches_one_process_for_20_steps(parts: Parts) ->
     assert expected["losses"][-1] < expected["losses"][0]
 
 
-def test_synchronise_keeps_names_and_plain_results_for_one_process() -> None:
+def test_synchronised_batch_norm_of_one_process_keeps_names_and_results() -> None:
     plain, model = network(), network()
     synchronise(model, True)
     assert model.state_dict().keys() == plain.state_dict().keys()

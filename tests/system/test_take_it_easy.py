@@ -74,7 +74,9 @@ def test_relaxed_run_logs_and_draws_margin_violations(done: Path) -> None:
     assert all("<svg" in path.read_text()[:400] for path in (done / "figures").iterdir())
 
 
-def test_relaxation_lowers_training_and_validation_loss(done: Path, world: Path, tmp_path: Path) -> None:
+def test_relaxing_margins_by_relevance_lowers_training_and_validation_loss(
+    done: Path, world: Path, tmp_path: Path
+) -> None:
     content = schedule(world, tmp_path)
     for stage in content["stages"].values():
         stage["losses"] = [tiny.RELAXED[0] | {"relax": "none"}, tiny.RELAXED[1]]
@@ -245,7 +247,7 @@ def test_check_reports_missing_audio_and_model_folders(world: Path, tmp_path: Pa
         assert f"MISSING  text model {model}: {words}" in plan(changed)
 
 
-def test_honest_recipe_never_uses_the_evaluation_split(root: Path) -> None:
+def test_honest_recipe_never_trains_or_validates_on_the_evaluation_split(root: Path) -> None:
     paper = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml").recipe
     honest = load_recipe(root / "recipes/take_it_easy/honest.yaml").recipe
     for stage in honest.stages.values():

@@ -188,7 +188,7 @@ def test_teacher_training_clips_match_by_freesound_id(
     assert said in capsys.readouterr().err, "no other that has an id"
 
 
-def test_caption_keys_differ_by_clip_index_and_text(world: Path) -> None:
+def test_keys_of_captions_for_teachers_differ_by_clip_index_and_text(world: Path) -> None:
     one, other = read_manifest(world)[:2]
     other = other.model_copy(update={"captions": one.captions})
     assert caption_key(one, 0) != caption_key(other, 0)
@@ -495,7 +495,7 @@ def test_run_that_ranks_with_teachers_cannot_be_opened(
     assert f"{out} is a finished run, but these teachers have changed since: other; start" in capsys.readouterr().err
 
 
-def test_unknown_training_data_stays_unknown_in_students(
+def test_student_of_a_teacher_with_unknown_training_data_has_unknown_data_too(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A student of embeddings, and models that start from it, have unknown training data."""

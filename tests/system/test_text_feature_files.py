@@ -42,7 +42,7 @@ def world(tmp_path: Path) -> Path:
     return manifest
 
 
-def test_features_are_pooled_and_followed_by_trained_layers(world: Path, tmp_path: Path) -> None:
+def test_text_feature_files_are_pooled_and_followed_by_trained_layers(world: Path, tmp_path: Path) -> None:
     moments = read_moments(world.parent / "moments.jsonl")
     first = {moment.text: moment.id for moment in reversed(moments)}
     texts = list(first)[:3]

@@ -85,7 +85,7 @@ def test_tensorboard_has_all_metrics_once_after_a_resume(
     )
 
 
-def test_finished_run_can_be_tracked_later(recipe: Path, tmp_path: Path) -> None:
+def test_metrics_of_a_finished_run_can_be_sent_to_a_tracker_later(recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert main(["run", str(recipe), "--out", str(run)]) == 0
     assert not (run / "tensorboard").exists()

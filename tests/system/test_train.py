@@ -101,7 +101,9 @@ def test_finished_run_is_not_repeated(unbroken: Path, recipe: Path, caplog: pyte
     assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")} == before
 
 
-def test_same_recipe_gives_same_bits_and_another_seed_does_not(unbroken: Path, recipe: Path, tmp_path: Path) -> None:
+def test_training_again_gives_bit_identical_files_only_with_the_same_seed(
+    unbroken: Path, recipe: Path, tmp_path: Path
+) -> None:
     assert main(["train", str(recipe), "--out", str(tmp_path / "again")]) == 0
     assert digest(tmp_path / "again") == digest(unbroken)
     assert main(["train", str(recipe), "--set", "seed=4", "--out", str(tmp_path / "other")]) == 0
@@ -120,7 +122,9 @@ def test_only_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     assert written == {name: sha256_of(tmp_path / name) for name in kept}
 
 
-def test_metrics_of_unsaved_epochs_are_written_again(unbroken: Path, recipe: Path, tmp_path: Path) -> None:
+def test_resumed_run_replaces_the_metrics_of_epochs_without_a_checkpoint(
+    unbroken: Path, recipe: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(unbroken, run)
     (run / "result.json").unlink()
@@ -131,7 +135,7 @@ def test_metrics_of_unsaved_epochs_are_written_again(unbroken: Path, recipe: Pat
     assert lines(run) == lines(unbroken)
 
 
-def test_stage_from_scratch_ignores_the_previous_stage(world: Path, tmp_path: Path) -> None:
+def test_training_stage_from_scratch_ignores_the_previous_stage(world: Path, tmp_path: Path) -> None:
     stages = {"first": tiny.stage(epochs=1), "second": tiny.stage(epochs=1)}
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, **stages))
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -162,7 +166,7 @@ def test_training_on_tones_learns_to_rank_them_by_pitch(world: Path, tmp_path: P
 
 @pytest.mark.parametrize("unit", ["clip", "pair"])
 @pytest.mark.parametrize("mix", ["equal", "size"])
-def test_training_works_with_every_unit_and_mix(
+def test_training_works_with_every_unit_and_every_mix_of_data_sources(
     world: Path, tmp_path: Path, unit: str, mix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []

@@ -42,7 +42,7 @@ def weight(scores: np.ndarray, labels: tuple[int, ...], enter: float, leave: flo
 
 
 @pytest.mark.parametrize("frames", range(1, 13))
-def test_two_state_matches_sum_over_all_labellings(frames: int) -> None:
+def test_two_state_posteriors_match_sums_over_all_labellings_of_frames(frames: int) -> None:
     rng = np.random.default_rng(frames)
     scores, (enter, leave) = rng.normal(size=frames) * 2, rng.normal(size=2) * 2
     weights = {labels: weight(scores, labels, enter, leave) for labels in product((0, 1), repeat=frames)}
@@ -99,7 +99,7 @@ def test_raised_scores_rise_with_the_probability_and_ignore_padding() -> None:
     assert all((after > before).all() for before, after in pairwise(rises))
 
 
-def test_two_state_matches_hand_values() -> None:
+def test_two_state_posteriors_of_two_frames_match_hand_values() -> None:
     """Two frames of score log 2 and log 3, enter log 5, leave log 7: 00 weighs 1, 10 2 x 7, 01 3 x 5, 11 2 x 3."""
     scores, lengths = torch.log(tensor(2, 3))[None], torch.tensor([2])
     enter, leave = torch.log(tensor(5, 7))
@@ -110,7 +110,7 @@ def test_two_state_matches_hand_values() -> None:
     assert inside.tolist() == [pytest.approx(20), pytest.approx(21)]
 
 
-def test_two_state_gradients_match_posteriors() -> None:
+def test_gradients_of_the_two_state_partition_match_its_posteriors() -> None:
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(3, 6, dtype=F64, generator=generator, requires_grad=True)
     enter, leave = (torch.tensor(value, dtype=F64, requires_grad=True) for value in (-1.5, 0.5))

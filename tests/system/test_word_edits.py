@@ -145,7 +145,7 @@ def test_each_edited_text_occurs_with_its_exact_probability(
         assert seen[one] / draws == pytest.approx(share, abs=5 * math.sqrt(share / draws)), one
 
 
-def test_edits_keep_at_least_one_word() -> None:
+def test_word_edits_never_remove_all_words_of_a_caption() -> None:
     draw = np.random.default_rng(0)
     for _ in range(300):
         assert edited("Rain!", 1.0, None, draw) == "rain"

@@ -37,7 +37,7 @@ def text(path: Path, header: bool) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["bin", "bin with line ends", "word2vec text", "glove"])
-def test_all_file_formats_give_the_same_vectors(tmp_path: Path, kind: str) -> None:
+def test_word_vector_files_of_all_formats_give_the_same_vectors(tmp_path: Path, kind: str) -> None:
     if kind.startswith("bin"):
         path = binary(tmp_path / "v.bin", "line ends" in kind)
     else:
@@ -126,7 +126,7 @@ def test_mean_of_word_vectors_is_scaled_to_length_1(tmp_path: Path) -> None:
     assert np.allclose(found.values.numpy(), [unit(dog + bark), unit(dog)], atol=1e-6)  # a longer vector says more
 
 
-def test_words_of_queries_are_not_stored_without_text_cache(tmp_path: Path) -> None:
+def test_word_vector_encoder_without_text_cache_stores_no_words_of_queries(tmp_path: Path) -> None:
     words = encoder(binary(tmp_path / "v.bin"))
     words.caches_texts = False
     words(["dog bark zebra"])
@@ -134,7 +134,7 @@ def test_words_of_queries_are_not_stored_without_text_cache(tmp_path: Path) -> N
     assert not words._vectors
 
 
-def test_counted_padding_applies_only_in_training(tmp_path: Path) -> None:
+def test_caption_lengths_include_padding_only_in_training_with_padding_counted(tmp_path: Path) -> None:
     counted = encoder(binary(tmp_path / "v.bin"), padding="counted")
     texts = ["dog", "dog bark a"]
     assert counted.train()(texts).lengths.tolist() == [3, 3]  # type: ignore[union-attr]
@@ -176,14 +176,16 @@ def test_word_vectors_verb_writes_input_embeddings(tmp_path: Path, capsys: pytes
         ("v.txt", b"dog 1 2 3 4\nbark 1 2", "ends within a line"),
     ],
 )
-def test_wrong_first_line_and_truncated_file_are_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+def test_word_vector_files_with_a_wrong_first_line_or_a_missing_end_are_refused(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(KitError, match=words):
         WordVectorFile(tmp_path / name, 4)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
-def test_infinite_word_vectors_are_refused_when_they_are_read(tmp_path: Path, bad: float) -> None:
+def test_infinite_values_in_word_vectors_are_refused_when_read(tmp_path: Path, bad: float) -> None:
     """1e39 is not, in float32."""
     with np.errstate(over="ignore"):
         vector = np.array([1, bad, 0, 0], "<f4")

@@ -168,7 +168,7 @@ def refused_pack(capsys: pytest.CaptureFixture[str], pack: list[str]) -> str:
     return capsys.readouterr().err
 
 
-def test_zero_shot_search_export_and_python_agree(
+def test_zero_shot_search_export_and_python_interface_give_the_same_scores(
     folder: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
