@@ -147,7 +147,7 @@ def small_batch() -> BatchScores:
     return BatchScores(scores, torch.arange(3), torch.eye(3, dtype=torch.bool), None, lambda: scores, lambda: scores)
 
 
-def test_loudness_expert_of_the_guide_is_the_rms_of_tenths_of_a_second(root: Path) -> None:
+def test_loudness_expert_of_the_extension_guide_is_the_rms_of_tenths_of_a_second(root: Path) -> None:
     expert = example(root, "### An expert")["Loudness"](kind="loudness")
     (frames,) = expert.load(torch.device("cpu"))([np.full(3300, 0.5, np.float32)])
     assert frames.shape == (3, expert.dim)
@@ -156,18 +156,18 @@ def test_loudness_expert_of_the_guide_is_the_rms_of_tenths_of_a_second(root: Pat
     assert expert.key().startswith("loudness-")
 
 
-def test_soft_max_loss_of_the_guide_matches_a_hand_value(root: Path) -> None:
+def test_soft_max_loss_of_the_extension_guide_matches_a_hand_value(root: Path) -> None:
     term = example(root, "### A loss term")["SoftMax"](kind="soft_max", weight=1, sharpness=1000)
     assert term.value(small_batch()).item() == pytest.approx((-0.1 + 0.1 - 0.5) / 3, abs=1e-3)
 
 
-def test_second_hardest_negatives_of_the_guide_match_hand_values(root: Path) -> None:
+def test_second_hardest_negatives_of_the_extension_guide_match_hand_values(root: Path) -> None:
     unlisted = vars(negatives) | {"choice": lambda function: function}
     captions, clips = example(root, CHOICE, **unlisted)["second_hardest"](small_batch())
     assert (captions.tolist(), clips.tolist()) == ([1, 0, 0], [2, 2, 1])
 
 
-def test_last_frame_pooling_of_the_guide_uses_the_last_unpadded_frame(root: Path) -> None:
+def test_last_frame_pooling_of_the_extension_guide_uses_the_last_unpadded_frame(root: Path) -> None:
     logmel = {"kind": "logmel", "sample_rate": 8000, "bands": 8, "window_seconds": 0.04, "hop_seconds": 0.02}
     settings = {"kind": "last_frame", "experts": {"a": logmel | {"stack": 1}}}
     encoder = example(root, "### An audio encoder")["LastFrame"].model_validate(settings).build(5)
@@ -176,7 +176,7 @@ def test_last_frame_pooling_of_the_guide_uses_the_last_unpadded_frame(root: Path
     assert torch.equal(found, encoder.out(torch.stack([values[0, 2], values[1, 0]])))
 
 
-def test_bag_of_words_encoder_of_the_guide_is_the_mean_of_known_words(root: Path, tmp_path: Path) -> None:
+def test_bag_of_words_encoder_of_the_extension_guide_is_the_mean_of_known_words(root: Path, tmp_path: Path) -> None:
     settings = example(root, "### A text encoder")["BagOfWords"](kind="bag_of_words", dim=2)
     encoder = settings.build(["a", "dog"], tmp_path)
     encoder.bag.weight.data = torch.tensor([[1.0, 2.0], [3.0, 6.0]])

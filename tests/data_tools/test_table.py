@@ -241,7 +241,7 @@ def linked(sounds: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES_OF_ONE_FILE[1:])
-def test_audio_file_listed_in_two_splits_stays_in_the_one_for_evaluation(
+def test_audio_file_in_two_splits_of_a_table_stays_only_in_the_held_out_split(
     linked: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     name = name.format(sounds=linked)

@@ -342,7 +342,7 @@ def test_series_dropped_by_one_process_is_computed_by_another_after_a_kill(tmp_p
     assert sorted(open_bank(tmp_path / "b", 6, "float32", {}).keys()) == ["1", "2"]
 
 
-def test_locked_shard_does_not_block_other_writers(tmp_path: Path) -> None:
+def test_locked_shard_of_a_bank_does_not_block_other_writers(tmp_path: Path) -> None:
     one, other = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(2))
     fill(one, [0])
     (tmp_path / "b/under_way.json").write_text('["1"]')
@@ -369,7 +369,7 @@ def test_shard_of_a_dead_process_is_truncated_and_reused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("damage", ["frames", "line"])
-def test_damage_in_any_shard_is_refused_and_dropped_by_verify(tmp_path: Path, damage: str) -> None:
+def test_damage_in_any_shard_of_a_bank_is_refused_and_dropped_by_verify(tmp_path: Path, damage: str) -> None:
     banks = [open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(2)]
     with shared_work(banks[0], {"0": 1.0}, (9, 9.0)) as work:
         work.store(next(work.take_keys()), series(0))

@@ -175,7 +175,7 @@ def test_logmel_frames_are_independent_of_other_clips() -> None:
         assert np.array_equal(LOGMEL.load(CPU)([wave])[0], frames)
 
 
-def test_expert_key_depends_on_settings_but_not_weight_paths(shared: Path, tmp_path: Path) -> None:
+def test_bank_key_of_an_expert_depends_on_settings_but_not_weight_paths(shared: Path, tmp_path: Path) -> None:
     assert LOGMEL.key() != LOGMEL.model_copy(update={"bands": 33}).key()
     there = shared / YAMNET_FILE
     copy = tmp_path / "copy.npz"

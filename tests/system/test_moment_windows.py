@@ -36,7 +36,9 @@ def test_frame_times_of_a_grid_match_hand_values() -> None:
         ([(7.0, 9.0)], [0, 0, 0, 0, 1]),  # after the last frame
     ],
 )
-def test_frame_labels_match_hand_values(windows: list[tuple[float, float]], expected: list[int]) -> None:
+def test_frame_labels_of_true_moment_windows_match_hand_values(
+    windows: list[tuple[float, float]], expected: list[int]
+) -> None:
     assert labels_of(windows, 5, SECOND).astype(int).tolist() == expected
 
 
@@ -47,7 +49,7 @@ def table_of(size: int, scores: dict[tuple[int, int], float]) -> Table:
     return as_scores(table)
 
 
-def test_windows_that_overlap_a_better_one_are_left_out() -> None:
+def test_moment_windows_that_overlap_a_better_one_are_left_out() -> None:
     table = table_of(10, {(0, 4): -1.0, (0, 3): -2.0, (0, 2): -3.0, (6, 9): -2.5})
     found = best_windows(table, SECOND.edges(10, 10.0), PLAIN)
     assert found == [Found(0, 5, -1.0), Found(6, 10, -2.5), Found(0, 3, -3.0)], "0 to 4 has IoU 0.8, 0 to 3 0.6"
@@ -133,7 +135,7 @@ def test_threshold_windows_match_hand_values() -> None:
     assert threshold_windows(np.ones(3), SECOND.edges(3, 3.0), PLAIN) == [Found(0, 3, 1.0)]
 
 
-def test_iou_matches_2026_baseline(goldens: Path) -> None:
+def test_iou_of_moment_windows_matches_code_of_the_2026_baseline(goldens: Path) -> None:
     """Compared for all pairs of the baseline's spans that have a length; two empty ones have no IoU."""
     stored = np.load(goldens / "moments_2026.npz")
     first, second = (stored[f"span_{name}"].astype(float) for name in "ab")

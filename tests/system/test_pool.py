@@ -230,7 +230,7 @@ def test_unwritable_cache_is_reported_and_not_used(
     assert (folder / "notes.txt").read_text() == "x"
 
 
-def test_full_cache_disk_is_reported_and_ranking_continues(
+def test_full_disk_of_the_embedding_cache_is_reported_and_ranking_continues(
     unbroken: Path, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk takes one embedding more."""

@@ -426,7 +426,7 @@ def test_crnn_with_fewer_than_64_bands_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["train", "monitor"])
-def test_source_named_twice_is_refused(tmp_path: Path, part: str) -> None:
+def test_data_source_named_twice_in_a_recipe_is_refused(tmp_path: Path, part: str) -> None:
     content = valid(tmp_path)
     content["stages"]["only"][part]["data"] *= 2
     with pytest.raises(RecipeError, match=f"stages.only.{part}.data.1: .* occurs twice; name each once"):

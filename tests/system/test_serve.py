@@ -166,7 +166,7 @@ async def _until(search: Held) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_waiting_queries_are_answered_in_batches() -> None:
+def test_waiting_search_queries_are_answered_in_batches() -> None:
     async def all_of_it() -> list[Any]:
         queue = Queue(search, at_once=3, max_waiting=5)  # type: ignore[arg-type]
         work = asyncio.create_task(queue.work())

@@ -89,7 +89,9 @@ def test_search_page_shows_results_plays_clips_and_shares_a_search(
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_html_in_names_and_queries_is_shown_as_text(browser: Browser, site: Served, width: int, height: int) -> None:
+def test_search_page_shows_html_in_names_and_queries_as_text(
+    browser: Browser, site: Served, width: int, height: int
+) -> None:
     page = browser.page(width, height)
     page.goto(site.address)
     assert find(page, f"ab {HARM}")[0] == f"abba {HARM}.wav"
@@ -182,7 +184,7 @@ def test_search_page_shows_error_messages(browser: Browser, site: Served) -> Non
     assert all("Failed to load resource" in error for error in browser.errors), browser.errors
 
 
-def test_late_answer_to_an_old_query_is_not_shown(browser: Browser, site: Served) -> None:
+def test_search_page_does_not_show_a_late_answer_to_an_old_query(browser: Browser, site: Served) -> None:
     page = browser.page(1280)
     page.goto(site.address)
     held: list[Any] = []

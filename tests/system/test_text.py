@@ -80,7 +80,9 @@ def test_identity_of_a_text_encoder_depends_on_the_content_of_its_files(minilm: 
 
 
 @pytest.mark.slow
-def test_texts_of_mixed_lengths_keep_their_order(minilm: str, tmp_path: Path, shared: Path) -> None:
+def test_embeddings_of_texts_of_mixed_lengths_keep_the_order_of_the_texts(
+    minilm: str, tmp_path: Path, shared: Path
+) -> None:
     """Sorted chunks against the library's own padding of everything to the longest."""
     with (shared / "data/clotho/clotho_captions_evaluation.csv").open(newline="", encoding="utf-8") as file:
         texts = [row["caption_1"] for row in csv.DictReader(file)][:150]  # more than 128: two chunks

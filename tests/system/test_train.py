@@ -227,7 +227,7 @@ def test_ctrl_c_saves_the_step_and_resumes_bit_identically(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_saves_the_training_and_prints_how_to_resume(
+def test_signal_during_training_saves_its_state_and_prints_how_to_resume(
     number: signal.Signals,
     recipe: Path,
     unbroken: Path,
