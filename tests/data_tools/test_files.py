@@ -17,7 +17,7 @@ from data_tools.tables import caption_columns, read_table
 GONE = 9_999_999  # more than Linux has processes
 
 
-def test_caption_columns_are_found_in_any_number() -> None:
+def test_any_number_of_caption_columns_is_found_in_order() -> None:
     names = [f"caption_{number}" for number in range(1, 12_001)]
     row = dict.fromkeys(["file_name", *reversed(names), "caption_language"], "")
     assert caption_columns(Path("a.csv"), row) == names

@@ -180,7 +180,7 @@ def test_error_for_a_refused_original_mentions_the_token_unless_another_host_ref
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_delayed_preview_is_requested_again(tmp_path: Path, status: int) -> None:
+def test_preview_that_the_server_cannot_deliver_yet_is_requested_again(tmp_path: Path, status: int) -> None:
     transport = Scripted(Response(status, b"", 0), Response(200, b"", 9))
     length, seconds = ask(tmp_path, transport, lambda client: client.preview("/x", tmp_path / "x"))
     assert length == 9
@@ -402,7 +402,7 @@ def test_fetched_file_that_was_changed_afterwards_is_fetched_again(
         assert f"{folder.audio(4)} is damaged: its checksum has changed; it will be fetched again" in caplog.text
 
 
-def test_selected_sound_without_text_is_refused(tables: Path, tmp_path: Path, capsys: Any) -> None:
+def test_fetch_refuses_a_selected_sound_with_an_empty_caption(tables: Path, tmp_path: Path, capsys: Any) -> None:
     rows = everything(ANSWERS)
     position = expected_numbers(ANSWERS, [])[0][3]
     rows[position] = (*rows[position][:4], " ")

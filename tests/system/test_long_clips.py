@@ -91,7 +91,7 @@ def test_training_batches_contain_a_random_part_of_long_clips(tmp_path: Path, re
     assert whole.values.shape[1] == 1000
 
 
-def test_clips_are_cut_before_mixing(tmp_path: Path) -> None:
+def test_long_clips_are_cut_before_they_are_mixed(tmp_path: Path) -> None:
     """The item's own clip is in the mixture, whatever is added to it, and whichever of both is the longer."""
     dog, rising, falling = (clip(f"{name}.wav", name) for name in "drc")
     bank = open_bank(tmp_path / "waves", 1, "int16", {})

@@ -134,7 +134,7 @@ def test_manifest_made_by_another_command_than_the_recipe_states_is_refused(wavc
         make_missing(recipe)
 
 
-def test_missing_published_clips_are_reported(wavcaps: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_manifest_with_fewer_clips_than_published_is_reported(wavcaps: Path, caplog: pytest.LogCaptureFixture) -> None:
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     text = plan(recipe)

@@ -122,7 +122,7 @@ def test_best_windows_match_slow_search(frames: int, max_iou: float) -> None:
         assert found == slow_windows(table, edges, decoding)
 
 
-def test_threshold_windows_match_hand_values() -> None:
+def test_moment_windows_found_by_thresholds_match_hand_values() -> None:
     scores = np.array([0.05, 0.95, 0.95, 0.45, 0.05, 0.25])
     found = threshold_windows(scores, SECOND.edges(6, 6.0), PLAIN)
     assert [one[:2] for one in found] == [(1, 3), (5, 6)], "1 to 4 has IoU 2/3 with the best"

@@ -392,7 +392,7 @@ def test_set_option_accepts_json_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["scores", "submission", "figures"])
-def test_stage_named_like_a_run_folder_is_refused(tmp_path: Path, name: str) -> None:
+def test_training_stage_named_like_a_folder_of_a_run_is_refused(tmp_path: Path, name: str) -> None:
     content = valid(tmp_path) | {"stages": {name: tiny.stage()}, "rank": {}}
     with pytest.raises(RecipeError, match=f"stages.{name}: {name}"):
         load(tmp_path, content)

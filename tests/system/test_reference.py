@@ -97,7 +97,7 @@ def test_key_path_may_include_names_of_a_recipe(
     assert printed(capsys, "keys", of_a_recipe) == printed(capsys, "keys", plain)
 
 
-def test_text_and_markdown_reference_agree(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recipe_reference_lists_the_same_keys_as_text_and_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     text, page = printed(capsys, "keys"), printed(capsys, "keys", "--markdown")
     for section in sections():
         for key in section.keys:

@@ -240,7 +240,7 @@ def test_python_errors_name_the_file_or_text(model: Retriever, folder: Path, tmp
 
 
 @pytest.mark.parametrize("verb", [("search",), ("embeddings", "--out", "e.npz"), ("serve", "--port", "0", "--audio")])
-def test_wrong_folder_is_refused_before_the_model_is_loaded(
+def test_folder_without_audio_is_refused_before_the_model_is_loaded(
     unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: list[str]
 ) -> None:
     def fails(*_: object, **__: object) -> None:

@@ -200,7 +200,7 @@ def test_search_page_does_not_show_a_late_answer_to_an_old_query(browser: Browse
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_known_caption_finds_its_clip_on_the_page(
+def test_search_page_finds_the_clip_of_a_known_caption(
     browser: Browser, unbroken: Path, root: Path, width: int, height: int
 ) -> None:
     """A trained run through its own door, and a caption for which it ranks the right clip first."""
