@@ -311,7 +311,9 @@ def test_checksum_of_the_first_download_is_stored(site: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", [b"", PAGE])
-def test_empty_file_is_downloaded_again(content: bytes, site: str, tmp_path: Path) -> None:
+def test_empty_or_html_file_instead_of_a_download_is_downloaded_again(
+    content: bytes, site: str, tmp_path: Path
+) -> None:
     path = tmp_path / "w.bin"
     path.write_bytes(content)
     assert download(f"{site}/file", path)

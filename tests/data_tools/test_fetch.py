@@ -59,7 +59,7 @@ def store(crawled: Path) -> Iterator[Store]:
     opened.close()
 
 
-def test_each_selection_rule_of_fetch_drops_the_expected_sounds(store: Store, answers: Answers, tmp_path: Path) -> None:
+def test_each_fetch_rule_drops_the_expected_sounds(store: Store, answers: Answers, tmp_path: Path) -> None:
     corpus, numbers = answers.corpus, np.arange(SOUNDS)
     rows = everything(answers)
     rows[0] = (*rows[0][:3], "de", "ein Text")

@@ -351,7 +351,7 @@ def test_processes_start_reading_at_different_clips(tmp_path: Path, monkeypatch:
         assert list(features.keys) == [clip.id for clip in clips]
 
 
-def test_content_shared_with_a_changed_clip_is_read_from_another_clip(
+def test_clip_has_its_frames_after_another_clip_of_the_same_audio_has_changed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clips = write_levels(tmp_path / "world", 3, 0.5)
