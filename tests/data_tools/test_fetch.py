@@ -59,7 +59,7 @@ def store(crawled: Path) -> Iterator[Store]:
     opened.close()
 
 
-def test_each_fetch_rule_drops_the_expected_sounds(store: Store, answers: Answers, tmp_path: Path) -> None:
+def test_each_selection_rule_of_fetch_drops_the_expected_sounds(store: Store, answers: Answers, tmp_path: Path) -> None:
     corpus, numbers = answers.corpus, np.arange(SOUNDS)
     rows = everything(answers)
     rows[0] = (*rows[0][:3], "de", "ein Text")
@@ -99,7 +99,7 @@ def test_each_fetch_rule_drops_the_expected_sounds(store: Store, answers: Answer
     assert len(everyone.chosen) == (english & enough & fit).sum() - 2
 
 
-def test_fetch_does_not_select_a_sound_whose_score_equals_the_threshold(
+def test_fetch_selects_no_sound_with_a_score_equal_to_the_threshold(
     store: Store, answers: Answers, tmp_path: Path
 ) -> None:
     number = int(np.flatnonzero(answers.corpus.seconds(np.arange(SOUNDS)) == 8)[0])
