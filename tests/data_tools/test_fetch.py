@@ -99,9 +99,7 @@ def test_each_selection_rule_of_fetch_drops_the_expected_sounds(store: Store, an
     assert len(everyone.chosen) == (english & enough & fit).sum() - 2
 
 
-def test_fetch_selects_no_sound_with_a_score_equal_to_the_threshold(
-    store: Store, answers: Answers, tmp_path: Path
-) -> None:
+def test_fetch_drops_sounds_with_a_score_equal_to_the_threshold(store: Store, answers: Answers, tmp_path: Path) -> None:
     number = int(np.flatnonzero(answers.corpus.seconds(np.arange(SOUNDS)) == 8)[0])
     row = (answers.corpus.id(number), 0.2, 0.2000001, "en", "x")
     lists = read_exclusions([write_list(tmp_path / "never.csv", [1])])
