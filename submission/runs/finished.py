@@ -283,7 +283,7 @@ def open_any_finished(text: str) -> FinishedRun | FinishedMoments:
 
 
 def has_moments(text: str) -> bool:
-    """Return whether RUN or RUN:ENTRY finds moments; for a RUN that also ranks clips, the result is False.
+    """Return whether a run (RUN) or its entry (RUN:ENTRY) finds moments, and ranks no clips.
 
     Raises the same errors as open_finished.
     """

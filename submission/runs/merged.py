@@ -91,7 +91,7 @@ def merged_result(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Join the different texts in their order by ", "."""
+    """Join texts by ", ", in their order, each text only once."""
     return ", ".join(dict.fromkeys(texts))
 
 

@@ -137,7 +137,7 @@ class StudyRow:
         return [float(run.values[column].mean()) for run in self.runs]
 
     def per_query(self, column: str) -> Values:
-        """Return the metric of every query in a column, as a mean over the seeds."""
+        """Return the metric of every query for one column of the table, averaged over the seeds."""
         result: Values = np.mean([run.values[column] for run in self.runs], axis=0)
         return result
 

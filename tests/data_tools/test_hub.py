@@ -110,7 +110,7 @@ def test_split_zip64_archive_written_by_the_program_zip_is_read(tmp_path: Path) 
     assert {member.name: member.read() for member in zip_members(tmp_path / "x.zip")} == files
 
 
-def test_parquet_hybrid_runs_decode_to_their_numbers() -> None:
+def test_bit_packed_and_repeated_numbers_of_parquet_are_decoded() -> None:
     assert hybrid(bytes([4 << 1, 1]), 1, 4).tolist() == [1, 1, 1, 1]
     assert hybrid(bytes([1 << 1 | 1, 0b10001000, 0b11000110, 0b11111010]), 3, 8).tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
     assert hybrid(bytes([3 << 1, 2, 1 << 1 | 1, 0b00011011, 0]), 2, 6).tolist() == [2, 2, 2, 3, 2, 1]
