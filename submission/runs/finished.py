@@ -133,7 +133,7 @@ class FinishedRun(Finished):
     def _how(self, entry: str) -> tuple[object, ...]:
         """Return the settings of an entry that decide how it ranks, and those of the entries that it combines.
 
-        Settings that decide what it ranks or writes are left out: data, audio, queries, edition and csv. Two entries
+        Settings of its input and output are left out: data, audio, queries, edition and csv. Two entries
         that rank different data by the same models in the same way thus have equal results of this method.
         """
         settings = self.recipe.rank[entry]

@@ -249,8 +249,8 @@ def test_caption_rows_of_an_embeddings_file_are_not_read_as_clips(tmp_path: Path
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        ({"id": ["a"], "embedding": [[np.nan]]}, "has values that are not finite"),
-        ({"id": ["a"], "embedding": [[1e300]]}, "has values that are not finite"),
+        ({"id": ["a"], "embedding": [[np.nan]]}, "has embeddings with infinite or NaN values"),
+        ({"id": ["a"], "embedding": [[1e300]]}, "has embeddings with infinite or NaN values"),
         ({"id": ["a", "b"], "embedding": [[1.0]]}, "has 2 names for 1 embeddings; each needs one"),
         ({"id": ["a"], "embedding": [1.0]}, "not a matrix of numbers"),
         ({"id": ["a"], "embedding": [["x"]]}, "not a matrix of numbers"),

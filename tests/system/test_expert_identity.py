@@ -70,7 +70,9 @@ def test_experts_with_changed_frames_use_new_banks(there: Path, key: str) -> Non
     assert "clip" not in bank_of(expert, there / "banks")
     assert open_bank(there / "banks" / key, expert.dim, expert.dtype, before).read("clip").shape == (2, expert.dim)
     shutil.move(there / "banks" / key, there / "other" / expert.key())
-    with pytest.raises(KitError, match=rf"{expert.key()} has frames of other settings: .*'version': 1.*delete it"):
+    with pytest.raises(
+        KitError, match=rf"{expert.key()} has frames of other settings: .*'version': 1.*delete this folder"
+    ):
         bank_of(expert, there / "other")
 
 
