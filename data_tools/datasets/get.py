@@ -35,8 +35,11 @@ def get(published: PublishedSet, folder: Path, mirror: str | None = None) -> Non
     that cannot be unpacked.
     """
     archives = {file.archive: None for file in published.files if file.archive}
-    if any(not archive.endswith(TAR_GZ) and not is_unpacked(folder, archive) for archive in archives):
+    packed = [archive for archive in archives if not is_unpacked(folder, archive)]
+    if any(not archive.endswith(TAR_GZ) for archive in packed):
         seven_zip()  # before an hour of downloads
+    if not hasattr(tarfile, "data_filter") and any(archive.endswith(TAR_GZ) for archive in packed):
+        raise DataError(f"{packed[0]} needs Python 3.11.4 or newer to be unpacked safely; use a newer Python")
     for file in published.files:
         if file.archive and is_unpacked(folder, file.archive):
             again = f"delete {folder / file.archive}.unpacked to unpack it again"

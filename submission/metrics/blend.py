@@ -127,7 +127,7 @@ def corrections(facts: Mapping[str, Any]) -> str:
 
 
 def facts_of_parts(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the metadata of all unblended score matrices from which a score matrix was blended.
+    """Return the metadata of all unblended score matrices that a score matrix was blended from.
 
     facts: Metadata of the score matrix, such as its model. A blend of blends is resolved to the end. Of a matrix that
     is no blend, its own metadata are returned.

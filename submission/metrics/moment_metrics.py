@@ -91,7 +91,7 @@ def score_moments(
 
     predictions: Dict from query id to windows in file order, all [start, end] or all [start, end, score], in seconds.
     truth: Dict from query id to true windows [start, end].
-    lengths: Range (low, high) in seconds. Only true windows with low < length <= high are used; the others are ignored.
+    lengths: Range (low, high) in seconds. Only true windows with low < length <= high are used; others are ignored.
     Queries without such a window get no scores. Predicted windows that match only ignored windows are wrong. Metrics of
     several ranges therefore do not average to the metric of all windows. See LENGTHS for the published ranges.
     undefined_hits: Whether a window with an IoU of 0 / 0 is right in AP, as in the official script.

@@ -51,9 +51,9 @@ class Summary:
     Attributes:
         values: Dict from metric ("R@1", ..., "mAP@10") to its mean in [0, 1], in the order of a results table.
         primary: Primary metric. Both intervals and chance belong to it.
-        per_query: Dict from metric to its value for each query, (Q,); AP@k is called mAP@k, like its mean.
-        interval: 95 % jackknife interval of the primary metric, like the official interval.
-        bootstrap: 95 % bootstrap interval of the primary metric, over groups of queries that share clips.
+        per_query: Dict from metric to its value for each query, (Q,). The key of AP@k is mAP@k, like that of its mean.
+        interval: Jackknife interval (95 %) of the primary metric, like the official interval.
+        bootstrap: Bootstrap interval (95 %) of the primary metric, over groups of queries that share clips.
         median_rank: Median over queries of the rank of the first relevant clip; inf if it is beyond the known ranks.
         chance: Primary metric of clips in random order.
         hubness: Hubness of a score matrix; None for other files.

@@ -60,7 +60,7 @@ def score_gaps(matrix: ScoreMatrix) -> ScoreGaps:
 
 
 def rank_bins(n_pool: int) -> list[tuple[int, int]]:
-    """Return (first rank, last rank) of each bin for a histogram of ranks: 1, 2, 3-5, 6-10, 11-20, ... to n_pool.
+    """Return the bins of a histogram of ranks up to n_pool, each as (first rank, last rank).
 
     >>> rank_bins(30)
     [(1, 1), (2, 2), (3, 5), (6, 10), (11, 20), (21, 30)]

@@ -58,8 +58,8 @@ class ScoreReport(Report):
         pool: Number of clips in the pool.
         values: Values by metric, in [0, 1].
         primary: Primary metric. Both intervals and chance belong to it.
-        interval: 95 % jackknife interval over queries; null for a single query.
-        bootstrap: 95 % bootstrap interval over groups of queries that share clips; null for a single group.
+        interval: Jackknife interval (95 %) over queries; null for a single query.
+        bootstrap: Bootstrap interval (95 %) over groups of queries that share clips; null for a single group.
         median_rank: Median rank of the first relevant clip; null if it is beyond the end of ranked lists.
         chance: Primary metric of clips in random order.
         hubs: Skewness of the number of queries that have a clip in their top 10, and the share of clips in no top

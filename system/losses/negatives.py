@@ -51,9 +51,9 @@ def hardest(batch: BatchScores) -> Indices:
 def semi_hard(batch: BatchScores) -> Indices:
     """Choose as negatives of each item the captions and the clip with a score closest to the matching pair's score.
 
-    For item i, these are the captions of the item j with the smallest |s_ij - s_ii|, and the clip k with the smallest
-    |s_ki - s_ii|. s_ij is the score of clip i and the captions of item j. The scores of negatives may exceed the score
-    of the matching pair, unlike in face recognition, where the name comes from.
+    Let s_ij be the score of clip i and the captions of item j. For item i, the captions are those of the item j with
+    the smallest |s_ij - s_ii|. The clip is that of the item k with the smallest |s_ki - s_ii|. The scores of negatives
+    may exceed the score of the matching pair, unlike in face recognition, where the name comes from.
     """
     scores = batch.scores.detach()
     matching_scores = scores.diagonal()[:, None]

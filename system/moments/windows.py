@@ -238,9 +238,9 @@ def _similar_moments(
 ) -> Iterator[tuple[np.ndarray, slice, np.ndarray]]:
     """Yield the moments that have an IoU of at least 0.7 with a window, for each window.
 
-    Three values are yielded per window: the first frames (R,) of such moments; a slice with their C possible last
-    frames; and the probability (R, C) of the moment from each first to each last frame. It is 0 if the moment's IoU
-    with the window is lower.
+    Three values are yielded per window. The first is the first frames (R,) of such moments. The second is a slice with
+    their C possible last frames. The third is the probability (R, C) of the moment from each first to each last frame,
+    or 0 if the moment's IoU with the window is lower.
     """
     firsts, behinds = _similar(windows, edges)
     frames = np.arange(scores.size)

@@ -77,11 +77,11 @@ def corrected(scores: Iterable[Scores], correction: Correction, hubs: Hubs | Non
 
     inverted_softmax: s(q, c) - ln(sum_b e^{beta s(b, c)}) / beta. This equals ln(p) / beta for the published
     p = e^{beta s(q, c)} / sum_b e^{beta s(b, c)}. It orders the clips of a query as p does.
-    qb_norm: As inverted_softmax for queries whose best clip is also the best clip of any query of the bank; the scores
-    of other queries do not change.
+    qb_norm: The same for queries whose best clip is also the best clip of any query of the bank. The scores of other
+    queries do not change.
 
-    csls: 2 s(q, c) - r(q) - r(c). Here r(c) is the mean score of c with its nearest queries of the bank. r(q) is the
-    mean score of q with its nearest clips.
+    csls: The score is 2 s(q, c) - r(q) - r(c). Here r(c) is the mean score of c with its nearest queries of the bank.
+    r(q) is the mean score of q with its nearest clips.
 
     Sources: inverted_softmax: Smith et al., "Offline Bilingual Word Vectors, Orthogonal Transformations and the
     Inverted Softmax" (2017), equation 7. qb_norm: Bogolin et al., "Cross Modal Retrieval with Querybank Normalisation"

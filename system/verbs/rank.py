@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help=out)
     top = "write only each query's K best clips, which needs less memory"
     parser.add_argument("--top", type=positive, metavar="K", help=top)
-    unknown = "accept queries without any word that the model knows; all clips have the same score for these"
+    unknown = "accept queries without any word that the model knows; all of them get the same order of clips"
     parser.add_argument("--allow-unknown", action="store_true", help=unknown)
     _add_window_arguments(parser)
     add_cache_argument(parser)

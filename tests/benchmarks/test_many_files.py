@@ -68,6 +68,7 @@ def plain_seconds(folder: Path) -> float:
 def test_start_time_of_verbs_check_and_train_with_many_audio_files_is_measured(tmp_path: Path) -> None:
     few, many = tmp_path / "few", tmp_path / "many"
     seconds: dict[str, dict[str, float]] = {}
+    sizes: dict[str, dict[str, float]] = {}
     for folder, count in ((few, FEW), (many, COUNT)):
         folder.mkdir()
         recipe = make_files(folder, count)
@@ -76,8 +77,11 @@ def test_start_time_of_verbs_check_and_train_with_many_audio_files_is_measured(t
                 name = f"{verb}, {state}"
                 taken, size = measured(verb, recipe, *more)
                 seconds.setdefault(name, {})[folder.name] = taken
+                sizes.setdefault(name, {})[folder.name] = size
                 print(f"\n{name}, {count:,} files: {taken:.1f} CPU s, {size:.2f} GiB", end="")
     plain = plain_seconds(many)
     print(f"\nlines parsed once, sizes asked for: {plain:.1f} CPU s")
     for name in ("check, warm", "train, warm"):
         assert seconds[name]["many"] - seconds[name]["few"] < 6 * plain, f"{name} goes through the clips too often"
+    for name, limit in (("check, warm", 0.2), ("train, warm", 1.2)):
+        assert sizes[name]["many"] - sizes[name]["few"] < limit, f"{name} keeps too much of each clip"

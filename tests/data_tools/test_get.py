@@ -20,6 +20,7 @@ from data_tools.__main__ import main
 from data_tools.datasets import get as module
 from data_tools.datasets.get import seven_zip
 from data_tools.datasets.published import SETS, PublishedFile, PublishedSet
+from data_tools.errors import DataError
 from data_tools.locks import lock_of
 from data_tools.manifest import read_manifest
 
@@ -253,6 +254,15 @@ def test_get_refuses_to_unpack_an_archive_that_another_process_has_locked(
     assert not (folder / "validation").exists()
     assert main(command(tmp_path, mirror)) == 0
     assert len(list((folder / "validation").iterdir())) == 3
+
+
+def test_python_without_safe_unpacking_is_reported_before_the_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(module.tarfile, "data_filter")
+    with pytest.raises(DataError, match=r"clap\.tar\.gz needs Python 3\.11\.4 or newer"):
+        module.get(SETS["castella"], tmp_path / "castella", "http://127.0.0.1:9")
+    assert not (tmp_path / "castella").exists()
 
 
 def test_get_reports_a_missing_7z_program_before_the_download(

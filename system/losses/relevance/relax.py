@@ -58,8 +58,9 @@ class Cider(Strict):
 class Corpus:
     """CIDEr-D with document frequencies from the captions of clips. Clips without captions are skipped.
 
-    clips: The captions of each clip. documents: "caption" if each caption is a document in the counts of n-grams, or
-    "clip" if all captions of a clip are one document. tokenizer: "regex", or "ptb", which needs Java. Raises KitError
+    clips: The captions of each clip.
+    documents: Documents in the counts of n-grams. Each caption is one ("caption"), or all captions of a clip ("clip").
+    tokenizer: Name of the tokenizer, "regex" or "ptb" (needs Java). Raises KitError
     for fewer than two documents, since every n-gram would have the weight 0.
     """
 
