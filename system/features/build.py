@@ -27,7 +27,7 @@ from system.experts.base import LENGTH_TOLERANCE, SPARE, Device, ExpertSettings,
 from system.experts.embedding_file import EmbeddingFile
 from system.experts.waveform import Waveform
 from system.features.bank import Bank, open_bank
-from system.features.contents import ContentKeys
+from system.features.contents import ContentKeys, no_garbage_collection
 from system.features.decode import GROUP_CLIPS, GROUP_SECONDS, Decoders, decoders, groups
 from system.features.shared_work import SharedWork, shared_work
 from system.features.stored import waveforms_fit
@@ -109,7 +109,7 @@ def _from_files(
     completely now, so that damage is found early.
     """
     from system.features.audio_files import AudioFiles, decode_threads
-    from system.features.sounds import find_sounds, no_garbage_collection
+    from system.features.sounds import find_sounds
 
     ((name, expert),) = experts.items()
     assert isinstance(expert, Waveform)

@@ -4,10 +4,12 @@ Facts about files that take long to compute, such as content keys (checksums of 
 and valid while the size and the time of the last change of a file are the same.
 """
 
+import gc
 import os
 import sqlite3
 import time as clock
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -102,6 +104,21 @@ class FileFacts:
             if self._store:
                 self._store.close()
                 self._store = None
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Pause Python's search for unused objects, which would go through all clips again and again.
+
+    For a `with` block that creates objects for every clip and keeps all of them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class ContentKeys:

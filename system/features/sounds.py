@@ -3,12 +3,11 @@
 Look up the quick_sha256, the length and the sample rate of many audio files, and store them in the folder of the banks.
 """
 
-import gc
 import logging
 import os
 from collections.abc import Collection, Container, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,21 +79,6 @@ def find_sounds(
                 if found.sound is not None:
                     _store(facts, path, states[path], found)
             yield from ((clip, stored[clip.path] or FoundSound()) for clip in group)
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Pause Python's search for unused objects, which would go through all clips again and again.
-
-    For a `with` block that creates objects for every clip and keeps all of them.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def note_broken(path: str, banks: Path, error: AudioError) -> None:

@@ -18,7 +18,7 @@ from system.batches.augment import Augmentation
 from system.batches.sampler import Item, Sampler, items_of, items_of_moments
 from system.experts.base import Device
 from system.features.build import Features, Waveforms, build_features
-from system.features.sounds import no_garbage_collection
+from system.features.contents import no_garbage_collection
 from system.recipe import schema
 from system.recipe.manifests import few_clips
 
