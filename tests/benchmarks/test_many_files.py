@@ -37,7 +37,7 @@ def make_files(folder: Path, count: int) -> Path:
             (folder / path).write_bytes(content)
             line = {
                 "id": f"made/{split}/{number:07}.flac", "file_name": f"{number:07}.flac", "path": path, "seconds": 0.1,
-                "captions": [f"sound {number % 5000} and sound {number * 7 % 5000}, take {number}"], "source": "made",
+                "captions": [f"sound {number % 5000} and sound {number * 7 % 5000}, take {number // 1000} of {number % 1000}"], "source": "made",
                 "split": split, "freesound_id": str(number), "licence": "CC0", "uploader": f"user {number % 1000}",
             }  # fmt: skip
             manifest.write(json.dumps(line) + "\n")
