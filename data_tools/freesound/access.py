@@ -55,10 +55,11 @@ class Token:
         """
         access, refresh = answer.get("access_token"), answer.get("refresh_token")
         if not isinstance(access, str) or not isinstance(refresh, str):
-            raise DataError(f"{self.file}: Freesound gave no new tokens; request an access token by hand again")
+            cure = "request a new token as data_tools/FREESOUND.md describes"
+            raise DataError(f"{self.file}: Freesound's answer contains no new tokens; {cure}")
         self.access, self.refresh, self.is_renewed = SecretStr(access), refresh, True
         assert self.file is not None
-        content = parse_json(_private_text(self.file), str(self.file))
+        content = parse_json(_read_private_text(self.file), str(self.file))
         content |= {"access_token": access, "refresh_token": refresh}
         with replacing(self.file) as temporary:
             temporary.touch(0o600)
@@ -80,7 +81,7 @@ class Access(NamedTuple):
     contact: str
 
 
-def add_connection(parser: argparse.ArgumentParser) -> None:
+def add_connection_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the connection to the Freesound API: address, key, limits, and time-out."""
     add = parser.add_argument_group("connection").add_argument
     add("--site", help=f"address of the API (default: {ADDRESS} of the environment, or {SITE})")
@@ -101,7 +102,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def read_access(arguments: argparse.Namespace) -> Access:
-    """Read the connection settings from the options of add_connection.
+    """Read the connection settings from the options of add_connection_options.
 
     Raises DataError for options out of range, a missing key, and a key or token that others may read.
     """
@@ -151,7 +152,7 @@ def read_key(file: Path | None) -> SecretStr:
 
     Raises DataError if neither is given, if others may read the file, and for text that cannot be an HTTP header.
     """
-    key = _read_word(KEY, file)
+    key = _read_secret(KEY, file)
     if key is None:
         raise DataError(
             f"no API key: set the variable {KEY}, or give a file of mode 600 by --key-file (get a key at {KEY_ADDRESS})"
@@ -165,10 +166,10 @@ def read_token(file: Path | None) -> Token | None:
     The file has only the token's text, or JSON with access_token, refresh_token and client_id. Raises DataError as
     read_key does, and for JSON without these three keys.
     """
-    if file is None or not _private_text(file).lstrip().startswith("{"):
-        word = _read_word(TOKEN, file)
+    if file is None or not _read_private_text(file).lstrip().startswith("{"):
+        word = _read_secret(TOKEN, file)
         return Token(word) if word else None
-    content = parse_json(_private_text(file), str(file))
+    content = parse_json(_read_private_text(file), str(file))
     for name in TOKEN_NAMES:
         if not isinstance(content.get(name), str) or not re.fullmatch(r"[!-~]+", content[name]):
             cure = f"write JSON with {', '.join(TOKEN_NAMES)}, or only the access token"
@@ -177,20 +178,20 @@ def read_token(file: Path | None) -> Token | None:
     return Token(SecretStr(access), file, refresh, client)
 
 
-def _read_word(variable: str, file: Path | None) -> SecretStr | None:
+def _read_secret(variable: str, file: Path | None) -> SecretStr | None:
     """Read a key or token from a private file or from the environment; None if neither is given."""
     if file is None and variable not in os.environ:
         return None
-    value = (_private_text(file) if file else os.environ[variable]).strip()
+    value = (_read_private_text(file) if file else os.environ[variable]).strip()
     if not re.fullmatch(r"[!-~]+", value):
         origin = file or f"the environment variable {variable}"
         raise DataError(f"{origin}: is not a key or token; it must be one word of letters, digits and signs")
     return SecretStr(value)
 
 
-def _private_text(file: Path) -> str:
+def _read_private_text(file: Path) -> str:
     """Return the text of a private file. Raises DataError for a file that is missing, or that others may read."""
-    require_file(file, "write the key into it and `chmod 600` it")
+    require_file(file, f"write the key or token into this file, and run `chmod 600 {file}`")
     if stat.S_IMODE(file.stat().st_mode) & 0o077:
-        raise DataError(f"{file}: other users may read it; run `chmod 600 {file}`")
+        raise DataError(f"{file}: other users may read this secret file; run `chmod 600 {file}`")
     return file.read_bytes().decode("utf-8", "replace")

@@ -16,7 +16,7 @@ from data_tools.errors import DataError
 from data_tools.files import remove_parts
 from data_tools.freesound.access import SITE
 from data_tools.freesound.selection import Chosen
-from data_tools.freesound.store import Facts, connecting, naming, transaction
+from data_tools.freesound.store import Facts, connecting, converting_sqlite_errors, transaction
 from data_tools.manifest import audio_clip, write_manifest
 from data_tools.tables import write_table
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class StoredFile(NamedTuple):
-    """A FLAC file in the folder."""
+    """Record of a FLAC file in the folder: id of its sound, checksum, and length in seconds."""
 
     id: int
     sha256: str
@@ -69,20 +69,20 @@ class Folder(Facts):
             self.set_facts(rate=rate, files=kind)
             rows = [StoredFile(*row) for row in self.database.execute("SELECT * FROM files")]
             self.lost: dict[int, str] = dict(self.database.execute("SELECT * FROM lost"))
-        self.files = {row.id: row for row in rows if self._is_whole(row)}
+        self.files = {row.id: row for row in rows if self._is_intact(row)}
         remove_parts(path)
 
-    def audio(self, sound_id: int) -> Path:
+    def flac_path(self, sound_id: int) -> Path:
         """Return the path of a sound's FLAC file."""
         return self.path / f"{sound_id}.flac"
 
-    def part(self, sound_id: int) -> Path:
+    def part_path(self, sound_id: int) -> Path:
         """Return the path for the unfinished download of a sound."""
         return self.path / f".{sound_id}.{os.getpid()}.part"
 
-    def _is_whole(self, row: StoredFile) -> bool:
-        """Return whether the file of a sound is present and has its recorded checksum; warn if it is damaged."""
-        path = self.audio(row.id)
+    def _is_intact(self, row: StoredFile) -> bool:
+        """Return whether a recorded file is present and has its recorded checksum; warn if it is damaged."""
+        path = self.flac_path(row.id)
         if not path.is_file():
             return False
         if sha256_of(path) != row.sha256:
@@ -92,7 +92,7 @@ class Folder(Facts):
 
     def add_file(self, stored: StoredFile) -> None:
         """Record a fetched file in the folder's database."""
-        with naming(self.path / DATABASE), transaction(self.database):
+        with converting_sqlite_errors(self.path / DATABASE), transaction(self.database):
             self.database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", stored)
             self.database.execute("DELETE FROM lost WHERE id = ?", (stored.id,))
         self.files[stored.id] = stored
@@ -100,20 +100,22 @@ class Folder(Facts):
 
     def record_failure(self, sound_id: int, why: str) -> None:
         """Record the reason why a sound could not be fetched."""
-        with naming(self.path / DATABASE):
+        with converting_sqlite_errors(self.path / DATABASE):
             self.database.execute("INSERT OR REPLACE INTO lost VALUES (?, ?)", (sound_id, why))
         self.lost[sound_id] = why
 
 
 def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
-    """Write four tables about the chosen sounds, the manifest last, and print the totals.
+    """Write the manifest and three tables of the chosen sounds, print the totals, and return the exit status.
 
-    Returns the exit code: 0, or 1 if no sound has been fetched.
+    The status is 0, or 1 if no sound has been fetched; then only the table of failures is written.
     """
     stored = [sound for sound in sounds if sound.id in folder.files]
     lost = [(sound.id, folder.lost[sound.id]) for sound in sounds if sound.id in folder.lost]
     write_table(folder.path / LOST, ["freesound_id", "why"], lost)
-    print(f"{len(stored):>8}  files are complete; {len(lost)} could not be fetched ({LOST} has the reasons)")
+    print(
+        f"{len(stored):>8}  files are complete; {len(lost)} could not be fetched ({folder.path / LOST} has the reasons)"
+    )
     if other := len(folder.files) - len(stored):
         print(f"{other:>8}  files of earlier runs stay in {folder.path} and are not in the manifest")
     if not stored:
@@ -122,7 +124,7 @@ def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
     _write_licences(folder, stored)
     clips = []
     for sound in stored:
-        path, facts = folder.audio(sound.id), (str(sound.id), sound.licence, sound.uploader)
+        path, facts = folder.flac_path(sound.id), (str(sound.id), sound.licence, sound.uploader)
         seconds = folder.files[sound.id].seconds
         clips.append(audio_clip(folder.path, path.name, "freesound", "train", [sound.caption], seconds, *facts))
     write_manifest(folder.path / MANIFEST, clips)
@@ -137,14 +139,14 @@ def _write_attribution(folder: Folder, sounds: Sequence[Chosen]) -> None:
     rows = []
     for sound in sounds:
         page = f"{SITE}/people/{quote(sound.uploader, safe='')}/sounds/{sound.id}/"
-        name, sha256 = folder.audio(sound.id).name, folder.files[sound.id].sha256
+        name, sha256 = folder.flac_path(sound.id).name, folder.files[sound.id].sha256
         rows.append((name, sound.title, sound.uploader, sound.licence, page, changes, sha256))
     header = ["file_name", "title", "uploader", "licence", "page", "changes", "sha256"]
     write_table(folder.path / ATTRIBUTION, header, rows)
 
 
 def _write_licences(folder: Folder, sounds: Sequence[Chosen]) -> None:
-    """Write and print the number of files and hours for each licence."""
+    """Write the table of the number of files and hours per licence, and print it."""
     seconds = defaultdict(list)
     for sound in sounds:
         seconds[sound.licence].append(folder.files[sound.id].seconds)

@@ -21,8 +21,9 @@ from data_tools.cli import about, printable
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError, KitError
 from data_tools.freesound.access import KEY, TOKEN, Token, is_local
+from data_tools.freesound.filters import filter_in_parentheses, upload_filter
 from data_tools.freesound.quota import MINUTE, Clock, Quota
-from data_tools.freesound.sounds import FIELDS, PAGE_SIZE, Page, Sound, format_time, parse_page
+from data_tools.freesound.sounds import FIELDS, PAGE_SIZE, Page, Sound, parse_page
 from data_tools.freesound.windows import UNPROVEN_SPLITS, Window
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ Result = TypeVar("Result")
 
 
 class NoPageError(KitError):
-    """The server repeatedly fails at one search and answers others: the search is too large, or a sound is broken."""
+    """The server repeatedly fails for one search, but answers others: the search is too large, or a sound is broken."""
 
 
 class PastEndError(KitError):
@@ -115,78 +116,86 @@ class Client:
         self._renewing = asyncio.Lock()
         self._foreign: int | None = 0  # foreign answers before the first one from the API; None after it
 
-    async def search(self, window: Window, narrowed: str | None = None, size: int = PAGE_SIZE) -> Page:
+    async def search(self, window: Window, user_filter: str | None = None, size: int = PAGE_SIZE) -> Page:
         """Return the next page of `size` sounds uploaded in a time window, by rising upload time.
 
-        narrowed: The user's filter, in Solr's syntax. It is put in parentheses, because an OR at its top level would
+        user_filter: The user's filter, in Solr's syntax. It is put in parentheses, because an OR at its top level would
         make the window optional.
 
         Raises NoPageError, PastEndError, and DataError for an error that no later attempt can change.
         """
-        return await self._search(window, self._address(_within(window), narrowed, window.page, size), size)
+        url = self._search_url(upload_filter(window), user_filter, window.page, size)
+        return await self._search_page(window, url, size)
 
-    async def sounds(self, ids: Sequence[int], narrowed: str | None = None) -> dict[int, Sound | None]:
-        """Return the sounds with the given ids (PAGE_SIZE at most), None for those that the search does not find.
+    async def sounds_by_id(self, ids: Sequence[int], user_filter: str | None = None) -> dict[int, Sound | None]:
+        """Search the sounds with the given ids; return a dict from id to sound, None for a sound that is not found.
 
-        An id for which the server fails has no key in the result. Raises DataError for an error that no later attempt
-        can change.
+        At most PAGE_SIZE ids. An id for which the server fails has no key in the dict. Raises DataError for an error
+        that no later attempt can change.
         """
-        url = self._address(f"id:({' OR '.join(map(str, ids))})", narrowed, 1, len(ids))
+        url = self._search_url(f"id:({' OR '.join(map(str, ids))})", user_filter, 1, len(ids))
         try:
-            page = await self._search(_SMALLEST, url, len(ids))
+            page = await self._search_page(_SMALLEST, url, len(ids))
         except NoPageError:
             if len(ids) == 1:
                 return {}
             middle = len(ids) // 2
-            return await self.sounds(ids[:middle], narrowed) | await self.sounds(ids[middle:], narrowed)
+            first = await self.sounds_by_id(ids[:middle], user_filter)
+            return first | await self.sounds_by_id(ids[middle:], user_filter)
         sounds: dict[int, Sound | None] = dict.fromkeys([] if None in page.sounds else ids)
         return sounds | {sound.id: sound for sound in page.sounds if sound}
 
-    async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
-        """Download a sound's preview to a file; return its size in bytes. Needs no key; not counted by the limits.
+    async def download_preview(self, url: str, into: Path, limit: int | None = None) -> int:
+        """Download a sound's preview to the file `into`; return its size in bytes.
 
+        The request needs no key, and does not count against the API's limits.
         url: Absolute address, or path below the site's address. limit: Maximum bytes. Raises LostError.
         """
-        return await self._file(url, into, limit, None)
+        return await self._download(url, into, limit, None)
 
-    async def original(self, sound: int, into: Path, limit: int | None = None) -> int:
-        """Download an uploader's file, which needs an access token; return its size in bytes. limit: Maximum size.
-        Raises LostError."""
-        return await self._file(f"/apiv2/sounds/{sound}/download/", into, limit, self._token)
+    async def download_original(self, sound_id: int, into: Path, limit: int | None = None) -> int:
+        """Download an uploader's original file to `into`, which needs an access token; return its size in bytes.
 
-    def _address(self, condition: str, narrowed: str | None, page: int, size: int, sort: str = "created_asc") -> str:
-        """Return the address (URL) of a search. condition: A filter. narrowed: The user's additional filter."""
-        query = {"query": "", "filter": " ".join([condition, *grouped(narrowed)]), "sort": sort, "fields": FIELDS}
-        return f"{self.site}/apiv2/search/?{urlencode(query | {'page': page, 'page_size': size})}"
+        limit: Maximum bytes. Raises LostError.
+        """
+        return await self._download(f"/apiv2/sounds/{sound_id}/download/", into, limit, self._token)
 
-    async def _search(self, window: Window, url: str, size: int) -> Page:
-        """Request a page of search results. Raises NoPageError if it fails FAILURES times while other searches work."""
+    def _search_url(
+        self, condition: str, user_filter: str | None, page: int, size: int, sort: str = "created_asc"
+    ) -> str:
+        """Return the URL of a search. condition: Filter of the search. user_filter: The user's additional filter."""
+        both = " ".join([condition, *filter_in_parentheses(user_filter)])
+        query = {"query": "", "filter": both, "sort": sort, "fields": FIELDS, "page": page, "page_size": size}
+        return f"{self.site}/apiv2/search/?{urlencode(query)}"
+
+    async def _search_page(self, window: Window, url: str, size: int) -> Page:
+        """Request a page of search results until it arrives. Raises NoPageError if only this search keeps failing."""
         enough = FAILURES if size > 1 else 2 * FAILURES
         failures: list[AgainError] = []  # server errors in a row
 
         async def ask() -> Page:
-            """Request the page once. Raises NoPageError if it failed too often while other searches work."""
+            """Request the page once. Raises NoPageError if it has failed too often, but other searches work."""
             try:
-                return await self._page(url, window.page)
+                return await self._request_page(url, window.page)
             except AgainError as error:
                 failures[:] = [*failures, error] if error.kind in ("server", "overloaded") else []
                 is_enough = failures and len(failures) % enough == 0
-                if is_enough and await self._fails_at(window, [failure.kind for failure in failures[-enough:]]):
+                if is_enough and await self._fails_only_for(window, [failure.kind for failure in failures[-enough:]]):
                     raise NoPageError(f"{self.site} fails only for one search ({error})") from None
                 raise
 
-        return await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._no_answer)
+        return await self._retry(ask, SEARCH_ATTEMPTS, self._no_answer_error)
 
-    async def _page(self, url: str, page: int) -> Page:
-        """Make one request for a page of a search. Raises AgainError, PastEndError, DataError."""
+    async def _request_page(self, url: str, page: int) -> Page:
+        """Make one request for a page of search results, and return it. Raises AgainError, PastEndError, DataError."""
         try:
-            answer = await self._counted(url, {"Authorization": f"Token {self._key.get_secret_value()}"})
+            answer = await self._get_counted(url, {"Authorization": f"Token {self._key.get_secret_value()}"})
         except LostError as error:
             raise DataError(f"{self.site}: {error}; check the address") from None
-        if answer.status == 404 and page > 1 and self._detail(answer.body) is not None:
+        if answer.status == 404 and page > 1 and self._error_text(answer.body) is not None:
             raise PastEndError(f"the search has no page {page}")
         if answer.status != 200:
-            problem = self._problem(answer, KEY)
+            problem = self._error_of(answer, KEY)
             if isinstance(problem, AgainError) and problem.kind == "foreign" and self._foreign is not None:
                 self._foreign += 1
                 if self._foreign == FOREIGN_ATTEMPTS:
@@ -199,7 +208,7 @@ class Client:
         self._foreign = None
         return found
 
-    async def _fails_at(self, window: Window, kinds: Sequence[str]) -> bool:
+    async def _fails_only_for(self, window: Window, kinds: Sequence[str]) -> bool:
         """Return whether the server fails for this time window only, so that smaller windows should be tried.
 
         This counts as proved if a search of all sounds succeeds. No proof is required if the server was overloaded in
@@ -213,55 +222,55 @@ class Client:
             return False  # one second cannot be too large a search, so all searches fail
         for sort in ("created_desc", "created_asc", "downloads_desc"):  # the first sound of one may be broken
             try:
-                await self._page(self._address(_within(_ANY), None, 1, 1, sort), 1)
+                await self._request_page(self._search_url(upload_filter(_ANY), None, 1, 1, sort), 1)
             except AgainError:
                 continue
             return True
         return False
 
-    def _no_answer(self, why: str) -> DataError:
-        """Return the error for an API that does not answer."""
+    def _no_answer_error(self, why: str) -> DataError:
+        """Return the error for an API that does not answer. why: The last failure."""
         return DataError(f"{self.site} does not answer ({why}); run the same command later to continue from here")
 
-    async def _file(self, url: str, into: Path, limit: int | None, token: Token | None) -> int:
+    async def _download(self, url: str, into: Path, limit: int | None, token: Token | None) -> int:
         """Download a file, in several attempts if necessary; return its number of bytes. limit: Maximum bytes."""
 
         async def ask() -> int:
-            """Request the file once; get a new access token if the old one was refused."""
+            """Request the file once, and return its size; get a new access token if the old one was refused."""
             access = token.access if token else None
-            answer, was_sent = await self._followed(url, into, limit, access)
+            answer, was_sent = await self._get_redirected(url, into, limit, access)
             if answer.status == 200:
                 return answer.length
-            refused = was_sent and answer.status in (401, 403) and self._detail(answer.body) is not None
+            refused = was_sent and answer.status in (401, 403) and self._error_text(answer.body) is not None
             if refused and token and token.file:
-                await self._renew(token, access)
+                await self._renew_token(token, access)
                 raise AgainError("the access token had expired and was renewed")
             if refused or answer.status in (408, 429) or answer.status >= 500:
-                raise self._problem(answer, TOKEN)
+                raise self._error_of(answer, TOKEN)
             note = ": the file no longer exists" if answer.status in (404, 410) else ""
             raise LostError(f"the server answered {answer.status}{note}")
 
-        return await self._until_it_comes(ask, FILE_ATTEMPTS, lambda why: LostError(f"{why}, {FILE_ATTEMPTS} times"))
+        return await self._retry(ask, FILE_ATTEMPTS, lambda why: LostError(f"{why} ({FILE_ATTEMPTS} attempts)"))
 
-    async def _followed(
+    async def _get_redirected(
         self, url: str, into: Path, limit: int | None, access: SecretStr | None
     ) -> tuple[Response, bool]:
-        """Follow all redirects; return the final answer, and whether the last request had the token.
+        """Request a URL and follow its redirects; return the final answer, and whether the last request had the token.
 
         Only the API's own host gets the token. Raises LostError for an address outside the site.
         """
         at = url if re.match(r"(\w+:)?//", url) else f"{self.site}/{url.lstrip('/')}"
-        at = address_of(self.site, self.site, at)
+        at = resolve_url(self.site, self.site, at)
         for _ in range(1 + _REDIRECTS):
             sends = access is not None and urlsplit(at)[:2] == urlsplit(self.site)[:2]
             headers = {"Authorization": f"Bearer {access.get_secret_value()}"} if access and sends else {}
-            answer = await (self._counted if access else self._transport.get)(at, headers, into, limit)
+            answer = await (self._get_counted if access else self._transport.get)(at, headers, into, limit)
             if answer.location is None:
                 break
-            at = address_of(self.site, at, answer.location)
+            at = resolve_url(self.site, at, answer.location)
         return answer, sends
 
-    async def _renew(self, token: Token, refused: SecretStr | None) -> None:
+    async def _renew_token(self, token: Token, refused: SecretStr | None) -> None:
         """Get a new access token after a refusal, unless another worker has got one. Raises DataError, AgainError."""
         async with self._renewing:
             if token.access != refused:
@@ -276,23 +285,24 @@ class Client:
             }
             answer = await self._transport.post(f"{self.site}/apiv2/oauth2/access_token/", form)
             if answer.status in (408, 429) or answer.status >= 500:
-                raise AgainError(f"the server answered {answer.status} for a new access token", answer.retry_after)
+                problem = f"the server answered {answer.status} to the request for a new access token"
+                raise AgainError(problem, answer.retry_after)
             content = parse_json(answer.body, "the answer") if answer.status == 200 else None
             if not isinstance(content, dict):
                 problem = f"{self.site} gives no new access token ({answer.status})"
                 raise DataError(f"{problem}; {REQUEST_TOKEN}, and write it to {token.file}")
             token.renew(content)
 
-    async def _counted(self, url: str, *asked: Any) -> Response:
-        """Make a request that counts against the API's limits. asked: Further arguments of Http.get."""
+    async def _get_counted(self, url: str, *asked: Any) -> Response:
+        """Wait until the API's limits allow a request; make it, and return the answer. asked: See Http.get."""
         request = await self.quota.take()
         self.requests += 1
         try:
             return await self._transport.get(url, *asked)
         finally:
-            self.quota.answered(request)
+            self.quota.mark_answered(request)
 
-    async def _until_it_comes(
+    async def _retry(
         self, ask: Callable[[], Awaitable[Result]], attempts: int, give_up: Callable[[str], Exception]
     ) -> Result:
         """Repeat the request `ask`, with longer and longer waits, until it has an answer or `attempts` have failed.
@@ -311,21 +321,24 @@ class Client:
             else:
                 failed += 1
             if pauses == SEARCH_ATTEMPTS:
-                raise self._no_answer(why)
+                raise self._no_answer_error(why)
             if failed == attempts:
                 raise give_up(why)
             wait = pause or min(LONGEST_WAIT, 2.0**failed) * random.uniform(0.5, 1)
-            lasts = self._clock.now() - began > self._clock.wall(_QUIET_SECONDS)
+            lasts = self._clock.now() - began > self._clock.real_seconds(_QUIET_SECONDS)
             if pause or failed > _QUIET_ATTEMPTS or lasts:
                 log.info("%s: %s; next attempt in %s", self.site, why, about(wait))
             await self._clock.sleep(wait)
 
-    def _problem(self, answer: Response, secret: str) -> AgainError | DataError:
-        """Return the exception for an HTTP error: AgainError if another attempt may help, otherwise DataError."""
-        words = self._detail(answer.body)
+    def _error_of(self, answer: Response, secret: str) -> AgainError | DataError:
+        """Return the exception for an HTTP error: AgainError if another attempt may help, otherwise DataError.
+
+        secret: The secret that the request was made with, KEY or TOKEN.
+        """
+        words = self._error_text(answer.body)
         shown = f"the answer was {answer.status} {words or ''}".strip()
         if answer.status == 429:
-            return self._throttled(words or "", answer.retry_after)
+            return self._throttling_error(words or "", answer.retry_after)
         if answer.status >= 500:
             return AgainError(shown, answer.retry_after, "overloaded" if "overloaded" in (words or "") else "server")
         if words is None:
@@ -337,7 +350,7 @@ class Client:
             return DataError(f"{self.site} refuses the {name} ({words or answer.status}); correct {secret} or its file")
         return DataError(f"{self.site} refuses the request: {answer.status} {words}; check the address and the filter")
 
-    def _throttled(self, words: str, pause: float) -> AgainError | DataError:
+    def _throttling_error(self, words: str, pause: float) -> AgainError | DataError:
         """Return the exception for a 429 answer with the text `words`: AgainError, or DataError for a suspended key."""
         if "suspended" in words:
             return DataError(f"{self.site} has suspended this key ({words}); ask its administrators")
@@ -345,10 +358,10 @@ class Client:
             return AgainError("too many requests today", pause or HOUR)
         return AgainError("too many requests", pause or MINUTE)
 
-    def _detail(self, body: bytes) -> str | None:
-        """Return the API's own message on one line, with the key removed if the message repeats it.
+    def _error_text(self, body: bytes) -> str | None:
+        """Return the error message in an answer of the API, on one line; None for a body that is not a JSON object.
 
-        None for a body that is not a JSON object: such a body is from a proxy or another server.
+        Such a body is from a proxy or another server. A key or token that the message repeats is replaced by "...".
         """
         try:
             content = parse_json(body, "the answer")
@@ -362,36 +375,19 @@ class Client:
         return printable(" ".join(detail.split())[:200])
 
 
-def address_of(site: str, base: str, url: str) -> str:
-    """Return the address that `url` means relative to `base`, if it belongs to the site.
+def resolve_url(site: str, base: str, url: str) -> str:
+    """Return the absolute address of `url`, relative to `base`. Raises LostError if it does not belong to the site.
 
     An address belongs to the site if it has the site's scheme, and its host or a subdomain of its host. A sandbox may
     use all ports of this machine. Files are requested from no other address, whatever an answer or a redirect names.
-    Raises LostError for any other address.
     """
     try:
         address = urljoin(base, url)
         target, allowed = urlsplit(address), urlsplit(site)
     except ValueError:
-        raise LostError(f"{url[:200]!a} is not a valid address") from None
+        raise LostError(f"the server gave {url[:200]!a}, which is not a valid address") from None
     host = target.hostname or ""
     under = host == allowed.hostname or host.endswith(f".{allowed.hostname}") or (is_local(address) and is_local(site))
     if not under or target.scheme != allowed.scheme:
-        raise LostError(f"{address[:200]!a} is not an address of {site}")
+        raise LostError(f"the server gave {address[:200]!a}, which is not an address of {site}")
     return address
-
-
-def grouped(narrowed: str | None) -> list[str]:
-    """Return a list with the filter in parentheses; [] without a filter (None).
-
-    If the filter starts with an exclusion, `*:*` (all sounds) is put before it: Solr does so only at the top level.
-    """
-    if not narrowed:
-        return []
-    excludes = re.match(r"\s*(?:NOT\s|[-!])", narrowed) and not re.search(r"\bOR\b|\|\|", narrowed)
-    return [f"(*:* {narrowed})" if excludes else f"({narrowed})"]
-
-
-def _within(window: Window) -> str:
-    """Return the search filter for sounds uploaded in a time window."""
-    return f"created:[{format_time(window.first * 1000)} TO {format_time(window.last * 1000 + 999)}]"

@@ -12,7 +12,7 @@ from data_tools.errors import DataError
 from data_tools.freesound.client import Client, NoPageError, PastEndError
 from data_tools.freesound.sounds import PAGE_SIZE, Page, Sound
 from data_tools.freesound.store import Store, transaction
-from data_tools.freesound.windows import ATTEMPTS, Progress, Window, past_end, split
+from data_tools.freesound.windows import ATTEMPTS, Progress, Window, progress_past_end, split
 
 PART = 10_000  # stored sounds per part, if the API cannot count the whole at once
 FALL_SOUNDS, FALL_SHARE = 20, 0.03  # allowed fall of a count between two crawls; a small count may fall by half
@@ -24,33 +24,33 @@ ACCEPTED = 3 * 86_400  # seconds after which a larger fall is accepted
 log = logging.getLogger(__name__)
 
 
-async def read(client: Client, window: Window, narrowed: str | None) -> tuple[Window, Page] | Progress:
+async def read_page(client: Client, window: Window, user_filter: str | None) -> tuple[Window, Page] | Progress:
     """Read a page of a time window; return the window and the page, or a Progress with windows to read instead.
 
     If the API fails for a window of several seconds, its halves are to be read instead. If it fails for a window of a
     single second, the returned page has all sounds of this second, read one by one.
     """
     try:
-        return window, await _whole_page(client, window, narrowed)
+        return window, await _merged_page(client, window, user_filter)
     except PastEndError:
-        return past_end(window)
+        return progress_past_end(window)
     except NoPageError:
         if window.halves:
             return Progress(split(window))
-        return replace(window, page=1, expected=None), await one_by_one(client, window, narrowed)
+        return replace(window, page=1, expected=None), await search_one_by_one(client, window, user_filter)
 
 
-async def _whole_page(client: Client, window: Window, narrowed: str | None) -> Page:
-    """Read a page of a time window; ask again while it has null items, which the next answer may replace by sounds.
+async def _merged_page(client: Client, window: Window, user_filter: str | None) -> Page:
+    """Read a page of a time window, several times if items are null; return it with the sounds of all answers.
 
     An item stays null in the result if it was null in all answers, at least MIN_NULL_ATTEMPTS, and the last answer had
     no other nulls. If it had others, the function asks again, up to NULL_ATTEMPTS times in all.
     """
-    page = await client.search(window, narrowed)
+    page = await client.search(window, user_filter)
     for attempt in range(2, NULL_ATTEMPTS + 1):
         if None not in page.sounds:
             break
-        again = await client.search(window, narrowed)
+        again = await client.search(window, user_filter)
         if len(again.sounds) != len(page.sounds) or again.count != page.count:
             page = again  # sounds have moved; the check at the window's end finds any error now
             continue
@@ -60,12 +60,12 @@ async def _whole_page(client: Client, window: Window, narrowed: str | None) -> P
     return page
 
 
-async def one_by_one(client: Client, window: Window, narrowed: str | None) -> Page:
-    """Search every sound uploaded in one second separately; return them, with None for a sound whose search fails."""
+async def search_one_by_one(client: Client, window: Window, user_filter: str | None) -> Page:
+    """Search every sound of a one-second window separately; return a page of all, None for a sound that fails."""
     sounds: list[Sound | None] = []
     while True:
         try:
-            page = await client.search(replace(window, page=len(sounds) + 1), narrowed, size=1)
+            page = await client.search(replace(window, page=len(sounds) + 1), user_filter, size=1)
         except PastEndError:
             break
         except NoPageError:
@@ -77,33 +77,33 @@ async def one_by_one(client: Client, window: Window, narrowed: str | None) -> Pa
     return Page(len(sounds), sounds)
 
 
-async def count_of(client: Client, window: Window, narrowed: str | None) -> int:
+async def count_sounds(client: Client, window: Window, user_filter: str | None) -> int:
     """Return the API's count of sounds in a time window, or of its halves if the API fails for the whole window."""
     try:
-        return (await client.search(window, narrowed, size=1)).count
+        return (await client.search(window, user_filter, size=1)).count
     except NoPageError:
         if not window.halves:
-            return len((await one_by_one(client, window, narrowed)).sounds)
-        return sum([await count_of(client, half, narrowed) for half in split(window)])
+            return len((await search_one_by_one(client, window, user_filter)).sounds)
+        return sum([await count_sounds(client, half, user_filter) for half in split(window)])
 
 
-async def compare_parts(client: Client, store: Store, window: Window, narrowed: str | None) -> Progress:
+async def compare_parts(client: Client, store: Store, window: Window, user_filter: str | None) -> Progress:
     """Compare the store's and the API's counts for parts of a time window, and return the parts to read.
 
     Used if the API fails to list the whole window. A part must be read if the two counts differ.
     """
-    parts = store.parts(window, PART)
-    counts = [await count_of(client, part, narrowed) for part in parts]
-    if again := fallen(store, window, sum(counts)):
+    parts = store.split_by_sounds(window, PART)
+    counts = [await count_sounds(client, part, user_filter) for part in parts]
+    if again := window_to_retry(store, window, sum(counts)):
         return Progress((again,))
     store.set_facts(total=sum(counts))
-    others = [part for part, count in zip(parts, counts, strict=True) if count != store.known(part)]
+    others = [part for part, count in zip(parts, counts, strict=True) if count != store.count_known(part)]
     if not others:
         mark_complete(store, window.last)
     return Progress(tuple(others) if len(parts) > 1 else split(window) if others else ())
 
 
-def fallen(store: Store, window: Window, count: int) -> Window | None:
+def window_to_retry(store: Store, window: Window, count: int) -> Window | None:
     """Return the time window to try again if the API counts far fewer sounds than are stored or were counted before.
 
     Returns None if the count may be used. Raises DataError if the API counts too few sounds at the third attempt as
@@ -114,13 +114,13 @@ def fallen(store: Store, window: Window, count: int) -> Window | None:
     whole = span == (store.fact("from", 0), until)
     if not window.compared or window.page > 1 or not (whole or span == (store.fact("reading_from", 0), until)):
         return None
-    known = max(store.known(window), store.fact("total", 0) if whole else 0)
+    known = max(store.count_known(window), store.fact("total", 0) if whole else 0)
     if not has_fallen(known, count):
         store.set_facts(fallen=0)
         return None
     if window.attempt + 1 < ATTEMPTS:
         return replace(window, attempt=window.attempt + 1)
-    _require_lasting(store, known, count)
+    _require_lasting_fall(store, known, count)
     message = "%s: the API has counted %d instead of %d sounds for days; accepting the new count"
     log.warning(message, store.path, count, known)
     return None
@@ -132,7 +132,7 @@ def has_fallen(known: int, count: int) -> bool:
     return fall > max(FALL_SOUNDS, FALL_SHARE * known) or (fall > FEW_SOUNDS and 2 * count < known)
 
 
-def _require_lasting(store: Store, known: int, count: int) -> None:
+def _require_lasting_fall(store: Store, known: int, count: int) -> None:
     """Raise DataError if the API's count has been below the `known` number for less than ACCEPTED seconds."""
     now = time.time()
     since = store.fact("fallen") or now
@@ -162,18 +162,18 @@ async def look_up(client: Client, store: Store, ids: Sequence[int]) -> dict[int,
     """
     results: dict[int, Sound | None] = {}
     for start in range(0, len(ids), PAGE_SIZE):
-        sounds = await client.sounds(ids[start : start + PAGE_SIZE], store.fact("filter"))
+        sounds = await client.sounds_by_id(ids[start : start + PAGE_SIZE], store.fact("filter"))
         with transaction(store.database):
             store.upsert(filter(None, sounds.values()), {})
         results |= sounds
     return results
 
 
-async def ask_for_missing(client: Client, store: Store) -> None:
-    """Look up by id the sounds that searches have not found for hours; mark those still not found as gone.
+async def look_up_missing(client: Client, store: Store) -> None:
+    """Search by id the stored sounds that searches have not listed for hours; mark those still not found as gone.
 
     Call this only after the API's total count has matched: an index in the middle of a rebuild finds few sounds.
     """
-    sounds = await look_up(client, store, store.missing(time.time() - REBUILD))
+    sounds = await look_up(client, store, store.missing_ids(time.time() - REBUILD))
     with transaction(store.database):
         store.mark_gone([sound_id for sound_id, sound in sounds.items() if sound is None])

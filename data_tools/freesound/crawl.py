@@ -16,9 +16,16 @@ from pathlib import Path
 from data_tools.cli import PROGRESS_SECONDS, about, counted
 from data_tools.errors import DataError
 from data_tools.files import require_file
-from data_tools.freesound.access import add_connection, is_local, read_access
+from data_tools.freesound.access import add_connection_options, is_local, read_access
 from data_tools.freesound.client import Client
-from data_tools.freesound.completeness import ask_for_missing, compare_parts, count_of, fallen, mark_complete, read
+from data_tools.freesound.completeness import (
+    compare_parts,
+    count_sounds,
+    look_up_missing,
+    mark_complete,
+    read_page,
+    window_to_retry,
+)
 from data_tools.freesound.refresh import refresh
 from data_tools.freesound.sounds import PAGE_SIZE, format_time, parse_time
 from data_tools.freesound.store import CHANGING, Store, open_store, transaction
@@ -36,22 +43,22 @@ _BYTES_A_SOUND = 700  # in the store, measured with invented sounds
 log = logging.getLogger(__name__)
 
 
-async def walk(client: Client, store: Store, workers: int) -> bool:
-    """Read and store all unread time windows, `workers` at a time, then compare the total with the API's.
+async def read_whole(client: Client, store: Store, workers: int) -> bool:
+    """Read all unread time windows into the store; return whether its number of sounds then equals the API's count.
 
-    Returns whether the number of stored sounds equals the API's last count. Raises DataError for an error that no later
-    attempt can change; all answers so far remain stored.
+    `workers` windows are read at the same time. Raises DataError for an error that no later attempt can change; all
+    answers so far remain stored.
     """
     for checks in range(CHECKS + 1):
         await _read_windows(client, store, workers)
         if _is_complete(store):
             return True
         if checks < CHECKS:
-            store.add_window(_whole(store))
+            store.add_window(_whole_window(store))
     return False
 
 
-def _whole(store: Store) -> Window:
+def _whole_window(store: Store) -> Window:
     """Return the time window of all uploads that the crawl covers, to be compared with the stored sounds."""
     return Window(store.fact("from"), store.fact("until"), compared=True)
 
@@ -61,17 +68,18 @@ def _is_complete(store: Store) -> bool:
     return bool(store.fact("complete") == store.fact("until"))
 
 
-async def _read_nulls(client: Client, store: Store, workers: int) -> None:
-    """Read again the upload times at which the API returned null instead of a sound: it may return the sound now."""
+async def _read_nulls_again(client: Client, store: Store, workers: int) -> None:
+    """Read again the sounds for which the API returned null, and print how many of them it returned now."""
     nulls = store.nulls()
     with transaction(store.database):
         for null in nulls:
-            last = _whole(store).last if null.before_ms is None else null.before_ms // 1000
+            last = _whole_window(store).last if null.before_ms is None else null.before_ms // 1000
             store.add_window(Window(null.after_ms // 1000, last))
     await _read_windows(client, store, workers)
     if nulls:
         n_read = len(nulls) - len(store.nulls())
-        print(f"{counted(len(nulls), 'sound')} that the API could not deliver: {n_read} could be read now")
+        missed = counted(len(nulls), "sound")
+        print(f"read again {missed} that the API could not deliver before: {n_read} could be read now")
 
 
 async def _read_windows(client: Client, store: Store, workers: int) -> None:
@@ -82,7 +90,7 @@ async def _read_windows(client: Client, store: Store, workers: int) -> None:
         while True:
             for window in store.open_windows(workers):
                 if len(under_way) < workers and window.first not in under_way.values():
-                    under_way[asyncio.create_task(_step(client, store, window))] = window.first
+                    under_way[asyncio.create_task(_read_and_store_page(client, store, window))] = window.first
             if not under_way:
                 return
             done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
@@ -98,20 +106,20 @@ async def _read_windows(client: Client, store: Store, workers: int) -> None:
         await asyncio.gather(*under_way, return_exceptions=True)
 
 
-async def _step(client: Client, store: Store, window: Window) -> None:
+async def _read_and_store_page(client: Client, store: Store, window: Window) -> None:
     """Read one page of a time window, store it, and record the parts of the window that remain to be read."""
-    whole, narrowed = _whole(store), store.fact("filter")
+    whole, user_filter = _whole_window(store), store.fact("filter")
     is_whole = (window.first, window.last, window.page) == (whole.first, whole.last, 1)
-    answer = await read(client, window, narrowed)
+    answer = await read_page(client, window, user_filter)
     if isinstance(answer, Progress) and is_whole and window.compared:
-        answer = await compare_parts(client, store, window, narrowed)
-    elif not isinstance(answer, Progress) and (again := fallen(store, window, answer[1].count)):
+        answer = await compare_parts(client, store, window, user_filter)
+    elif not isinstance(answer, Progress) and (again := window_to_retry(store, window, answer[1].count)):
         answer = Progress((again,))
     if isinstance(answer, Progress):
         with transaction(store.database):
-            store.keep_progress(window, answer)
+            store.replace_window(window, answer)
         return
-    progress = store.save(*answer)
+    progress = store.save_page(*answer)
     if is_whole:
         store.set_facts(total=answer[1].count)
         if window.compared and not progress.windows and not progress.uneven:
@@ -119,22 +127,22 @@ async def _step(client: Client, store: Store, window: Window) -> None:
 
 
 def progress_line(client: Client, store: Store) -> str:
-    """Return one line: stored sounds, requests made and left, and the time left by the quota alone."""
+    """Return a progress line: number of stored sounds, number of requests, and the minimum time left by the quota."""
     n_stored, total, quota = store.count(), store.fact("total"), client.quota
     used = quota.used()
     total_text = "an unknown number of sounds" if total is None else counted(total, "sound")
     line = (
         f"{n_stored} of {total_text} stored; {counted(client.requests, 'request')}, "
-        f"{used.minute} of {quota.per_minute} a minute, {used.day} of {quota.per_day} a day"
+        f"{used.minute} of {quota.per_minute} in the last minute, {used.day} of {quota.per_day} in the last day"
     )
     if total is None:
         return line
     return f"{line}; at least {about(quota.seconds_for(math.ceil(max(0, total - n_stored) / PAGE_SIZE)))} left"
 
 
-def _require_same(store: Store, narrowed: str | None, site: str) -> None:
+def _require_same_source(store: Store, user_filter: str | None, site: str) -> None:
     """Raise DataError if the store was begun with another filter or another address of the API."""
-    for name, value in (("site", site), ("filter", narrowed or "")):
+    for name, value in (("site", site), ("filter", user_filter or "")):
         before = store.fact(name) if store.count() else None  # a store without sounds may change both
         moved = name == "site" and is_local(before or "") and is_local(site)  # a sandbox's port changes
         if before is not None and before != value and not moved:
@@ -142,16 +150,19 @@ def _require_same(store: Store, narrowed: str | None, site: str) -> None:
             raise DataError(f"{store.path}: {problem}; use the same {name}, or another store")
 
 
-def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> None:
-    """Add the time windows to read to the store. Raises DataError for an option that does not fit the store."""
-    _require_same(store, narrowed, site)
+def _plan_windows(store: Store, since: str | None, user_filter: str | None, site: str) -> None:
+    """Store the site and the filter, and the time window to read if the crawl is new or `since` is given.
+
+    Raises DataError for an option that does not fit the store.
+    """
+    _require_same_source(store, user_filter, site)
     first, until, begun = _first_second(since, store), int(time.time()), store.fact("until") is not None
     if since and begun and not _is_complete(store):
         if store.fact("fallen"):  # the same command continues once the index is complete
             return
         raise DataError(f"{store.path}: the crawl is not complete yet; run the same command without --since first")
     with transaction(store.database):
-        store.set_facts(site=site, filter=narrowed or "")
+        store.set_facts(site=site, filter=user_filter or "")
         if since or not begun:
             store.add_window(Window(first, until, compared=begun))
             store.set_facts(reading_from=first, **{"from": min(first, store.fact("from", first))}, until=until)
@@ -176,28 +187,29 @@ def _first_second(since: str | None, store: Store | None = None) -> int:
     return first
 
 
-async def _dry_run(client: Client, store: Store, since: str | None, narrowed: str | None) -> None:
+async def _dry_run(client: Client, store: Store, since: str | None, user_filter: str | None) -> None:
     """Print the remaining sounds, requests, time and disk space of a crawl, without crawling."""
-    _require_same(store, narrowed, client.site)
+    _require_same_source(store, user_filter, client.site)
     window = Window(_first_second(since, store), int(time.time()))
-    count = await count_of(client, window, narrowed)
+    count = await count_sounds(client, window, user_filter)
     n_stored = store.count("NOT missing AND created >= ?", window.first * 1000)
     remaining = max(0, count - n_stored)
     requests = math.ceil(remaining / PAGE_SIZE)
     print(f"{counted(count, 'sound')} since {_day(window.first)}, {n_stored} of them in {store.path}")
     length = about(client.quota.seconds_for(requests))
     print(f"at least {counted(requests, 'request')} left, which take {length} at this key's limits")
-    print(f"about {remaining * _BYTES_A_SOUND / 2**20:.0f} MiB of disk; nothing was stored but this request's count")
+    size = f"{remaining * _BYTES_A_SOUND / 2**20:.0f} MiB"
+    print(f"about {size} of disk space needed; no sounds were stored, only the number of requests made")
 
 
 async def _refresh(client: Client, store: Store, arguments: argparse.Namespace) -> None:
-    """Compare the stored sounds with Freesound, and print the number of changes."""
-    _require_same(store, arguments.filter or store.fact("filter"), client.site)
+    """Update the stored sounds that changed on Freesound, read missing sounds again, and print the numbers of both."""
+    _require_same_source(store, arguments.filter or store.fact("filter"), client.site)
     changes = await refresh(client, store)
     names = {"license": "licence", "gen_ai_preference": "AI preference"}
     parts = [f"{names.get(name, name)} {changes[name]}" for name in CHANGING]
     print(f"{store.path}: {counted(store.count(), 'sound')} compared with Freesound; changed: {', '.join(parts)}")
-    await _read_nulls(client, store, arguments.workers)
+    await _read_nulls_again(client, store, arguments.workers)
 
 
 async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
@@ -212,44 +224,45 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
             if arguments.refresh:
                 await _refresh(client, store, arguments)
                 return 0
-            _plan(store, arguments.since, arguments.filter, client.site)
+            _plan_windows(store, arguments.since, arguments.filter, client.site)
             if _is_complete(store):
-                print(f"{_describe(store)}; to read newer uploads, add `--since last`")
+                print(f"{_completeness_text(store)}; to read newer uploads, add `--since last`")
                 return 0
-            added_up = await walk(client, store, arguments.workers)
+            added_up = await read_whole(client, store, arguments.workers)
             if added_up:
-                await ask_for_missing(client, store)
+                await look_up_missing(client, store)
             print(progress_line(client, store))
-    return _report(store, added_up)
+    return _print_result(store, added_up)
 
 
-def _report(store: Store, added_up: bool) -> int:
+def _print_result(store: Store, added_up: bool) -> int:
     """Print the result of a crawl; return the exit status: 0, or 1 if the counts do not match (added_up is False)."""
     count = counted(store.count(), "sound")
     if added_up:
-        print(f"{_describe(store)}: {count}")
+        print(f"{_completeness_text(store)}: {count}")
     else:
         print(f"{store.path}: {count} stored, but the API counts {store.fact('total')}; run the same command again")
     if nulls := store.nulls():
         verb = "was" if len(nulls) == 1 else "were"
-        print(f"{counted(len(nulls), 'sound')} {verb} null or an error in every answer of the API; uploaded:")
+        print(f"{counted(len(nulls), 'sound')} {verb} null or an error in every answer of the API; times of upload:")
         for null in nulls[:SHOWN]:
             end = "now" if null.before_ms is None else format_time(null.before_ms)
             print(f"  between {format_time(null.after_ms)} and {end}")
-        print("python -m data_tools status --list FILE.csv writes all of them")
-    if uneven := store.uneven():
-        print(f"the API's count differs in {counted(len(uneven), 'window')}; python -m data_tools status lists them")
+        print(f"python -m data_tools status {store.path} --list FILE.csv writes all of them to a table")
+    if uneven := store.uneven_windows():
+        windows = f"{counted(len(uneven), 'time window')}"
+        print(f"the API's count differs from the stored sounds in {windows}; python -m data_tools status lists them")
     return 0 if added_up else 1
 
 
-def _describe(store: Store) -> str:
-    """Return a store's path, and the dates of the uploads in it, in words."""
-    whole = _whole(store)
+def _completeness_text(store: Store) -> str:
+    """Return the text that a store is complete, with the first and the last day of upload that it covers."""
+    whole = _whole_window(store)
     return f"{store.path} is complete from {_day(whole.first)} to {_day(whole.last)}"
 
 
 def _day(second: int) -> str:
-    """Format the date of a second since 1970."""
+    """Format a time in seconds since 1970 as its date, such as 2026-01-31."""
     return format_time(second * 1000)[:10]
 
 
@@ -259,15 +272,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("store", type=Path, metavar="STORE", help="SQLite file of the crawl, to create or continue")
     add("--since", metavar="DATE", help="only sounds uploaded since this date, or since the `last` crawl")
     add("--filter", help="only sounds that match a filter of the API, such as 'duration:[3 TO 120]'")
-    refresh = "read again the sounds that object to generative training, or whose licence or AI preference has changed"
+    refresh = "update the sounds whose uploader objects to generative training, or has changed licence or AI preference"
     add("--refresh", action="store_true", help=refresh)
     dry_run = "only print how many sounds, requests, days and bytes are left, which takes one request"
     add("--dry-run", action="store_true", help=dry_run)
-    add_connection(parser)
+    add_connection_options(parser)
 
 
 def _check_filter(text: str) -> None:
-    """Raise DataError for a search filter by time, an empty one, and one with an unmatched quote or parenthesis."""
+    """Raise DataError for a --filter that is empty, filters by time, or has an unmatched quote or parenthesis."""
     if re.search(r"\bcreated(_range)?:", text):
         raise DataError(f"--filter {text}: must not contain created; use --since instead")
     outside = re.sub(r'"[^"]*"', "", re.sub(r"\\.", "", text))

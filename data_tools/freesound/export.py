@@ -21,8 +21,8 @@ _FORMULA = re.compile("\\A[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20]")  # the last fou
 _TYPES = {"channels": "Int64", "filesize": "Int64", "duration": "float64", "samplerate": "float64"}
 
 
-def _chunks(store: Store) -> "Iterator[pandas.DataFrame]":
-    """Yield tables of the sounds by rising id; `created` is a time in UTC."""
+def _read_chunks(store: Store) -> "Iterator[pandas.DataFrame]":
+    """Yield a store's sounds by rising id, as data frames of _ROWS rows; the column `created` is a time in UTC."""
     import pandas
 
     query = f"SELECT {', '.join(COLUMNS)} FROM sounds WHERE NOT gone ORDER BY id"
@@ -31,7 +31,7 @@ def _chunks(store: Store) -> "Iterator[pandas.DataFrame]":
 
 
 def _write_csv(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
-    """Write a CSV table, with a ' before each text that a spreadsheet would run as a formula.
+    """Write the sounds as a CSV table, with a ' before each text that a spreadsheet would run as a formula.
 
     Source: OWASP, CSV Injection. No spreadsheet runs formulas in Parquet, so Parquet files contain all texts verbatim.
     """
@@ -43,7 +43,7 @@ def _write_csv(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
 
 
 def _write_parquet(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
-    """Write the sounds as a Parquet file, one part at a time."""
+    """Write the sounds as a Parquet file, one data frame at a time."""
     import pyarrow
     import pyarrow.parquet
 
@@ -63,11 +63,11 @@ def write_store(path: Path, out: Path) -> int:
     """
     writers = {".csv": _write_csv, ".parquet": _write_parquet}
     if out.suffix not in writers:
-        raise DataError(f"{out}: give a file name that ends in .csv or .parquet")
+        raise DataError(f"{out}: the format of the table is unknown; give a file name that ends in .csv or .parquet")
     with open_store(path, read_only=True) as store:
         count = store.count()
         if not count:
-            raise DataError(f"{path}: has no sounds yet; continue with python -m data_tools crawl")
+            raise DataError(f"{path}: the store has no sounds yet; run python -m data_tools crawl {path}")
         with replacing(out) as temporary:
-            writers[out.suffix](_chunks(store), temporary)
+            writers[out.suffix](_read_chunks(store), temporary)
     return count

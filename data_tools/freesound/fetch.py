@@ -16,7 +16,7 @@ from data_tools.audio.read import AudioError, encoded, read_audio
 from data_tools.cli import Progress, progress
 from data_tools.errors import DataError
 from data_tools.files import replacing
-from data_tools.freesound.access import TOKEN, add_connection, check_bounds, read_access
+from data_tools.freesound.access import TOKEN, add_connection_options, check_bounds, read_access
 from data_tools.freesound.audio_folder import DATABASE, Folder, StoredFile, write_results
 from data_tools.freesound.client import Client, LostError
 from data_tools.freesound.completeness import look_up
@@ -42,19 +42,19 @@ NONE = Path("none")  # option value for no exclusion list
 
 
 async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], workers: int) -> None:
-    """Fetch the missing sounds. If one cannot be fetched, record the reason and continue with the next one."""
+    """Fetch the sounds that are not in the folder; if one cannot be fetched, record the reason and continue."""
     missing = [sound for sound in sounds if sound.id not in folder.files]
     remaining = iter(missing)
 
     async def work(bar: Progress) -> None:
-        """Fetch sounds from the common list until it is empty."""
+        """Fetch sounds from the list that all workers share, until it is empty."""
         for sound in remaining:
             try:
-                await _fetch(client, folder, sound)
+                await _fetch_sound(client, folder, sound)
             except (LostError, AudioError) as error:
                 folder.record_failure(sound.id, str(error))
             finally:
-                folder.part(sound.id).unlink(missing_ok=True)
+                folder.part_path(sound.id).unlink(missing_ok=True)
             bar.advance()
 
     with progress("fetching", len(sounds), "file", len(sounds) - len(missing)) as bar:
@@ -66,18 +66,18 @@ async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], worker
             raise several.exceptions[0] from None
 
 
-async def _fetch(client: Client, folder: Folder, sound: Chosen) -> None:
-    """Fetch one sound, convert it, and record it; repeat if the received audio is damaged."""
-    part = folder.part(sound.id)
+async def _fetch_sound(client: Client, folder: Folder, sound: Chosen) -> None:
+    """Download a sound, convert it to FLAC, and record it in the folder; repeat if the audio is damaged."""
+    part = folder.part_path(sound.id)
     for attempt in range(1, ATTEMPTS + 1):
         if folder.originals:
-            size = await client.original(sound.id, part, sound.bytes)
+            size = await client.download_original(sound.id, part, sound.bytes)
         else:
-            size = await client.preview(sound.preview, part, round(PREVIEW_BYTES * (1 + sound.seconds)))
+            size = await client.download_preview(sound.preview, part, round(PREVIEW_BYTES * (1 + sound.seconds)))
         try:
             if folder.originals and sound.bytes not in (None, size):
                 raise AudioError(f"received {size} bytes instead of {sound.bytes}")
-            stored = await asyncio.to_thread(_convert, part, folder, sound)
+            stored = await asyncio.to_thread(_write_flac, part, folder, sound)
         except AudioError as error:
             if attempt == ATTEMPTS:
                 reason = str(error).removeprefix(f"{part}: ")
@@ -87,14 +87,17 @@ async def _fetch(client: Client, folder: Folder, sound: Chosen) -> None:
             return
 
 
-def _convert(part: Path, folder: Folder, sound: Chosen) -> StoredFile:
-    """Convert a downloaded file to FLAC (mono, 16 bit) and write it to the folder."""
+def _write_flac(part: Path, folder: Folder, sound: Chosen) -> StoredFile:
+    """Convert a downloaded file to FLAC (mono, 16 bit) and write it to the folder; return its id, sha256 and length.
+
+    Raises AudioError if the length differs from Freesound's.
+    """
     samples = read_audio(part, folder.rate)
     seconds = len(samples) / folder.rate
     if abs(seconds - sound.seconds) > TOLERANCE:
-        raise AudioError(f"its length is {seconds:.2f} s, but Freesound states {sound.seconds:.2f} s")
+        raise AudioError(f"the audio is {seconds:.2f} s long, but Freesound states {sound.seconds:.2f} s")
     flac = encoded(samples, folder.rate, "FLAC", "PCM_16")
-    with replacing(folder.audio(sound.id)) as temporary:
+    with replacing(folder.flac_path(sound.id)) as temporary:
         temporary.write_bytes(flac)
     return StoredFile(sound.id, hashlib.sha256(flac).hexdigest(), seconds)
 
@@ -108,13 +111,14 @@ def _print_selection(selection: Selection) -> None:
     marks = [LICENCES[name] for name in NON_COMMERCIAL]
     if restricted := sum(any(mark in sound.licence for mark in marks) for sound in selection.chosen):
         hint = "--licences cc0 by leaves them out"
-        print(f"{restricted:>8}  of them are for non-commercial use only ({', '.join(NON_COMMERCIAL)}); {hint}")
+        licences = ", ".join(NON_COMMERCIAL)
+        print(f"{restricted:>8}  of the sounds to fetch are for non-commercial use only ({licences}); {hint}")
     for sound_id, lists in list(selection.excluded.items())[:10]:
-        print(f"          {sound_id} is on {', '.join(lists)}")
+        print(f"          sound {sound_id} is on the exclusion list {', '.join(lists)}")
 
 
-async def _run(arguments: argparse.Namespace, store: Store) -> int:
-    """Select sounds and fetch them by the options; return the exit status."""
+async def _select_and_fetch(arguments: argparse.Namespace, store: Store) -> int:
+    """Select sounds by the options, fetch them, and write the tables; return the exit status."""
     from data_tools.freesound.http import connect
 
     criteria = Criteria(**{one.name: getattr(arguments, one.name) for one in fields(Criteria)})
@@ -148,9 +152,11 @@ async def _choose_again(
     found_ids = {sound_id for sound_id, sound in looked_up.items() if sound}
     chosen = [sound for sound in choose().chosen if sound.id in found_ids]
     if missing := len(ids) - len(found_ids):
-        print(f"{missing:>8}  of them are not fetched: the search does not find them any more, or fails at them")
+        print(
+            f"{missing:>8}  chosen sounds are not fetched: Freesound's search no longer finds them, or fails for them"
+        )
     if changed := len(found_ids) - len(chosen):
-        print(f"{changed:>8}  of them are not fetched: their licence, AI preference or length has changed since")
+        print(f"{changed:>8}  chosen sounds are not fetched: their new licence, AI preference or length is not allowed")
     return chosen
 
 
@@ -173,7 +179,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--token-file", type=Path, help=token)
     add("--dry-run", action="store_true", help="print what would be fetched, and fetch nothing")
     _add_rules(parser)
-    add_connection(parser)
+    add_connection_options(parser)
 
 
 def _add_rules(parser: argparse.ArgumentParser) -> None:
@@ -208,4 +214,4 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError(f"--seconds {given}: MIN must be 0 or more, and not above MAX")
     check_bounds(arguments, limit=(1, MAX_SOUNDS), rate=(4000, 192_000))
     with open_store(arguments.store) as store:
-        return asyncio.run(_run(arguments, store))
+        return asyncio.run(_select_and_fetch(arguments, store))

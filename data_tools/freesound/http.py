@@ -35,7 +35,10 @@ _BROKEN = (aiohttp.ClientError, TimeoutError, ssl.SSLError, ConnectionError)
 
 @asynccontextmanager
 async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[Client]:
-    """Open the client with the connection options in `arguments`. Raises DataError as read_access does."""
+    """Open a client of the API for a block, with the connection options in `arguments`; store its request limits.
+
+    Raises DataError as read_access does.
+    """
     site, key, token, contact = read_access(arguments)
     clock = Clock(arguments.speed)
     quota = Quota(store.database, arguments.per_minute, arguments.per_day, clock)
@@ -71,18 +74,18 @@ class Http(AbstractAsyncContextManager["Http"]):
         Raises AgainError without a complete answer; LostError for a longer body and for an invalid address.
         """
         file_bytes = FILE_BYTES if limit is None else min(limit, FILE_BYTES)
-        return await self._ask("GET", url, into, file_bytes if into else 0, headers=headers)
+        return await self._request("GET", url, into, file_bytes if into else 0, headers=headers)
 
     async def post(self, url: str, form: Mapping[str, str]) -> Response:
         """Send a form by one POST request, and return the server's answer. Raises AgainError."""
-        return await self._ask("POST", url, None, 0, data=form)
+        return await self._request("POST", url, None, 0, data=form)
 
-    async def _ask(self, method: str, url: str, into: Path | None, file_bytes: int, **sent: Any) -> Response:
-        """Make one request and read its answer, to a file if `into` is given."""
-        timeout = patience(self._timeout, file_bytes)
+    async def _request(self, method: str, url: str, into: Path | None, file_bytes: int, **sent: Any) -> Response:
+        """Make one request and return the server's answer; the body of status 200 goes to the file `into`, if given."""
+        timeout = time_limits(self._timeout, file_bytes)
         try:
             async with self._session.request(
-                method, url, allow_redirects=False, proxy=_proxy(url), timeout=timeout, **sent
+                method, url, allow_redirects=False, proxy=_proxy_for(url), timeout=timeout, **sent
             ) as answer:
                 body, length = io.BytesIO(), 0
                 is_file = into and answer.status == 200
@@ -93,23 +96,23 @@ class Http(AbstractAsyncContextManager["Http"]):
                     pause = retry_after(answer.headers.get("Retry-After", ""))
                     return Response(answer.status, body.getvalue(), length, moved, pause)
         except (aiohttp.InvalidURL, UnicodeError):
-            raise LostError(f"{url[:200]!a} is not a valid address") from None
+            raise LostError(f"the server gave {url[:200]!a}, which is not a valid address") from None
         except _BROKEN as error:  # its text may contain the request's headers
             raise AgainError(f"the connection failed or broke: {type(error).__name__}") from None
         except OSError as error:  # from writing the file
             raise located(error, into) from None
 
 
-def patience(timeout: float, file_bytes: int) -> aiohttp.ClientTimeout:
+def time_limits(timeout: float, file_bytes: int) -> aiohttp.ClientTimeout:
     """Return the time limits of a request: TOTAL * timeout seconds in all, plus the time for file_bytes at SLOWEST."""
     total = min(TOTAL * timeout + file_bytes / SLOWEST, MAX_SECONDS)
     return aiohttp.ClientTimeout(total=total, sock_connect=timeout, sock_read=timeout)
 
 
 def retry_after(header: str) -> float:
-    """Return the seconds to wait that a Retry-After header states, as a number or a date (RFC 9110, 10.2.3).
+    """Return the seconds to wait by a Retry-After header: at most MAX_SECONDS; 0 for an empty or invalid header.
 
-    At most MAX_SECONDS; 0 for any other text.
+    The header states a number of seconds or a date (RFC 9110, 10.2.3).
     """
     if re.fullmatch(r"[0-9]{1,9}", header.strip()):
         return min(float(header), MAX_SECONDS)
@@ -121,7 +124,7 @@ def retry_after(header: str) -> float:
 
 
 async def _chunks(answer: aiohttp.ClientResponse, limit: int) -> AsyncIterator[bytes]:
-    """Yield the unpacked body in pieces. Raises LostError if its announced or received length is above `limit`."""
+    """Yield an answer's unpacked body in pieces. Raises LostError if it has, or announces, more than `limit` bytes."""
     announced, length = answer.content_length or 0, 0
     if announced > limit:
         raise LostError(f"the server's answer has {announced} bytes, more than the maximum of {limit}")
@@ -132,8 +135,11 @@ async def _chunks(answer: aiohttp.ClientResponse, limit: int) -> AsyncIterator[b
         yield chunk
 
 
-def _proxy(url: str) -> str | None:
-    """Return the proxy from the environment (http_proxy, https_proxy, no_proxy); None for addresses of this machine."""
+def _proxy_for(url: str) -> str | None:
+    """Return the address of the proxy for a URL, from the environment; None without a proxy or for this machine.
+
+    The environment variables are http_proxy, https_proxy and no_proxy.
+    """
     address = urlsplit(url)
     proxy = getproxies().get(address.scheme)
     if not proxy or is_local(url) or proxy_bypass(address.hostname or ""):

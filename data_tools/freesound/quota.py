@@ -41,17 +41,17 @@ class Clock:
         """Return real seconds since 1970."""
         return time.time()
 
-    def wall(self, seconds: float) -> float:
-        """Convert seconds of the API's clock to real seconds. The clock of a stand-in server may run faster."""
+    def real_seconds(self, seconds: float) -> float:
+        """Convert seconds of the API's clock to real seconds: fewer with a sandbox whose clock runs faster."""
         return seconds / self.speed
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep for seconds of API time, which runs faster with a sandbox."""
-        await asyncio.sleep(self.wall(seconds))
+        """Sleep for `seconds` of the API's clock, which may run faster than real time."""
+        await asyncio.sleep(self.real_seconds(seconds))
 
 
 class Used(NamedTuple):
-    """Requests of the last minute and day, and the seconds until the next one may go."""
+    """Numbers of requests in the last minute and day, and the seconds until the next one is allowed."""
 
     minute: int
     day: int
@@ -59,7 +59,7 @@ class Used(NamedTuple):
 
 
 class Quota:
-    """Limiter that lets requests wait for the limits of the key: per_minute, per_day."""
+    """Limiter of requests: delays each one until the key's limits per minute and per day allow it."""
 
     def __init__(self, database: sqlite3.Connection, per_minute: int, per_day: int, clock: Clock) -> None:
         """Open the table of counted requests in the database."""
@@ -77,31 +77,31 @@ class Quota:
                 with self._database:
                     self._database.execute("BEGIN IMMEDIATE")
                     now = self._clock.now()
-                    self._correct(now)
-                    wait = self._wait(now)
+                    self._correct_times(now)
+                    wait = self._seconds_to_wait(now)
                     if wait <= 0:
-                        return self._count(now)
-                self._report(now + self._clock.wall(wait), wait)
+                        return self._record_request(now)
+                self._log_wait(now + self._clock.real_seconds(wait), wait)
                 # The longest wait that is known now; an answer under way may shorten it.
                 under_way = self._database.execute("SELECT 1 FROM requests WHERE counted_to > ?", (now,)).fetchone()
                 await self._clock.sleep(min(wait, _LOOK_AGAIN) if under_way else wait)
 
-    def answered(self, request: int) -> None:
+    def mark_answered(self, request: int) -> None:
         """Record that a request (its id from `take`) has been answered, or will never be answered."""
         self._database.execute("UPDATE requests SET counted_to = ? WHERE id = ?", (self._clock.now(), request))
 
     def pause(self, seconds: float) -> None:
         """Allow no request for `seconds`, because the API reported too many requests."""
-        until = self._clock.now() + self._clock.wall(seconds)
+        until = self._clock.now() + self._clock.real_seconds(seconds)
         query = "INSERT INTO pause VALUES (0, ?) ON CONFLICT DO UPDATE SET until = max(until, excluded.until)"
         self._database.execute(query, (until,))
 
     def used(self) -> Used:
         """Return the numbers of requests in the last minute and day, and the seconds until the next one is allowed."""
         now, query = self._clock.now(), "SELECT COUNT(*) FROM requests WHERE counted_to > ?"
-        begins = (now - self._clock.wall(span) for _, span in self._limits)
+        begins = (now - self._clock.real_seconds(span) for _, span in self._limits)
         minute, day = (self._database.execute(query, (begin,)).fetchone()[0] for begin in begins)
-        return Used(minute, day, max(0.0, self._wait(now)))
+        return Used(minute, day, max(0.0, self._seconds_to_wait(now)))
 
     def seconds_for(self, requests: int) -> float:
         """Return the minimum time in seconds, from now, that `requests` more requests take."""
@@ -114,47 +114,54 @@ class Quota:
         wait = 0.0
         if requests and waiting > 0:
             now = self._clock.now()
-            earlier = self._counted_to(used.minute - waiting, now) or now
+            earlier = self._answer_time(used.minute - waiting, now) or now
             wait = max(0.0, (earlier - now) * self._clock.speed + MINUTE)
         return max(used.wait, wait + minutes * MINUTE)
 
-    def _counted_to(self, later: int, now: float) -> float | None:
-        """Return until when one request counts, the time of its answer; None if there is no such request.
+    def _answer_time(self, later: int, now: float) -> float | None:
+        """Return the time of answer of the request that `later` stored requests follow; None without such a request.
 
         A request without an answer has the latest possible time. A later time, which was stored while the clock was
-        ahead, is replaced by the latest possible one.
-        later: Which request: the one that has exactly this number of stored requests after it. now: Current time.
+        ahead, is replaced by the latest possible one. now: Current time.
         """
         query = "SELECT min(counted_to, ?) FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?"
-        row = self._database.execute(query, (now + self._clock.wall(UNANSWERED), later)).fetchone()
+        row = self._database.execute(query, (now + self._clock.real_seconds(UNANSWERED), later)).fetchone()
         return row[0] if row else None
 
-    def _wait(self, now: float) -> float:
+    def _seconds_to_wait(self, now: float) -> float:
         """Return the seconds of API time until both limits allow one more request and any pause is over."""
-        paused = self._database.execute("SELECT min(until, ?) FROM pause", (now + self._clock.wall(DAY),)).fetchone()
+        paused = self._database.execute(
+            "SELECT min(until, ?) FROM pause", (now + self._clock.real_seconds(DAY),)
+        ).fetchone()
         free: list[float] = [now, *(paused or ())]
         for limit, seconds in self._limits:
-            if (counted_to := self._counted_to(limit - 1, now)) is not None:
-                free.append(counted_to + self._clock.wall(seconds))
+            if (counted_to := self._answer_time(limit - 1, now)) is not None:
+                free.append(counted_to + self._clock.real_seconds(seconds))
         return (max(free) - now) * self._clock.speed
 
-    def _correct(self, now: float) -> None:
-        """Correct the stored times of requests to now if they were stored while the clock was ahead."""
-        latest = now + self._clock.wall(UNANSWERED)
-        self._database.execute("UPDATE requests SET counted_to = ? WHERE counted_to > ?", (now, latest))
-        self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.wall(DAY),))
+    def _correct_times(self, now: float) -> None:
+        """Set the stored times of requests to `now`, and delete the pause, if they are impossibly late.
 
-    def _count(self, now: float) -> int:
-        """Store one more request as counted; return its id."""
-        before, latest = now - self._clock.wall(DAY), now + self._clock.wall(UNANSWERED)
+        They were stored while the clock was ahead.
+        """
+        latest = now + self._clock.real_seconds(UNANSWERED)
+        self._database.execute("UPDATE requests SET counted_to = ? WHERE counted_to > ?", (now, latest))
+        self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.real_seconds(DAY),))
+
+    def _record_request(self, now: float) -> int:
+        """Store a request that begins now, and return its id; delete requests that count no more."""
+        before, latest = now - self._clock.real_seconds(DAY), now + self._clock.real_seconds(UNANSWERED)
         self._database.execute("DELETE FROM requests WHERE counted_to <= ?", (before,))
         cursor = self._database.execute("INSERT INTO requests (counted_to) VALUES (?)", (latest,))
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
-    def _report(self, until: float, wait: float) -> None:
-        """Log once that requests must wait for long, because the API's limit is reached."""
-        if wait > 2 * MINUTE and until > self._reported_until + self._clock.wall(MINUTE):
+    def _log_wait(self, until: float, wait: float) -> None:
+        """Log once that requests must wait until the time `until`, because the API's limit is reached.
+
+        A `wait` of at most two minutes is not logged.
+        """
+        if wait > 2 * MINUTE and until > self._reported_until + self._clock.real_seconds(MINUTE):
             self._reported_until = until
             at = datetime.fromtimestamp(until, UTC)
             shown = f"{at:%d %B %H:%M}"

@@ -6,8 +6,9 @@ Updates stored sounds that changed since a crawl: AI preferences, licences, desc
 from collections import Counter
 
 from data_tools.errors import DataError
-from data_tools.freesound.client import Client, grouped
-from data_tools.freesound.completeness import count_of, has_fallen, read
+from data_tools.freesound.client import Client
+from data_tools.freesound.completeness import count_sounds, has_fallen, read_page
+from data_tools.freesound.filters import filter_in_parentheses
 from data_tools.freesound.selection import LICENCES, PREFERENCES
 from data_tools.freesound.store import Store
 from data_tools.freesound.windows import Progress, Window
@@ -22,7 +23,7 @@ NAMES = {
 
 
 async def refresh(client: Client, store: Store) -> Counter[str]:
-    """Update the stored sounds that changed on Freesound since the crawl, as far as changed counts show it.
+    """Update the stored sounds that changed on Freesound, as far as counts show; return the numbers of changes.
 
     All sounds whose uploader objects to generative training are read again, so that no objection is missed. For every
     other AI preference and every licence, the numbers of sounds in the API and in the store are compared by period of
@@ -30,46 +31,45 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
     period changed in the opposite way, and if only the description changed. `fetch` reads every sound that it chooses
     again.
 
-    Returns the number of stored sounds that have changed, by column of CHANGING. Raises DataError for a crawl that is
-    not complete, and as Client.search does.
+    Returns a counter from each column of CHANGING to the number of stored sounds whose value changed. Raises DataError
+    for a crawl that is not complete, and as Client.search does.
     """
     if store.fact("complete") is None:
         raise DataError(f"{store.path}: the crawl is not complete yet; run the same command without --refresh first")
     whole, known = Window(store.fact("from"), store.fact("until")), store.fact("total")
-    count = await count_of(client, whole, store.fact("filter"))
+    count = await count_sounds(client, whole, store.fact("filter"))
     if has_fallen(known, count):
         problem = f"the API counts {count} sounds instead of {known}; its index may be in the middle of a rebuild"
         raise DataError(f"{store.path}: {problem}; run the same command in some hours")
     objecting, *others = reversed(PREFERENCES)
-    changes = await _walk(client, store, f'gen_ai_preference:"{objecting}"', None)
+    changes = await _read_matching(client, store, f'gen_ai_preference:"{objecting}"', None)
     for preference in others:
         condition = f"gen_ai_preference = '{preference}'"
-        changes += await _walk(client, store, f'gen_ai_preference:"{preference}"', condition)
+        changes += await _read_matching(client, store, f'gen_ai_preference:"{preference}"', condition)
     for licence, name in NAMES.items():
-        changes += await _walk(client, store, f'license:"{name}"', f"license LIKE '%{LICENCES[licence]}%'")
+        changes += await _read_matching(client, store, f'license:"{name}"', f"license LIKE '%{LICENCES[licence]}%'")
     return changes
 
 
-async def _walk(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
-    """Read again all sounds that match the filter `kind`.
+async def _read_matching(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
+    """Read again the sounds that match the filter `kind`; return the number of changed ones per column of CHANGING.
 
     kind: Filter in the API's syntax. condition: The same filter as an SQL condition on the stored sounds; with it, the
     function reads only periods for which the API and the store have different numbers of such sounds. None: read all
     periods.
-    Returns the number of stored sounds that have changed, by column of CHANGING.
     """
-    narrowed = " ".join([kind, *grouped(store.fact("filter"))])
+    user_filter = " ".join([kind, *filter_in_parentheses(store.fact("filter"))])
     windows = [Window(store.fact("from"), store.fact("until"), compared=condition is not None)]
     changes = Counter[str]()
     while windows:
-        answer = await read(client, windows.pop(), narrowed)
+        answer = await read_page(client, windows.pop(), user_filter)
         if isinstance(answer, Progress):
             windows += answer.windows
             continue
-        progress, changed = store.renew(*answer, condition)
+        progress, changed = store.update_page(*answer, condition)
         if progress.uneven:
-            problem = "the API lists fewer or more sounds than it counts"
-            raise DataError(f"{store.path}: {problem}; run the command again later")
+            problem = "the API lists fewer or more sounds than it counts; run the same command again later"
+            raise DataError(f"{store.path}: {problem}")
         windows += progress.windows
         changes += changed
     return changes

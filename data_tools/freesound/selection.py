@@ -50,7 +50,13 @@ class Criteria:
 
 
 class Scored(NamedTuple):
-    """A row of scores.csv, in the order of fetching: by falling score. caption: The cleaned description."""
+    """A row of scores.csv; rows sort by falling score.
+
+    Attributes:
+        falling_score: The negative score, so that the best row sorts first.
+        caption: The cleaned description.
+        line: Line number in the file.
+    """
 
     falling_score: float
     id: int
@@ -109,7 +115,7 @@ def select(store: Store, scores: Path, criteria: Criteria, exclusions: Exclusion
 
 
 def _read_scores(path: Path, column: str) -> list[Scored]:
-    """Read the table of scored descriptions. Raises DataError for bad ids or scores. column: Column of the scores."""
+    """Read the rows of scores.csv. column: Column of the scores. Raises DataError for bad ids or scores."""
     require_file(path, "make it with python -m data_tools classify")
     rows, ids = [], set[str]()
     for line, row in read_table(path, ["freesound_id", column, "language", "text"]):
@@ -131,9 +137,9 @@ def _read_scores(path: Path, column: str) -> list[Scored]:
 
 
 def _judge(store: Store, row: Scored, criteria: Criteria) -> Chosen | str:
-    """Return the sound if the rules allow it, otherwise the reason for refusing it."""
+    """Return the sound of a row of scores if the rules allow it, otherwise the reason for refusing it."""
     if not -row.falling_score > criteria.threshold:
-        return f"score of {criteria.threshold} or less" if row.caption else "no words left by cleaning"
+        return f"score of {criteria.threshold} or less" if row.caption else "no words are left after cleaning"
     if row.language not in criteria.languages:
         return f"language other than {', '.join(criteria.languages)}"
     columns = "name, username, license, duration, filesize, preview_hq_mp3, gen_ai_preference, is_explicit"

@@ -25,17 +25,20 @@ PREVIEWS = ("preview-hq-mp3", "preview-lq-mp3", "preview-hq-ogg", "preview-lq-og
 
 
 def _milliseconds(value: object) -> object:
-    """Convert a time in text to milliseconds since 1970; other values unchanged."""
+    """Convert a time given as text to milliseconds since 1970; return any other value unchanged."""
     return parse_time(value) if isinstance(value, str) else value
 
 
 def _well_formed(value: object) -> object:
-    """Replace each lone surrogate by U+FFFD: JSON escapes can contain them, UTF-8 cannot."""
+    """Replace each lone surrogate in a text by U+FFFD; return any other value unchanged.
+
+    JSON escapes can contain lone surrogates; UTF-8 cannot.
+    """
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value
 
 
 def _as_json(value: object) -> object:
-    """Convert a list or an object to JSON text; text and None unchanged."""
+    """Convert a value to JSON text; return text and None unchanged."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
@@ -100,10 +103,10 @@ def parse_page(body: bytes) -> Page:
     count, results = content.get("count"), content.get("results")
     if type(count) is not int or not 0 <= count < 2**53 or not isinstance(results, list):
         raise DataError("the API's answer has no valid count, or no list of results")
-    return Page(count, [_sound(item) for item in results])
+    return Page(count, [_parse_sound(item) for item in results])
 
 
-def _sound(item: object) -> Sound | None:
+def _parse_sound(item: object) -> Sound | None:
     """Convert an item of a search to a sound; None for an item that is not valid."""
     try:
         return Sound.model_validate(item)

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Gap(Report):
-    """Sounds that the API could not give. first, last: Their time of upload; last is "" for until now."""
+    """Sounds that the API could not deliver. first, last: Range of their upload times; `last` is "" for now."""
 
     what: str
     first: str
@@ -57,7 +57,7 @@ class StatusReport(Report):
     gaps: list[Gap]
 
 
-def _read(store: Store) -> StatusReport:
+def _collect(store: Store) -> StatusReport:
     """Collect the state of a store: sounds, requests, licences, and gaps."""
     until, limits = store.fact("until"), (store.fact("per_minute", PER_MINUTE), store.fact("per_day", PER_DAY))
     used = Quota(store.database, *limits, Clock()).used()
@@ -72,25 +72,25 @@ def _read(store: Store) -> StatusReport:
         requests_in_last_minute=used.minute,
         requests_in_last_day=used.day,
         wait=float(used.wait),
-        licences=_counts(store, "license"),
-        preferences=_counts(store, "gen_ai_preference"),
+        licences=_count_by_value(store, "license"),
+        preferences=_count_by_value(store, "gen_ai_preference"),
         gaps=_gaps(store),
     )
 
 
-def _counts(store: Store, column: str) -> dict[str, int]:
-    """Count the sounds by the values of a column, most frequent first."""
+def _count_by_value(store: Store, column: str) -> dict[str, int]:
+    """Return a dict from each value in a column to its number of sounds, most frequent value first."""
     query = f"SELECT {column}, COUNT(*) FROM sounds WHERE NOT missing GROUP BY 1 ORDER BY 2 DESC"
     return {value or "not stated": count for value, count in store.database.execute(query)}
 
 
 def _gaps(store: Store) -> list[Gap]:
-    """Return the sounds that the API returned as null, and the time windows whose counts differ."""
+    """Return the sounds that the API returned as null, and the time windows whose stored and API counts differ."""
     gaps = []
     for after, before, page, position in store.nulls():
         last, where = format_time(before) if before else "", f"item {position} of page {page}"
         gaps.append(Gap(what="sound null or an error", first=format_time(after), last=last, where=where))
-    for *span, count in store.uneven():
+    for *span, count in store.uneven_windows():
         first, last = (format_time(second * 1000) for second in span)
         where = f"count {count or 'unknown'}"
         gaps.append(Gap(what="window that does not add up", first=first, last=last, where=where))
@@ -102,14 +102,14 @@ def _lines(report: StatusReport) -> list[str]:
     until = f", up to {report.until}" if report.until else ""
     lines = [
         f"{report.sounds:>8}  sounds stored, of {report.counted or 'an unknown number'} that the API counted last",
-        f"{report.missing:>8}  stored sounds were missing in the last searches; {report.gone} of them are deleted",
-        f"{report.fitting:>8}  are 3 s to 2 min long",
+        f"{report.missing:>8}  stored sounds were missing in the last searches; {report.gone} are deleted on Freesound",
+        f"{report.fitting:>8}  stored sounds are 3 s to 2 min long",
         f"{report.windows:>8}  time windows are left to read{until}",
         f"{report.requests_in_last_minute:>8}  requests in the last minute",
         f"{report.requests_in_last_day:>8}  requests in the last 24 hours",
     ]
     if report.wait:
-        lines.append(f"the next request: in {about(report.wait)}, at the limits of the last crawl or fetch")
+        lines.append(f"the limits of the last crawl or fetch allow the next request in {about(report.wait)}")
     for column, counts in (("license", report.licences), ("gen_ai_preference", report.preferences)):
         lines += [f"\n{column}:", *(f"{count:>8}  {value}" for value, count in counts.items())]
     rows = [f"{gap.what}: {gap.first} to {gap.last or 'now'}, {gap.where}" for gap in report.gaps]
@@ -119,7 +119,7 @@ def _lines(report: StatusReport) -> list[str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `status` to its parser."""
     parser.add_argument("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
-    gaps = "write everything that the API could not deliver"
+    gaps = "also write a table of everything that the API could not deliver"
     parser.add_argument("--list", type=ending_in(".csv"), metavar="FILE.csv", help=gaps)
     add_json(parser)
 
@@ -127,7 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `status`: print the state of a crawl; return the exit status."""
     with open_store(arguments.store, read_only=True) as store:
-        report = _read(store)
+        report = _collect(store)
     if arguments.json:
         print_report(report)
     else:

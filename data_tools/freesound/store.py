@@ -62,8 +62,8 @@ _LISTED = "(SELECT value FROM json_each(?))"
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors in a block (no room, no permission, a damaged file) into a DataError that names path."""
+def converting_sqlite_errors(path: Path) -> Iterator[None]:
+    """Convert SQLite's errors in a block (disk full, no permission, damaged file) to a DataError that names `path`."""
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: from a damaged schema, which is quoted
@@ -75,9 +75,9 @@ def naming(path: Path) -> Iterator[None]:
 def connecting(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a database in autocommit mode for an object under construction; close it if the construction fails.
 
-    Raises DataError as naming does.
+    Raises DataError as converting_sqlite_errors does.
     """
-    with naming(path):
+    with converting_sqlite_errors(path):
         database = sqlite3.connect(path, isolation_level=None, timeout=60)
         try:
             yield database
@@ -97,7 +97,7 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 @contextmanager
 def open_store(path: Path, create: bool = False, read_only: bool = False) -> Iterator["Store"]:
     """Open the database of sounds for a block. Raises DataError as Store does, and for SQLite's errors in the block."""
-    with naming(path), closing(Store(path, create, read_only)) as store:
+    with converting_sqlite_errors(path), closing(Store(path, create, read_only)) as store:
         yield store
 
 
@@ -127,12 +127,12 @@ class Facts:
         self.database.close()
 
     def fact(self, name: str, default: Any = None) -> Any:
-        """Return a stored number or text about the whole crawl, such as `until`, the last second that it reads."""
+        """Return a named value about the whole crawl, such as `until`, its last second; `default` if not stored."""
         row = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return row[0] if row else default
 
     def set_facts(self, **facts: float | str) -> None:
-        """Store named values about the whole crawl, each a number or a text. `fact` returns them."""
+        """Store named values about the whole crawl, each a number or a text; `fact` reads them."""
         self.database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
 
@@ -171,26 +171,29 @@ class Store(Facts):
         self.database.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def open_windows(self, limit: int) -> list[Window]:
-        """Return the time windows still to read, earliest first."""
+        """Return the time windows still to read, earliest first, at most `limit`."""
         return [Window(*row) for row in self.database.execute("SELECT * FROM windows ORDER BY first LIMIT ?", (limit,))]
 
-    def keep_progress(self, window: Window, progress: Progress, count: int | None = None) -> None:
-        """Replace a time window by the parts that remain to be read, within the caller's transaction."""
+    def replace_window(self, window: Window, progress: Progress, count: int | None = None) -> None:
+        """Replace a time window by its unread parts, and record whether its counts differ; commits nothing itself.
+
+        count: The API's count for the window.
+        """
         self.database.execute("DELETE FROM windows WHERE first = ?", (window.first,))
         for part in progress.windows:
             self.add_window(part)
         if progress.uneven:
             self.database.execute("INSERT OR REPLACE INTO uneven VALUES (?, ?, ?)", (window.first, window.last, count))
 
-    def save(self, window: Window, page: Page) -> Progress:
-        """Store a page of sounds from a time window, and the window's remaining parts.
+    def save_page(self, window: Window, page: Page) -> Progress:
+        """Store a page of sounds from a time window, and the window's remaining parts; return the parts.
 
         Raises DataError if most sounds are outside the window: the crawl could not continue from them.
         """
-        answer, indexed = self._listing(window, page)
+        answer, indexed = self._summarise(window, page)
         nulls, ids = page.sounds.count(None), json.dumps(list(indexed))
         with transaction(self.database):
-            progress = advance(window, answer, self.known(window))
+            progress = advance(window, answer, self.count_known(window))
             reached = window.last if progress.complete or answer.reached is None else answer.reached
             span = _milliseconds(window.first, reached if progress.complete else reached - 1)
             unseen = self.count(f"{_WITHIN} AND id NOT IN {_LISTED}", *span, ids)
@@ -201,21 +204,22 @@ class Store(Facts):
                 self.database.execute(query, (int(time.time()), *span, ids))
             if window.page == 1 and progress != Progress():  # it is read again
                 self.database.execute("DELETE FROM uneven WHERE first BETWEEN ? AND ?", (window.first, window.last))
-            self.keep_progress(window, progress, page.count)
+            self.replace_window(window, progress, page.count)
         return progress
 
-    def renew(self, window: Window, page: Page, condition: str | None) -> tuple[Progress, Counter[str]]:
-        """Store again a page of sounds of one kind, such as one licence; no sound is marked as missing.
+    def update_page(self, window: Window, page: Page, condition: str | None) -> tuple[Progress, Counter[str]]:
+        """Update the stored sounds by a page; return the window's remaining parts, and the changes per column.
 
+        The page has sounds of one kind, such as one licence. No sound is marked as missing. The changes are the numbers
+        of stored sounds that have changed, by column of CHANGING.
         condition: SQL condition that selects the stored sounds of that kind. With it, parts of the window whose number
         of stored sounds equals the API's count need not be read. None: all parts must be read.
-        Returns the window's remaining parts, and the number of stored sounds that have changed, by column of CHANGING.
         """
-        answer, indexed = self._listing(window, page)
+        answer, indexed = self._summarise(window, page)
         sounds = [sound for sound in page.sounds if sound]
         query = f"SELECT id, {', '.join(CHANGING)} FROM sounds WHERE id IN {_LISTED}"
         with transaction(self.database):
-            known = self.known(window, condition) if condition else 0
+            known = self.count_known(window, condition) if condition else 0
             before = {row[0]: row[1:] for row in self.database.execute(query, (json.dumps(list(indexed)),))}
             self.upsert(sounds, indexed)
         changes: Counter[str] = Counter()
@@ -224,7 +228,7 @@ class Store(Facts):
             changes.update(name for name, value in pairs if value != getattr(sound, name))
         return advance(window, answer, known), changes
 
-    def _listing(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
+    def _summarise(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
         """Summarise a page of a search; also return a dict from each sound's id to its index time in ms.
 
         A sound that appears twice on the page counts once. The index time of a sound is its upload time. If this is
@@ -250,7 +254,7 @@ class Store(Facts):
         passed = sum(second != reached for second in seconds)
         return PageListing(page.count, len(times) + nulls, reached, passed + nulls), times
 
-    def parts(self, window: Window, sounds: int) -> list[Window]:
+    def split_by_sounds(self, window: Window, sounds: int) -> list[Window]:
         """Split the time window into parts of `sounds` stored sounds each; sounds of one second stay together."""
         query = "SELECT indexed / 1000 FROM sounds WHERE indexed BETWEEN ? AND ? ORDER BY indexed"
         rows = self.database.execute(query, _milliseconds(window.first, window.last)).fetchall()
@@ -258,7 +262,7 @@ class Store(Facts):
         ends = [*(begin - 1 for begin in begins[1:]), window.last]
         return [Window(first, last, compared=True) for first, last in zip(begins, ends, strict=True)]
 
-    def known(self, window: Window, condition: str | None = None) -> int:
+    def count_known(self, window: Window, condition: str | None = None) -> int:
         """Return the number of stored sounds in a time window, which can be compared with the API's count.
 
         Sounds that the last search did not find are not counted. Without a condition, items that the API gave as null
@@ -282,7 +286,7 @@ class Store(Facts):
         self.database.executemany(
             f"INSERT INTO sounds ({', '.join(COLUMNS)}, indexed) VALUES ({marks}, coalesce(:indexed, :created)) "
             f"ON CONFLICT (id) DO UPDATE SET {updates}, indexed = coalesce(:indexed, indexed), missing = 0, gone = 0",
-            (_row(sound, site) | {"indexed": indexed.get(sound.id)} for sound in sounds),
+            (_column_values(sound, site) | {"indexed": indexed.get(sound.id)} for sound in sounds),
         )
 
     def _record_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
@@ -314,11 +318,11 @@ class Store(Facts):
         return int(self.database.execute(f"SELECT COUNT(*) FROM sounds WHERE {condition}", values).fetchone()[0])
 
     def forget_missing(self, since: float) -> None:
-        """Remove the mark of sounds marked as missing at time `since` or later, unless they are gone."""
+        """Remove the mark "missing" that sounds got at time `since` or later, except from sounds marked as gone."""
         self.database.execute("UPDATE sounds SET missing = 0 WHERE missing >= ? AND NOT gone", (int(since),))
 
-    def missing(self, before: float) -> list[int]:
-        """Return ids of sounds that searches stopped listing at time `before` or earlier, if not marked as gone."""
+    def missing_ids(self, before: float) -> list[int]:
+        """Return the ids of sounds, not marked as gone, that searches stopped listing at time `before` or earlier."""
         query = "SELECT id FROM sounds WHERE missing BETWEEN 1 AND ? AND NOT gone ORDER BY id"
         return [sound_id for (sound_id,) in self.database.execute(query, (int(before),))]
 
@@ -338,13 +342,13 @@ class Store(Facts):
         """Remove the records of time windows whose counts differ from the API's, up to second `last`."""
         self.database.execute("DELETE FROM uneven WHERE last <= ?", (last,))
 
-    def uneven(self) -> list[tuple[int, int, int | None]]:
+    def uneven_windows(self) -> list[tuple[int, int, int | None]]:
         """Return the time windows whose counts never matched: first and last second, and the API's count."""
         return self.database.execute("SELECT * FROM uneven ORDER BY first").fetchall()
 
 
-def _row(sound: Sound, site: str) -> dict[str, object]:
-    """Return a sound's values for the database's COLUMNS, by column name."""
+def _column_values(sound: Sound, site: str) -> dict[str, object]:
+    """Return a dict from each of COLUMNS to a sound's value in the database. site: Removed from preview addresses."""
     previews = {name.replace("-", "_"): sound.previews.get(name, "").removeprefix(site) or None for name in PREVIEWS}
     return {**vars(sound), "tags": " ".join(sound.tags), **previews}
 

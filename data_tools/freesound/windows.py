@@ -73,7 +73,7 @@ class PageListing:
 
 @dataclass(frozen=True)
 class Progress:
-    """Remaining parts of a window after an answer.
+    """State of a time window after an answer: the parts that remain to be read.
 
     Attributes:
         windows: The parts that remain to be read.
@@ -99,17 +99,17 @@ def advance(window: Window, answer: PageListing, known: int) -> Progress:
     if (short or fewer) and window.attempt + 1 < ATTEMPTS:
         return Progress((replace(window, attempt=window.attempt + 1),))
     if short:
-        return Progress(_unread(window, answer) if answer.received and rest > PAGE_SIZE else (), uneven=True)
+        return Progress(_unread_part(window, answer) if answer.received and rest > PAGE_SIZE else (), uneven=True)
     if answer.received == rest:
-        return Progress(_missed(window, answer), complete=window.page == 1)
+        return Progress(_part_to_read_again(window, answer), complete=window.page == 1)
     if window.compared and answer.count == known:
         return Progress()
     if window.compared and 2 * known > answer.count and window.halves:  # search the half that differs
         return Progress(window.halves)
-    return Progress((*_missed(window, answer), *_unread(window, answer)))
+    return Progress((*_part_to_read_again(window, answer), *_unread_part(window, answer)))
 
 
-def past_end(window: Window) -> Progress:
+def progress_past_end(window: Window) -> Progress:
     """Return the progress of a time window after the API has answered that the requested page does not exist.
 
     Sounds of the window were removed since the previous answer. The window is read again from its first page, or given
@@ -125,8 +125,8 @@ def split(window: Window) -> tuple[Window, ...]:
     return tuple(replace(half, splits=window.splits + 1) for half in window.halves)
 
 
-def _unread(window: Window, answer: PageListing) -> tuple[Window, ...]:
-    """Return the part of a time window that the page did not reach."""
+def _unread_part(window: Window, answer: PageListing) -> tuple[Window, ...]:
+    """Return the part of a time window that the page did not reach, in two halves if it has very many sounds."""
     if answer.reached in (None, window.first):
         return (Window(window.first, window.last, window.page + 1, attempt=window.attempt, compared=window.compared),)
     assert answer.reached is not None
@@ -135,8 +135,8 @@ def _unread(window: Window, answer: PageListing) -> tuple[Window, ...]:
     return rest.halves if expected and expected > LARGEST and rest.halves else (rest,)
 
 
-def _missed(window: Window, answer: PageListing) -> tuple[Window, ...]:
-    """Return the part of time that was read just before this window if it must be read again; () otherwise.
+def _part_to_read_again(window: Window, answer: PageListing) -> tuple[Window, ...]:
+    """Return the time window that was read just before this one if it must be read again; () otherwise.
 
     The answer to that part may have omitted sounds if this window has fewer sounds than that answer promised.
     """

@@ -23,7 +23,7 @@ from data_tools.files import remove_parts
 from data_tools.freesound import store as stores
 from data_tools.freesound.audio_folder import Folder
 from data_tools.freesound.client import _REDIRECTS, FAILURES, HOUR, MINUTE, Client, NoPageError, Response
-from data_tools.freesound.fetch import _convert
+from data_tools.freesound.fetch import _write_flac
 from data_tools.freesound.quota import DAY, Quota
 from data_tools.freesound.selection import Chosen
 from data_tools.freesound.sounds import Page, Sound
@@ -102,7 +102,7 @@ def test_preview_redirects_are_followed(redirects: int, tmp_path: Path) -> None:
     store, clock = Store(tmp_path / "store", create=True), LoopClock()
     quota = Quota(store.database, 10**6, 10**6, clock)
     client = Client(SITE, SecretStr(KEY_VALUE), quota, Moving(redirects), clock)
-    length, _ = run_virtually(client.preview(f"{SITE}/0", tmp_path / "part"))
+    length, _ = run_virtually(client.download_preview(f"{SITE}/0", tmp_path / "part"))
     store.close()
     assert length == 7
 
@@ -126,7 +126,7 @@ def test_time_estimate_for_requests_counts_those_already_made_today(tmp_path: Pa
     async def estimate() -> float:
         quota = Quota(store.database, 100, 10, LoopClock())
         for _ in range(5):
-            quota.answered(await quota.take())
+            quota.mark_answered(await quota.take())
         return quota.seconds_for(8)
 
     found, _ = run_virtually(estimate())
@@ -140,7 +140,7 @@ def test_resumed_crawl_reads_sounds_of_its_last_timestamp_again(
     store, listings = Store(tmp_path / "store", create=True), []
     monkeypatch.setattr(stores, "advance", lambda window, listing, known: listings.append(listing) or Progress())
     sounds = [Sound(id=n, created=1000 * second, duration=1.0) for n, second in enumerate((3, 5, 5), 1)]  # type: ignore[arg-type]
-    store.save(Window(0, 9), Page(7, sounds))
+    store.save_page(Window(0, 9), Page(7, sounds))
     store.close()
     assert (listings[0].reached, listings[0].passed) == (5, 1)
 
@@ -153,10 +153,10 @@ def test_fetched_file_with_another_duration_than_its_metadata_is_refused(
     folder = Folder(tmp_path / "audio", 16_000, False)
     sound = Chosen(7, "a", "b", "c", "cc0", 2.0 + off, None, "p")
     if fits:
-        assert _convert(tmp_path / "part.wav", folder, sound).seconds == 2.0
+        assert _write_flac(tmp_path / "part.wav", folder, sound).seconds == 2.0
     else:
-        with pytest.raises(AudioError, match=r"its length is 2.00 s, but"):
-            _convert(tmp_path / "part.wav", folder, sound)
+        with pytest.raises(AudioError, match=r"the audio is 2.00 s long, but"):
+            _write_flac(tmp_path / "part.wav", folder, sound)
     folder.close()
 
 

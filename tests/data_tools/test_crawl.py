@@ -201,7 +201,7 @@ def test_crawl_of_equal_upload_times_ends_if_the_second_page_is_missing(tmp_path
     assert len(transport.urls) < 300
     store = Store(tmp_path / "store")
     assert store.fact("complete") is None
-    assert [row[:2] for row in store.uneven()] == [(parse_time("2020-01-01") // 1000,) * 2]
+    assert [row[:2] for row in store.uneven_windows()] == [(parse_time("2020-01-01") // 1000,) * 2]
     store.close()
 
 
@@ -286,7 +286,7 @@ def test_temporary_null_items_are_stored_and_permanent_ones_listed(tmp_path: Pat
     assert len(nulls) > 3
     store = Store(tmp_path / "store")
     listed = store.nulls()
-    assert not store.uneven()
+    assert not store.uneven_windows()
     store.close()
     assert len(listed) == len(nulls)
     for number, null in zip(nulls, listed, strict=True):
@@ -375,7 +375,7 @@ def test_time_window_with_too_few_sounds_is_forgotten_once_the_total_is_complete
     assert_whole(tmp_path / "store", transport.answers)
     store = Store(tmp_path / "store")
     assert store.fact("complete") is not None
-    assert store.uneven() == []
+    assert store.uneven_windows() == []
     store.close()
 
 
@@ -391,7 +391,7 @@ def test_search_page_that_lists_a_sound_twice_counts_as_incomplete(tmp_path: Pat
     store = Store(path)
     assert store.count() == 9
     assert store.fact("complete") is None
-    assert store.uneven() != []
+    assert store.uneven_windows() != []
     store.close()
     read_all(path, Direct(answers))
     assert_whole(path, answers)

@@ -184,7 +184,7 @@ def storm(path: Path, sounds: int, kills: int) -> int:
     nulls = np.flatnonzero(answers.corpus.uniform("null", np.arange(sounds)) < 0.001)
     store = Store(path)
     listed = store.nulls()
-    assert not store.uneven()
+    assert not store.uneven_windows()
     assert not store.open_windows(1)
     store.close()
     times = [answers.corpus.created(int(number)) for number in nulls]
@@ -210,7 +210,7 @@ def test_crawl_survives_outages_and_bad_sounds_over_http(tmp_path: Path) -> None
     assert 1 < len(bad) < 6
     assert done.returncode == 0, done.stderr
     assert f"is complete from 2005-01-01 to {time.strftime('%Y-%m-%d', time.gmtime())}" in done.stdout
-    assert f"{len(bad)} sounds were null or an error in every answer of the API; uploaded:" in done.stdout
+    assert f"{len(bad)} sounds were null or an error in every answer of the API; times of upload:" in done.stdout
     assert done.stdout.count("  between 20") == len(bad)
     assert len(stored(tmp_path / "store")) == 1500 - len(bad)
 

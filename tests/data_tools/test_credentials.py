@@ -47,7 +47,7 @@ def test_api_key_is_read_from_a_private_file_or_the_environment(
     file.write_text("from-file\n")
     for mode in (0o644, 0o640, 0o604, 0o601):
         file.chmod(mode)
-        with pytest.raises(DataError, match="other users may read it; run `chmod 600"):
+        with pytest.raises(DataError, match="other users may read this secret file; run `chmod 600"):
             read_key(file)
     file.chmod(0o600)
     assert read_key(file).get_secret_value() == "from-file"
@@ -121,7 +121,7 @@ def preview(tmp_path: Path, site: str, url: str, moved: dict[str, str]) -> tuple
     async def work() -> int:
         clock = LoopClock()
         client = Client(site, SecretStr(MARK), Quota(store.database, 60, 2000, clock), transport, clock)
-        return await client.preview(url, tmp_path / "part")
+        return await client.download_preview(url, tmp_path / "part")
 
     try:
         return run_virtually(work())[0], transport.seen
@@ -165,7 +165,7 @@ def test_preview_redirect_to_another_site_is_not_followed(tmp_path: Path, url: s
     transport = Recording({f"{site}/a": url})
     pattern = f"is not an address of {site}$|is not a valid address$"
     with closing(Store(tmp_path / "store", create=True)) as store, pytest.raises(LostError, match=pattern):
-        run_virtually(client_of(site, store, transport).preview("/a", tmp_path / "part"))
+        run_virtually(client_of(site, store, transport).download_preview("/a", tmp_path / "part"))
     assert transport.seen == [(f"{site}/a", False)]
 
 
@@ -184,7 +184,7 @@ def test_redirected_original_sound_is_fetched_without_the_access_token(tmp_path:
     ):
         transport = Recording({at: url})
         with closing(Store(tmp_path / "store", create=True)) as store:
-            work = client_of(site, store, transport).original(5, tmp_path / "part")
+            work = client_of(site, store, transport).download_original(5, tmp_path / "part")
             if asked:
                 assert run_virtually(work)[0] == 7
                 assert transport.seen == [(at, True), (url, False)]
@@ -243,7 +243,7 @@ def test_incomplete_token_file_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"token.json: has no valid refresh_token"):
         read_token(file)
     file.chmod(0o644)
-    with pytest.raises(DataError, match="other users may read it"):
+    with pytest.raises(DataError, match="other users may read this secret file"):
         read_token(file)
 
 
@@ -290,7 +290,7 @@ def test_preview_that_cannot_be_fetched_in_six_attempts_is_given_up(
     with pytest.raises(LostError, match="the server answered 302"):
         preview(tmp_path, SITE, "/a", {f"{SITE}/a": "/a"})
     monkeypatch.setattr(Recording, "get", get)
-    with pytest.raises(LostError, match=r"a broken one: ConnectionResetError, 6 times"):
+    with pytest.raises(LostError, match=r"a broken one: ConnectionResetError \(6 attempts\)"):
         preview(tmp_path, SITE, "/b", {})
     assert asked == [f"{SITE}/b"] * 6
 

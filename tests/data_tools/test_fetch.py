@@ -310,7 +310,7 @@ def test_sound_whose_audio_differs_from_its_metadata_is_not_fetched(
         originals = fetch(store, tmp_path / "originals", settings, *UNLIMITED, "--originals")
     assert "1  not fetched: not in the store, or gone from Freesound" in previews.stdout
     assert originals.returncode == 0, originals.stderr
-    length = f'{longer},"its length is 8.00 s, but Freesound states 20.00 s"\n'
+    length = f'{longer},"the audio is 8.00 s long, but Freesound states 20.00 s"\n'
     bytes_came = f'{larger},"the server\'s answer has {44 + 2 * 8 * 44_100} bytes, more than the maximum of 7"\n'
     output = {longer: length, larger: bytes_came}
     for folder, lost in (("previews", [longer]), ("originals", [longer, larger])):

@@ -13,8 +13,8 @@ from sandboxes import LoopClock
 from data_tools.errors import DataError
 from data_tools.freesound import http
 from data_tools.freesound.access import Token
-from data_tools.freesound.client import AgainError, Client, LostError, Response, address_of
-from data_tools.freesound.http import Http, patience
+from data_tools.freesound.client import AgainError, Client, LostError, Response, resolve_url
+from data_tools.freesound.http import Http, time_limits
 from data_tools.freesound.quota import Quota
 from data_tools.freesound.store import Store
 from data_tools.freesound.windows import Window
@@ -152,14 +152,14 @@ def test_responses_at_the_size_limits_are_read(tmp_path: Path) -> None:
 
 
 def test_time_limit_of_a_download_grows_with_the_file_size() -> None:
-    assert patience(60, 10**9).total == 5 * 60 + 1
-    assert patience(60, 0).total == 5 * 60
+    assert time_limits(60, 10**9).total == 5 * 60 + 1
+    assert time_limits(60, 0).total == 5 * 60
 
 
 def test_file_size_stated_in_metadata_cannot_raise_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "SLOWEST", 50_000)
     for most, timeout in ((2**53, 60), (10**9, 86_400)):
-        assert patience(timeout, most).total == 86_400
+        assert time_limits(timeout, most).total == 86_400
     monkeypatch.setattr(http, "FILE_BYTES", LIMIT)
     for limit in (2**53, None):
         with pytest.raises(LostError, match="the server's answer has more than the maximum of 100000 bytes"):
@@ -187,7 +187,7 @@ def test_previews_from_other_sites_or_invalid_hosts_are_refused(tmp_path: Path, 
             clock = LoopClock()
             quota = Quota(store.database, 60, 2000, clock)
             client = Client("https://freesound.org", SecretStr("k"), quota, transport, clock)
-            await client.preview(f"https://{host}/x", tmp_path / "part")
+            await client.download_preview(f"https://{host}/x", tmp_path / "part")
 
     with closing(Store(tmp_path / "store", create=True)) as store, pytest.raises(LostError, match=words):
         asyncio.run(work(store))
@@ -211,10 +211,10 @@ def test_previews_from_other_sites_or_invalid_hosts_are_refused(tmp_path: Path, 
 )
 def test_allowed_hosts_are_the_site_and_its_subdomains(site: str, url: str, is_own: bool) -> None:
     if is_own:
-        assert address_of(site, site, url) == url
+        assert resolve_url(site, site, url) == url
     else:
         with pytest.raises(LostError, match="is not an address of"):
-            address_of(site, site, url)
+            resolve_url(site, site, url)
 
 
 def test_oversized_answer_skips_a_sound_but_ends_a_search_with_an_error(tmp_path: Path) -> None:
@@ -225,9 +225,9 @@ def test_oversized_answer_skips_a_sound_but_ends_a_search_with_an_error(tmp_path
                 site, SecretStr("k"), Quota(store.database, 60, 2000, clock), transport, clock, Token(SecretStr("t"))
             )
             with pytest.raises(LostError, match="the server's answer has more than the maximum of 500 bytes"):
-                await client.preview("/x.mp3", tmp_path / "part", 500)
+                await client.download_preview("/x.mp3", tmp_path / "part", 500)
             with pytest.raises(LostError, match="the server's answer has more than the maximum of 700 bytes"):
-                await client.original(7, tmp_path / "part", 700)
+                await client.download_original(7, tmp_path / "part", 700)
             with pytest.raises(
                 DataError, match=f"the server's answer has more than the maximum of {LIMIT} bytes; check the address"
             ):

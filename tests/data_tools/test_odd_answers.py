@@ -160,13 +160,13 @@ def test_fetch_skips_only_the_sound_whose_preview_is_refused(tmp_path: Path, sta
     for moved in ([], [Response(302, b"", 0, "https://cdn.a.b/x")]):
         transport = Scripted(*moved, Response(status, b"", 0, "https://cdn.a.b/x" if status == 302 else None))
         with pytest.raises(LostError, match=f"the server answered {status}"):
-            ask(tmp_path, transport, lambda client: client.preview("/x", tmp_path / "x"))
+            ask(tmp_path, transport, lambda client: client.download_preview("/x", tmp_path / "x"))
         assert len(transport.urls) <= 4
 
 
 def test_error_for_a_refused_original_mentions_the_token_unless_another_host_refused(tmp_path: Path) -> None:
     def original(client: Client) -> Any:
-        return client.original(7, tmp_path / "x")
+        return client.download_original(7, tmp_path / "x")
 
     for status in (401, 403):
         with pytest.raises(DataError, match="correct FREESOUND_ACCESS_TOKEN"):
@@ -182,7 +182,7 @@ def test_error_for_a_refused_original_mentions_the_token_unless_another_host_ref
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_preview_that_the_server_cannot_deliver_yet_is_requested_again(tmp_path: Path, status: int) -> None:
     transport = Scripted(Response(status, b"", 0), Response(200, b"", 9))
-    length, seconds = ask(tmp_path, transport, lambda client: client.preview("/x", tmp_path / "x"))
+    length, seconds = ask(tmp_path, transport, lambda client: client.download_preview("/x", tmp_path / "x"))
     assert length == 9
     assert seconds >= (60 if status == 429 else 1)
 
@@ -190,15 +190,19 @@ def test_preview_that_the_server_cannot_deliver_yet_is_requested_again(tmp_path:
 def test_endless_throttling_of_originals_ends_the_fetch(tmp_path: Path) -> None:
     transport = Scripted(Response(429, b'{"detail": "(2000/day)"}', 0))
     with pytest.raises(DataError, match=r"does not answer \(too many requests today\)"):
-        ask(tmp_path, transport, lambda client: client.original(7, tmp_path / "x"))
+        ask(tmp_path, transport, lambda client: client.download_original(7, tmp_path / "x"))
     assert len(transport.urls) == 40
 
 
 @pytest.mark.parametrize("moved", [[], [Response(302, b"", 0, "http://[::1")]])
 def test_sound_with_an_invalid_file_address_is_given_up(tmp_path: Path, moved: list[Response]) -> None:
     url = "/x" if moved else "http://[::1"
-    with pytest.raises(LostError, match=r"^'http://\[::1.*' is not a valid address$"):
-        ask(tmp_path, Scripted(*moved, Response(200, b"", 9)), lambda client: client.preview(url, tmp_path / "x"))
+    with pytest.raises(LostError, match=r"^the server gave 'http://\[::1.*', which is not a valid address$"):
+        ask(
+            tmp_path,
+            Scripted(*moved, Response(200, b"", 9)),
+            lambda client: client.download_preview(url, tmp_path / "x"),
+        )
 
 
 @pytest.mark.parametrize(
@@ -212,7 +216,7 @@ def test_sound_with_an_invalid_file_address_is_given_up(tmp_path: Path, moved: l
 )
 def test_previews_of_a_site_with_a_path_prefix_are_requested_correctly(tmp_path: Path, url: str, asked: str) -> None:
     transport = Scripted(Response(200, b"", 9))
-    ask(tmp_path, transport, lambda client: client.preview(url, tmp_path / "x"), "https://a.b/prefix")
+    ask(tmp_path, transport, lambda client: client.download_preview(url, tmp_path / "x"), "https://a.b/prefix")
     assert transport.urls == [asked]
 
 
@@ -220,14 +224,18 @@ def test_connection_problem_is_logged_within_ten_seconds(tmp_path: Path, caplog:
     caplog.set_level(logging.INFO)
     offline = [AgainError("no connection, or a broken one: ClientConnectorError")] * 3
     transport = Scripted(*offline, Response(200, b"", 9))
-    _, seconds = ask(tmp_path, transport, lambda client: client.preview("/x", tmp_path / "x"))
+    _, seconds = ask(tmp_path, transport, lambda client: client.download_preview("/x", tmp_path / "x"))
     assert seconds <= 14
     (output,) = caplog.messages
     assert output.startswith(
         "https://a.b: no connection, or a broken one: ClientConnectorError; next attempt in about "
     )
     caplog.clear()
-    ask(tmp_path, Scripted(*offline[:2], Response(200, b"", 9)), lambda client: client.preview("/x", tmp_path / "x"))
+    ask(
+        tmp_path,
+        Scripted(*offline[:2], Response(200, b"", 9)),
+        lambda client: client.download_preview("/x", tmp_path / "x"),
+    )
     assert not caplog.messages, "two quick failures are nobody's business"
 
     class Slow(Scripted):
@@ -235,7 +243,7 @@ def test_connection_problem_is_logged_within_ten_seconds(tmp_path: Path, caplog:
             await asyncio.sleep(60)
             return await super().get(url, headers, into, limit)
 
-    ask(tmp_path, Slow(offline[0], Response(200, b"", 9)), lambda client: client.preview("/x", tmp_path / "x"))
+    ask(tmp_path, Slow(offline[0], Response(200, b"", 9)), lambda client: client.download_preview("/x", tmp_path / "x"))
     assert len(caplog.messages) == 1, "after a minute the first one is logged"
 
 
@@ -391,15 +399,15 @@ def test_fetched_file_that_was_changed_afterwards_is_fetched_again(
 ) -> None:
     with closing(Folder(tmp_path / "out", 16_000, False)) as folder:
         for number in (1, 2, 3, 4):
-            folder.audio(number).write_bytes(b"xxxxx")
+            folder.flac_path(number).write_bytes(b"xxxxx")
             folder.add_file(StoredFile(number, hashlib.sha256(b"xxxxx").hexdigest(), 1.0))
-        folder.audio(2).write_bytes(b"xx")
-        folder.audio(3).unlink()
-        folder.audio(3).mkdir()
-        folder.audio(4).write_bytes(b"xxyxx")
+        folder.flac_path(2).write_bytes(b"xx")
+        folder.flac_path(3).unlink()
+        folder.flac_path(3).mkdir()
+        folder.flac_path(4).write_bytes(b"xxyxx")
     with closing(Folder(tmp_path / "out", 16_000, False)) as folder:
         assert list(folder.files) == [1]
-        assert f"{folder.audio(4)} is damaged: its checksum has changed; it will be fetched again" in caplog.text
+        assert f"{folder.flac_path(4)} is damaged: its checksum has changed; it will be fetched again" in caplog.text
 
 
 def test_fetch_refuses_a_selected_sound_with_an_empty_caption(tables: Path, tmp_path: Path, capsys: Any) -> None:

@@ -220,8 +220,8 @@ def test_dry_run_of_a_crawl_counts_sounds_in_parts_if_the_server_fails_at_the_to
 def test_filter_with_or_is_still_limited_to_the_time_window_of_the_crawl(text: str, tmp_path: Path) -> None:
     transport = Direct(make_answers(600, 7, 0.0, 0))
     with closing(Store(tmp_path / "store", create=True)) as store:
-        crawl._plan(store, None, text, SITE)
-        run_virtually(crawl.walk(direct_client(store, transport), store, 1))
+        crawl._plan_windows(store, None, text, SITE)
+        run_virtually(crawl.read_whole(direct_client(store, transport), store, 1))
         kept = {row[0] for row in store.database.execute("SELECT license FROM sounds")}
         assert store.fact("complete") == store.fact("until")
     assert ("by/4.0" in next(iter(kept)) and len(kept) == 1) or "mp3" in text
@@ -332,7 +332,9 @@ def test_failing_sound_does_not_block_looking_up_others(tmp_path: Path) -> None:
     assert found.keys() == set(ids) - {ids[70]}
     assert None not in found.values()
     assert len(transport.urls) < 80
-    both, _ = asked(tmp_path / "store", Direct(answers), lambda client, store: client.sounds([ids[70], ids[3], 5]))
+    both, _ = asked(
+        tmp_path / "store", Direct(answers), lambda client, store: client.sounds_by_id([ids[70], ids[3], 5])
+    )
     assert both.keys() == {ids[3], 5}, "a bad sound is not gone"
     assert [sound_id for sound_id, sound in both.items() if sound] == [ids[3]]
 
@@ -370,7 +372,9 @@ def test_search_for_a_single_sound_is_tried_six_times(tmp_path: Path) -> None:
     answers.corpus.created = lambda number: second * 1000  # type: ignore[method-assign]
     transport = Direct(answers, tamper=lambda number, given: page_of(500) if number < 6 else given)
     window = Window(second, second)
-    page, _ = asked(tmp_path / "store", transport, lambda client, store: completeness.one_by_one(client, window, None))
+    page, _ = asked(
+        tmp_path / "store", transport, lambda client, store: completeness.search_one_by_one(client, window, None)
+    )
     assert page.count == 5
     assert None not in page.sounds
 
@@ -378,8 +382,8 @@ def test_search_for_a_single_sound_is_tried_six_times(tmp_path: Path) -> None:
 def test_refresh_of_a_crawl_keeps_its_filter_of_only_exclusions(tmp_path: Path) -> None:
     answers = make_answers(900, 7, 0.0, 0)
     with closing(Store(tmp_path / "store", create=True)) as store:
-        crawl._plan(store, None, 'NOT license:"Attribution"', SITE)
-        run_virtually(crawl.walk(direct_client(store, Direct(answers)), store, 1))
+        crawl._plan_windows(store, None, 'NOT license:"Attribution"', SITE)
+        run_virtually(crawl.read_whole(direct_client(store, Direct(answers)), store, 1))
     others = [n for n in agreeing(answers) if "/by/" not in answers.corpus.sound(n, "")["license"]]
     attributed = [n for n in agreeing(answers) if "/by/" in answers.corpus.sound(n, "")["license"]]
     now_objecting(answers, others[5], attributed[5])
@@ -398,8 +402,8 @@ def test_refresh_stores_sounds_that_the_api_can_deliver_again(
     read_all(tmp_path / "store", Direct(answers))
     assert len(stored(tmp_path / "store")) == 698
     setattr(answers, f"is_{kind}", lambda number: number == 400)
-    asked(tmp_path / "store", Direct(answers), lambda client, store: crawl._read_nulls(client, store, 1))
-    assert "2 sounds that the API could not deliver: 1 could be read now" in capsys.readouterr().out
+    asked(tmp_path / "store", Direct(answers), lambda client, store: crawl._read_nulls_again(client, store, 1))
+    assert "read again 2 sounds that the API could not deliver before: 1 could be read now" in capsys.readouterr().out
     assert len(stored(tmp_path / "store")) == 699
 
 
@@ -407,8 +411,8 @@ def test_crawl_with_a_filter_of_only_exclusions_finds_sounds(tmp_path: Path) -> 
     answers = make_answers(300, 7, 0.0, 0)
     assert answers.search({"filter": '(NOT license:"Attribution")'}, SITE).content["count"] == 0
     with closing(Store(tmp_path / "store", create=True)) as store:
-        crawl._plan(store, None, 'NOT license:"Attribution"', SITE)
-        run_virtually(crawl.walk(direct_client(store, Direct(answers)), store, 1))
+        crawl._plan_windows(store, None, 'NOT license:"Attribution"', SITE)
+        run_virtually(crawl.read_whole(direct_client(store, Direct(answers)), store, 1))
         assert 0 < store.count() < 300
 
 

@@ -42,7 +42,7 @@ async def ask(quota: Quota, requests: int, workers: int, latency: Callable[[], f
             seconds = latency()
             arrivals.append(asyncio.get_running_loop().time() + seconds * rng.random())
             await asyncio.sleep(seconds)
-            quota.answered(slot)
+            quota.mark_answered(slot)
 
     await asyncio.gather(*(work() for _ in range(workers)))
     return sorted(arrivals)
@@ -116,7 +116,7 @@ def test_longer_api_pause_remains_after_a_restart_and_a_shorter_pause(tmp_path: 
 
 def test_accelerated_clock_returns_real_time_and_shortens_waits() -> None:
     assert abs(Clock(1000).now() - time.time()) < 60
-    assert Clock(1000).wall(MINUTE) == 0.06
+    assert Clock(1000).real_seconds(MINUTE) == 0.06
 
 
 @pytest.mark.parametrize("speed", [0.5, 1000.0])
@@ -168,10 +168,10 @@ def test_time_estimate_for_further_requests_matches_hand_values(tmp_path: Path) 
         assert quota.seconds_for(4001) == 2 * DAY
         assert [quota.seconds_for(n) for n in (61, 181)] == [MINUTE, 3 * MINUTE]
         for _ in range(30):
-            quota.answered(await quota.take())
+            quota.mark_answered(await quota.take())
         await asyncio.sleep(20)
         for _ in range(30):
-            quota.answered(await quota.take())
+            quota.mark_answered(await quota.take())
         expected = {0: 40, 1: 40, 30: 40, 31: 60, 60: 60, 61: 100, 91: 120}
         assert {n: round(quota.seconds_for(n), 6) for n in expected} == expected
 

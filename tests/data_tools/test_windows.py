@@ -94,7 +94,7 @@ def test_time_window_whose_second_page_is_always_missing_is_given_up() -> None:
         asked += 1
         first = advance(window, PageListing(PAGE + 9, PAGE, 5, 0), 0)
         assert first.windows == (Window(5, 5, page=2, attempt=window.attempt),)
-        missing = past_end(first.windows[0])
+        missing = progress_past_end(first.windows[0])
         if missing.uneven:
             break
         window = missing.windows[0]
@@ -130,7 +130,7 @@ class Walk:
         found = self.within(self.there, window)
         page = found[(window.page - 1) * windows.PAGE_SIZE : window.page * windows.PAGE_SIZE]
         if window.page > 1 and not page:
-            return past_end(window).windows
+            return progress_past_end(window).windows
         times = [self.there[number] for number in page]
         reached = max(times, default=None)
         passed = sum(time != reached for time in times)

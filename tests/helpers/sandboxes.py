@@ -146,12 +146,12 @@ def read_all(
     """Crawl to the end; the virtual seconds it took."""
     store = Store(path, create=True)
     try:
-        crawl._plan(store, since, None, SITE)
+        crawl._plan_windows(store, since, None, SITE)
 
         async def work() -> None:
             client = direct_client(store, transport, per_minute, per_day)
-            if await crawl.walk(client, store, workers):
-                await crawl.ask_for_missing(client, store)
+            if await crawl.read_whole(client, store, workers):
+                await crawl.look_up_missing(client, store)
 
         return run_virtually(work())[1]
     finally:
