@@ -65,7 +65,7 @@ DATA = [
     ("wavcaps manifest.jsonl --audio audio --out x.jsonl", "manifest.jsonl: not JSON (Extra data: line 2 "),
     (
         "wavcaps scores.json --audio audio --out x.jsonl",
-        "scores.json: not a JSON file of WavCaps: expects {",
+        "scores.json: not a JSON file of WavCaps, which has the form {",
     ),
     ("wavcaps audio --audio audio --out x.jsonl", f"audio{IS_FOLDER}"),
     ("clotho audio --out x.jsonl", f"audio/clotho_captions_development.csv: no such file; {NO_CLOTHO}"),
@@ -109,7 +109,7 @@ DATA = [
     ("scenes notes --seed 1", "notes: contains files but no scenes.json; choose a new or empty folder"),
     # Freesound
     ("crawl store.sqlite", "no API key: set the variable FREESOUND_API_KEY, or give a file of mode 600 by --key-file"),
-    ("crawl store.sqlite --key-file nowhere.txt", "nowhere.txt: no such file; write the key into it"),
+    ("crawl store.sqlite --key-file nowhere.txt", "nowhere.txt: no such file; write the key or token into this file"),
     ("crawl store.sqlite --key-file key.txt --since yesterday", "--since yesterday: expects `last` or a date such as"),
     ("crawl store.sqlite --key-file key.txt --since 2999-01-01", "--since 2999-01-01: is in the future"),
     (

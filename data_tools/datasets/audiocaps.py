@@ -37,7 +37,7 @@ class _Recording(NamedTuple):
 
     @property
     def stems(self) -> list[str]:
-        """Return the possible names of the audio file without suffix, the most certain name first.
+        """Possible names of the audio file without suffix, the most certain name first.
 
         The names after the first two do not contain the start time of the clip.
         """
@@ -65,13 +65,13 @@ def read_audiocaps(
     require_folder(root)
     tables, found_audio = _folders(root)
     audio = audio or found_audio
-    recordings = {split: _recordings(tables / f"{split}.csv") for split in splits}
+    recordings = {split: _read_recordings(tables / f"{split}.csv") for split in splits}
     owners = Counter(stem for group in recordings.values() for recording in group for stem in {*recording.stems})
     clips: list[Clip] = []
     counts = []
     for split, published in recordings.items():
         folders = [audio / split, audio]
-        files = _by_stem(folders, owners)
+        files = _index_audio(folders, owners)
         with_audio = 0
         for recording in published:
             stem = next((stem for stem in recording.stems if stem in files and owners[stem] == 1), None)
@@ -104,7 +104,7 @@ def _folders(root: Path) -> tuple[Path, Path]:
     return tables[0] if tables else without_version, audio[0] if audio else base
 
 
-def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:
+def _index_audio(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:
     """Return a dict from a key, which identifies a clip, to the folder and name of an audio file in `folders`.
 
     The key is the file name without its suffix if `known` contains that name. Otherwise it is <id>_<start>, with the
@@ -116,16 +116,20 @@ def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[
     found: dict[str, tuple[Path, str]] = {}
     for folder, name in sorted(files, key=lambda file: Path(file[1]).stem not in known):
         stem = Path(name).stem
-        for key in [stem] if stem in known else _in_seconds(stem):
+        for key in [stem] if stem in known else _names_in_seconds(stem):
             found.setdefault(key, (folder, name))
     return found
 
 
-def _in_seconds(stem: str) -> list[str]:
-    """Return the names <id>_<start in seconds> that a name <id>_<start>_<end> (s or ms) or <id>_<start> can mean.
+def _names_in_seconds(stem: str) -> list[str]:
+    """Return the names <id>_<start in seconds> that a file name without suffix can mean; [] for other names.
 
-    >>> _in_seconds("-aB_30_40"), _in_seconds("-aB_30000_40000"), _in_seconds("-aB_030.000"), _in_seconds("-aB")
-    (['-aB_30', '-aB_30_40'], ['-aB_30', '-aB_30000_40000'], ['-aB_30'], [])
+    The file name is <id>_<start>_<end>, in seconds or milliseconds, or <id>_<start>, in seconds.
+
+    >>> _names_in_seconds("-aB_30_40"), _names_in_seconds("-aB_30000_40000")
+    (['-aB_30', '-aB_30_40'], ['-aB_30', '-aB_30000_40000'])
+    >>> _names_in_seconds("-aB_030.000"), _names_in_seconds("-aB")
+    (['-aB_30'], [])
     """
     matches = []
     if times := _TIMES.fullmatch(stem):
@@ -138,8 +142,8 @@ def _in_seconds(stem: str) -> list[str]:
     return matches
 
 
-def _recordings(path: Path) -> list[_Recording]:
-    """Read the clips of an AudioCaps CSV file in its order."""
+def _read_recordings(path: Path) -> list[_Recording]:
+    """Read the clips of an AudioCaps CSV file in its order; rows of the same clip are joined."""
     require_file(path, "give AudioCaps' folder, which contains this file, and only --splits that it has")
     recordings: dict[tuple[str, int], _Recording] = {}
     lines: dict[str, int] = {}

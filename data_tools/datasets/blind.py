@@ -37,7 +37,7 @@ def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
     if not names:
         packed = [name for name in others if name.lower().endswith(CONTAINERS)]
         cure = "list their clips with python -m data_tools hub" if packed else "unpack the data set and give its folder"
-        inside = f", but {some(packed)}" if packed else ""
+        inside = f"; it contains {some(packed)}" if packed else ""
         raise DataError(f"{folder}: no audio files in this folder{inside}; {cure}")
     return [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names], others
 

@@ -32,7 +32,13 @@ log = logging.getLogger(__name__)
 
 
 class Published(NamedTuple):
-    """A folder as read. files: The files that were read. faults: Each with its file. counts: One line per split."""
+    """Content of a folder of published annotations.
+
+    Attributes:
+        files: The annotation files that were read.
+        faults: Each with the path of its file.
+        counts: A line of counts per split, for the user.
+    """
 
     files: list[Path]
     clips: list[Clip]
@@ -66,13 +72,15 @@ def read_castella(
         read_annotations does.
     """
     require_folder(root)
-    published, found, by_split = Published([], [], [], [], []), 0, _by_split(root, list_split)
+    published, found, by_split = Published([], [], [], [], []), 0, _read_by_split(root, list_split)
     for split, (path, annotations) in by_split.items():
         folders = [(audio or root) / split, audio or root]
-        files = [(name, path) for folder in reversed(folders) for name, path in _files(folder, suffixes).items()]
+        files = [
+            (name, path) for folder in reversed(folders) for name, path in _recording_files(folder, suffixes).items()
+        ]
         present = {Path(name).stem: (name, path) for name, path in files}
         if suffixes == FEATURES:
-            _require_one_each(name for name, _ in files)
+            _require_one_feature_file(name for name, _ in files)
         clips = {}
         for vid, seconds in annotations.seconds.items():
             name, file = present.get(vid, (f"{vid}{suffixes[0]}", None))
@@ -89,7 +97,7 @@ def read_castella(
         published.files.append(path)
         published.clips.extend(clips.values())
         published.faults.extend((path, fault) for fault in annotations.faults)
-        published.counts.append(_count(split, annotations, present.keys(), clips.keys(), suffixes))
+        published.counts.append(_format_counts(split, annotations, present.keys(), clips.keys(), suffixes))
     if not found and not keep_missing and by_split.keys() != {"blind"}:
         expected = " or ".join(f"<id>{suffix}" for suffix in (suffixes if suffixes == FEATURES else suffixes[:1]))
         hint = "give the folder by --audio or --features, or add --keep-missing to include recordings without a file"
@@ -97,7 +105,7 @@ def read_castella(
     return published
 
 
-def _require_one_each(names: Iterable[str]) -> None:
+def _require_one_feature_file(names: Iterable[str]) -> None:
     """Raise DataError if a recording has features in two files of one folder."""
     suffix_of: dict[str, str] = {}
     for path in map(Path, names):
@@ -105,8 +113,8 @@ def _require_one_each(names: Iterable[str]) -> None:
             raise DataError(f"{path.stem}{other} and {path.name} are features of one recording; remove one of them")
 
 
-def _by_split(root: Path, list_split: Split) -> dict[Split, tuple[Path, Annotations]]:
-    """Find the published files of each split and read them; return a dict from split to (path, annotations)."""
+def _read_by_split(root: Path, list_split: Split) -> dict[Split, tuple[Path, Annotations]]:
+    """Find the annotation file of each split and read it; return a dict from split to (path, annotations)."""
     files = sorted(root / name for name in tree_files(root))
     lists = [path for path in files if path.suffix == ".json" and SPLIT_OF_NAME.search(path.stem)]
     releases = [path for path in files if path.suffix == ".jsonl" and is_annotation(path)]
@@ -135,7 +143,7 @@ def _by_split(root: Path, list_split: Split) -> dict[Split, tuple[Path, Annotati
     return by_split
 
 
-def _files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
+def _recording_files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
     """Return the files of audio or features in a folder, or else in its tar and zip files: dict from name to path."""
     if not folder.exists():
         return {}
@@ -146,8 +154,13 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
     return found or archived_files(folder, suffixes)
 
 
-def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[str], suffixes: tuple[str, ...]) -> str:
-    """Format the counts of a split. present: All recordings that have a file. listed: Recordings in the manifest."""
+def _format_counts(
+    split: str, annotations: Annotations, present: Set[str], listed: Set[str], suffixes: tuple[str, ...]
+) -> str:
+    """Return a line with a split's counts of queries, recordings, windows and files.
+
+    present: All recordings that have a file. listed: Recordings in the manifest.
+    """
     recordings, with_queries = len(annotations.seconds), len({query.vid for query in annotations.queries})
     n_present = len(present & annotations.seconds.keys())
     windows = sum(len(query.windows or []) for query in annotations.queries)
@@ -160,7 +173,7 @@ def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[
     if len(listed) == recordings:
         return line
     out = sum(query.vid not in listed for query in annotations.queries)
-    return f"{line}: left out with {counted(out, 'query')} (--keep-missing lists them)"
+    return f"{line}; these are left out with {counted(out, 'query')} (--keep-missing includes them)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -170,9 +183,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files = parser.add_mutually_exclusive_group()
     audio = "folder with the audio, in <split>/ or directly, also in tar or zip files (default: root)"
     files.add_argument("--audio", type=Path, help=audio)
-    features = "folder of features instead of audio, <split>/<vid>.npz or <vid>.npz (or .npy), for feature_files"
+    features = (
+        "folder of published features, for the recipe key feature_files: <split>/<vid>.npz or <vid>.npz (or .npy)"
+    )
     files.add_argument("--features", type=Path, help=features)
-    keep_help = "also list recordings whose file is missing, as those of a blind list always are"
+    keep_help = "also list recordings whose file is missing (recordings of a blind list are always listed)"
     add("--keep-missing", action="store_true", help=keep_help)
     list_help = "split of queries without windows; train: unlabelled recordings, for rank --windows --as-training "
     list_help += "(default: blind)"

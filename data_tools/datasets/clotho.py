@@ -13,7 +13,7 @@ from pathlib import Path
 
 from data_tools.audio.read import readable_seconds
 from data_tools.cli import add_manifest, counted
-from data_tools.datasets.nearest import similar_names
+from data_tools.datasets.nearest import note_on_similar_names
 from data_tools.errors import DataError
 from data_tools.files import require_file, require_folder
 from data_tools.manifest import Clip, Split, audio_clip, read_caption_table, write_manifest
@@ -83,9 +83,9 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str,
     """Read one split of Clotho; return its clips, a line of counts, and a note on missing files with similar names."""
     table = _published_path(root, "clotho_csv_files", f"clotho_captions_{split}.csv")
     require_file(table, "give Clotho's folder as published, and only --splits that it has")
-    captions = _captions(table)
+    captions = _read_captions(table)
     metadata_path = _published_path(root, "clotho_csv_files", f"clotho_metadata_{split}.csv")
-    metadata = _metadata(metadata_path) if metadata_path.is_file() else {}
+    metadata = _read_metadata(metadata_path) if metadata_path.is_file() else {}
     metadata_names = match_names(captions, metadata)
     folder = _published_path(root, "clotho_audio_files", split)
     present = audio_names(folder)
@@ -105,21 +105,21 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str,
     for count, what in (
         (len(clips) - len(disk_names), "without audio (`check` names them)"),
         (len(disk_names) - readable, "with unreadable audio (`check` names them)"),
-        (renamed, "named as on disk, which differs in blanks, ':' or Unicode form from the captions file"),
+        (renamed, "whose names on disk differ in blanks, ':' or Unicode form from the captions file"),
         (len(clips) - len(metadata_names), "without metadata"),
     ):
         line += f", {count} {what}" if count else ""
     missing = [name for name in captions if name not in disk_names]
-    return clips, line, similar_names(missing, set(present) - set(disk_names.values())) if missing else ""
+    return clips, line, note_on_similar_names(missing, set(present) - set(disk_names.values())) if missing else ""
 
 
 def _published_path(root: Path, folder: str, name: str) -> Path:
-    """Return the path root/name, or root/folder/name if only the latter exists."""
+    """Return the path <root>/<name>, or <root>/<folder>/<name> if only the latter exists."""
     inner = root / folder / name
     return inner if inner.exists() and not (root / name).exists() else root / name
 
 
-def _captions(path: Path) -> dict[str, list[str]]:
+def _read_captions(path: Path) -> dict[str, list[str]]:
     """Read a Clotho CSV file; return a dict from file name to captions. Raises DataError for a repeated file name."""
     captions: dict[str, list[str]] = {}
     for line, name, texts in read_caption_table(path):
@@ -131,8 +131,8 @@ def _captions(path: Path) -> dict[str, list[str]]:
     return captions
 
 
-def _metadata(path: Path) -> dict[str, dict[str, str]]:
-    """Read Clotho's metadata; return a dict from file name to row. A sound_id "Not found" is left out of its row."""
+def _read_metadata(path: Path) -> dict[str, dict[str, str]]:
+    """Read Clotho's metadata as a dict from file name to row. A sound_id "Not found" is left out of its row."""
     metadata = {}
     for line, row in read_table(path, METADATA_COLUMNS, fallback_encoding="iso-8859-1"):
         name, sound_id = row["file_name"], row["sound_id"].strip()

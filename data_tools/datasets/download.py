@@ -63,25 +63,25 @@ def download(
             hint = f"open the address in a browser, and put the file at {path}"
             _require_published(part, address, hint, address, sha256, require_usable)
         except KitError:
-            _delete(part, version)
+            _delete_part(part, version)
             raise
         sync(part)
-        _noted(path).unlink(missing_ok=True)
+        _checksum_path(path).unlink(missing_ok=True)
         part.replace(path)
         if version:
-            write_text(_noted(path), f"{sha256_of(path)}  {path.name}\n")
+            write_text(_checksum_path(path), f"{sha256_of(path)}  {path.name}\n")
             version.unlink(missing_ok=True)
     return True
 
 
-def _delete(part: Path, version: Path | None) -> None:
-    """Delete the bytes received so far, and the note of their version."""
+def _delete_part(part: Path, version: Path | None) -> None:
+    """Delete an unfinished download, and the file that names its version (None: no such file)."""
     part.unlink(missing_ok=True)
     if version:
         version.unlink(missing_ok=True)
 
 
-def _noted(path: Path) -> Path:
+def _checksum_path(path: Path) -> Path:
     """Return the path of the .sha256 file that stores the checksum of the downloaded file `path`."""
     return path.with_name(f"{short_name(path.name)}.sha256")
 
@@ -89,12 +89,15 @@ def _noted(path: Path) -> Path:
 def _require_published(
     path: Path, file_name: object, hint: str, address: str, sha256: str, require_usable: Callable[[Path], object] | None
 ) -> None:
-    """Raise DataError for a file that cannot be the published one. file_name: Name of the file for the message."""
+    """Raise DataError for a file with the wrong checksum, or that is damaged or not a file of the expected kind.
+
+    file_name: Name of the file for the message. hint: Advice for the message.
+    """
     kind, digits = ("md5", sha256[4:]) if sha256.startswith("md5:") else ("sha256", sha256)
     if digits and not (actual := checksum_of(path, kind)).startswith(digits):
         raise DataError(
-            f"{path}: its {kind} begins with {actual[: len(digits)]}, not with {digits} as that of the file at "
-            f"{address}; delete it and download it again"
+            f"{path}: the {kind} of this file begins with {actual[: len(digits)]}, but that of the file at {address} "
+            f"with {digits}; delete this file and download it again"
         )
     if problem := content_problem(path) or file_problem(path):
         raise DataError(f"{file_name} {problem}; {hint}")
@@ -107,7 +110,10 @@ def _require_published(
 
 
 def content_problem(path: Path) -> str | None:
-    """Describe a server's answer that is not a file: "is empty" or "is a web page"; None for any other."""
+    """Describe what a downloaded file is instead of the published one, such as "is a web page"; None if unsuspicious.
+
+    Detected are empty files, web pages, and error messages in JSON.
+    """
     with path.open("rb") as file:
         begin = file.read(1024)
     if not begin:
@@ -130,7 +136,7 @@ def file_problem(path: Path) -> str | None:
         return "is compressed by gzip, although its name does not end in .gz"
     if begin == b"PK\x03\x04" and not is_zipfile(path):
         return "is cut short: the end of the zip archive is missing"
-    checksum_file = _noted(path)
+    checksum_file = _checksum_path(path)
     if checksum_file.is_file() and not checksum_file.read_text(encoding="utf-8", errors="replace").startswith(
         sha256_of(path)
     ):
@@ -150,72 +156,74 @@ async def _fetch(address: str, path: Path, part: Path, version: Path | None) -> 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=IDLE, sock_read=IDLE)
     try:
         async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
-            have = part.stat().st_size if part.exists() else 0
-            if have and not await _get(session, address, part, have, version, elsewhere):
-                _delete(part, version)  # the published file has changed
-                have = 0
-            if not have:
-                await _get(session, address, part, 0, version, elsewhere)
+            received = part.stat().st_size if part.exists() else 0
+            if received and not await _request_rest(session, address, part, received, version, elsewhere):
+                _delete_part(part, version)  # the published file has changed
+                received = 0
+            if not received:
+                await _request_rest(session, address, part, 0, version, elsewhere)
     except (aiohttp.ClientError, TimeoutError, UnicodeError) as error:  # the last: a name of a host that cannot be
-        progress = f" after {part.stat().st_size:,} bytes, which are kept" if part.exists() else ""
+        fault = f"{address} cannot be fetched"
+        if part.exists():
+            fault = f"the download of {address} stopped after {part.stat().st_size:,} bytes, which are kept"
         reason = "the server did not answer in time" if isinstance(error, TimeoutError) else str(error)
-        raise DataError(f"{address} cannot be fetched{progress} ({reason}); try again later, or {elsewhere}") from None
+        raise DataError(f"{fault} ({reason}); try again later, or {elsewhere}") from None
     except OSError as error:  # a full disk
         raise located(error, error.filename or path) from error
 
 
-async def _get(
-    session: "ClientSession", address: str, part: Path, have: int, version: Path | None, elsewhere: str
+async def _request_rest(
+    session: "ClientSession", address: str, part: Path, received: int, version: Path | None, elsewhere: str
 ) -> bool:
-    """Download the rest of a file after its first `have` bytes; return False if these are of another version.
+    """Download the rest of a file, after `received` bytes; return False if those bytes are of another version.
 
     Raises DataError for an error status, a compressed answer, and a part of the file that was not requested.
     """
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-    known = version.read_text(encoding="utf-8") if have and version else ""
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={received}-"} if received else {})
+    known = version.read_text(encoding="utf-8") if received and version else ""
     if known:  # the server then sends all bytes of another version
         headers["If-Range"] = known
     async with session.get(address, headers=headers) as answer:
         sent_version = _version_of(answer)
         if known and answer.status in (206, 416) and sent_version not in ("", known):
             return False  # the server ignores If-Range
-        if have and answer.status == 416:
-            return answer.headers.get("Content-Range") == f"bytes */{have}"  # there is no rest
-        if have and answer.status == 200:  # the server does not support resuming
+        if received and answer.status == 416:
+            return answer.headers.get("Content-Range") == f"bytes */{received}"  # there is no rest
+        if received and answer.status == 200:  # the server does not support resuming
             part.unlink()
-            have = 0
-        elif answer.status != (206 if have else 200):
+            received = 0
+        elif answer.status != (206 if received else 200):
             unasked = ", a part that was not requested" if answer.status == 206 else ""
             raise DataError(f"{address}: the server answered {answer.status} {answer.reason}{unasked}; {elsewhere}")
         if (encoding := answer.headers.get("Content-Encoding", "identity")) != "identity":
             raise DataError(f"{address}: the server sends the file in an unexpected encoding ({encoding}); {elsewhere}")
         sent = answer.headers.get("Content-Range", "")
-        if have and sent and not sent.startswith(f"bytes {have}-"):
+        if received and sent and not sent.startswith(f"bytes {received}-"):
             raise DataError(f"{address}: the server sent the wrong part of the file ({sent}); {elsewhere}")
-        if version and not have:
+        if version and not received:
             version.unlink(missing_ok=True)
             if sent_version:
                 write_text(version, sent_version)
-        await _write(answer, part, have, address)
+        await _append_answer(answer, part, received, address)
         return True
 
 
 def _version_of(answer: "ClientResponse") -> str:
-    """Return the server's name of the exact bytes of a file: its strong ETag, or the time of its last change; or ""."""
+    """Return the server's identifier of a file's version: its strong ETag, else its Last-Modified header; or ""."""
     tag = answer.headers.get("ETag", "").strip()
     return tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")
 
 
-async def _write(answer: "ClientResponse", part: Path, have: int, address: str) -> None:
-    """Append a server's answer to a file, with progress. Raises DataError for more or fewer bytes than announced."""
+async def _append_answer(answer: "ClientResponse", part: Path, received: int, address: str) -> None:
+    """Append a server's answer to a file, and show progress. Raises DataError for more bytes than are allowed."""
     announced = answer.content_length
-    size = None if announced is None else have + announced
+    size = None if announced is None else received + announced
     if size is not None and size > MAX_BYTES:
         problem = f"the file has {size:,} bytes, more than the maximum of {MAX_BYTES:,}"
         raise DataError(f"{address}: {problem}, so it is not the published one; try again later")
     with (
         part.open("ab") as file,
-        progress(part.stem, size, "byte", have, keep=False) as bar,
+        progress(part.stem, size, "byte", received, keep=False) as bar,
     ):
         async for block in answer.content.iter_chunked(BLOCK):
             file.write(block)
@@ -228,7 +236,7 @@ async def _write(answer: "ClientResponse", part: Path, have: int, address: str) 
 
 
 def cure_of(path: Path, source: str) -> str:
-    """Return advice for an unusable file: `source` if missing, its fault and FETCH_AGAIN if damaged; "" for others."""
+    """Return advice about a file: `source` if it is missing, the fault and cure if it is damaged, otherwise ""."""
     if not path.is_file():
         return source
     problem = content_problem(path) or file_problem(path)

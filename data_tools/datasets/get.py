@@ -54,7 +54,7 @@ def get(published: PublishedSet, folder: Path, mirror: str | None = None) -> Non
 
 
 def seven_zip() -> str:
-    """Return the program that unpacks 7z and zip archives. Raises DataError if it is not installed."""
+    """Return the path of the program 7z, which unpacks 7z and zip archives. Raises DataError if it is missing."""
     found = next((path for name in SEVEN_ZIP if (path := shutil.which(name))), None)
     if found is None:
         raise DataError("archives need the program 7z, which is not installed; install 7-Zip (apt install 7zip)")
@@ -62,7 +62,7 @@ def seven_zip() -> str:
 
 
 def is_unpacked(folder: Path, archive: str) -> bool:
-    """Return whether an archive was unpacked into the data set's folder, and all of its top level is present."""
+    """Return whether an archive was unpacked into `folder`, and all of its top-level files and folders are present."""
     done = folder / f"{archive}.unpacked"
     return done.is_file() and all((folder / name).exists() for name in done.read_text(encoding="utf-8").splitlines())
 
@@ -85,8 +85,8 @@ def unpack(folder: Path, name: str) -> None:
         foreign = [entry for entry in names if (folder / entry).exists() and entry not in known]
         if foreign:
             shutil.rmtree(temporary)
-            keep = f"move it away; or, if all of {', '.join(names)} are complete, write these names into {done}"
-            raise DataError(f"{folder / foreign[0]} exists, but was not unpacked by this command; {keep}")
+            keep = f"or, if all of {', '.join(names)} are complete, write these names, one per line, into {done}"
+            raise DataError(f"{folder / foreign[0]} exists, but was not unpacked by this command; move it away; {keep}")
         write_text(moving, "".join(f"{entry}\n" for entry in names))
     for entry in temporary.iterdir() if temporary.exists() else ():
         if not (folder / entry.name).exists():
@@ -111,7 +111,7 @@ def _extract(archive: Path, temporary: Path) -> None:
 
 
 def _untar(archive: Path, folder: Path) -> str:
-    """Unpack a .tar.gz file into a folder. Returns: An error message; "" after success."""
+    """Unpack a .tar.gz file into a folder; return an error message, or "" after success."""
     try:
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter="data")
@@ -121,7 +121,7 @@ def _untar(archive: Path, folder: Path) -> str:
 
 
 def _un7zip(archive: Path, folder: Path) -> str:
-    """Unpack a 7z or zip file into a folder. Returns: The program's first error message; "" after success."""
+    """Unpack a 7z or zip file into a folder; return the first error message of the program 7z, or "" after success."""
     command = [seven_zip(), "x", "-y", "-bd", f"-o{folder}", str(archive)]
     finished = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if not finished.returncode:
@@ -133,7 +133,7 @@ def _un7zip(archive: Path, folder: Path) -> str:
     return errors[0] if errors else f"exit status {finished.returncode}"
 
 
-async def _sizes(addresses: Sequence[str]) -> list[int | None]:
+async def _file_sizes(addresses: Sequence[str]) -> list[int | None]:
     """Ask servers for the sizes of the files at `addresses`, in bytes; None for a server that does not answer."""
     import aiohttp
 
@@ -150,11 +150,11 @@ async def _sizes(addresses: Sequence[str]) -> list[int | None]:
 
 
 def _print_plan(name: str, published: PublishedSet, folder: Path, mirror: str | None) -> None:
-    """Print what will be fetched, with sizes, licence and disk space. Raises DataError if the disk is too small."""
+    """Print the licence, the files to fetch with sizes, and the disk space. Raises DataError for a too small disk."""
     print(f"{name}: {published.licence}")
     print(f"  size as published: {published.size}")
     addresses = [file.address_at(mirror) for file in published.files]
-    sizes = asyncio.run(_sizes(addresses)) if addresses else []
+    sizes = asyncio.run(_file_sizes(addresses)) if addresses else []
     for file, address, size in zip(published.files, addresses, sizes, strict=True):
         known = "size unknown" if size is None else format_size(size)
         print(f"  {address}  {known}, {f'md5 {file.md5}' if file.md5 else 'no published checksum'}")
@@ -168,7 +168,7 @@ def _print_plan(name: str, published: PublishedSet, folder: Path, mirror: str | 
 
 
 def _bytes_needed(published: PublishedSet, sizes: Sequence[int | None], folder: Path) -> float:
-    """Return about how many bytes of a data set are still to be written: files to fetch, and files of archives.
+    """Return an estimate of the bytes still to be written for a data set: downloads, and the content of archives.
 
     sizes: Bytes of each file; None if unknown, which counts as 0.
     """
@@ -215,15 +215,15 @@ def run(arguments: argparse.Namespace) -> int:
         manifest.parent.mkdir(parents=True, exist_ok=True)  # before an hour of downloads
         get(published, folder, arguments.mirror)
         for command in makes:
-            if status := _make(command):
+            if status := _make_manifest(command):
                 return status
     if steps:
-        print("then:" if arguments.dry_run else f"{counted(len(steps), 'step')} by hand:")
+        print("then:" if arguments.dry_run else f"{counted(len(steps), 'step')} to do by hand:")
         print(*(f"  {number}. {step}" for number, step in enumerate(steps, 1)), sep="\n")
     return 0
 
 
-def _make(command: str) -> int:
+def _make_manifest(command: str) -> int:
     """Run a command of data_tools that makes a manifest; return its exit status."""
     from data_tools.__main__ import main
 

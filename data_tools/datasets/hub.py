@@ -44,19 +44,21 @@ def read_wavcaps_zips(folders: Sequence[Path]) -> Found:
             found.clips.extend(clips)
             found.shards.append(path)
             if missing:
-                found.errors.append(f"{path}: no audio of {counted(missing, 'item')}")
+                found.errors.append(f"{path}: the audio of {counted(missing, 'item')} is missing")
     return found
 
 
 def _lists_of_parts(folder: Path) -> list[Path]:
-    """Return the JSON file with the items of each part of WavCaps; json_files/blacklist/ is ignored."""
+    """Return the largest JSON file of each part of WavCaps; json_files/blacklist/ is ignored. Warn about the others."""
     lists: dict[Path, list[Path]] = {}
     for path in sorted(folder.glob("json_files/*/*.json"), key=lambda path: -path.stat().st_size):
         if path.parent.name != "blacklist":
             lists.setdefault(path.parent, []).append(path)
     for first, *others in lists.values():
         for other in others:
-            message = "%s: skipped, because only %s of this part is read; to read the skipped file, use `wavcaps`"
+            message = (
+                "%s: skipped, because only %s of this part is read; to read the skipped file, use the verb `wavcaps`"
+            )
             log.warning(message, other, first.name)
     return sorted(first for first, *_ in lists.values())
 
@@ -64,7 +66,7 @@ def _lists_of_parts(folder: Path) -> list[Path]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `hub` to its parser."""
     add = parser.add_argument
-    paths = "folders or files of a data set as the hub has it: .parquet, .tar (WebDataset), .zip"
+    paths = "folders or files of a data set from the Hugging Face hub: .parquet, .tar (WebDataset), .zip"
     add("paths", type=Path, nargs="+", metavar="PATH", help=paths)
     presets = [*PRESETS, WAVCAPS]
     add(
@@ -78,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--id", metavar="COLUMN", nargs="+", help=ids)
     add("--split", choices=SPLITS, help="split of all clips (default: by the names of files, or else train)")
     add("--partial", action="store_true", help="accept a data set with missing shards")
-    add("--name", help="name of the clips' source, for their ids (default: that of the first path)")
+    add("--name", help="name of the clips' source, for their ids (default: the name of the first folder)")
     add_manifest(parser)
 
 

@@ -24,10 +24,10 @@ Way = tuple[str, Callable[[str], str]]
 _QUOTES = dict.fromkeys(map(ord, "\"'`\u00b4\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f«»"))
 
 
-def _decoded(text: str) -> str:
+def _repair_encoding(text: str) -> str:
     """Repair UTF-8 text that was decoded as Latin-1 or Windows' code page; return any other text unchanged.
 
-    >>> _decoded("CafÃ©"), _decoded("Café")
+    >>> _repair_encoding("CafÃ©"), _repair_encoding("Café")
     ('Café', 'Café')
     """
     for encoding in ("cp1252", "latin-1"):
@@ -39,7 +39,7 @@ def _decoded(text: str) -> str:
 
 
 _COMMON: tuple[Way, ...] = (
-    ("the encoding", _decoded),
+    ("the encoding", _repair_encoding),
     ("blanks", lambda text: "".join(text.split())),
     ("HTML entities", html.unescape),
     ("its Unicode form", lambda text: unicodedata.normalize("NFKC", text)),
@@ -70,9 +70,9 @@ class Nearest:
         self._ways = ways
         self._texts: dict[str, list[str]] = {}
         for text in texts:
-            self._texts.setdefault(self._bare(text), []).append(text)
+            self._texts.setdefault(self._without_differences(text), []).append(text)
         self._texts.pop("", None)  # punctuation only: similar to no text
-        self._shortened: dict[str, str | None] = {}
+        self._by_variant: dict[str, str | None] = {}
 
     def to(self, text: str) -> tuple[str, str] | None:
         """Return the most similar known text and its difference from `text`; None without a similar one.
@@ -81,44 +81,44 @@ class Nearest:
 
         A text one letter away from several known texts has no result (None), since each of them would be a guess.
         """
-        bare = self._bare(text)
+        bare = self._without_differences(text)
         if bare in self._texts:
-            ways = {known: self._way(text, known) for known in self._texts[bare]}
-            known = min(ways, key=lambda known: (ways[known], -_common_end(known, text)))
+            ways = {known: self._kind_of_difference(text, known) for known in self._texts[bare]}
+            known = min(ways, key=lambda known: (ways[known], -_common_end_length(known, text)))
             return known, self._ways[ways[known]][0] if ways[known] < len(self._ways) else MORE_THAN_ONE
         if len(bare) < SHORTEST:
             return None
-        if not self._shortened:
-            self._shorten()
-        candidates = {self._shortened[short] for short in _shortened(bare) if short in self._shortened}
+        if not self._by_variant:
+            self._index_variants()
+        candidates = {self._by_variant[short] for short in _variants(bare) if short in self._by_variant}
         only = candidates.pop() if len(candidates) == 1 else None
         return (self._texts[only][0], A_LETTER) if only else None
 
-    def _bare(self, text: str) -> str:
-        """Return a text without everything that the comparison ignores, such as case and blanks."""
+    def _without_differences(self, text: str) -> str:
+        """Return a text without the differences that the comparison ignores, such as case and blanks."""
         for _, strip in self._ways:
             text = strip(text)
         return text
 
-    def _way(self, text: str, known: str) -> int:
+    def _kind_of_difference(self, text: str, known: str) -> int:
         """Return how two texts differ: the index in `_ways` of a kind of difference; len(_ways) for another kind."""
         same = (index for index, (_, strip) in enumerate(self._ways) if strip(text) == strip(known))
         return next(same, len(self._ways))
 
-    def _shorten(self) -> None:
-        """Index every known text under itself and under each variant with one letter removed.
+    def _index_variants(self) -> None:
+        """Fill the index from every known text, and each of its variants with one letter removed, to the known text.
 
         Two texts that differ in one letter have a common variant.
         """
         for bare in self._texts:
             if len(bare) >= SHORTEST:
-                for short in _shortened(bare):
+                for short in _variants(bare):
                     # None: several known texts give this one.
-                    self._shortened[short] = bare if self._shortened.get(short, bare) == bare else None
+                    self._by_variant[short] = bare if self._by_variant.get(short, bare) == bare else None
 
 
-def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
-    """Return a note on missing files whose names differ only slightly from a present file, such as in blanks.
+def note_on_similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
+    """Return a note on missing files whose names differ only slightly, such as in blanks, from a present file's name.
 
     NAME_WAYS lists these differences. The note is "" if no file has a similar name.
     """
@@ -134,11 +134,11 @@ def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
     return f"{files} with a similar name: {name!r} may be {known!r}, which differs in {difference}"
 
 
-def _common_end(one: str, other: str) -> int:
+def _common_end_length(one: str, other: str) -> int:
     """Return the number of equal characters at the end of two texts."""
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(reversed(one), reversed(other), strict=False))))
 
 
-def _shortened(text: str) -> set[str]:
+def _variants(text: str) -> set[str]:
     """Return a text and all its variants with one letter removed."""
     return {text, *(text[:index] + text[index + 1 :] for index in range(len(text)))}

@@ -41,7 +41,7 @@ class PublishedFile(NamedTuple):
 
     @property
     def archive(self) -> str:
-        """Name of the archive that the file is, or is a part of; "" for other files."""
+        """Name of the archive that the file is or belongs to, such as x.7z.001; "" for other files."""
         part = _PART.fullmatch(self.name)
         if part:
             return f"{part[1]}.001"
@@ -71,8 +71,8 @@ class PublishedSet(NamedTuple):
 _PART = re.compile(r"(.+\.7z)\.\d{3}")
 
 
-def _files(at: str, checksums: Mapping[str, str], folder: str = "") -> tuple[PublishedFile, ...]:
-    """Return the files below an address. checksums: Dict from name to MD5, or "". folder: See PublishedFile."""
+def _files_below(at: str, checksums: Mapping[str, str], folder: str = "") -> tuple[PublishedFile, ...]:
+    """Return the named files at an address. checksums: Dict from file name to MD5, or "". folder: See PublishedFile."""
     return tuple(PublishedFile(f"{at}/{name}", md5, folder) for name, md5 in checksums.items())
 
 
@@ -115,7 +115,7 @@ SETS = {
         "Clotho v2.1: audio under each file's Freesound licence (some non-commercial), captions for non-commercial "
         "research (Tampere University licence)",
         "6.5 GB, 11 GB unpacked",
-        _files(
+        _files_below(
             _CLOTHO,
             {
                 "clotho_captions_development.csv": "d4090b39ce9f2491908eebf4d5b09bae",
@@ -136,7 +136,7 @@ SETS = {
         "blind set of 2022 to 2024: audio under each file's Freesound licence, captions for non-commercial research; "
         "not for the development of methods",
         "2 GB unpacked",
-        _files(
+        _files_below(
             _BLIND,
             {
                 "retrieval_captions.csv": "f9e810118be00c64ea8cd7557816d4fe",
@@ -152,7 +152,7 @@ SETS = {
         "(aac-datasets), and the list of 2025 (dcase2025_task6_baseline); both MIT",
         "less than 1 MB",
         (
-            *_files(_LISTS, {"blacklist_clotho.full.csv": "", "blacklist_audiocaps.full.csv": ""}),
+            *_files_below(_LISTS, {"blacklist_clotho.full.csv": "", "blacklist_audiocaps.full.csv": ""}),
             PublishedFile(_LIST_2025),
         ),
     ),
@@ -160,7 +160,7 @@ SETS = {
         "AudioCaps v1: captions for academic use only; the audio is 10 s of YouTube videos, without a licence",
         "not published; 32 GB as WAV at 32 kHz",
         (
-            *_files(_AUDIOCAPS, {"train.csv": "", "val.csv": "", "test.csv": ""}),
+            *_files_below(_AUDIOCAPS, {"train.csv": "", "val.csv": "", "test.csv": ""}),
             PublishedFile(f"{_JKU}/9MiMcrNjJ3Z9FfH/download/AUDIOCAPS.zip"),
         ),
         ("audiocaps {folder} --out {manifest}",),
@@ -185,7 +185,7 @@ SETS = {
         "CASTELLA, with frames of MS-CLAP: annotations CC BY 4.0; the audio is of YouTube videos, without a licence",
         "not published; about 1.3 GB",
         (
-            *_files(
+            *_files_below(
                 f"{_MOMENTS}/castella",
                 {
                     "castella_train_release.jsonl": "937fffdcd431c89a65457c4e09097d72",
@@ -209,7 +209,7 @@ SETS = {
         "Clotho-Moment, with frames of MS-CLAP: made of Clotho and WalkingTours; see Clotho for the terms",
         "20.8 GB, as much again unpacked",
         (
-            *_files(
+            *_files_below(
                 f"{_MOMENTS}/clotho_moment",
                 {
                     "clotho_moment_train_release.jsonl": "146555a5333638a4607ec63e3e3e2f71",

@@ -10,11 +10,10 @@ from data_tools.manifest import SPLITS, Query, caption_queries, of_split, read_m
 
 
 def make_queries(path: Path, split: str | None) -> list[Query]:
-    """Make queries from a captions CSV or from a manifest's captions.
+    """Return a query for each caption of a captions CSV or a manifest.
 
-    Relevant clips are unknown for a CSV; for a manifest, each caption's clip is relevant.
-
-    split: Split of the manifest to use; None: all. Raises DataError if no query is left, and for a split of a CSV.
+    Relevant clips are unknown for a CSV; for a manifest, each caption's clip is relevant. split: Split of the
+    manifest to use; None: all. Raises DataError if no query is left, and for a split of a CSV.
     """
     if path.suffix == ".csv":
         if split:

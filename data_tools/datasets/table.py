@@ -12,7 +12,7 @@ from typing import get_args
 
 from data_tools.audio.read import readable_seconds
 from data_tools.cli import add_manifest, counted
-from data_tools.datasets.nearest import similar_names
+from data_tools.datasets.nearest import note_on_similar_names
 from data_tools.errors import DataError
 from data_tools.files import absolute
 from data_tools.manifest import (
@@ -63,12 +63,12 @@ def read_captions(
     texts: dict[str, dict[Split, list[str]]] = {}
     spelled: dict[str, Split] = {}  # split of each name as written in the table
     columns = [audio, *captions, *([split_column] if split_column else [])]
-    for line, row in _rows(path, columns, delimiter, quoting):
+    for line, row in _read_rows(path, columns, delimiter, quoting):
         where = f"{path}, line {line}"
         name = row[audio]
         if not name.strip():
             raise DataError(f"{where}: the column {audio} is empty; name the audio file, or remove the row")
-        row_split = _split(row[split_column], where) if split_column else split
+        row_split = _parse_split(row[split_column], where) if split_column else split
         if spelled.setdefault(name, row_split) != row_split:
             raise DataError(
                 f"{where}: {name} has the split {row_split} here, but {spelled[name]} above; give it one split"
@@ -93,7 +93,9 @@ def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
     by_rank = {2 if one in TEST_SPLITS else int(one in VALIDATION_SPLITS): one for one in splits}
     shown = " and ".join(splits)
     if len(by_rank) < len(splits):
-        raise DataError(f"{path}: the file {name}, listed by several paths, is in the splits {shown}; give it one")
+        raise DataError(
+            f"{path}: the file {name}, listed by several paths, is in the splits {shown}; give it one split"
+        )
     strictest = by_rank[max(by_rank)]
     log.warning(
         "%s: %s has rows under different names in the splits %s; only its rows in %s are used",
@@ -102,7 +104,7 @@ def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
     return strictest
 
 
-def _rows(
+def _read_rows(
     path: Path, columns: Sequence[str], delimiter: str, quoting: Quoting | None
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the rows of a table of captions with their line numbers.
@@ -112,7 +114,7 @@ def _rows(
     between tabs raises DataError: the user must choose.
     """
     used: Quoting = quoting or ("none" if delimiter == "\t" else "csv")
-    for line, row in read_table(path, columns, None, delimiter, used, "; or give --quoting none, if a quote is text"):
+    for line, row in read_table(path, columns, None, delimiter, used, "; or give --quoting none, if quotes are text"):
         yield line, row
         if quoting is None and used == "none":
             for column, cell in row.items():
@@ -122,18 +124,18 @@ def _rows(
                     raise DataError(f"{path}, line {line}: {problem}; {choice}")
 
 
-def _similar(folder: Path, clips: Sequence[Clip]) -> str:
-    """Return a note on missing files whose names are similar to those of other files in the folder."""
+def _note_on_similar_names(folder: Path, clips: Sequence[Clip]) -> str:
+    """Return a note on missing files whose names are similar to unused files in the folder; "" without such files."""
     missing = {clip.path: clip.file_name for clip in clips if not Path(clip.path).is_file()}
     if not missing or not folder.is_dir():
         return ""
     used = {clip.path for clip in clips} - missing.keys()
-    return similar_names(
+    return note_on_similar_names(
         missing.values(), [name for name in audio_tree(folder)[0] if absolute(folder / name) not in used]
     )
 
 
-def _split(text: str, where: str) -> Split:
+def _parse_split(text: str, where: str) -> Split:
     """Return the split that a cell of the table names. Raises DataError for an unknown split."""
     for split in SPLITS:
         if text.strip() == split:
@@ -172,7 +174,7 @@ def run(arguments: argparse.Namespace) -> int:
         DELIMITERS[arguments.delimiter],
         arguments.quoting,
     )
-    similar = _similar(folder, clips)
+    similar = _note_on_similar_names(folder, clips)
     if len(unreadable) == len(clips):
         problem = f"cannot read any of the table's {len(clips)} audio files in this folder, such as {unreadable[0]}"
         cure = f"{similar}; correct the names in the table" if similar else "give their folder by --folder"

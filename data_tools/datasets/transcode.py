@@ -41,7 +41,7 @@ SETTINGS, FINISHED = "transcode.json", "finished.jsonl"
 
 
 class Encoding(NamedTuple):
-    """Form of the new files. rate: In Hz. kbits: Bit rate of MP3 in kbit/s; None for the other formats."""
+    """Settings of the new files. rate: Sample rate in Hz. kbits: Bit rate of MP3 in kbit/s; None for other formats."""
 
     rate: int
     format: Format
@@ -55,8 +55,11 @@ class Encoding(NamedTuple):
         return {"compression_level": (high - self.kbits) / (high - low), "bitrate_mode": "CONSTANT"}
 
 
-def encoding_of(rate: int, format: Format, kbits: int | None) -> Encoding:
-    """Check settings by encoding a second of noise; return them. Raises DataError if the format does not allow them."""
+def checked_encoding(rate: int, format: Format, kbits: int | None) -> Encoding:
+    """Return the settings of the new files, after a test with noise. Raises DataError if the format forbids them.
+
+    If `kbits` is None, it is 64 or the highest allowed bit rate for MP3.
+    """
     if not MIN_RATE <= rate <= 192_000:
         raise DataError(f"--rate {rate}: give {MIN_RATE:,} to 192,000 Hz, such as 32000")
     if format == "mp3":
@@ -70,12 +73,12 @@ def encoding_of(rate: int, format: Format, kbits: int | None) -> Encoding:
     elif kbits is not None:
         raise DataError(f"--bitrate {kbits}: {format} has no bit rate to set; leave it out, or use --format mp3")
     encoding = Encoding(rate, format, kbits)
-    _try(encoding)
+    _require_supported(encoding)
     return encoding
 
 
-def _try(encoding: Encoding) -> None:
-    """Encode a second of noise in memory. Raises DataError if that fails, or if the result has another length."""
+def _require_supported(encoding: Encoding) -> None:
+    """Encode a second of noise in memory. Raises DataError if that fails, or if the result is longer or shorter."""
     import soundfile
 
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, encoding.rate)
@@ -90,7 +93,7 @@ def _try(encoding: Encoding) -> None:
         raise DataError(f"{problem}; use a higher bit rate, or a lower --rate")
 
 
-def new_names(clips: Sequence[Clip], format: Format) -> list[str]:
+def new_file_names(clips: Sequence[Clip], format: Format) -> list[str]:
     """Return the path of each clip's new file, relative to the folder of new files.
 
     It is <source>/<split>/<old name>.<format>. If several clips would get the same path, 8 digits of the sha256 of a
@@ -171,16 +174,16 @@ def _read_finished(record: Path) -> dict[str, Finished]:
 
 
 def transcode_all(clips: Sequence[Clip], out: Path, encoding: Encoding, workers: int) -> tuple[list[Clip], list[str]]:
-    """Write the audio of all clips to a folder. Return the clips with new files, and the errors of all other clips.
+    """Write the audio of all clips to a folder; return the clips with new files, and the errors of all other clips.
 
     finished.jsonl records every new file, with the size and time of change of its source file. If a call was stopped,
     the next call writes only the missing files, and those whose source has changed.
     """
-    names = new_names(clips, encoding.format)
+    names = new_file_names(clips, encoding.format)
     before = _read_finished(out / FINISHED)
 
     def write_clip(index: int) -> Finished | AudioError:
-        """Write the audio of one clip, unless its file is finished."""
+        """Write the audio of one clip, unless its file is finished; return its record, or the error."""
         clip, path = clips[index], out / "audio" / names[index]
         try:
             require_file(clip.path)
@@ -219,7 +222,7 @@ def transcode_all(clips: Sequence[Clip], out: Path, encoding: Encoding, workers:
 
 
 def _require_same_settings(out: Path, manifest: Path, encoding: Encoding) -> None:
-    """Record the settings in the folder. Raises DataError if its files were made with other settings."""
+    """Write the settings into the folder `out`. Raises DataError if its files were made with other settings."""
     current = {"manifest": absolute(manifest), **encoding._asdict()}
     note = out / SETTINGS
     if note.exists():
@@ -234,8 +237,8 @@ def _require_same_settings(out: Path, manifest: Path, encoding: Encoding) -> Non
     write_text(note, json.dumps(current) + "\n")
 
 
-def _size(clips: Sequence[Clip]) -> str:
-    """Format the size of the clips' audio files."""
+def _audio_size(clips: Sequence[Clip]) -> str:
+    """Return the total size of the clips' audio files as text, such as "1.2 GB"."""
     return format_size(sum(size_of(path) for path in {clip.path for clip in clips} if container_of(path).is_file()))
 
 
@@ -253,7 +256,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `transcode`: convert the audio of a manifest to one rate and format; return the exit status."""
-    encoding = encoding_of(arguments.rate, arguments.format, arguments.bitrate)
+    encoding = checked_encoding(arguments.rate, arguments.format, arguments.bitrate)
     if arguments.workers < 1:
         raise DataError(f"--workers {arguments.workers}: give at least 1")
     clips = read_manifest(arguments.manifest)
@@ -262,7 +265,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not new:
         raise DataError(f"no audio of {arguments.manifest} can be converted; the first error: {errors[0]}")
     write_manifest(arguments.out / "manifest.jsonl", new)
-    print(f"before: {_size(clips)}, after: {_size(new)}")
+    print(f"size of the audio before: {_audio_size(clips)}, after: {_audio_size(new)}")
     for error in errors:
         print(f"left out: {error}")
     print(f"wrote {arguments.out / 'manifest.jsonl'}: {counted(len(new), 'clip')}, {len(errors)} left out")

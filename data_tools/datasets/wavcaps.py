@@ -44,11 +44,11 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
     Raises DataError for a missing file or folder, other JSON, bad items and captions, two items of one file, and if no
     clip is left.
     """
-    present = _present(audio)
+    present = _audio_files(audio)
     clips = []
     missing = 0
     numbers: dict[str, int] = {}  # item numbers, by file
-    for number, item in enumerate(_items(path), 1):
+    for number, item in enumerate(_read_items(path), 1):
         where = f"{path}, item {number}"
         item_id, caption = item.get("id"), item.get("caption")
         if not isinstance(item_id, str) or not item_id.strip():
@@ -56,14 +56,14 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
         if not isinstance(caption, str):
             raise DataError(f"{where}: the caption is missing or not a string; correct it")
         check_caption(caption, where)
-        names = _names(item_id, item.get("audio"))
+        names = _possible_names(item_id, item.get("audio"))
         name = next((name for name in names if name in present), None)
         missing += name is None
         if name or keep_missing:
             if (before := numbers.setdefault(name or names[-1], number)) != number:
-                raise DataError(_twice(path, item_id, before, number))
+                raise DataError(_shared_file_message(path, item_id, before, number))
             try:
-                clips.append(_clip(item, audio, name, names[-1], source, present.get(name or "")))
+                clips.append(_make_clip(item, audio, name, names[-1], source, present.get(name or "")))
             except ValidationError as error:
                 raise DataError(f"{where}: {faults_of(error)[0]}") from None
     if not clips:
@@ -72,8 +72,8 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
     return clips, missing
 
 
-def _present(audio: Path) -> dict[str, str]:
-    """Return the audio files in a folder, or else in its tar and zip files: dict from name to path."""
+def _audio_files(audio: Path) -> dict[str, str]:
+    """Return a dict from name to path of the audio files in a folder, or else in its tar and zip files."""
     if not audio.is_file():
         require_folder(audio, "name the folder that holds the audio by --audio")
     return {name: absolute(audio / name) for name in audio_names(audio)} or archived_files(audio, AUDIO_SUFFIXES)
@@ -91,10 +91,10 @@ def audio_folder(path: Path, among: Sequence[str] = ("Audio", "WavCaps_mp3/Audio
     return next((folder for folder in folders if lists.name == "json_files" and folder.is_dir()), None)
 
 
-def _twice(path: Path, item_id: str, before: int, number: int) -> str:
-    """Return the message about two WavCaps items, numbers `before` and `number`, that have the same audio file.
+def _shared_file_message(path: Path, item_id: str, before: int, number: int) -> str:
+    """Return the error message about two WavCaps items, numbers `before` and `number`, that have the same audio file.
 
-    The message has the line of the second item in the JSON file, if its id is written in the usual form.
+    The message states the line of the second item in the JSON file, if its id is written in the usual form.
     """
     text = read_text(path)
     written = list(re.finditer(r'"id"\s*:\s*' + re.escape(json.dumps(item_id, ensure_ascii=False)), text))
@@ -102,7 +102,7 @@ def _twice(path: Path, item_id: str, before: int, number: int) -> str:
     return f"{path}, item {number}{line}: the id {item_id!r} has the same audio file as item {before}; keep one of them"
 
 
-def _items(path: Path) -> list[dict[str, Any]]:
+def _read_items(path: Path) -> list[dict[str, Any]]:
     """Read the list of items of a WavCaps JSON file. Raises DataError for other content."""
     try:
         content = parse_json(read_text(path), str(path))
@@ -110,11 +110,12 @@ def _items(path: Path) -> list[dict[str, Any]]:
         raise DataError(f"{error}; give a JSON file of WavCaps, such as fsd_final.json") from None
     items = content.get("data") if isinstance(content, dict) else None
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
-        raise DataError(f"{path}: not a JSON file of WavCaps: expects {{'num_captions_per_audio': 1, 'data': [items]}}")
+        form = "{'num_captions_per_audio': 1, 'data': [items]}"
+        raise DataError(f"{path}: not a JSON file of WavCaps, which has the form {form}; give such as fsd_final.json")
     return items
 
 
-def _names(item_id: str, audio: object) -> list[str]:
+def _possible_names(item_id: str, audio: object) -> list[str]:
     """Return the possible names of an item's audio file; the name that WavCaps distributes is last."""
     stem = item_id.removesuffix(".wav")
     names = [f"{stem}{suffix}" for suffix in AUDIO_SUFFIXES if suffix != ".flac"] + [f"{stem}.flac"]
@@ -123,7 +124,9 @@ def _names(item_id: str, audio: object) -> list[str]:
     return names
 
 
-def _clip(item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str, path: str | None) -> Clip:
+def _make_clip(
+    item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str, path: str | None
+) -> Clip:
     """Make the clip of a WavCaps item.
 
     Args:
@@ -161,12 +164,12 @@ def run(arguments: argparse.Namespace) -> int:
     exclusions = read_exclusions(arguments.exclude)
     audio = arguments.audio or audio_folder(arguments.json)
     if audio is None:
-        raise DataError(f"{arguments.json}: the folder of its audio is unknown; name it by --audio")
+        raise DataError(f"{arguments.json}: the folder with the audio of this file is unknown; name it by --audio")
     clips_read, missing = read_wavcaps(arguments.json, audio, source, arguments.keep_missing)
     clips = [clip for clip in clips_read if clip.freesound_id is None or not exclusions.lists(clip.freesound_id)]
     if not clips:
         raise DataError(
-            f"{arguments.json}: --exclude forbids all of its {counted(len(clips_read), 'clip')}; check the lists"
+            f"{arguments.json}: --exclude forbids all {counted(len(clips_read), 'clip')} of the file; check the lists"
         )
     write_manifest(arguments.out, clips)
     freesound = sum(clip.freesound_id is not None for clip in clips)

@@ -119,7 +119,7 @@ def test_clotho_files_whose_names_differ_in_blanks_or_colons_are_matched(
     assert clips[0].freesound_id is None
     printed = capsys.readouterr().out
     assert "6 clips, 12 captions, 5 with audio, 1 without audio" in printed
-    assert "4 named as on disk" in printed
+    assert "4 whose names on disk differ" in printed
     assert "6 without metadata" in printed
 
 
@@ -150,7 +150,7 @@ def test_decomposed_unicode_file_names_are_matched(tmp_path: Path, capsys: pytes
     root = small_clotho(tmp_path, ["Caf\u00e9.wav"], ["Cafe\u0301.wav"])
     assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
     assert [clip.file_name for clip in read_manifest(root / "m.jsonl")] == ["Cafe\u0301.wav"]
-    assert "1 named as on disk, which differs in blanks, ':' or Unicode form" in capsys.readouterr().out
+    assert "1 whose names on disk differ in blanks, ':' or Unicode form" in capsys.readouterr().out
 
 
 def test_wanted_file_names_are_matched_to_names_on_disk_as_in_hand_made_cases() -> None:
@@ -485,7 +485,7 @@ def test_wavcaps_with_an_unknown_audio_folder_asks_for_option_audio(
 ) -> None:
     (tmp_path / "sb_final.json").write_text('{"data": []}')
     text = failure(capsys, "wavcaps", tmp_path / "sb_final.json", "--out", tmp_path / "m.jsonl")
-    assert "the folder of its audio is unknown; name it by --audio" in text
+    assert "the folder with the audio of this file is unknown; name it by --audio" in text
 
 
 def test_wavcaps_skips_excluded_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -498,7 +498,7 @@ def test_wavcaps_skips_excluded_clips(tmp_path: Path, capsys: pytest.CaptureFixt
         "a number of another part is no id of Freesound"
     )
     path.write_text(json.dumps({"data": ITEMS[1:2]}))
-    assert "--exclude forbids all of its 1 clip" in failure(capsys, *argv, "--exclude", tmp_path / "list.csv")
+    assert "--exclude forbids all 1 clip of the file" in failure(capsys, *argv, "--exclude", tmp_path / "list.csv")
 
 
 def test_wavcaps_items_with_audio_become_clips_and_missing_audio_is_counted(

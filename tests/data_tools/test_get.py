@@ -183,7 +183,11 @@ def test_error_of_verb_get_names_a_damaged_or_missing_archive(
     changed = {"cut": whole[:-50], "other": (published / "clotho_audio_evaluation.7z").read_bytes()}
     archive.unlink() if change == "missing" else archive.write_bytes(changed[change])
     message = failure(capsys, *command(tmp_path, mirror))
-    expected = {"cut": "its md5 begins with", "other": "its md5 begins with", "missing": "the server answered 404"}
+    expected = {
+        "cut": "the md5 of this file begins with",
+        "other": "the md5 of this file begins with",
+        "missing": "the server answered 404",
+    }
     assert "clotho_audio_validation.7z" in message
     assert expected[change] in message
     archive.write_bytes(whole)
@@ -394,7 +398,7 @@ def test_dry_run_of_get_prints_sizes_and_commands_without_a_network(
     async def no_answers(addresses: Sequence[str]) -> list[None]:
         return [None] * len(addresses)
 
-    monkeypatch.setattr(module, "_sizes", no_answers)
+    monkeypatch.setattr(module, "_file_sizes", no_answers)
     monkeypatch.chdir(tmp_path)
     assert main(["get", name, "--dry-run"]) == 0
     shown = capsys.readouterr().out

@@ -15,7 +15,7 @@ from data_files import failure
 
 from data_tools.__main__ import main
 from data_tools.audio.read import read_audio
-from data_tools.datasets.transcode import new_names
+from data_tools.datasets.transcode import new_file_names
 from data_tools.manifest import Clip, read_manifest, write_manifest
 
 RATES = (16_000, 44_100, 48_000)
@@ -57,7 +57,7 @@ def test_transcode_converts_audio_and_keeps_captions_and_other_fields(
     manifest, out = source(tmp_path, 6, 2.0), tmp_path / "out"
     bits = [] if kbits is None else ["--bitrate", str(kbits)]
     assert main(["transcode", str(manifest), "--rate", "32000", "--format", format, *bits, "--out", str(out)]) == 0
-    assert "before: 1.7 MB, after: 0." in capsys.readouterr().out
+    assert "size of the audio before: 1.7 MB, after: 0." in capsys.readouterr().out
     before, after = read_manifest(manifest), read_manifest(out / "manifest.jsonl")
     changing = {"path", "seconds"}
     assert [clip.model_dump(exclude=changing) for clip in after] == [
@@ -170,7 +170,7 @@ def test_transcoded_clips_with_the_same_file_name_get_different_files() -> None:
         Clip(id=f"own/train/{folder}/{name}", path=f"/{folder}/{name}", file_name=name, captions=[], split="train")
         for folder, name in (("a", "rain.wav"), ("b", "Rain.mp3"), ("c", "sun.wav"))
     ]
-    names = new_names(clips, "ogg")
+    names = new_file_names(clips, "ogg")
     assert len(set(names)) == 3
     assert names[2] == "own/train/sun.ogg"
     assert all(name.startswith(("own/train/rain.", "own/train/Rain.")) for name in names[:2])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from data_tools.freesound import windows
-from data_tools.freesound.windows import PageListing, Progress, Window, advance, past_end, split
+from data_tools.freesound.windows import PageListing, Progress, Window, advance, progress_past_end, split
 
 PAGE = windows.PAGE_SIZE
 

@@ -202,7 +202,9 @@ def test_recording_without_features_is_counted_and_left_out(
 ) -> None:
     (published / "features" / "-test_02.npz").unlink()
     manifest = made(published)
-    assert "features found for 5 of 6, missing for 1: left out with 2 queries (--keep" in capsys.readouterr().out
+    assert (
+        "features found for 5 of 6, missing for 1; these are left out with 2 queries (--keep" in capsys.readouterr().out
+    )
     path = tiny.write_recipe(tmp_path / "r.yaml", recipe(manifest, tmp_path))
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
     assert "test: 10 queries in 5 recordings" in capsys.readouterr().out
