@@ -80,7 +80,7 @@ def run_cli(
         verbose = arguments.verbose
         if undecodable := [value for value in argv if not is_utf8(value)]:
             raise DataError(f"the argument {undecodable[0]!a} is not UTF-8; rename the file or folder")
-        with _terminable(), _results(inside, argv[0] in verbs and verbs[argv[0]].several):
+        with _sigterm_as_interrupt(), _redirect_results(inside, argv[0] in verbs and verbs[argv[0]].several):
             status = int(arguments.run(arguments))
         try:
             sys.stdout.flush()
@@ -149,14 +149,14 @@ def printable(text: str) -> str:
 
 class _Printable(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Format a log message without control characters."""
+        """Format a log record as text, with its control characters escaped."""
         return printable(super().formatMessage(record))
 
 
 def _set_up_log(arguments: argparse.Namespace) -> None:
-    """Send log lines to standard error. With -q, the log.txt of a run still contains all lines.
+    """Send log lines to standard error: with -q, only warnings and errors; with -v, with time and module.
 
-    If several processes run one command, all but the first log only warnings and errors, with their rank.
+    A run's log.txt has all lines. Of several processes, later ones log only warnings and errors, with their rank.
     """
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     log = logging.getLogger()
@@ -182,8 +182,8 @@ def _print_error(error: BaseException) -> None:
 
 
 @contextmanager
-def _results(inside: bool, several: bool) -> Iterator[None]:
-    """Redirect a verb's results: to standard error if `inside`; to nothing in later processes if `several`."""
+def _redirect_results(inside: bool, several: bool) -> Iterator[None]:
+    """Redirect a block's output: to standard error if `inside`; to nothing in later processes if `several`."""
     with Path(os.devnull).open("w") as nowhere:
         printed = sys.stderr if inside else sys.stdout
         with redirect_stdout(nowhere if several and _of_rank() else printed):
@@ -191,7 +191,7 @@ def _results(inside: bool, several: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def _sigterm_as_interrupt() -> Iterator[None]:
     """Handle SIGTERM, which schedulers send, like Ctrl-C during a `with` block."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -223,7 +223,7 @@ def ending_in(*suffixes: str) -> Callable[[str], Path]:
     """Return an argparse type for an output file whose name ends in one of `suffixes`."""
 
     def checked(text: str) -> Path:
-        """Return an option's path. Raises argparse's error for a suffix that is not allowed."""
+        """Convert an option's text to a path. Raises argparse's error for a suffix that is not allowed."""
         path = Path(text)
         if path.suffix not in suffixes or path.is_dir():
             raise argparse.ArgumentTypeError(f"{text}: give a file name that ends in {' or '.join(suffixes)}")
@@ -244,9 +244,9 @@ def counted(count: int, what: str, grouping: str = "") -> str:
 
 
 def first_of(lines: Sequence[str]) -> list[str]:
-    """Return the first SHOWN of `lines`; if there are more, add a line with their number and a hint at --list."""
+    """Return the first SHOWN lines; if there are more, also a line with the number of others and a hint at --list."""
     more = len(lines) - SHOWN
-    return [*lines[:SHOWN], *([f"and {more} more (--list FILE.csv writes all)"] if more > 0 else [])]
+    return [*lines[:SHOWN], *([f"and {more} more (--list FILE.csv writes all of them)"] if more > 0 else [])]
 
 
 def section(title: str, lines: Sequence[str]) -> list[str]:
@@ -341,14 +341,14 @@ class Lines:
         """Store the texts and numbers of progress lines, and the start time. done: Items done before this process."""
         self.what, self.total, self.unit, self.done, self.clock = what, total, unit, done, clock
         self._before, self._began = done, clock()
-        self._said = self._began
+        self._logged = self._began
 
     def advance(self, count: int = 1, note: str = "") -> None:
         """Count `count` more items; log a line of progress every PROGRESS_SECONDS."""
         self.done += count
         now = self.clock()
-        if now - self._said >= PROGRESS_SECONDS:
-            self._said = now
+        if now - self._logged >= PROGRESS_SECONDS:
+            self._logged = now
             log.info("%s", self.progress_text(now - self._began, note))
 
     def progress_text(self, seconds: float, note: str = "") -> str:
@@ -392,7 +392,7 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
 
 
 def each(items: Iterable[Item], what: str, unit: str, total: int | None = None) -> Iterator[Item]:
-    """Yield the items and show progress. total: Number of items, if `items` has no length."""
+    """Yield the items one by one, and show the progress. total: Number of items, if `items` has no length."""
     count = len(items) if total is None and isinstance(items, Sized) else total
     with progress(what, count, unit) as bar:
         for item in items:

@@ -22,7 +22,7 @@ HINT = "see the section Embeddings of another model in system/GUIDE.md"
 
 
 class Vectors:
-    """Embeddings by name, which are read like a bank: every one is a series (1, D) float32."""
+    """Embeddings by name, with the methods of a bank of frames: each embedding is an array (1, D) float32."""
 
     threads = None  # reading takes no computation
     dtype = np.dtype(np.float32)
@@ -43,11 +43,11 @@ class Vectors:
         """Return these embeddings unchanged. Raises KitError if an embedding does not have `dim` values."""
         if self.dim != dim:
             named = " and ".join(map(str, files))
-            raise KitError(f"{named}: its embeddings have {self.dim} values, but `dim` is {dim}; correct it")
+            raise KitError(f"{named}: each embedding has {self.dim} values, but `dim` is {dim}; correct `dim`")
         return self
 
     def rows_of(self, name: str) -> int:
-        """Return the number of rows of an embedding, which is 1."""
+        """Return 1, the number of rows of any embedding."""
         return 1
 
     def read(self, name: str) -> np.ndarray:
@@ -55,7 +55,7 @@ class Vectors:
         return self._rows[name][None].astype(np.float32)
 
     def part(self, name: str, first: int, count: int) -> np.ndarray:
-        """Return rows `first` to `first + count` of the embedding (1, D) of a name, as Bank.part does."""
+        """Return rows `first` to `first + count` (excluded) of the embedding (1, D) of a name, as Bank.part does."""
         return self.read(name)[first : first + count]
 
 
@@ -78,19 +78,22 @@ def read_vectors(files: Sequence[Path | str], kind: Kind, column: str | None = N
 
 
 def all_files(files: Sequence[Path | str]) -> list[Path]:
-    """Return files of embeddings, and after each .npy file the .txt file with its names."""
+    """Return the paths of files of embeddings, and after each .npy file the path of the .txt file with its names."""
     paths = [Path(file) for file in files]
     return [one for path in paths for one in ([path, path.with_suffix(".txt")] if path.suffix == ".npy" else [path])]
 
 
 @lru_cache(maxsize=4)
 def _read(files: tuple[str, ...], states: tuple[tuple[int, int], ...], kind: Kind, column: str) -> Vectors:
-    """Read files of embeddings. states: Size and time of change of each file, so that a changed file is read again."""
+    """Read files of embeddings of clips or captions; results are cached. See read_vectors.
+
+    states: Size and time of change of each file, so that a changed file is read again.
+    """
     rows: dict[str, np.ndarray] = {}
     widths: dict[int, str] = {}
     for file in files:
         if (read := _READERS.get(Path(file).suffix)) is None:
-            raise KitError(f"{file}: is no .npz, .parquet or .npy file of embeddings; {HINT}")
+            raise KitError(f"{file}: is not a .npz, .parquet or .npy file of embeddings; {HINT}")
         try:
             names, values = read(Path(file), kind, column)
             _require_matrix(names, values)
@@ -106,7 +109,7 @@ def _read(files: tuple[str, ...], states: tuple[tuple[int, int], ...], kind: Kin
                     if kind == "clip"
                     else "give each text one embedding"
                 )
-                raise KitError(f"{file}: has a second embedding of {name[:60]!r}; {cure}")
+                raise KitError(f"{file}: has a second, different embedding of {name[:60]!r}; {cure}")
     if len(widths) > 1:
         sizes = " and ".join(f"{file} ({size} values)" for size, file in widths.items())
         raise KitError(f"embeddings of different sizes: {sizes}; give files of one model")
@@ -126,18 +129,18 @@ def _require_matrix(names: Sequence[str], values: np.ndarray) -> None:
             raise ValueError("has embeddings with infinite or NaN values")
 
 
-def _of_npz(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
-    """Read the names and embeddings of a kind from a .npz file."""
+def _read_npz(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
+    """Read the names and embeddings of clips or captions (`kind`) from a .npz file."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
         if missing := {column, "embedding"} - set(content.files):
             raise ValueError(f"has no array {min(missing)}")
         names, values = content[column], content["embedding"]
         chosen = content["kind"] == kind if "kind" in content else slice(None)
-    return _texts(names[chosen].tolist()), values[chosen]
+    return _row_names(names[chosen].tolist()), values[chosen]
 
 
-def _of_parquet(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
-    """Read the names and embeddings of a kind from a .parquet file."""
+def _read_parquet(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
+    """Read the names and embeddings of clips or captions (`kind`) from a .parquet file."""
     import pyarrow.compute
     from pyarrow import parquet
 
@@ -147,17 +150,17 @@ def _of_parquet(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndar
     table: Any = parquet.read_table(path, columns=[column, "embedding", *(["kind"] if "kind" in present else [])])
     if "kind" in present:
         table = table.filter(pyarrow.compute.equal(table["kind"], kind))
-    return _texts(table[column].to_pylist()), np.stack(table["embedding"].to_numpy())
+    return _row_names(table[column].to_pylist()), np.stack(table["embedding"].to_numpy())
 
 
-def _of_npy(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
-    """Read the embeddings in a .npy file, and their names from the text file next to it."""
+def _read_npy(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
+    """Return the names in the text file next to a .npy file, and the embeddings in the .npy file."""
     lines = read_text(path.with_suffix(".txt")).replace("\r\n", "\n").removesuffix("\n").split("\n")
     return lines, np.load(path, allow_pickle=False)
 
 
-def _texts(names: Sequence[Any]) -> list[str]:
-    """Return names of rows as texts. Raises ValueError for other values than texts and whole numbers."""
+def _row_names(names: Sequence[Any]) -> list[str]:
+    """Convert the names of embeddings to texts. Raises ValueError for a name that is not a text or whole number."""
     if other := next((name for name in names if not isinstance(name, str | int)), None):
         raise ValueError(f"the name of a row is {other!r}, not text")
     if None in names:
@@ -165,4 +168,4 @@ def _texts(names: Sequence[Any]) -> list[str]:
     return list(map(str, names))
 
 
-_READERS = {".npz": _of_npz, ".parquet": _of_parquet, ".npy": _of_npy}
+_READERS = {".npz": _read_npz, ".parquet": _read_parquet, ".npy": _read_npy}

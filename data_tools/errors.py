@@ -39,19 +39,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 IS_FOLDER = "is a folder; name a file"
 IS_FILE = "is a file; name a folder"
-_REFUSED = "may not be read or written; change its permissions, or name another place"
-_SAID = {
+_REFUSED = "may not be read or written; change its permissions, or use another path"
+_MESSAGES = {
     errno.ENOENT: "no such file or folder; correct the path",
     errno.EISDIR: IS_FOLDER,
     errno.ENOTDIR: IS_FILE,
     errno.EEXIST: IS_FILE,
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _REFUSED),
-    errno.ENOSPC: f"{os.strerror(errno.ENOSPC)}; make room there, then run the command again",
+    errno.ENOSPC: f"{os.strerror(errno.ENOSPC)}; free disk space, then run the command again",
 }
 
 
 def located(error: OSError, path: object) -> OSError:
-    """Return an error of the operating system with the path of its file added to the message."""
+    """Return a copy of an operating system's error that names the file `path`."""
     return OSError(error.errno, error.strerror, str(path))
 
 
@@ -78,13 +78,13 @@ def sentence_of(error: OSError) -> str:
     name = error.filename2 or error.filename
     if name and error.errno in (errno.ENOTDIR, errno.EEXIST):  # name the file that is in the place of a folder
         name = next((parent for parent in Path(name).parents if parent.is_file()), name)
-    return f"{f'{name}: ' if name else ''}{_SAID.get(error.errno or 0, error.strerror or error)}"
+    return f"{f'{name}: ' if name else ''}{_MESSAGES.get(error.errno or 0, error.strerror or error)}"
 
 
 def kit_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function of the Python API to raise KitError with the text that the command line prints.
+    """Decorate a function of the Python API: errors of the system become KitErrors with the command line's messages.
 
-    It replaces errors of the system, of missing packages and of full memory.
+    These are errors of the operating system, of missing packages and of full memory.
     """
 
     @wraps(function)

@@ -39,7 +39,7 @@ def require_folder(path: Path, hint: str = "correct the path") -> None:
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """Return the absolute path without "..": a link before ".." is followed first, as the system does.
+    """Return the absolute path without "..". A link before ".." is followed first, as the operating system does.
 
     >>> absolute("/data/./clotho/a.wav"), absolute("/no_link/../data/a.wav")
     ('/data/clotho/a.wav', '/data/a.wav')
@@ -74,7 +74,7 @@ def format_size(count: float) -> str:
 
 
 def require_other(out: Path, read: Iterable[Path | None]) -> None:
-    """Raise DataError if the output file is one of the input files."""
+    """Raise DataError if the output file `out` is one of the input files `read`."""
     for path in read:
         if path and path.exists() and out.exists() and out.samefile(path):
             raise DataError(f"{out} would overwrite the input file {path}; choose another name")
@@ -110,7 +110,7 @@ def replacing(path: Path) -> Iterator[Path]:
     remove_parts. An OSError from writing it names path, because the temporary name would mean nothing to the reader.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path)
+    temporary = _temporary_path(path)
     try:
         yield temporary
         sync(temporary)
@@ -136,8 +136,8 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     for other in path.parent.iterdir():
         if other.name.startswith(f".{short_name(path.name)}."):
-            _remove_left(other)
-    temporary = _temporary(path)
+            _remove_leftover(other)
+    temporary = _temporary_path(path)
     try:
         temporary.mkdir()
         yield temporary
@@ -155,8 +155,8 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         _in_use.discard(temporary)
 
 
-def _temporary(path: Path) -> Path:
-    """Return the name `.NAME.PID.part` next to path, and record it as in use."""
+def _temporary_path(path: Path) -> Path:
+    """Return the path of a temporary file next to `path`, `.NAME.PID.part`, and record that it is in use."""
     temporary = path.absolute().with_name(f".{short_name(path.name)}.{os.getpid()}.part")
     _in_use.add(temporary)
     return temporary
@@ -193,13 +193,13 @@ def remove_parts(folder: Path, below: bool = True) -> None:
     lock: processes of another machine that shares the folder are not visible.
     """
     for path in list(folder.rglob(".*.part") if below else folder.glob(".*.part")):
-        _remove_left(path)
+        _remove_leftover(path)
 
 
-def _remove_left(path: Path) -> None:
+def _remove_leftover(path: Path) -> None:
     """Remove the temporary file or folder of a process that has ended; keep any other."""
     match = re.fullmatch(r"\..+\.([1-9][0-9]{0,6})\.part", path.name, re.DOTALL)
-    if not match or path.absolute() in _in_use or _runs(int(match[1])):
+    if not match or path.absolute() in _in_use or _is_running(int(match[1])):
         return
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
@@ -207,7 +207,7 @@ def _remove_left(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _runs(process: int) -> bool:
+def _is_running(process: int) -> bool:
     """Return whether another process with the number `process` runs on this machine."""
     if process == os.getpid():
         return False
@@ -228,8 +228,9 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file that replaces `path` after the block; see replacing. Its folder must exist.
+    """Open a temporary file for writing bytes; it replaces `path` after the block, as with replacing.
 
+    The folder of `path` must exist.
     Raises OSError that names `path`, never the temporary file.
     """
     if not path.parent.is_dir():

@@ -35,14 +35,14 @@ MAX_WORDS = 512  # at least the input limit, in tokens, of common sentence encod
 LARGE = 64 << 20  # bytes above which the clips of a manifest are read on demand
 
 
-def _freesound_id(text: str) -> str:
-    """Return a Freesound id. Raises ValueError for text that is not a number."""
+def _require_freesound_id(text: str) -> str:
+    """Return a Freesound id unchanged. Raises ValueError for text that is not a number."""
     if not is_freesound_id(text):
         raise ValueError("not a Freesound id, which is a number; correct it")
     return text
 
 
-FreesoundId = Annotated[str, AfterValidator(_freesound_id)]  # as published; see plain_id
+FreesoundId = Annotated[str, AfterValidator(_require_freesound_id)]  # as published; see plain_id
 
 
 class Clip(Line):
@@ -68,8 +68,8 @@ class Clip(Line):
 
     @model_validator(mode="before")
     @classmethod
-    def _named_by_its_path(cls, line: Any) -> Any:
-        """Use the last part of the path as file name, if a line has no file name."""
+    def _default_file_name(cls, line: Any) -> Any:
+        """Return a manifest's line, parsed as a dict, with the last part of its path as file name if it has none."""
         if isinstance(line, dict) and "file_name" not in line and isinstance(line.get("path"), str):
             return {**line, "file_name": PurePath(line["path"]).name}
         return line
@@ -82,8 +82,8 @@ class Query(Line):
     relevant: list[Text] | None
 
 
-def _usual_line() -> str:
-    """Return a regular expression for the lines that write_manifest writes for most clips.
+def _usual_line_pattern() -> str:
+    """Return a regular expression that matches the lines that write_manifest writes for most clips.
 
     Its groups are id, captions and split. A matching line is a valid clip. All other lines are parsed by parse_json and
     Clip.
@@ -107,7 +107,7 @@ def _usual_line() -> str:
     return r"\{" + ", ?".join(f'"{name}": ?{value}' for name, value in fields.items()) + r"\}"
 
 
-_USUAL = re.compile(_usual_line())
+_USUAL = re.compile(_usual_line_pattern())
 
 NO_CLIPS = "is not a manifest, one line of JSON per clip; make one with python -m data_tools clotho, audiocaps or table"
 NO_QUERIES = "is not a query file, one line of JSON per query; make one with python -m data_tools queries"
@@ -125,9 +125,10 @@ def audio_clip(
     uploader: str | None = None,
     path: str | None = None,
 ) -> Clip:
-    """Make the clip of the file `name` in a folder.
+    """Make the clip of an audio file, with the id "<source>/<split>/<name>".
 
-    licence, uploader: "" and None mean unknown. path: Path of the file if it is a member of an archive.
+    name: Path of the file, relative to `folder`. licence, uploader: "" and None mean unknown. path: Path of the file if
+    it is a member of an archive.
     """
     return Clip(
         id=f"{source}/{split}/{name}",
@@ -202,7 +203,7 @@ class Clips(Sequence[Clip]):
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a clip, or Clips for a slice."""
+        """Return the clip at an index, or Clips for a slice."""
         if isinstance(index, slice):
             return Clips(self._manifest, self._rows[index])
         self._manifest.lines.require_unchanged()
@@ -247,7 +248,7 @@ _FIELDS_SET = set(Clip.model_fields)
 
 
 def _clip_of(values: dict[str, Any]) -> Clip:
-    """Make a clip of the valid values of all its fields, in a fifth of the time of Clip.model_construct."""
+    """Make a clip from a dict of valid values for all fields, in a fifth of the time of Clip.model_construct."""
     clip = Clip.__new__(Clip)
     object.__setattr__(clip, "__dict__", values)
     object.__setattr__(clip, "__pydantic_fields_set__", _FIELDS_SET)  # shared, to save memory
@@ -257,7 +258,7 @@ def _clip_of(values: dict[str, Any]) -> Clip:
 
 
 class _Manifest:
-    """The checked file of a manifest. splits: For every line, the number of its split in SPLITS."""
+    """An open manifest file whose lines are all checked. splits: For every line, the index of its split in SPLITS."""
 
     def __init__(self, path: Path, unique: bool) -> None:
         """Open a manifest and check all of its lines. unique: Whether to refuse repeated ids."""
@@ -266,7 +267,7 @@ class _Manifest:
         self._check(unique)
 
     def _check(self, unique: bool) -> None:
-        """Raise DataError for a bad line, as iter_manifest does, and, if `unique`, for a repeated id."""
+        """Check all lines and store their splits. Raises DataError for a bad line and, if `unique`, a repeated id."""
         import numpy as np
 
         path, hashes = self.lines.path, array("q")
@@ -318,9 +319,9 @@ def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
 
 
 def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequence[Clip]:
-    """Return the clips of a split; None: all clips. where: Name of the data, for the message.
+    """Return the clips of a split, or all clips for None. Raises DataError if there are none.
 
-    Raises DataError, which lists the splits in the data, if there are no clips.
+    where: Name of the data, for the message.
     """
     selected = clips if split is None else in_split(clips, split)
     if not selected:
@@ -329,7 +330,7 @@ def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequenc
 
 
 def in_split(clips: Sequence[Clip], split: str) -> Sequence[Clip]:
-    """Return the clips of a split; may be empty."""
+    """Return the clips of a split; an empty sequence if there are none."""
     return clips.of_split(split) if isinstance(clips, Clips) else [clip for clip in clips if clip.split == split]
 
 
@@ -361,7 +362,7 @@ def caption_queries(clips: Iterable[Clip]) -> list[Query]:
 
 
 def read_queries(path: Path | str) -> list[Query]:
-    """Return the queries of a .jsonl file of queries, or of a .csv file.
+    """Read the queries of a .jsonl query file, or of a .csv file of captions.
 
     A CSV file has either a blind set's column `caption` (query ids "1", "2" .. by row), or Clotho's columns file_name,
     caption_1 .. (ids "<row>.<caption number>", both from 1). `relevant` is None for both.

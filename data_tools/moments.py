@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 Second = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-def _in_order(window: tuple[float, float]) -> tuple[float, float]:
-    """Return the window `window` unchanged. Raises ValueError if it does not end after its start."""
+def _require_order(window: tuple[float, float]) -> tuple[float, float]:
+    """Return a window unchanged. Raises ValueError if it does not end after its start."""
     if window[1] <= window[0]:
         raise ValueError("the window must end after it starts")
     return window
 
 
-Window = Annotated[tuple[Second, Second], Strict(False), AfterValidator(_in_order)]  # a list in the file
+Window = Annotated[tuple[Second, Second], Strict(False), AfterValidator(_require_order)]  # a list in the file
 
 
 class Moment(Line):
@@ -66,7 +66,8 @@ def read_moments(path: Path | str) -> list[Moment]:
     """
     path = Path(path)
     if path.is_file() and has_published_form(path):
-        raise DataError(f"{path}: has the published form; make a manifest and moments of it: data_tools castella")
+        cure = "convert it to a manifest and moments by python -m data_tools castella"
+        raise DataError(f"{path}: is in the format that CASTELLA publishes, not a file of moments; {cure}")
     moments = unique_items(read_lines(path, Moment, NO_MOMENTS), path)
     for number, moment in enumerate(moments, 1):
         check_caption(moment.text, f"{path}, line {number}")
@@ -74,10 +75,10 @@ def read_moments(path: Path | str) -> list[Moment]:
 
 
 def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[Moment]:
-    """Return the moments to train on, without windows that begin after the end of the recording (the clip's length).
+    """Return moments without the windows that begin after the recording's end, nor moments with no other window.
 
-    Logs a warning with the numbers of dropped windows and moments. Moments of a blind list are not changed. Raises
-    DataError if moments were given and none remains.
+    The end of a recording is the clip's length. A warning states the numbers of dropped windows and moments. Moments of
+    a blind list are not changed. Raises DataError if moments were given and none remains.
     """
     seconds = {clip.id: clip.seconds for clip in clips}
     given, remaining, n_outside = list(moments), [], 0
@@ -102,7 +103,7 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
 
 
 def require_recordings(moments: Iterable[Moment], ids: Container[str], path: Path | str, manifest: Path | str) -> None:
-    """Raise DataError for a moment whose recording is not in the manifest, since it would be left out.
+    """Raise DataError if the recording of a moment is not in the manifest, because the moment would be left out.
 
     ids: Ids of all clips of the manifest. path, manifest: Files of the moments and of the clips, for the message.
     """
@@ -114,7 +115,7 @@ def require_recordings(moments: Iterable[Moment], ids: Container[str], path: Pat
 
 
 def require_true(moments: Iterable[Moment], use: str) -> None:
-    """Raise DataError if the windows of any of the moments were found by models. use: For the message."""
+    """Raise DataError if models found the windows of any moment. use: Purpose of the moments, for the message."""
     if found := next((moment for moment in moments if moment.found_by), None):
         by = f"the windows of moment {found.id} were found by {found.found_by}"
         raise DataError(f"{use} needs true windows, but {by}; use a data source with true windows")

@@ -36,19 +36,18 @@ def audio_tree(folder: Path) -> tuple[list[str], list[str]]:
     """
     files = tree_files(folder)
     audio = _require_utf8(folder, [name for name in files if is_audio_name(name)])
-    by_file = _by_key(audio, lambda name: os.path.realpath(folder / name))
+    by_file = _group_by(audio, lambda name: os.path.realpath(folder / name))
     if same := [" = ".join(names) for names in by_file.values() if len(names) > 1]:
-        log.warning("%s: several names for the same file, such as links (%d): %s", folder, len(same), some(same))
+        log.warning("%s: several names for the same file, such as links (%d): %s", folder, len(same), first_names(same))
     return audio, [name for name in files if not is_audio_name(name)]
 
 
 def tree_files(folder: Path) -> list[str]:
     """Return the sorted names of the files in a folder and its subfolders, without hidden ones.
 
-    Names are relative to the folder, with "/".
-
-    Links to folders are followed, after the folders themselves. A folder that is already listed, or that contains the
-    link, is not listed again, so that circular links end. A warning names these links, and links without a target.
+    Names are relative to the folder, with "/". Links to folders are followed, after the folders themselves. A folder
+    that is already listed, or that contains the link, is not listed again, so that circular links end. A warning names
+    these links, and links without a target.
     Raises OSError for a subfolder that may not be read.
     """
     files: list[str] = []
@@ -72,12 +71,14 @@ def tree_files(folder: Path) -> list[str]:
             else:
                 (files if found.is_file() else skipped).append((inner / entry.name).as_posix())
     if skipped:
-        log.warning("%s: skipped broken links, and links to folders that are already listed: %s", folder, some(skipped))
+        log.warning(
+            "%s: skipped broken links, and links to folders that are already listed: %s", folder, first_names(skipped)
+        )
     return sorted(files)
 
 
-def some(names: Sequence[str]) -> str:
-    """Return the first MAX_NAMED names in one line, for a message."""
+def first_names(names: Sequence[str]) -> str:
+    """Join the first MAX_NAMED names with commas for a message; if there are more, add the number of all names."""
     return ", ".join(names[:MAX_NAMED]) + (f", ... ({len(names)})" if len(names) > MAX_NAMED else "")
 
 
@@ -133,7 +134,7 @@ def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]
     free = dict.fromkeys(present)
     matches: dict[str, str] = {}
     for key in (str, _composed, _without_blanks, _without_colons):
-        ours, theirs = _by_key(unmatched, key), _by_key(free, key)
+        ours, theirs = _group_by(unmatched, key), _group_by(free, key)
         for shared in ours.keys() & theirs.keys():
             if len(ours[shared]) == len(theirs[shared]) == 1:
                 matches[ours[shared][0]] = theirs[shared][0]
@@ -165,8 +166,8 @@ def _without_colons(name: str) -> str:
     return re.sub(r"\s*[:_]\s*", "_", _without_blanks(name))
 
 
-def _by_key(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
-    """Return a dict from each result of the function `key` to the names with this result."""
+def _group_by(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
+    """Group names by the result of the function `key`; return a dict from result to names."""
     groups = defaultdict(list)
     for name in names:
         groups[key(name)].append(name)

@@ -38,11 +38,12 @@ def read_table(
         quoting: "csv" is RFC 4180. "none" treats quotes as text.
         hint: Advice at the end of the message about broken quotes.
 
-    If a quote at the start of a cell swallowed lines, they are read as rows again, with quotes as text, and a warning
-    names them. Raises DataError for missing or doubled columns, no rows, broken quotes, blank lines and rows of another
-    length. The message names the first MAX_ROWS blank lines and rows of another length, and counts all.
+    If an unclosed quote at the start of a cell has joined several lines into one row, each line is read as a row, with
+    quotes as text, and a warning names them. Raises DataError for missing or doubled columns, no rows, broken quotes,
+    blank lines and rows of another length. The message names the first MAX_ROWS blank lines and rows of another length,
+    and counts all.
     """
-    records = _records(path, read_text(path, fallback_encoding), delimiter, quoting, hint)
+    records = _read_records(path, read_text(path, fallback_encoding), delimiter, quoting, hint)
     _, header, lines = next(records)
     if len(lines) > 1:
         header_problem = f"a quote opens a column's name and closes on line {len(lines)}"
@@ -53,22 +54,22 @@ def read_table(
     for line, values, lines in records:
         if not holds_rows(lines, values, delimiter, len(header)):
             rows.append((line, values))
-        elif swallowed := swallowed_rows(lines, delimiter, len(header)):
+        elif swallowed := rows_joined_by_quote(lines, delimiter, len(header)):
             swallowing.append(line)
             rows += enumerate(swallowed, line)
         else:
             problem = f"a quoted cell extends to line {line + len(lines) - 1}, over lines that begin or end like rows"
             raise DataError(f"{path}, line {line}: {problem}; {_quoting_cure(hint)}, or write the cell on one line")
-    _require_width(path, header, rows, delimiter)
+    _require_complete_rows(path, header, rows, delimiter)
     if not rows:
         raise DataError(f"{path}: has a header but no rows; add rows")
     if swallowing:
         message = "%s, line %s: unclosed quotes (%d); each line was read as a row, with its quotes as text"
-        log.warning(message, path, shortened(map(str, swallowing)), len(swallowing))
+        log.warning(message, path, joined_names(map(str, swallowing)), len(swallowing))
     return [(line, dict(zip(header, values, strict=True))) for line, values in rows]
 
 
-def _records(
+def _read_records(
     path: Path, text: str, delimiter: str, quoting: Quoting, hint: str
 ) -> Iterator[tuple[int, list[str], list[str]]]:
     """Yield (first line, values, text of the lines) for every record of a CSV table, its header first."""
@@ -84,19 +85,19 @@ def _records(
 
 
 def _quoting_cure(hint: str) -> str:
-    """Return the advice for the message about a wrong quote in a table."""
+    """Return the advice for the message about a wrong quote in a table, followed by `hint`."""
     return f'if a quote is text, write it twice within a quoted cell ("""Stop"" he says"){hint}'
 
 
-def swallowed_rows(lines: Sequence[str], delimiter: str, width: int) -> list[list[str]]:
-    """Return the rows that a quote at the start of a cell swallowed.
+def rows_joined_by_quote(lines: Sequence[str], delimiter: str, width: int) -> list[list[str]]:
+    """Return the rows that an unclosed quote has joined into one record; [] for a record without such a quote.
 
     Args:
         lines: All lines of one record. width: Number of the table's columns.
     Returns: the values of each line, quotes as text; [] if a line does not have the table's form or the record has one
     line. Also [] if a doubled quote shows that a program quoted the cell.
 
-    >>> swallowed_rows(['a.wav,"Stop\\n', 'b.wav,A dog\\n', 'c.wav,go"\\n'], ",", 2)
+    >>> rows_joined_by_quote(['a.wav,"Stop\\n', 'b.wav,A dog\\n', 'c.wav,go"\\n'], ",", 2)
     [['a.wav', '"Stop'], ['b.wav', 'A dog'], ['c.wav', 'go"']]
     """
     if len(lines) < 2 or width < 2 or any('""' in line for line in lines):
@@ -106,7 +107,9 @@ def swallowed_rows(lines: Sequence[str], delimiter: str, width: int) -> list[lis
 
 
 def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, width: int) -> bool:
-    r"""Return whether a quoted cell seems to contain rows: a line in it begins or ends with a name, as rows do.
+    r"""Return whether a record seems to be several rows that a quote has joined: its lines begin or end like rows.
+
+    Such a line begins or ends with a name.
 
     Args:
         lines, values: Lines and values of one record. width: Number of the table's columns.
@@ -121,20 +124,20 @@ def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, widt
     """
     if len(lines) < 2 or width < 2:
         return len(lines) > 1
-    column, others = (0, lines[1:]) if _form(values[0]) else (-1, lines[:-1])
-    form = _form(values[column])
+    column, others = (0, lines[1:]) if _kind_of_cell(values[0]) else (-1, lines[:-1])
+    form = _kind_of_cell(values[column])
     for line in others:
         cells = _plain_values(line, delimiter)
         is_long_enough = _is_row(cells, width) or (form[:1] == "." and len(cells) >= width)
-        if form and _form(cells[column]) == form and is_long_enough:
+        if form and _kind_of_cell(cells[column]) == form and is_long_enough:
             return True
     return False
 
 
-def _form(cell: str) -> str:
+def _kind_of_cell(cell: str) -> str:
     r"""Classify a cell: return the suffix of a file's name, or "number", or "word"; "" for prose.
 
-    >>> [_form(cell) for cell in ("Dog barking.WAV", "12", "a_b-c", "A dog.", "Two\nlines.wav")]
+    >>> [_kind_of_cell(cell) for cell in ("Dog barking.WAV", "12", "a_b-c", "A dog.", "Two\nlines.wav")]
     ['.wav', 'number', 'word', '', '']
     """
     if match := re.fullmatch(r"[^\n]*\S(\.[A-Za-z][A-Za-z0-9]{1,4})", cell):
@@ -148,21 +151,24 @@ def _plain_values(line: str, delimiter: str) -> list[str]:
 
 
 def _is_row(values: Sequence[str], width: int) -> bool:
-    """Return whether a line's values can be a row: one per column, and not prose with a blank after each comma."""
+    """Return whether a line's values can be a row: one per column, and none that begins with a blank, as in prose."""
     return len(values) == width and not any(value[:1].isspace() for value in values[1:])
 
 
 def _check_header(path: Path, header: list[str], columns: Iterable[str]) -> None:
-    """Raise DataError for a header that is blank, lacks a column, or has one twice."""
+    """Raise DataError for a header that is blank, has two equal names, or lacks one of `columns`."""
     if not header:
         raise DataError(f"{path}, line 1: the line is blank; remove it")
     if missing := [name for name in columns if name not in header]:
         raise DataError(f"{path}: no column {', '.join(missing)}; the first line has {', '.join(header)}")
     if len(set(header)) < len(header):
-        raise DataError(f"{path}, line 1: two columns have the same name; the first line has {', '.join(header)}")
+        problem = f"two columns have the same name (the columns are {', '.join(header)})"
+        raise DataError(f"{path}, line 1: {problem}; rename one of them")
 
 
-def _require_width(path: Path, header: list[str], rows: Iterable[tuple[int, list[str]]], delimiter: str) -> None:
+def _require_complete_rows(
+    path: Path, header: list[str], rows: Iterable[tuple[int, list[str]]], delimiter: str
+) -> None:
     """Raise DataError for blank lines and rows that do not fit the header, with one message line for each."""
     name = "a comma" if delimiter == "," else f"the delimiter {delimiter!r}"
     faults = []
@@ -175,15 +181,16 @@ def _require_width(path: Path, header: list[str], rows: Iterable[tuple[int, list
         )
         faults.append(f"{path}, line {line}: {problem}")
     if faults:
-        total = [f"{path}: {len(faults)} such lines in all"] if len(faults) > MAX_ROWS else []
+        total = [f"{path}: {len(faults)} lines in all are blank or have too many or few values"]
+        total = total if len(faults) > MAX_ROWS else []
         message = "\n".join(faults[:MAX_ROWS] + total)
         raise DataError(message)
 
 
-def shortened(names: Iterable[str]) -> str:
+def joined_names(names: Iterable[str]) -> str:
     """Join names with commas into one line of at most MAX_SHOWN characters.
 
-    >>> shortened(["a", "b"])
+    >>> joined_names(["a", "b"])
     'a, b'
     """
     text = ", ".join(names)
@@ -201,7 +208,7 @@ def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
         raise DataError(f"{path}: {problem}; rename the column")
     ordered = [f"caption_{number}" for number in range(1, len(names) + 1)]
     if not names or set(names) != set(ordered):
-        raise DataError(f"{path}: needs the columns caption_1, caption_2 .. without a gap; found {shortened(row)}")
+        raise DataError(f"{path}: needs the columns caption_1, caption_2 .. without a gap; found {joined_names(row)}")
     return ordered
 
 

@@ -20,7 +20,7 @@ RESUMED = {
     "system": {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"},
 }
 ROOMS = {"data_tools": "clotho", "submission": "facts", "system": "experts"}  # and a verb of each
-FULL = "No space left on device; make room there, then run the command again\n"
+FULL = "No space left on device; free disk space, then run the command again\n"
 every_room = pytest.mark.parametrize("room", ROOMS)
 
 

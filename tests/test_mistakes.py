@@ -459,7 +459,7 @@ def test_read_only_output_folder_is_reported(
     monkeypatch.setattr("os.mkdir", lambda path, *rest, **more: (refuse(path), made(path, *rest, **more))[1])
     monkeypatch.setattr("io.open", _unless(open, refuse))
     monkeypatch.setattr("os.open", lambda path, *rest, **more: (refuse(path), opened(path, *rest, **more))[1])
-    words = "may not be read or written; change its permissions, or name another place"
+    words = "may not be read or written; change its permissions, or use another path"
     assert words in sentence(floor, line.format("notes"), capsys)
 
 

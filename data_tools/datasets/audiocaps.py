@@ -16,7 +16,7 @@ from data_tools.cli import add_manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_file, require_folder
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
-from data_tools.names import audio_names, some
+from data_tools.names import audio_names, first_names
 from data_tools.tables import read_table
 
 AUDIOCAPS_SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -84,7 +84,7 @@ def read_audiocaps(
         line = f"{split}: {counted(len(published), 'clip')}, {in_all} published"
         line += f"; audio found for {with_audio}, missing for {len(published) - with_audio}"
         unclear = sorted({stem for item in published for stem in item.stems if stem in files and owners[stem] > 1})
-        note = f"; files not used, because their names fit several clips: {some(unclear)}" if unclear else ""
+        note = f"; files not used, because their names fit several clips: {first_names(unclear)}" if unclear else ""
         counts.append(line + note)
     if not clips:
         hint = "give the folder of the audio by --audio, or add --keep-missing to include clips without audio"

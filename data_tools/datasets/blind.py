@@ -13,7 +13,7 @@ from data_tools.cli import add_manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, audio_clip, write_manifest
-from data_tools.names import audio_tree, check_source, some
+from data_tools.names import audio_tree, check_source, first_names
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +33,11 @@ def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
     require_folder(folder)
     names, others = audio_tree(folder)
     if others:
-        log.warning("%s: skipped files that are not audio (%d): %s", folder, len(others), some(others))
+        log.warning("%s: skipped files that are not audio (%d): %s", folder, len(others), first_names(others))
     if not names:
         packed = [name for name in others if name.lower().endswith(CONTAINERS)]
         cure = "list their clips with python -m data_tools hub" if packed else "unpack the data set and give its folder"
-        inside = f"; it contains {some(packed)}" if packed else ""
+        inside = f"; it contains {first_names(packed)}" if packed else ""
         raise DataError(f"{folder}: no audio files in this folder{inside}; {cure}")
     return [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names], others
 

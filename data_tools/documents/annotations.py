@@ -87,7 +87,7 @@ class Fault(NamedTuple):
 
 
 class PublishedQuery(NamedTuple):
-    """A query as published. windows: The remaining ones, in seconds and the file's order; None in a blind list."""
+    """A published query. windows: After repair, in seconds, in the file's order; None in a blind list."""
 
     where: str
     qid: str
@@ -117,7 +117,7 @@ class Annotations:
     captions: dict[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
 
-    def fault(self, where: str, kind: str, text: str, done: str | None = None) -> None:
+    def add_fault(self, where: str, kind: str, text: str, done: str | None = None) -> None:
         """Record a fault of the file. done: How it was repaired; None: in the usual way for this kind of fault."""
         self.faults.append(Fault(where, kind, text, done or DONE[kind]))
 
@@ -137,7 +137,7 @@ def is_annotation(path: Path) -> bool:
 
 
 def has_published_form(path: Path) -> bool:
-    """Return whether a file in UTF-8 has published moments, see is_annotation."""
+    """Return whether a UTF-8 file begins like published moments, as is_annotation describes; False for UTF-16."""
     return _begins_as_published(path, _first_line(path))
 
 
@@ -148,7 +148,7 @@ def _first_line(path: Path) -> bytes:
 
 
 def _begins_as_published(path: Path, data: bytes) -> bool:
-    """Return whether the beginning of a file is that of published moments. data: Its first line."""
+    """Return whether a file begins like published moments. data: Its first line."""
     if path.suffix == ".json":
         return data.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
     first = first_object(data)
@@ -166,14 +166,14 @@ def read_annotations(path: Path) -> Annotations:
     split = SPLIT_OF_NAME.search(path.stem)
     annotations = Annotations(is_scored=split is not None and split[1] not in TRAINED)
     lines: dict[str, str] = {}
-    for where, content in _items(path) if path.suffix == ".json" else _lines(path):
-        _read_one(annotations, content, where, f"{path}, {where}", lines)
+    for where, content in _read_recordings(path) if path.suffix == ".json" else _read_queries(path):
+        _add_item(annotations, content, where, f"{path}, {where}", lines)
     if any(query.windows is None for query in annotations.queries) and not annotations.is_blind:
         raise DataError(f"{path}: only some queries have relevant_windows; add them to all, or remove them from all")
     return annotations
 
 
-def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_queries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield ("line N", query) for each line of a published file of queries. Raises DataError for a bad line."""
     for line_or_problem in parse_objects(read_text(path).encode()):
         if isinstance(line_or_problem, Problem):
@@ -181,7 +181,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"line {line_or_problem.line}", line_or_problem.content
 
 
-def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_recordings(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the queries of a JSON list of recordings, in the form that the lines of *_release.jsonl have.
 
     For a recording without queries, it yields one item that has no query text.
@@ -204,20 +204,26 @@ def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{where}, moment {part}", common | query | {"relevant_windows": moment.get("timestamps")}
 
 
-def _read_one(
+def _add_item(
     annotations: Annotations, content: dict[str, Any], where: str, source: str, lines: dict[str, str]
 ) -> None:
-    """Add one query or recording to the annotations. lines: Dict from query id to its place in the file."""
+    """Check one query or recording, repair its windows, and add it to the annotations, with its faults.
+
+    content: The parsed query or recording. where, source: Its place in the file, and with the file's path. lines: Dict
+    from query id to its place in the file.
+    """
     is_asked = "qid" in content or "caption" not in content
     for problem, _ in query_faults(content) if is_asked else recording_faults(content):
         raise DataError(f"{source}: {problem}")
     vid, seconds = content["vid"], content.get("duration")
     if vid not in annotations.seconds and seconds is None:
-        annotations.fault(where, NO_SECONDS, f"the recording {vid!r} has no duration")
+        annotations.add_fault(where, NO_SECONDS, f"the recording {vid!r} has no duration")
     known = annotations.seconds.setdefault(vid, seconds)
     if known != seconds:
         lengths = [f"{length:.10g} s" if length else "no length" for length in (seconds, known)]
-        annotations.fault(where, TWO_LENGTHS, f"the recording {vid!r} has {lengths[0]} here and {lengths[1]} before")
+        annotations.add_fault(
+            where, TWO_LENGTHS, f"the recording {vid!r} has {lengths[0]} here and {lengths[1]} before"
+        )
     if content.get("caption"):
         if fault := fault_of_text(content, "caption"):
             problem, _ = fault
@@ -234,14 +240,14 @@ def _read_one(
         return
     kept, windows = [], content[TRUE_WINDOWS]
     for window in map(tuple, windows):
-        remaining, kind = repaired(window, known)
+        remaining, kind = repaired_window(window, known)
         if kind:
             is_behind = kind in (BEHIND, OVER, FAR_OVER)
             length_text = f" of a recording of {known:.10g} s" if is_behind else ""
             shown = f"[{window[0]:.10g}, {window[1]:.10g}]"
             keeps = is_behind and annotations.is_scored and window[0] >= 0
             remaining = window if keeps else remaining
-            annotations.fault(
+            annotations.add_fault(
                 where, kind, f"{qid}: the window {shown} {_SAID[kind]}{length_text}", KEPT if keeps else None
             )
         if remaining:
@@ -249,13 +255,15 @@ def _read_one(
     if kept:
         annotations.queries.append(PublishedQuery(where, qid, text, vid, kept))
     else:
-        annotations.fault(where, NONE_LEFT, f"{qid}: the query has no window" + (" left" if windows else ""))
+        annotations.add_fault(where, NONE_LEFT, f"{qid}: the query has no window" + (" left" if windows else ""))
 
 
-def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]:
-    """Repair a window in a recording of `seconds` (None: unknown). Returns the window (None: dropped) and its fault.
+def repaired_window(window: Window, seconds: float | None) -> tuple[Window | None, str]:
+    """Return a window clipped to its recording (None: dropped), and the kind of its fault; "" without a fault.
 
-    >>> repaired((70, 81), 83), repaired((5, 5), 83), repaired((80, 84), 83)
+    seconds: Length of the recording; None if unknown.
+
+    >>> repaired_window((70, 81), 83), repaired_window((5, 5), 83), repaired_window((80, 84), 83)
     (((70, 81), ''), (None, 'windows of no length'), ((80, 83), 'windows that end up to 2 s after the end'))
     """
     start, end = window

@@ -44,7 +44,8 @@ def parse_objects(data: bytes) -> Iterator[Object | Problem]:
         yield Problem(1, "the file is empty", "empty file")
         return
     if kind := other_encoding(data) or next((name for start, name in _KINDS.items() if data.startswith(start)), None):
-        yield Problem(1, f"{kind}, not lines of JSON; write one object per line, in UTF-8", "another kind of file")
+        problem = f"the file is {kind}, not lines of JSON; write one object per line, in UTF-8"
+        yield Problem(1, problem, "another kind of file")
         return
     if data.startswith(_BYTE_ORDER_MARK):
         data = data.removeprefix(_BYTE_ORDER_MARK)
@@ -62,7 +63,7 @@ def parse_objects(data: bytes) -> Iterator[Object | Problem]:
         if isinstance(content, dict):
             yield Object(number, content)
         else:
-            yield Problem(number, f"an object {{...}} belongs here, not {shown(repr(content))}", "no object")
+            yield Problem(number, f"the line must be an object {{...}}, not {shown(repr(content))}", "no object")
 
 
 def first_object(data: bytes) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def is_number(value: object) -> bool:
 
 
 def query_faults(content: dict[str, Any]) -> Iterator[Fault]:
-    """Yield the faults in a published query: in its ids, its text, its recording's duration, and its true windows."""
+    """Yield the faults of a published query: of its ids, its text, its recording's duration, and its true windows."""
     for key in ("qid", "query"):
         if fault := fault_of_text(content, key):
             yield fault
@@ -106,7 +107,7 @@ def query_faults(content: dict[str, Any]) -> Iterator[Fault]:
 
 
 def recording_faults(content: dict[str, Any]) -> Iterator[Fault]:
-    """Yield the faults in a recording's id (`vid`) and in its duration. A missing duration is no fault."""
+    """Yield the faults of a published recording's id (`vid`) and duration. A missing duration is no fault."""
     if fault := fault_of_text(content, "vid"):
         yield fault
     duration = content.get("duration")

@@ -47,10 +47,10 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
     Raises DataError for text that is not JSON or not UTF-8, a byte order mark, and an object with a repeated key. Also
         for a number of more than MAX_DIGITS digits, too deeply nested lists, and lone surrogates.
     """
-    text = _decoded(text, where)
+    text = _decode(text, where)
 
     def without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Return the dict for the pairs of a JSON object. Raises DataError for a repeated key."""
+        """Convert the (key, value) pairs of a JSON object to a dict. Raises DataError for a repeated key."""
         items: dict[str, Any] = {}
         for name, value in pairs:
             if name in items:
@@ -58,25 +58,25 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
             items[name] = value
         return items
 
-    def refused(name: str) -> Any:
+    def refuse_constant(name: str) -> Any:
         """Raise DataError for a value that JSON does not allow, such as NaN."""
         raise DataError(f"{where}: {name} is not a number in JSON; replace it by a number or null")
 
-    def whole(digits: str) -> int:
+    def int_of_digits(digits: str) -> int:
         """Convert the digits of a whole number to an int. Raises DataError for too many digits."""
         if len(digits) > MAX_DIGITS:
             raise DataError(f"{where}: a number has {len(digits)} digits, at most {MAX_DIGITS} are allowed; correct it")
         return int(digits)
 
-    def number(digits: str) -> float:
+    def float_of_digits(digits: str) -> float:
         """Convert the digits of a number with a fraction to a float. Raises DataError if it is too large."""
         if math.isinf(value := float(digits)):
             raise DataError(f"{where}: the number {digits[:MAX_DIGITS]} is too large for a 64-bit float; correct it")
         return value
 
-    strict: dict[str, Any] = {"parse_constant": refused, "parse_float": number} if finite else {}
+    strict: dict[str, Any] = {"parse_constant": refuse_constant, "parse_float": float_of_digits} if finite else {}
     try:
-        value = json.loads(text, object_pairs_hook=without_repeated_keys, parse_int=whole, **strict)
+        value = json.loads(text, object_pairs_hook=without_repeated_keys, parse_int=int_of_digits, **strict)
         if not lone_surrogates and ("\\u" in text or HALF_PAIR.search(text)):
             json.dumps(value, ensure_ascii=False).encode()
         return value
@@ -93,7 +93,7 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
         raise DataError(f"{where}: not JSON ({error})") from None
 
 
-def _decoded(text: str | bytes, where: str) -> str:
+def _decode(text: str | bytes, where: str) -> str:
     """Decode JSON text. Raises DataError for an encoding other than UTF-8, and for a byte order mark."""
     if encoding := other_encoding(text) if isinstance(text, bytes) else "":
         raise DataError(f"{where}: its encoding is {encoding}, not UTF-8; save it as UTF-8")
@@ -129,7 +129,7 @@ def read_json(path: Path, hint: str) -> Any:
 
 
 def read_json_lines(path: Path, hint: str, unfinished: bool = False) -> list[Any]:
-    """Return the values of a file of JSON lines. unfinished: Skip an incomplete last line, which a kill may leave.
+    """Read a file of JSON lines; return their values. unfinished: Skip an incomplete last line, which a kill may leave.
 
     Raises DataError as parse_json does, naming the line.
     """
@@ -150,10 +150,10 @@ def read_shaped(path: Path, shape: "type[Shape]", hint: str) -> "Shape":
 
 
 def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> "Shape":
-    """Convert JSON content to an object of the pydantic model `shape`.
+    """Convert parsed JSON to an object of the pydantic model `shape`. Raises DataError if it does not fit.
 
     where: Name of the file, and line if any, for the message. hint: Advice at the end of the message.
-    Raises DataError for content that does not fit the model `shape`, with one line per fault.
+    The message has one line per fault.
     """
     from pydantic import ValidationError
 
@@ -174,14 +174,14 @@ def write_json(path: Path, value: object) -> None:
 
 
 def sealed(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with its checksum as the last key."""
+    """Return a copy of the document with its checksum as the last key."""
     return {**document, SEAL: _checksum(document)}
 
 
 def unsealed(document: Any, where: str) -> Any:
-    """Return the document without its checksum; a value without a checksum is unchanged.
+    """Verify a document's checksum and return the document without it. Raises DataError for a wrong checksum.
 
-    Raises DataError for a wrong checksum.
+    A value without a checksum is returned unchanged.
     """
     if not isinstance(document, dict) or SEAL not in document:
         return document
@@ -248,7 +248,7 @@ class StoredLines:
         self._starts = array("q")  # first byte of every line, and the end of the last one
 
     def _state_now(self) -> tuple[int, int]:
-        """Return the file's present size and time of its last change."""
+        """Return the file's current size, and the time of its last change."""
         status = os.fstat(self._file)
         return status.st_size, status.st_mtime_ns
 

@@ -41,7 +41,7 @@ def read_lines(path: Path, kind: type[Item], wrong_kind_message: str) -> Iterato
 
 
 def item_of(line: str, kind: type[Item], where: str) -> Item:
-    """Parse one line as an item, such as a clip. where: File and line for the DataError about an invalid line."""
+    """Parse one line as an item of class `kind`. where: File and line for the DataError about an invalid line."""
     if not line.strip():
         raise DataError(f"{where}: the line is blank; remove it")
     try:
@@ -51,7 +51,7 @@ def item_of(line: str, kind: type[Item], where: str) -> Item:
 
 
 def unique_items(lines: Iterable[tuple[int, Item]], path: Path | str) -> list[Item]:
-    """Return the items of (line number, item) pairs. Raises DataError for a repeated id."""
+    """Return the items of (line number, item) pairs as a list. Raises DataError for a repeated id."""
     line_of: dict[str, int] = {}
     items = []
     for number, item in lines:

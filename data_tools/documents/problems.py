@@ -38,7 +38,7 @@ class Problems(list[Problem]):
         self += [Problem(line, *fault) for fault in faults]
 
     def except_for(self, parsed: Iterable[Part | Problem]) -> Iterator[Part]:
-        """Yield the items of `parsed` that are not Problems; add the Problems among them to this list."""
+        """Yield the items of `parsed` that are not Problems, and add those that are Problems to this list."""
         for part in parsed:
             if isinstance(part, Problem):
                 self.append(part)
@@ -47,5 +47,5 @@ class Problems(list[Problem]):
 
 
 def shown(text: str) -> str:
-    """Quote a text on one line, with its blanks visible, cut if it is long."""
+    """Return a text in quotes for a message, with its line ends as escapes, cut if it is long."""
     return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")

@@ -48,7 +48,7 @@ _WORDS = {  # messages by pydantic's error type
 
 
 def fault_of(item: Mapping[str, Any]) -> str:
-    """Describe the fault of a value in words. item: One of the errors() of a pydantic ValidationError."""
+    """Return the message about one fault of a value. item: One of the errors() of a pydantic ValidationError."""
     kind, value = item["type"], item.get("input")
     facts = {name: f"{fact:.15g}" if isinstance(fact, float) else fact for name, fact in item.get("ctx", {}).items()}
     facts["most"] = "1 entry" if facts.get("max_length") == 1 else f"{facts.get('max_length')} entries"
@@ -89,7 +89,7 @@ def number(value: float) -> float | None:
 
 
 def closed_list(names: Mapping[str, Any], base: type[Strict]) -> Any:
-    """Return a pydantic union, with the discriminator `kind`, of all subclasses of `base` among a module's names."""
+    """Return a pydantic union, by the key `kind`, of all subclasses of `base` in a module. names: Its globals()."""
     kinds = [value for value in names.values() if isinstance(value, type) and issubclass(value, base)]
     return Annotated[Union[tuple(kind for kind in kinds if kind is not base)], Field(discriminator="kind")]  # noqa: UP007
 

@@ -64,8 +64,8 @@ class Document:
         return self.lines.get(known, 1)
 
 
-def _scalar(node: yaml.ScalarNode) -> Any:
-    """Convert a scalar of YAML 1.2: null, a truth value, a number, or text."""
+def _scalar_value(node: yaml.ScalarNode) -> Any:
+    """Convert a scalar of YAML 1.2 to its Python value: None, a truth value, a number, or text."""
     text = node.value
     if node.style:  # quoted or block text is always a string
         return text
@@ -81,6 +81,8 @@ def _scalar(node: yaml.ScalarNode) -> Any:
 
 
 class _Builder:
+    """Converter of YAML nodes to a Document."""
+
     def __init__(self) -> None:
         """Create the empty document to which YAML nodes are added."""
         self.document = Document(None)
@@ -102,7 +104,7 @@ class _Builder:
             if not node.style and len(node.value) > MAX_NUMBER and _FLOAT.match(node.value):
                 self.problem(path, node, f"the number has {len(node.value)} characters; write at most {MAX_NUMBER}")
                 return None
-            return _scalar(node)
+            return _scalar_value(node)
         self.open_nodes.append(id(node))
         if isinstance(node, yaml.SequenceNode):
             value: Any = [self.build(item, (*path, i)) for i, item in enumerate(node.value)]
@@ -117,14 +119,14 @@ class _Builder:
         for key_node, value_node in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key is None:
-                self.problem(path, key_node, "a key must be plain text")
+                self.problem(path, key_node, "a key is a list or a mapping; write text in its place")
                 continue
             if key == "<<" and not key_node.style:
                 self.problem(path, key_node, "a merge key (<<) is not supported; write its keys here")
                 continue
             if key in result:
                 first = self.document.lines[(*path, key)]
-                self.problem((*path, key), key_node, f"key given twice (first on line {first}); keep one")
+                self.problem((*path, key), key_node, f"the key is given twice (first on line {first}); keep one")
                 continue
             self.document.lines[(*path, key)] = key_node.start_mark.line + 1
             result[key] = self.build(value_node, (*path, key))
@@ -142,7 +144,7 @@ class _Loader(Composer, CParser, BaseResolver):
         self.depth = self.count = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Read the next YAML node. Raises an error for too large or too deep documents, and for unknown tags."""
+        """Read and return the next YAML node. Raises ComposerError for too many or too deep nodes, and unknown tags."""
         self.depth, self.count = self.depth + 1, self.count + 1
         event: Any = self.peek_event()
         for count, limit, what in (
@@ -165,14 +167,15 @@ class _Loader(Composer, CParser, BaseResolver):
 
 
 def parse(text: str | bytes) -> Document:
-    """Read one YAML document (JSON is YAML too). text: Text, or bytes in UTF-8, or in UTF-16 with a byte order mark.
+    """Parse one YAML document (JSON is YAML too); return its value, the lines of its values, and all problems.
 
-    For a syntax error, and for a text larger than any that a person writes, the result is an empty document with only
-    this problem.
+    text: Text, or bytes in UTF-8, or in UTF-16 with a byte order mark. For a syntax error, and for a text larger than
+    any that a person writes, the result is an empty document with only this problem.
     """
     if len(text) > MAX_CHARACTERS:
         unit = "characters" if isinstance(text, str) else "bytes"
-        return Document({}, {}, [((), 1, f"{len(text):,} {unit}, more than {MAX_CHARACTERS:,}; make it shorter")])
+        problem = f"the text has {len(text):,} {unit}, more than {MAX_CHARACTERS:,}; make it shorter"
+        return Document({}, {}, [((), 1, problem)])
     try:
         node = yaml.compose(text, Loader=_Loader)  # type: ignore[arg-type]
     except yaml.YAMLError as error:
@@ -183,7 +186,8 @@ def parse(text: str | bytes) -> Document:
             reason = f"found the character {character!a}, which cannot begin a value"
         return Document({}, {}, [((), mark.line + 1 if mark else 1, f"not YAML: {reason}")])
     except UnicodeEncodeError:
-        return Document({}, {}, [((), 1, "not YAML: half a surrogate pair; write the character")])
+        problem = "not YAML: the text contains half a surrogate pair; write the whole character"
+        return Document({}, {}, [((), 1, problem)])
     builder = _Builder()
     builder.document.value = {} if node is None else builder.build(node, ())
     return builder.document

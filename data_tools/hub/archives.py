@@ -16,7 +16,7 @@ from data_tools.audio.members import Member, Packed, container_of, parts_of, rea
 from data_tools.audio.parts import AudioError
 from data_tools.errors import DataError
 from data_tools.files import absolute
-from data_tools.tables import shortened
+from data_tools.tables import joined_names
 
 _END = Struct("<4s4H2IH")  # end of the central directory
 _END_64, _LOCATOR_64 = Struct("<4sQ2H2I4Q"), Struct("<4sIQI")
@@ -156,7 +156,7 @@ def _require_parts(path: Path, last_disk: int) -> None:
     """Raise AudioError if a part of a zip file is missing. last_disk: Number of the last part, from 0."""
     names = [path.with_suffix(f".z{number:02}") for number in range(1, last_disk + 1)]
     if missing := [part.name for part in names if not part.exists()]:
-        raise AudioError(f"{path}: its parts {shortened(missing)} are missing; copy them into its folder")
+        raise AudioError(f"{path}: its parts {joined_names(missing)} are missing; copy them into its folder")
 
 
 def _broken(path: Path) -> AudioError:

@@ -21,8 +21,8 @@ from data_tools.hub.presets import CAPTION_COLUMNS, ID_COLUMNS, Columns
 from data_tools.hub.retrieval import relevant_texts
 from data_tools.hub.samples import Sample, samples_of, texts_in
 from data_tools.manifest import Clip, Split, audio_clip, check_caption
-from data_tools.names import is_audio_name, some, tree_files
-from data_tools.tables import shortened
+from data_tools.names import first_names, is_audio_name, tree_files
+from data_tools.tables import joined_names
 
 # Words in names of files and folders, as the library `datasets` reads them; `development` is Clotho's training split.
 SPLIT_OF_NAME: dict[str, Split] = {
@@ -70,7 +70,7 @@ def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
         if unread := [one for one in inside if one.name.lower().endswith(UNREAD)]:
             raise DataError(f"{unread[0]}: cannot be read in place; unpack it, or pack it as tar or zip")
         if loose := [one.name for one in inside if is_audio_name(one.name)]:
-            log.warning("%s: skipped audio files outside of archives (%d): %s", path, len(loose), some(loose))
+            log.warning("%s: skipped audio files outside of archives (%d): %s", path, len(loose), first_names(loose))
         if not shards:
             raise DataError(f"{path}: no {', '.join(CONTAINERS)} file; give a folder or file as the hub has it")
         found |= dict.fromkeys(shards, path if path.is_dir() else path.parent)
@@ -91,7 +91,7 @@ def _require_all(shards: Iterable[Path]) -> None:
         wanted = range(begin, begin + int(count)) if count else range(begin, max(numbered) + 1)
         missing = [number for number in wanted if number not in numbered]
         if missing and (count or len(missing) < len(numbered)):  # without a count, numbers may be years
-            example, names = next(iter(numbered.values())), shortened(map(str, missing))
+            example, names = next(iter(numbered.values())), joined_names(map(str, missing))
             problem = f"shards of this name are missing, with the numbers {names}"
             raise DataError(f"{example}: {problem}; fetch them, or use --partial")
 
@@ -186,7 +186,7 @@ def _captions(sample: Sample, columns: Columns) -> list[str]:
     numbered = [name for name in sample.fields if re.fullmatch(r"caption_\d+", name)]
     usual = [name for name in CAPTION_COLUMNS if name in sample.fields][:1]
     names = columns.captions or usual or sorted(numbered, key=lambda name: int(name.removeprefix("caption_")))
-    shown = shortened(name for name in sample.fields if not name.startswith("__"))
+    shown = joined_names(name for name in sample.fields if not name.startswith("__"))
     if not shown:
         raise MissingColumnError(f"{sample.where}: has no captions, only audio; add them, or leave it out")
     if not names:
@@ -203,7 +203,7 @@ def _name(sample: Sample, audio: Member, columns: Sequence[str]) -> str:
     """Return the name of a sample's clip: from its columns, or else its audio file's name, or else its row number."""
     if absent := [name for name in columns if name not in sample.fields]:
         raise MissingColumnError(
-            f"{sample.where}: no column {', '.join(absent)}; choose among {shortened(sample.fields)} by --id"
+            f"{sample.where}: no column {', '.join(absent)}; choose among {joined_names(sample.fields)} by --id"
         )
     if not columns and audio.name:
         return audio.name

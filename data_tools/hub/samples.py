@@ -19,7 +19,7 @@ from data_tools.errors import DataError, KitError
 from data_tools.files import absolute
 from data_tools.hub.archives import members
 from data_tools.hub.pages import members_of_column
-from data_tools.tables import shortened
+from data_tools.tables import joined_names
 
 if TYPE_CHECKING:
     import pyarrow.parquet
@@ -170,7 +170,7 @@ def _audio_column(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | 
     """Return the name of the column of a parquet file that has the audio."""
     columns = list(file.schema_arrow)
     if audio is not None and audio not in file.schema_arrow.names:
-        raise DataError(f"{path}: no column {audio}; it has {shortened(file.schema_arrow.names)}")
+        raise DataError(f"{path}: no column {audio}; it has {joined_names(file.schema_arrow.names)}")
     known = [field for field in columns if field.name == audio or (audio is None and field.name in AUDIO_COLUMNS)]
     for field in known:
         if _holds_bytes(field.type):
@@ -179,7 +179,7 @@ def _audio_column(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | 
     if known:
         problem = f"the column {names[0]} has no embedded audio (binary, or binary with a path), only {known[0].type}"
         raise DataError(f"{path}: {problem}; choose another column by --audio, or use the files that this one names")
-    raise DataError(f"{path}: no column of audio; choose one of {shortened(names)} by --audio")
+    raise DataError(f"{path}: no column of audio; choose one of {joined_names(names)} by --audio")
 
 
 def _holds_bytes(kind: Any) -> bool:

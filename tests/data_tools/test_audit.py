@@ -297,7 +297,7 @@ def test_audit_prints_ten_names_per_finding_and_writes_all_to_a_list(
     printed, _, _ = verdict(tmp_path, capsys, train=train, test={"b.wav": noise(0)})
     assert "12  clips without readable audio: x/train/0.wav (" in printed
     assert "x/train/9.wav (" in printed
-    assert "; and 2 more (--list FILE.csv writes all)\n" in printed
+    assert "; and 2 more (--list FILE.csv writes all of them)\n" in printed
     assert "x/train/10.wav" not in printed
     assert len(rows(tmp_path / "f.csv")) == 12
 

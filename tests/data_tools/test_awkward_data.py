@@ -16,7 +16,7 @@ from sandboxes import SITE, Direct, LoopClock, direct_client, run_virtually
 
 from data_tools import files
 from data_tools.audio.read import AudioError
-from data_tools.documents.annotations import FAR_OVER, OVER, read_annotations, repaired
+from data_tools.documents.annotations import FAR_OVER, OVER, read_annotations, repaired_window
 from data_tools.documents.strict import Strict
 from data_tools.errors import DataError
 from data_tools.files import remove_parts
@@ -165,7 +165,7 @@ def test_fetched_file_with_another_duration_than_its_metadata_is_refused(
 
 @pytest.mark.parametrize(("end", "kind"), [(12.0, OVER), (12.01, FAR_OVER)])
 def test_moment_window_ending_up_to_two_seconds_after_its_recording_is_clipped(end: float, kind: str) -> None:
-    assert repaired((5.0, end), 10.0) == ((5.0, 10.0), kind)
+    assert repaired_window((5.0, end), 10.0) == ((5.0, 10.0), kind)
 
 
 @pytest.mark.parametrize("text", ["inf", "-inf", "nan", "1e999"])

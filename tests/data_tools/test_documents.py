@@ -172,7 +172,9 @@ def test_lone_surrogates_and_byte_order_marks_are_refused() -> None:
 def test_lone_surrogates_in_yaml_are_refused(text: str) -> None:
     with pytest.raises(DataError, match=r"not YAML \(line 1: found invalid Unicode character escape code"):
         parse_yaml(text.encode())
-    assert parse("a: \ud800").problems == [((), 1, "not YAML: half a surrogate pair; write the character")]
+    assert parse("a: \ud800").problems == [
+        ((), 1, "not YAML: the text contains half a surrogate pair; write the whole character")
+    ]
 
 
 @pytest.mark.parametrize("text", ["a: @x", "\ufeffa: @x", "é: 1\nb: @x"])

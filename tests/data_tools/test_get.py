@@ -440,7 +440,7 @@ def test_get_reports_a_full_disk_and_is_resumed_after_space_is_freed(
     monkeypatch.setattr(module, "free_bytes", lambda folder: 2**40)  # another program fills the disk afterwards
     text = failure(capsys, *command(tmp_path, mirror))
     assert text.startswith(f"error: {small_disk}/clotho/clotho_")
-    assert "No space left on device; make room there, then run the command again" in text
+    assert "No space left on device; free disk space, then run the command again" in text
     (small_disk / "other").unlink()
     assert main(command(tmp_path, mirror)) == 0
     assert len(read_manifest(small_disk / "clotho.jsonl")) == 9

@@ -90,11 +90,14 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "empty": (b" \n", ["line 1: the file is empty"]),
     "list": (
         json.dumps(answers()).encode(),
-        ["line 1: one list of JSON, not lines of JSON; write one object per line"],
+        ["line 1: the file is one list of JSON, not lines of JSON; write one object per line"],
     ),
-    "utf16": (answer_bytes().decode().encode("utf-16"), ["line 1: UTF-16, not lines of JSON"]),
-    "utf16 without a mark": (answer_bytes().decode().encode("utf-16-le"), ["line 1: UTF-16, not lines of JSON"]),
-    "utf32": (answer_bytes().decode().encode("utf-32"), ["line 1: UTF-32, not lines of JSON"]),
+    "utf16": (answer_bytes().decode().encode("utf-16"), ["line 1: the file is UTF-16, not lines of JSON"]),
+    "utf16 without a mark": (
+        answer_bytes().decode().encode("utf-16-le"),
+        ["line 1: the file is UTF-16, not lines of JSON"],
+    ),
+    "utf32": (answer_bytes().decode().encode("utf-32"), ["line 1: the file is UTF-32, not lines of JSON"]),
     "utf16 line": (
         GOOD[0] + GOOD[1].decode().encode("utf-16-le")[:-1] + GOOD[2],
         ["line 2: its encoding is UTF-16, not", "whole"],
@@ -110,7 +113,7 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "not json": (GOOD[0] + b"{'qid'}\n" + GOOD[2], ["line 2: not JSON", "whole file: no line for the query 'a_2'"]),
     "cut": (b"".join(GOOD)[:-9], ["line 3: not JSON", r"whole file: no line for .*'b_1' \(line 3 of truth.jsonl\)"]),
     "not utf8": (GOOD[0] + GOOD[1].decode().encode("latin-1") + GOOD[2], ["line 2: not UTF-8", "whole file: no line"]),
-    "no object": (b"".join(GOOD) + b"[]\n", [r"line 4: an object \{...\} belongs here, not '\[\]'"]),
+    "no object": (b"".join(GOOD) + b"[]\n", [r"line 4: the line must be an object \{...\}, not '\[\]'"]),
     "key twice": (GOOD[0][:-2] + b', "vid": "a"}\n' + GOOD[1] + GOOD[2], ["line 1: the key 'vid' is given", "whole"]),
     "nan": (windows_on_line_2([[1, float("nan")]]), ["line 2: NaN is not a number in JSON", "whole file: no line for"]),
     "infinite": (windows_on_line_2([[1, "x"]]).replace(b'"x"', b"1e999"), ["line 2: the number 1e999 is", "whole"]),

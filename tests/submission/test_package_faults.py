@@ -248,7 +248,7 @@ def test_about_yaml_that_is_not_yaml_is_refused(text: str) -> None:
 
 def test_refused_yaml_in_about_yaml_is_reported_with_its_line() -> None:
     for text, words in (
-        ("a: 1\nb: 2\na: 3", "line 3: key given twice (first on line 1); keep one"),
+        ("a: 1\nb: 2\na: 3", "line 3: the key is given twice (first on line 1); keep one"),
         ("a: &x {b: 1}\nd:\n  <<: [*x, *x]\n  c: 3", "line 3: a merge key (<<) is not supported; write its keys here"),
         ("a: 1\nd: !!float 3", "line 2: the tag !!float is not supported; remove it"),
         ("a: 1\n b: [", "line 2: mapping values are not allowed in this context"),

@@ -189,7 +189,7 @@ def test_model_of_given_embeddings_refuses_wrong_sizes_stages_and_export(
         resolved["model"][part]["dim"] = 4
     path = tiny.write_recipe(folder / "wrong.yaml", resolved)
     assert main(["run", str(path), "--out", str(folder / "run")]) == 1
-    assert "its embeddings have 5 values, but `dim` is 4; correct it" in capsys.readouterr().err
+    assert "each embedding has 5 values, but `dim` is 4; correct `dim`" in capsys.readouterr().err
     resolved["stages"] = {"only": tiny.stage(train={"data": ["validation"], "mix": "size"})}
     with pytest.raises(RecipeError, match="stages: the model has nothing to train; leave out the stages"):
         load_recipe(tiny.write_recipe(folder / "wrong.yaml", resolved))
@@ -256,7 +256,7 @@ def test_caption_rows_of_an_embeddings_file_are_not_read_as_clips(tmp_path: Path
         ({"id": ["a"], "embedding": [["x"]]}, "not a matrix of numbers"),
         (
             {"id": ["a", "a"], "embedding": [[1.0], [2.0]]},
-            "has a second embedding of 'a'; name the rows by the clips' ids",
+            "has a second, different embedding of 'a'; name the rows by the clips' ids",
         ),
         ({"text": ["a"], "embedding": [[1.0]]}, "cannot be read as embeddings"),
         ({"id": ["a"]}, "cannot be read as embeddings"),
@@ -284,7 +284,7 @@ def test_equal_captions_with_equal_embeddings_are_accepted(tmp_path: Path) -> No
         ({"audio": []}, "model.audio"),
         ({"text": "{folder}/wide.npz"}, "model.audio: clip embeddings have 5 values, text embeddings 2"),
         ({"text": ["{folder}/text.npz", "{folder}/wide.npz"]}, "embeddings of different sizes"),
-        ({"audio": "{folder}/r.txt"}, "is no .npz, .parquet or .npy file of embeddings"),
+        ({"audio": "{folder}/r.txt"}, "is not a .npz, .parquet or .npy file of embeddings"),
         ({"score": {"kind": "cosine"}}, "model.score: "),
     ],
 )

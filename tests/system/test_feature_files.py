@@ -122,7 +122,10 @@ def test_castella_release_given_as_the_moments_file_is_refused_by_name(
     content["data"]["train"]["moments"] = str(published / "castella_train_release.jsonl")
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
-    assert "castella_train_release.jsonl: has the published form; make a manifest and" in capsys.readouterr().err
+    assert (
+        "castella_train_release.jsonl: is in the format that CASTELLA publishes, not a file of moments; "
+        in capsys.readouterr().err
+    )
 
 
 def test_npy_files_of_features_are_found_and_used(published: Path, tmp_path: Path) -> None:

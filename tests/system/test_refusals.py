@@ -266,7 +266,7 @@ def test_full_disk_error_of_a_rust_library_is_reported(
 
     monkeypatch.setattr("system.models.text.encoder.TextEncoder.save_assets", save_assets)
     output = refused(capsys, "export", unbroken, "--out", tmp_path / "model")
-    assert output == f"error: {tmp_path}/model: No space left on device; make room there, then run the command again"
+    assert output == f"error: {tmp_path}/model: No space left on device; free disk space, then run the command again"
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr("system.models.text.encoder.TextEncoder.save_assets", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
