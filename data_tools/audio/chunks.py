@@ -12,13 +12,13 @@ from data_tools.audio.parts import (
     DECODE_ALL,
     MAGICS,
     AudioError,
-    Reheaded,
+    FileWithNewHeader,
     after_tags,
     is_container,
     is_name,
-    joined,
+    joined_files_error,
     read_at,
-    truncated,
+    truncated_error,
 )
 
 _MAX_CHUNKS = 1_000  # before the sound data; real files have a few
@@ -83,7 +83,7 @@ class _Sound(NamedTuple):
     is_mpeg: bool = False
 
 
-def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded | None:
+def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | FileWithNewHeader | None:
     """Return a WAV, RF64, W64, AIFF or CAF file, its header corrected if necessary, so that libsndfile reads all sound.
 
     start: Offset in the file at which its first header begins, after tags. end: Offset at which the content ends.
@@ -99,25 +99,25 @@ def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | 
     container = int.from_bytes(head[4:8], layout.order)
     is_streamed = _is_streamed(file, sound, end)
     if is_streamed and not sound.is_mpeg:
-        return _with_size(path, file, sound, present)
+        return _with_stated_size(path, file, sound, present)
     if not is_streamed and sound.size > present and not _is_overstated(sound, present, container, end - start):
-        raise truncated(path, f"the header states {sound.size} bytes of sound, but only {present} are present")
+        raise truncated_error(path, f"the header states {sound.size} bytes of sound, but only {present} are present")
     if not is_streamed and sound.size < present:
-        _refuse_longer(path, file, sound, end)
+        _refuse_more_sound(path, file, sound, end)
     if sound.is_mpeg:
         return playable_mpeg(path, file, sound.start, end if is_streamed else min(end, sound.start + sound.size))
     if head[:4] == b"riff" and sound.size < present:  # libsndfile reads the bytes after the sound as sound
-        return Reheaded(path, b"", 0, sound.start + sound.size)
+        return FileWithNewHeader(path, b"", 0, sound.start + sound.size)
     if head[:4] == b"BW64":  # the broadcasting union's later name of RF64
-        return _with_size(path, file, sound, sound.size, b"RF64")
+        return _with_stated_size(path, file, sound, sound.size, b"RF64")
     return path
 
 
 def _find_sound(path: Path, file: BinaryIO, layout: _Layout, start: int) -> _Sound | None:
-    """Find the chunk with the samples of a WAV-like file; None if the file ends before it."""
+    """Return the position of the samples in a WAV-like file; None if the file ends before them."""
     at, frame, is_mpeg, large = start + layout.first, 0, False, None
     for _ in range(_MAX_CHUNKS):
-        name, size, body = _chunk(file, layout, at)
+        name, size, body = _read_chunk_header(file, layout, at)
         if name is None:
             return None
         if name == layout.sound:
@@ -131,19 +131,19 @@ def _find_sound(path: Path, file: BinaryIO, layout: _Layout, start: int) -> _Sou
             is_mpeg = int.from_bytes(read_at(file, body, 2), layout.order) in _MPEG_CODES
         if name == b"ds64":
             large = body + 8
-        at = _next_chunk(file, layout, body, size)
+        at = _next_chunk_offset(file, layout, body, size)
     raise AudioError(f"{path}: no sound data in its first {_MAX_CHUNKS:,} chunks; copy or download the file again")
 
 
-def _chunk(file: BinaryIO, layout: _Layout, at: int) -> tuple[bytes | None, int, int]:
+def _read_chunk_header(file: BinaryIO, layout: _Layout, at: int) -> tuple[bytes | None, int, int]:
     """Read the chunk header at offset `at`; return name (None at the file's end), size, and offset of its body."""
     header = read_at(file, at, layout.name + layout.size)
     size = int.from_bytes(header[layout.name :], layout.order) - layout.counted
     return header[:4] if len(header) == layout.name + layout.size else None, size, at + len(header)
 
 
-def _next_chunk(file: BinaryIO, layout: _Layout, body: int, size: int) -> int:
-    """Return the offset of the next chunk, after a chunk body of `size` bytes. A missing padding byte is accepted."""
+def _next_chunk_offset(file: BinaryIO, layout: _Layout, body: int, size: int) -> int:
+    """Return the offset of the chunk after the one with `size` bytes from `body` on, even if the padding is missing."""
     end = body + max(0, size)
     padded = end + -max(0, size) % layout.align
     unpadded_name = read_at(file, end, 4)
@@ -191,38 +191,38 @@ def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> 
     return counts_header or is_few or (container + 8 == length and excess <= _MAX_TRAILER)
 
 
-def _with_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: bytes = b"") -> Reheaded:
+def _with_stated_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: bytes = b"") -> FileWithNewHeader:
     """Return the file with a header that states `size` bytes of sound. magic: New first bytes of the file."""
     layout, at, width = sound.layout, sound.field, sound.width
     head = bytearray(read_at(file, 0, sound.start))
     head[at : at + width] = min(size + layout.counted, 256**width - 1).to_bytes(width, layout.order)
     head[: len(magic)] = magic
-    return Reheaded(path, bytes(head), len(head))
+    return FileWithNewHeader(path, bytes(head), len(head))
 
 
 def _after_chunks(file: BinaryIO, layout: _Layout, at: int, end: int) -> int:
-    """Skip the chunks and tags that start at offset `at`; return the offset after them, or the file's end."""
+    """Return the offset after the chunks and tags that start at offset `at`; at most `end`, the end of the file."""
     for _ in range(_MAX_CHUNKS):
         at = after_tags(file, at)
-        name, size, body = _chunk(file, layout, at)
+        name, size, body = _read_chunk_header(file, layout, at)
         if name in (*MAGICS, layout.sound) or not is_name(name) or size < 0 or body + size > end:
             break
-        at = min(end, _next_chunk(file, layout, body, size))
+        at = min(end, _next_chunk_offset(file, layout, body, size))
     return min(end, at)
 
 
-def _refuse_longer(path: Path, file: BinaryIO, sound: _Sound, end: int) -> None:
+def _refuse_more_sound(path: Path, file: BinaryIO, sound: _Sound, end: int) -> None:
     """Raise AudioError if anything but chunks, tags and zeros follows the samples in the file."""
-    at = _after_chunks(file, sound.layout, _next_chunk(file, sound.layout, sound.start, sound.size), end)
+    at = _after_chunks(file, sound.layout, _next_chunk_offset(file, sound.layout, sound.start, sound.size), end)
     rest = read_at(file, at, 2**20)
     if is_container(rest.lstrip(b"\0")[:8]):
-        raise joined(path, "audio")
+        raise joined_files_error(path, "audio")
     if len(rest) > _MAX_TRAILER and rest.strip(b"\0"):
         stated = f"the {sound.size:,} bytes of sound that the header states"
         raise AudioError(f"{path}: {end - at:,} bytes of unknown content follow {stated}; {DECODE_ALL}")
 
 
-def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded:
+def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | FileWithNewHeader:
     """Return an AU file, with a corrected header if necessary, so that libsndfile reads all of its sound."""
     is_big = read_at(file, start, 4) == b".snd"
     layout = _RIFF._replace(align=1, order="big" if is_big else "little")  # AU has no chunks
@@ -233,9 +233,9 @@ def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | Rehe
     if size == 0xFFFFFFFF or len(fields) < 8:  # the format's own placeholder, which libsndfile supports
         return path
     if present > 0 and (size == 0 or _is_streamed(file, sound, end)):
-        return _with_size(path, file, sound, present)
+        return _with_stated_size(path, file, sound, present)
     if size > present:
         promised = f"the header states {size} bytes of sound"
-        raise truncated(path, f"{promised}, but only {max(0, present)} are present")
-    _refuse_longer(path, file, sound, end)
+        raise truncated_error(path, f"{promised}, but only {max(0, present)} are present")
+    _refuse_more_sound(path, file, sound, end)
     return path

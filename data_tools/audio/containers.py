@@ -9,14 +9,22 @@ from pathlib import Path
 
 from data_tools.audio.chunks import LAYOUTS, playable_au, playable_chunks
 from data_tools.audio.flac import playable_flac
-from data_tools.audio.mpeg import frame_of, playable_mpeg
+from data_tools.audio.mpeg import parse_frame_header, playable_mpeg
 from data_tools.audio.ogg import playable_ogg
-from data_tools.audio.parts import Reheaded, after_tags, is_name, joined, mapped, read_at, truncated
+from data_tools.audio.parts import (
+    FileWithNewHeader,
+    after_tags,
+    is_name,
+    joined_files_error,
+    mapped,
+    read_at,
+    truncated_error,
+)
 
 _ASF_START = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 
 
-def whole_sound(path: Path, quick: bool = False) -> Path | Reheaded | None:
+def whole_sound(path: Path, quick: bool = False) -> Path | FileWithNewHeader | None:
     """Return an audio file, corrected if necessary, so that libsndfile reads all sound; None if only ffmpeg can.
 
     libsndfile trusts most headers: from a cut or joined file it reads a part of the sound, without an error.
@@ -42,7 +50,7 @@ def whole_sound(path: Path, quick: bool = False) -> Path | Reheaded | None:
             return playable_au(path, file, start, end)
         if magic[:4] == b"OggS":
             return playable_ogg(path, file, start)
-        if frame_of(magic[:4]):
+        if parse_frame_header(magic[:4]):
             return playable_mpeg(path, file, start, quick=quick)
         if magic[:4] == b"fLaC":
             return playable_flac(path, file, start)
@@ -67,13 +75,13 @@ def _refuse_partial_mp4(path: Path, content: mmap.mmap) -> None:
     while at + 8 <= len(content) and is_name(name := content[at + 4 : at + 8]):
         starts += name == b"ftyp"
         if starts > 1:
-            raise joined(path, "MP4")
+            raise joined_files_error(path, "MP4")
         size = int.from_bytes(content[at : at + 4], "big")
         if size == 1:
             size = int.from_bytes(content[at + 8 : at + 16], "big")
         if at + size > len(content):
             problem = f"part {name.decode()!r} should have {size} bytes, but only {len(content) - at} are present"
-            raise truncated(path, problem)
+            raise truncated_error(path, problem)
         at += size if size >= 8 else len(content)
 
 
@@ -83,8 +91,8 @@ def _refuse_partial_asf(path: Path, content: mmap.mmap) -> None:
     while at + 24 <= len(content):
         size = int.from_bytes(content[at + 16 : at + 24], "little")
         if at and content[at : at + 16] == _ASF_START:
-            raise joined(path, "WMA")
+            raise joined_files_error(path, "WMA")
         if at + size > len(content):
             problem = f"a part of the file should have {size} bytes, but only {len(content) - at} are present"
-            raise truncated(path, problem)
+            raise truncated_error(path, problem)
         at += size if size >= 24 else len(content)

@@ -52,7 +52,7 @@ class Sound(NamedTuple):
 
 
 def sound_of(path: Path | str) -> Sound:
-    """Find out length, sample rate and seeking properties of an audio file from its headers.
+    """Return the length, sample rate and seeking properties of an audio file, from its headers.
 
     An MP3 file without a length tag is read completely.
 
@@ -65,7 +65,7 @@ def sound_of(path: Path | str) -> Sound:
 
 
 def _mp3_lead(path: Path, samples: int, rate: int) -> int:
-    """Return the number of samples of an MP3 file to decode before an excerpt begins: MP3_LEAD, or all."""
+    """Return the number of samples to decode before an excerpt of an MP3 file: MP3_LEAD, or `samples` (all)."""
     with path.open("rb") as file:
         start, end = after_tags(file, 0), file.seek(0, os.SEEK_END)
         is_variable = b"Xing" in read_at(file, start, 4096)  # a tag that is called Info for a constant bit rate
@@ -94,13 +94,13 @@ def read_excerpt(
     begin = turns * old
     end = min(sound.samples, (first + count) * old // new + margin + 1)
     resample = resampler(sound.rate, rate, resampling, turns)
-    parts = list(resampled(_decoded(path, sound, begin, end), resample))
+    parts = list(resampled(_decoded_blocks(path, sound, begin, end), resample))
     skipped = first - turns * new
     wave: Wave = np.concatenate(parts)[skipped : skipped + count]
     return wave
 
 
-def _decoded(path: Path | str, sound: Sound, begin: int, end: int) -> Iterator[tuple[Wave, bool]]:
+def _decoded_blocks(path: Path | str, sound: Sound, begin: int, end: int) -> Iterator[tuple[Wave, bool]]:
     """Yield samples `begin` to `end` of a file as mono blocks, with True for the last block and False for others."""
     with opened(path, "none" if sound.direct else "quick") as file:
         if (file.frames, file.samplerate) != (sound.samples, sound.rate):

@@ -9,7 +9,15 @@ from typing import BinaryIO
 
 import numpy as np
 
-from data_tools.audio.parts import AudioError, Reheaded, after_tags, joined, longer, mapped, read_at
+from data_tools.audio.parts import (
+    AudioError,
+    FileWithNewHeader,
+    after_tags,
+    joined_files_error,
+    mapped,
+    more_sound_error,
+    read_at,
+)
 
 _FLAC_STARTS = (b"fLaC\x00\x00\x00\x22", b"fLaC\x80\x00\x00\x22")  # the marker and the header of STREAMINFO
 _STARTS = (b"OggS\x00\x02", b"caff\x00\x01\x00\x00")  # of other formats; in those below, a name and a size come first
@@ -18,7 +26,7 @@ _HEAD = 26  # bytes up to the number of samples
 _BLOCK = 2**20  # samples x channels per decoded block
 
 
-def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | None:
+def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | FileWithNewHeader | None:
     """Return a FLAC file, corrected if necessary, so that libsndfile reads all sound; None if ffmpeg has to decode it.
 
     A file that states no number of samples is decoded once to count them. ffmpeg has to decode files whose frames are
@@ -29,14 +37,14 @@ def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | N
     head = read_at(file, start, _HEAD)
     frame = read_at(file, _after_metadata(file, start), 5)
     is_late = len(frame) == 5 and frame[0] == 0xFF and frame[1] & 0xFC == 0xF8 and frame[4] != 0
-    if len(head) < _HEAD or (_samples(head) and not is_late):
+    if len(head) < _HEAD or (_stated_samples(head) and not is_late):
         return path
-    _refuse_second(path, file, start)
+    _refuse_second_file(path, file, start)
     if is_late:
         return None
-    with Reheaded(path, head, start + _HEAD) as source:
+    with FileWithNewHeader(path, head, start + _HEAD) as source:
         count = _count_samples(path, source)
-    return Reheaded(path, _with_samples(head, count), start + _HEAD)
+    return FileWithNewHeader(path, _with_stated_samples(head, count), start + _HEAD)
 
 
 def _after_metadata(file: BinaryIO, start: int) -> int:
@@ -48,17 +56,17 @@ def _after_metadata(file: BinaryIO, start: int) -> int:
     return at
 
 
-def _samples(head: bytes) -> int:
-    """Return the number of samples that a FLAC header states; 0 means unknown."""
+def _stated_samples(head: bytes) -> int:
+    """Return the number of samples that a FLAC header states; 0 if it states none."""
     return int.from_bytes(head[21:_HEAD], "big") % 2**36
 
 
-def _with_samples(head: bytes, count: int) -> bytes:
+def _with_stated_samples(head: bytes, count: int) -> bytes:
     """Return a FLAC header that states `count` samples."""
     return head[:21] + bytes([head[21] & 0xF0 | count >> 32]) + (count % 2**32).to_bytes(4, "big")
 
 
-def _count_samples(path: Path, source: Reheaded) -> int:
+def _count_samples(path: Path, source: FileWithNewHeader) -> int:
     """Count the samples of a FLAC file by decoding it.
 
     soundfile raises an error for the last block, because it cannot seek to the end of a stream without a stated length.
@@ -94,26 +102,29 @@ def refuse_longer_flac(path: Path) -> None:
     with path.open("rb") as file:
         start = after_tags(file, 0)
         head = read_at(file, start, _HEAD)
-        if not _samples(head):
+        if not _stated_samples(head):
             return  # counted
-        _refuse_second(path, file, start)
+        _refuse_second_file(path, file, start)
     try:
-        with Reheaded(path, _with_samples(head, 0), start + _HEAD) as source, soundfile.SoundFile(source) as sound:
-            sound.seek(_samples(head) - 1)
+        with (
+            FileWithNewHeader(path, _with_stated_samples(head, 0), start + _HEAD) as source,
+            soundfile.SoundFile(source) as sound,
+        ):
+            sound.seek(_stated_samples(head) - 1)
             more = len(sound.read(2)) > 1
     except soundfile.LibsndfileError:
         return  # the end of the file, or a tag after it
     if more:
-        raise longer(path, f"{_samples(head):,} samples")
+        raise more_sound_error(path, f"{_stated_samples(head):,} samples")
 
 
-def _refuse_second(path: Path, file: BinaryIO, start: int) -> None:
+def _refuse_second_file(path: Path, file: BinaryIO, start: int) -> None:
     """Raise AudioError if a second audio file follows a FLAC file."""
     with mapped(file) as content:
         if any(content.find(marker, start + 8) >= 0 for marker in _FLAC_STARTS):
-            raise joined(path, "FLAC")
+            raise joined_files_error(path, "FLAC")
         if _holds_container(content, _after_metadata(file, start)):  # metadata may contain the header of a WAV file
-            raise joined(path, "audio")
+            raise joined_files_error(path, "audio")
 
 
 def _holds_container(content: mmap.mmap, at: int) -> bool:

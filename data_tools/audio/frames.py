@@ -36,16 +36,16 @@ def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
         raise AudioError(f"{path}: not a file of published frames; use one that ends in {' or '.join(FRAME_SUFFIXES)}")
     require_file(path)
     with on_disk(path) as file:
-        return _read(file, array)
+        return _read_frames_file(file, array)
 
 
-def _read(path: Path, array: str | None) -> np.ndarray:
-    """Read published frames from a file on disk, as read_frames does for files and members."""
+def _read_frames_file(path: Path, array: str | None) -> np.ndarray:
+    """Read published frames from an .npz or .npy file on disk; see read_frames."""
     try:
         if zipfile.is_zipfile(path):
-            return _archived_frames(path, array)
+            return _read_npz(path, array)
         with path.open("rb") as file:
-            return _frames(path, file, path.stat().st_size)
+            return _read_npy(path, file, path.stat().st_size)
     except AudioError:
         raise
     except Exception as error:  # parsers of damaged headers raise anything: TokenError, SyntaxError, RuntimeError, ...
@@ -56,8 +56,8 @@ def _read(path: Path, array: str | None) -> np.ndarray:
         raise AudioError(f"{path}: cannot be read as frames ({reason}); {_SAVE_AGAIN}") from None
 
 
-def _archived_frames(path: Path | str, array: str | None) -> np.ndarray:
-    """Return the frames of an .npz file."""
+def _read_npz(path: Path | str, array: str | None) -> np.ndarray:
+    """Read published frames from an .npz file. array: Name of the array; None: check all, and return the first."""
     first = None
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
@@ -69,18 +69,18 @@ def _archived_frames(path: Path | str, array: str | None) -> np.ndarray:
             if not name.endswith(".npy"):
                 raise AudioError(f"{path}: contains {name!r}, which is not an array (.npy); {_SAVE_AGAIN}")
             with archive.open(name) as file:
-                frames = _frames(path, file, archive.getinfo(name).file_size)
+                frames = _read_npy(path, file, archive.getinfo(name).file_size)
             first = frames if first is None else first
     if first is None:
         raise AudioError(f"{path}: contains no array; {_SAVE_AGAIN}")
     return first
 
 
-def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
-    """Return the frames of an array file (.npy) of `size` bytes."""
+def _read_npy(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
+    """Read published frames from an open .npy file of `size` bytes, or from a member of an .npz file."""
     version = np.lib.format.read_magic(file)
     if size > MAX_FRAME_VALUES * 8:
-        raise _too_many(path, f"an array of {size:,} bytes")
+        raise _too_many_error(path, f"an array of {size:,} bytes")
     if version not in ((1, 0), (2, 0), (3, 0)):
         raise AudioError(f"{path}: has .npy version {version}, only 1 to 3 can be read; save it again with numpy.save")
     newer = np.lib.format.read_array_header_2_0
@@ -93,7 +93,7 @@ def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
         cure = "save the frames as numbers of shape (time, dimension)"
         raise AudioError(f"{path}: contains {dtype} of shape {shape}, not frames of numbers; {cure}")
     if math.prod(shape) > MAX_FRAME_VALUES:
-        raise _too_many(path, f"{dtype} of shape {shape}")
+        raise _too_many_error(path, f"{dtype} of shape {shape}")
     stated, present = math.prod(shape) * dtype.itemsize, size - file.tell()
     if stated != present:
         problem = f"its header states {dtype} of shape {shape}, {stated:,} bytes, but {present:,} are present"
@@ -109,7 +109,7 @@ def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
     return frames.astype(np.float32)
 
 
-def _too_many(path: Path | str, size: str) -> AudioError:
+def _too_many_error(path: Path | str, size: str) -> AudioError:
     """Return the error for a file with more values than may be read."""
     return AudioError(
         f"{path}: contains {size}, more than the {MAX_FRAME_VALUES:,} values that can be read; split the file"

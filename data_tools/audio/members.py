@@ -81,7 +81,7 @@ class Member(NamedTuple):
         """Return the decompressed bytes of this file. Raises AudioError if its container is missing, cut or damaged."""
         if not self.packed:
             return read_span(self.container, self.start, self.length)
-        read = _unpacked_span if self.packed.size < self.packed.total / 4 else _unpacked_span.__wrapped__
+        read = _decompressed_span if self.packed.size < self.packed.total / 4 else _decompressed_span.__wrapped__
         try:
             whole = read(self.container, self.start, self.length, self.packed.codec, self.packed.total)
         except AudioError:
@@ -94,7 +94,7 @@ class Member(NamedTuple):
 
 
 def member_of(path: Path | str) -> Member | None:
-    """Parse the path of a tar, zip or parquet member; None for other paths."""
+    """Parse the path of a file inside a tar, zip or parquet file; return its Member, or None for any other path."""
     text = str(path)
     found = _PATH.fullmatch(text) if "+" in text else None
     if not found:
@@ -143,7 +143,10 @@ def on_disk(path: Path | str) -> Iterator[Path]:
 
 
 def quick_key(path: Path | str) -> str:
-    """Return the quick_sha256 of a file or member; see json_text.py. Raises OSError, or AudioError for a member."""
+    """Return a checksum of the size and both ends of a file or member, see quick_sha256 in json_text.py.
+
+    Raises OSError, or AudioError for a member.
+    """
     with on_disk(path) as file:
         return quick_sha256(file)
 
@@ -184,13 +187,13 @@ def read_span(container: Path, start: int, length: int) -> bytes:
 
 
 @lru_cache(maxsize=2)
-def _unpacked_span(container: Path, start: int, length: int, codec: str, total: int) -> bytes:
-    """Return decompressed bytes of a container. The last two results are cached for neighbouring members."""
-    return unpacked(read_span(container, start, length), codec, total)
+def _decompressed_span(container: Path, start: int, length: int, codec: str, total: int) -> bytes:
+    """Read and decompress a part of a container. The last two results are cached for neighbouring members."""
+    return decompressed(read_span(container, start, length), codec, total)
 
 
-def unpacked(content: bytes, codec: str, total: int) -> bytes:
-    """Decompress bytes. codec: "deflate", or a name in pyarrow. total: Bytes after decompression.
+def decompressed(content: bytes, codec: str, total: int) -> bytes:
+    """Return bytes after decompression. codec: "deflate", or a name in pyarrow. total: Number of these bytes.
 
     Snappy data must come without the stated length at its beginning. Raises OSError, ValueError or zlib.error for
     damaged bytes, and ModuleNotFoundError without pyarrow.

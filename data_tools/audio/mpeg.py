@@ -7,7 +7,15 @@ import mmap
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from data_tools.audio.parts import Reheaded, after_tags, is_container, joined, longer, mapped, truncated
+from data_tools.audio.parts import (
+    FileWithNewHeader,
+    after_tags,
+    is_container,
+    joined_files_error,
+    mapped,
+    more_sound_error,
+    truncated_error,
+)
 
 
 class _Frame(NamedTuple):
@@ -30,8 +38,11 @@ _KBITS = {  # by MPEG version 1 or 2 (2.5 equals 2) and layer
 _KBITS[2, 3] = _KBITS[2, 2]
 
 
-def frame_of(header: bytes) -> _Frame | None:
-    """Parse the first 4 bytes of an MPEG frame, its header. Source: ISO 11172-3, 13818-3; MPEG 2.5 as libmpg123."""
+def parse_frame_header(header: bytes) -> _Frame | None:
+    """Parse the header of an MPEG frame, its first 4 bytes; None for other bytes.
+
+    Source: ISO 11172-3, 13818-3; MPEG 2.5 as in libmpg123.
+    """
     if len(header) < 4 or header[0] != 0xFF or header[1] < 0xE0:
         return None
     version, layer = header[1] >> 3 & 3, 4 - (header[1] >> 1 & 3)
@@ -50,7 +61,7 @@ def frame_of(header: bytes) -> _Frame | None:
 
 def playable_mpeg(
     path: Path, file: BinaryIO, start: int, end: int | None = None, quick: bool = False
-) -> Path | Reheaded | None:
+) -> Path | FileWithNewHeader | None:
     """Return an MPEG audio file, corrected to state its number of frames, so that libsndfile reads all of its sound.
 
     Args:
@@ -74,16 +85,16 @@ def playable_mpeg(
     if stated is not None:
         frames -= 1
         if frames < stated:
-            raise truncated(path, f"the header states {stated} frames, but only {frames} are present")
+            raise truncated_error(path, f"the header states {stated} frames, but only {frames} are present")
         if frames > stated + 1:  # encoders disagree by one
-            raise longer(path, f"{stated:,} frames")
+            raise more_sound_error(path, f"{stated:,} frames")
     elif not is_complete:
-        raise truncated(path, f"its last frame, number {frames + 1}, is not complete")
+        raise truncated_error(path, f"its last frame, number {frames + 1}, is not complete")
     if first.layer != 3:
         return None  # libmpg123 guesses the length from the file's size, and these layers have no tag to state it
     if is_xing:
-        return Reheaded(path, b"", start, end) if end else path
-    return Reheaded(path, _xing_frame(beginning, frames), follows, end)
+        return FileWithNewHeader(path, b"", start, end) if end else path
+    return FileWithNewHeader(path, _xing_frame(beginning, frames), follows, end)
 
 
 def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Frame) -> tuple[int, bool]:
@@ -93,7 +104,7 @@ def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Fra
     """
     count = 0
     while at < end:
-        frame = frame_of(content[at : at + 4])
+        frame = parse_frame_header(content[at : at + 4])
         if frame and frame.kind == first.kind:
             if at + frame.size > end:
                 return count, False
@@ -103,12 +114,12 @@ def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Fra
         at = next_sound(content, after_tags(content, at), end)
         following = _first_of_two(content, at)
         if at < end and not (following and following.kind == first.kind):
-            raise joined(path, "audio")
+            raise joined_files_error(path, "audio")
     return count, True
 
 
 def next_sound(content: mmap.mmap, at: int, end: int) -> int:
-    """Find the next sound from offset `at` on: an audio container after zeros, or two MPEG frames. Return its offset.
+    """Return the offset, from `at` on, of the next sound: an audio container after zeros, or two MPEG frames.
 
     The two frames must be in sequence and of one kind: a tag looks like two frames once in a billion. Returns
     `end` if nothing follows.
@@ -125,8 +136,8 @@ def next_sound(content: mmap.mmap, at: int, end: int) -> int:
 
 def _first_of_two(content: mmap.mmap, at: int) -> _Frame | None:
     """Return the MPEG frame at offset `at` if another frame of the same kind follows it; otherwise None."""
-    first = frame_of(content[at : at + 4])
-    following = first and frame_of(content[at + first.size : at + first.size + 4])
+    first = parse_frame_header(content[at : at + 4])
+    following = first and parse_frame_header(content[at + first.size : at + first.size + 4])
     return first if first and following and following.kind == first.kind else None
 
 
@@ -167,7 +178,7 @@ def _xing_frame(header: bytes, frames: int) -> bytes:
     header: Header of the frame that follows. The bit rate is raised until the tag fits into the frame.
     """
     header = bytes([header[0], header[1] | 1, 0x90 | header[2] & 0x0C, header[3]])
-    frame = frame_of(header)
+    frame = parse_frame_header(header)
     assert frame
     tag = b"Xing" + (1).to_bytes(4, "big") + frames.to_bytes(4, "big")
     return (header + bytes(_side_size(frame)) + tag).ljust(frame.size, b"\0")

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from data_tools.audio.mpeg import next_sound
-from data_tools.audio.parts import AudioError, Reheaded, after_tags, joined, mapped, truncated
+from data_tools.audio.parts import (
+    AudioError,
+    FileWithNewHeader,
+    after_tags,
+    joined_files_error,
+    mapped,
+    truncated_error,
+)
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +37,7 @@ class _Page(NamedTuple):
     is_packet_open: bool  # the last packet continues on the next page
 
 
-def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
+def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | FileWithNewHeader:
     """Return an Ogg file, corrected if necessary, so that libsndfile reads all of its sound. Source: RFC 3533.
 
     libogg skips a damaged page, and libsndfile fills the gap with other samples, without an error. A file without the
@@ -44,17 +51,17 @@ def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
     with mapped(file) as content:
         last = _last_pages(path, content, at)
         if any(page.is_packet_open for page in last):
-            raise truncated(path, "its last Ogg packet is not complete")
+            raise truncated_error(path, "its last Ogg packet is not complete")
         open_ends = [page for page in last if not page.flags & _END]
         end = max(page.at + page.size for page in last)
         if not open_ends:
-            _refuse_second(path, content, end)
+            _refuse_second_file(path, content, end)
             return path
         if end < len(content):
             more = f"{len(content) - end:,} bytes that are no Ogg page follow the sound, which has no end mark"
-            raise truncated(path, more)
+            raise truncated_error(path, more)
         _warn_of_missing_end(path)
-        return Reheaded(path, _with_ends(content, open_ends), len(content))
+        return FileWithNewHeader(path, _with_end_marks(content, open_ends), len(content))
 
 
 def _last_pages(path: Path, content: mmap.mmap, at: int) -> list[_Page]:
@@ -65,7 +72,7 @@ def _last_pages(path: Path, content: mmap.mmap, at: int) -> list[_Page]:
     last: dict[bytes, _Page] = {}
     while page := _page_at(path, content, at):
         if page.flags & _START and not all(other.flags & _START for other in last.values()):
-            raise joined(path, "Ogg")
+            raise joined_files_error(path, "Ogg")
         before = last.get(page.stream)
         if before and page.number != (before.number + 1) % 2**32:
             order = f"Ogg page {page.number} follows page {before.number}"
@@ -83,7 +90,7 @@ def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
     sizes = content[at + 27 : at + 27 + header[26]] if len(header) == 27 else b""
     size = len(header) + len(sizes) + sum(sizes)
     if len(header) < 27 or len(sizes) < header[26] or at + size > len(content):
-        raise truncated(path, "its last Ogg page is not complete")
+        raise truncated_error(path, "its last Ogg page is not complete")
     number = int.from_bytes(header[18:22], "little")
     if _checksum(header[:22] + bytes(4) + content[at + 26 : at + size]) != header[22:26]:
         raise AudioError(f"{path}: damaged, Ogg page {number} has a wrong checksum; copy or download the file again")
@@ -99,15 +106,15 @@ def _checksum(page: bytes) -> bytes:
     return crc.to_bytes(4, "little").translate(_REVERSED)[::-1]
 
 
-def _refuse_second(path: Path, content: mmap.mmap, at: int) -> None:
+def _refuse_second_file(path: Path, content: mmap.mmap, at: int) -> None:
     """Raise AudioError if another file follows the last Ogg page."""
     if content.find(b"OggS", at) >= 0:
-        raise joined(path, "Ogg")
+        raise joined_files_error(path, "Ogg")
     if next_sound(content, after_tags(content, at), len(content)) < len(content):
-        raise joined(path, "audio")
+        raise joined_files_error(path, "audio")
 
 
-def _with_ends(content: mmap.mmap, open_ends: list[_Page]) -> bytes:
+def _with_end_marks(content: mmap.mmap, open_ends: list[_Page]) -> bytes:
     """Return the Ogg file with the end-of-stream mark set on the pages `open_ends`."""
     marked = bytearray(content)
     for page in open_ends:

@@ -20,7 +20,7 @@ class AudioError(DataError):
     """An audio file that cannot be used."""
 
 
-class Reheaded(io.RawIOBase):
+class FileWithNewHeader(io.RawIOBase):
     """A file object that reads a file with a replaced beginning.
 
     Args:
@@ -41,7 +41,7 @@ class Reheaded(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Fill a buffer from the corrected file; return the number of bytes."""
+        """Read the next bytes of the corrected file into a buffer; return their number."""
         part = self._head[self._at : self._at + len(buffer)]
         buffer[: len(part)] = part
         count = len(part)
@@ -65,24 +65,24 @@ def read_at(file: BinaryIO | mmap.mmap, at: int, count: int) -> bytes:
 
 
 def mapped(file: BinaryIO) -> mmap.mmap:
-    """Map a file into memory, read only."""
+    """Return the content of an open file as a read-only memory map."""
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def truncated(path: Path, problem: str) -> AudioError:
+def truncated_error(path: Path, problem: str) -> AudioError:
     """Return the error for a file that ends too early. problem: Evidence that the end is missing, for the message."""
     return AudioError(f"{path}: truncated, {problem}; copy or download the file again")
 
 
-def longer(path: Path, stated: str) -> AudioError:
+def more_sound_error(path: Path, stated: str) -> AudioError:
     """Return the error for a file with more sound than its header states."""
     return AudioError(f"{path}: has more sound than the {stated} that its header states; {DECODE_ALL}")
 
 
-def joined(path: Path, kind: str) -> AudioError:
+def joined_files_error(path: Path, kind: str) -> AudioError:
     """Return the error for a file that consists of two audio files. kind: Format of the second one."""
     cure = "split it into its two files, or decode both into one FLAC file"
-    return AudioError(f"{path}: joined, a second {kind} file follows the first, the only one to be read; {cure}")
+    return AudioError(f"{path}: joined, a second {kind} file follows the first, and would not be read; {cure}")
 
 
 def after_tags(file: BinaryIO | mmap.mmap, at: int) -> int:

@@ -19,7 +19,7 @@ from data_tools.audio.containers import refuse_partial, whole_sound
 from data_tools.audio.flac import refuse_longer_flac
 from data_tools.audio.members import container_of, member_of, on_disk, size_of
 from data_tools.audio.parts import AudioError as AudioError  # re-exported for all readers of audio
-from data_tools.audio.parts import Reheaded
+from data_tools.audio.parts import FileWithNewHeader
 from data_tools.audio.resampling import Resampling, Wave, resampler
 from data_tools.documents.json_text import sha256_of
 from data_tools.errors import located
@@ -92,16 +92,18 @@ def read_audio(
         max_frames = file.frames if seconds is None else min(file.frames, round(seconds * file.samplerate))
         if max_frames * file.channels > MAX_VALUES:
             limit = f"{MAX_VALUES:,} values (samples x channels)"
-            raise AudioError(f"{path}: {_size(file)} are more than {limit}; cut it into shorter files")
+            raise AudioError(f"{path}: {_describe_size(file)} are more than {limit}; cut it into shorter files")
         if max_frames * sample_rate > MAX_SAMPLES * file.samplerate:
             raise AudioError(
-                f"{path}: {_size(file)} are too long, at most {MAX_SAMPLES:,} samples at {sample_rate:,} Hz can be "
-                "read; cut it into shorter files"
+                f"{path}: {_describe_size(file)} are too long, at most {MAX_SAMPLES:,} samples at {sample_rate:,} Hz "
+                "can be read; cut it into shorter files"
             )
         try:
             resample = resampler(file.samplerate, sample_rate, resampling)
         except ValueError as error:
-            raise AudioError(f"{path}: {_size(file)} cannot be resampled to {sample_rate:,} Hz: {error}") from error
+            raise AudioError(
+                f"{path}: {_describe_size(file)} cannot be resampled to {sample_rate:,} Hz: {error}"
+            ) from error
         wave = np.empty(max_frames * sample_rate // file.samplerate + 1, np.float32)
         made = 0
         for part in resampled(mono_blocks(file, max_frames), resample):
@@ -163,7 +165,7 @@ def decode(path: Path | str) -> None:
 
 
 def check_audio(path: Path | str) -> str | None:
-    """Decode a whole audio file; return why it has no sound, such as "silent"; None for a file with sound.
+    """Decode a whole audio file; return the reason why it has no sound, such as "silent"; None if it has sound.
 
     A file has no sound if one of these is true:
 
@@ -218,7 +220,7 @@ def content_key(path: Path | str) -> str:
 
 
 def encoded(samples: np.ndarray, rate: int, format: str, subtype: str, **quality: Any) -> bytes:
-    """Return samples as the bytes of an audio file.
+    """Encode samples; return the bytes of the audio file. format, subtype: Names in libsndfile.
 
     The bytes are made in memory, because libsndfile does not report why it cannot write to disk.
     """
@@ -249,7 +251,7 @@ def decoded_blocks(file: "soundfile.SoundFile", length: int) -> Iterator[Wave]:
         count = min(length - done, max(1, _BLOCK // file.channels))
         samples = file.read(count, dtype="float32", always_2d=True)
         if len(samples) < count:
-            _require_bytes(path)
+            _require_readable(path)
             done += len(samples)
             readable = f"only {done} of {file.frames} samples can be read"
             raise AudioError(f"{path}: truncated, {readable}; copy or download the file again")
@@ -264,7 +266,7 @@ def decoded_blocks(file: "soundfile.SoundFile", length: int) -> Iterator[Wave]:
         refuse_longer_flac(path)
 
 
-def _size(file: "soundfile.SoundFile") -> str:
+def _describe_size(file: "soundfile.SoundFile") -> str:
     """Return the size of an open audio file as text: its samples, channels and sample rate."""
     return f"{file.frames:,} samples of {file.channels} channel{'s' * (file.channels > 1)} at {file.samplerate:,} Hz"
 
@@ -308,7 +310,7 @@ def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.Soun
     if not size_of(path):
         raise AudioError(f"{path}: the file is empty (0 bytes); copy or download it again")
     try:
-        with on_disk(path) as whole, _source(whole, checks) as source, _sequential_file()(source) as file:
+        with on_disk(path) as whole, _playable_source(whole, checks) as source, _sequential_file()(source) as file:
             file.path = whole
             if file.format not in _FORMATS:
                 raise AudioError(f"{path}: the format {file.format_info} is not supported; convert it to WAV or FLAC")
@@ -318,29 +320,31 @@ def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.Soun
                 raise AudioError(f"{path}: its header states no length, or an impossible one; export the file again")
             if not MIN_RATE <= file.samplerate <= MAX_RATE:
                 rates = f"{MIN_RATE:,} to {MAX_RATE:,} Hz"
-                raise AudioError(f"{path}: its rate is {file.samplerate:,} Hz, not {rates}; export the file again")
+                raise AudioError(f"{path}: its sample rate is {file.samplerate:,} Hz, not {rates}; export it again")
             if file.format == "OGG":
                 file.seek(0)  # without it, libsndfile reads the encoder's delay of Opus that starts late
             yield file
     except soundfile.LibsndfileError:
         if member_of(path) is None:  # a member's bytes were read to their end
-            _require_bytes(Path(path))
+            _require_readable(Path(path))
         if holds_frames(path):
-            raise AudioError(f"{path}: contains published frames, not audio; use the expert feature_files") from None
+            raise AudioError(
+                f"{path}: contains published frames, not audio; use the expert feature_files in the recipe"
+            ) from None
         raise AudioError(f"{path}: cannot be decoded; download it again, or convert it to WAV or FLAC") from None
     except OSError as error:
         raise located(error, error.filename or path) from error
 
 
-def _require_bytes(path: Path) -> None:
+def _require_readable(path: Path) -> None:
     """Raise OSError if the system cannot read a file to its end; libsndfile would report it as damaged or shorter."""
     sha256_of(path)
 
 
 @contextmanager
-def _source(path: Path, checks: Checks) -> Iterator[Path | str | Reheaded]:
+def _playable_source(path: Path, checks: Checks) -> Iterator[Path | str | FileWithNewHeader]:
     """Yield the input for libsndfile: the path, a file object with a corrected header, or ffmpeg's WAV file."""
-    source: Path | Reheaded | None = path
+    source: Path | FileWithNewHeader | None = path
     if checks != "none":
         is_known = not str(path).lower().endswith(FFMPEG_SUFFIXES)
         source = whole_sound(path, quick=checks == "quick") if is_known else None
@@ -348,13 +352,13 @@ def _source(path: Path, checks: Checks) -> Iterator[Path | str | Reheaded]:
         with nullcontext() if isinstance(source, Path) else source:
             yield source
     else:
-        with _by_ffmpeg(path) as wav:
+        with _decoded_by_ffmpeg(path) as wav:
             refuse_partial(path)
             yield wav
 
 
 @contextmanager
-def _by_ffmpeg(path: Path) -> Iterator[str]:
+def _decoded_by_ffmpeg(path: Path) -> Iterator[str]:
     """Decode the first audio stream of a file into a temporary WAV file, at its sample rate; yield the WAV's path.
 
     Raises AudioError if ffmpeg is not installed, and for every error that ffmpeg reports. (ffmpeg itself continues.)

@@ -193,12 +193,12 @@ def _clock_after(count: int, step: float) -> float:
     blocks, rest = divmod(count, _CLOCK_BLOCK)
     with _growing:
         while len(times) <= blocks:
-            times.append(_added(times[-1], step, _CLOCK_BLOCK))
-    return _added(times[blocks], step, rest)
+            times.append(_sum_of_steps(times[-1], step, _CLOCK_BLOCK))
+    return _sum_of_steps(times[blocks], step, rest)
 
 
-def _added(start: float, step: float, count: int) -> float:
-    """Return start + count * step, with the rounding errors of adding `step` to `start` `count` times."""
+def _sum_of_steps(start: float, step: float, count: int) -> float:
+    """Add `step` to `start` `count` times in float64; return the sum, with its rounding errors."""
     return float(np.add.accumulate(np.concatenate([[start], np.full(count, step)]))[-1])
 
 
@@ -226,11 +226,11 @@ def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _S
     left, rising = _wing(table, step, distance * kaiser.entries)
     right, falling = _wing(table, step, (scale - distance) * kaiser.entries)
     slope = scale * kaiser.entries
-    return reach, _joined(left, right), _joined(slope * rising, -slope * falling)
+    return reach, _join_halves(left, right), _join_halves(slope * rising, -slope * falling)
 
 
-def _joined(left: _Samples, right: _Samples) -> _Samples:
-    """Join the left and right halves of the weights of a resampling filter."""
+def _join_halves(left: _Samples, right: _Samples) -> _Samples:
+    """Join the left and right halves of the weights of a filter; return them in the order of _filter_taps."""
     return np.concatenate([right.T[::-1].ravel(), left.T.ravel()])
 
 

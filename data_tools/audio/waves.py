@@ -24,11 +24,14 @@ def waves_of(audio: Any) -> list[np.ndarray] | None:
     listed = audio if isinstance(audio, list | tuple) else [audio]
     if not any(hasattr(one, "__array__") and np.asarray(one).dtype.kind not in "UO" for one in map(_on_cpu, listed)):
         return None
-    return [_checked(one, number) for number, one in enumerate(listed)]
+    return [_require_wave(one, number) for number, one in enumerate(listed)]
 
 
-def _checked(one: Any, number: int) -> np.ndarray:
-    """Return the wave `wave` as float32. Raises KitError for a wrong shape or type, and for NaN or infinite samples."""
+def _require_wave(one: Any, number: int) -> np.ndarray:
+    """Return an array or tensor as a float32 wave. Raises KitError for a wrong shape or type, and NaN or infinity.
+
+    number: Number of the wave, for the message.
+    """
     wave = np.asarray(_on_cpu(one))
     shape = f"wave {number} has shape {wave.shape} and type {wave.dtype}"
     if wave.dtype.kind != "f" or wave.ndim not in (1, 2) or not wave.size:

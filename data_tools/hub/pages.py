@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from data_tools.audio.members import Member, Packed, read_span, unpacked
+from data_tools.audio.members import Member, Packed, decompressed, read_span
 from data_tools.audio.parts import AudioError
 from data_tools.errors import DataError
 
@@ -66,7 +66,9 @@ class _Content(NamedTuple):
         if not self.codec or not self.marks:
             return bytes(self.data[at : at + count])
         begin, end, packed = self._blocks(at, min(count, self.total - at))
-        return unpacked(bytes(self.data[begin:end]), self.codec, packed.total)[packed.skip : packed.skip + packed.size]
+        return decompressed(bytes(self.data[begin:end]), self.codec, packed.total)[
+            packed.skip : packed.skip + packed.size
+        ]
 
     def _blocks(self, at: int, size: int) -> tuple[int, int, Packed]:
         """Return begin and end of the compressed blocks with `size` bytes from `at` on, and the place in them."""
@@ -217,7 +219,7 @@ def _content(path: Path, chunk: Any, page: _Page) -> _Content:
         if marks := snappy_marks(data):
             return _Content(start, length, total, data, codec, marks)
     try:
-        return _Content(start, length, total, unpacked(bytes(data), codec, total), codec)
+        return _Content(start, length, total, decompressed(bytes(data), codec, total), codec)
     except (OSError, ValueError):
         raise _damaged(path) from None
 

@@ -17,7 +17,7 @@ from data_tools.audio.read import AudioError
 from data_tools.cli import add_json, counted, each, ending_in, first_of, section
 from data_tools.documents.strict import Report, print_report
 from data_tools.errors import DataError
-from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, across
+from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, across_splits, freesound_ids
 from data_tools.leakage.exclusion import Exclusions, read_exclusions
 from data_tools.leakage.fingerprint import Fingerprint, fingerprint, near_duplicates
 from data_tools.leakage.prints import StoredPrints
@@ -107,8 +107,8 @@ class Fingerprints(NamedTuple):
     prints: StoredPrints
     without: dict[str, str]
 
-    def sure(self, clips: Iterable[Clip]) -> list[Clip]:
-        """Return the clips whose fingerprint is distinctive enough to notice another clip with their sound."""
+    def sure_clips(self, clips: Iterable[Clip]) -> list[Clip]:
+        """Return those of the clips whose fingerprint would match any copy of their sound, even under noise."""
         unsure = frozenset(self.prints.unsure)
         return [clip for clip in clips if clip.id in self.prints and clip.id not in unsure]
 
@@ -137,18 +137,19 @@ def audit(
     """
     audited = {clip.id: clip for clip in clips}
     others = {clip.id: clip for clip in against if clip.id not in audited}
-    everything = sorted([*audited.values(), *others.values()], key=_stage)
+    everything = sorted([*audited.values(), *others.values()], key=_stage_of)
+    same_youtube_id = across_splits(YOUTUBE_ACROSS, everything, _youtube_ids)
     findings = [
-        *across(FREESOUND_ACROSS, everything, lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else []),
-        *across(NAME_ACROSS, everything, lambda clip: [clip.file_name]),
-        *(one for one in across(YOUTUBE_ACROSS, everything, _youtube_ids) if len({c.source for c in one.clips}) > 1),
-        *across(CAPTION_ACROSS, everything, lambda clip: dict.fromkeys(clip.captions)),
+        *across_splits(FREESOUND_ACROSS, everything, freesound_ids),
+        *across_splits(NAME_ACROSS, everything, lambda clip: [clip.file_name]),
+        *(one for one in same_youtube_id if len({clip.source for clip in one.clips}) > 1),
+        *across_splits(CAPTION_ACROSS, everything, lambda clip: dict.fromkeys(clip.captions)),
     ]
-    overlaps = _forbidden(audited.values(), exclusions) if exclusions else []
+    overlaps = _find_forbidden(audited.values(), exclusions) if exclusions else []
     for finding in findings:
-        overlaps += _pairwise(finding.kind, finding.clips, finding.key, audited)
+        overlaps += _overlaps_of_value(finding.kind, finding.clips, finding.key, audited)
     if fingerprints:
-        overlaps += _same_sound(everything, audited, fingerprints)
+        overlaps += _find_same_sound(everything, audited, fingerprints)
     return sorted(overlaps, key=lambda overlap: KINDS.index(overlap.finding))
 
 
@@ -162,12 +163,12 @@ def _youtube_ids(clip: Clip) -> list[str]:
     return [match[1]] if match else []
 
 
-def listen(clips: Iterable[Clip]) -> Fingerprints:
-    """Compute the fingerprints of the clips' audio, two or more files at a time."""
+def fingerprint_all(clips: Iterable[Clip]) -> Fingerprints:
+    """Return the fingerprints of the clips' audio, computed in several threads."""
     ordered = list(clips)
     fingerprints = Fingerprints(StoredPrints(), {})
     with ThreadPool() as pool:
-        results = each(pool.imap(_listen, ordered), "listening", "file", len(ordered))
+        results = each(pool.imap(_fingerprint_or_reason, ordered), "listening", "file", len(ordered))
         for clip, result in zip(ordered, results, strict=True):
             if isinstance(result, Fingerprint):
                 fingerprints.prints.store(clip.id, result)
@@ -176,7 +177,7 @@ def listen(clips: Iterable[Clip]) -> Fingerprints:
     return fingerprints
 
 
-def _listen(clip: Clip) -> Fingerprint | str:
+def _fingerprint_or_reason(clip: Clip) -> Fingerprint | str:
     """Return the fingerprint of a clip's audio, or the reason why it has no fingerprint."""
     try:
         return fingerprint(clip.path) or QUIET
@@ -184,70 +185,70 @@ def _listen(clip: Clip) -> Fingerprint | str:
         return str(error)
 
 
-def _stage(clip: Clip) -> int:
-    """Return the stage that uses a clip's split: 0 for training, 1 for validation, 2 for test."""
+def _stage_of(clip: Clip) -> int:
+    """Return 0 for a clip of a training split, 1 for validation, and 2 for test."""
     return 2 if clip.split in TEST_SPLITS else int(clip.split in VALIDATION_SPLITS)
 
 
-def _split(clip: Clip) -> str:
+def _split_name(clip: Clip) -> str:
     """Return the clip's source and split, such as `clotho/development`."""
     return f"{clip.source}/{clip.split}"
 
 
-def _forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overlap]:
+def _find_forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overlap]:
     """Return an overlap for each training clip that an exclusion list forbids."""
     return [
-        Overlap(FORBIDDEN, clip, _split(clip), name, plain_id(freesound_id), f"Freesound id {freesound_id}", True)
+        Overlap(FORBIDDEN, clip, _split_name(clip), name, plain_id(freesound_id), f"Freesound id {freesound_id}", True)
         for clip in clips
-        if _stage(clip) == 0 and (freesound_id := clip.freesound_id)
+        if _stage_of(clip) == 0 and (freesound_id := clip.freesound_id)
         for name in exclusions.lists(freesound_id)
     ]
 
 
-def _pairwise(kind: str, clips: Sequence[Clip], shared: str, audited: Collection[str]) -> list[Overlap]:
-    """Return the overlaps between splits, of clips that all have the value `shared`: one per clip and later split."""
+def _overlaps_of_value(kind: str, clips: Sequence[Clip], shared: str, audited: Collection[str]) -> list[Overlap]:
+    """Return the overlaps between splits of clips that share the value `shared`: one per clip and later split."""
     splits: dict[str, list[Clip]] = {}
     for clip in clips:
-        splits.setdefault(_split(clip), []).append(clip)
+        splits.setdefault(_split_name(clip), []).append(clip)
     overlaps = []
     for ours, theirs in combinations(splits.values(), 2):
         audited_theirs = [other for other in theirs if other.id in audited]
         for clip in ours:
             if others := theirs if clip.id in audited else audited_theirs:
                 more = f" ({len(others)} clips)" if len(others) > 1 else ""
-                overlaps.append(_overlap(kind, clip, others[0], shared + more))
+                overlaps.append(_make_overlap(kind, clip, others[0], shared + more))
     return overlaps
 
 
-def _overlap(kind: str, clip: Clip, other: Clip, evidence: str) -> Overlap:
+def _make_overlap(kind: str, clip: Clip, other: Clip, evidence: str) -> Overlap:
     """Return the overlap of two clips; it is a leak if a training clip overlaps with a test clip."""
-    leak = kind != CAPTION_ACROSS and _stage(clip) == 0 and _stage(other) == 2
-    return Overlap(kind, clip, _split(clip), _split(other), other.id, evidence, leak)
+    leak = kind != CAPTION_ACROSS and _stage_of(clip) == 0 and _stage_of(other) == 2
+    return Overlap(kind, clip, _split_name(clip), _split_name(other), other.id, evidence, leak)
 
 
-def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprints: Fingerprints) -> list[Overlap]:
-    """Return the overlaps in sound of each audited split with unaudited splits and with audited splits before it."""
+def _find_same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprints: Fingerprints) -> list[Overlap]:
+    """Return the overlaps of clips with the same sound: audited clips with each other, and with all other clips."""
     listened = [clip for clip in everything if clip.id in fingerprints.prints]
     position = {clip.id: number for number, clip in enumerate(everything)}
     earlier = [clip for clip in listened if clip.id not in audited]
     overlaps = []
-    for split in dict.fromkeys(_split(clip) for clip in listened if clip.id in audited):
-        same_split = [clip for clip in listened if _split(clip) == split and clip.id in audited]
+    for split in dict.fromkeys(_split_name(clip) for clip in listened if clip.id in audited):
+        same_split = [clip for clip in listened if _split_name(clip) == split and clip.id in audited]
         ours, theirs = (fingerprints.prints.of([clip.id for clip in side]) for side in (same_split, earlier))
         for match in near_duplicates(ours, theirs):
             pair, offset = (same_split[match.first], earlier[match.second]), match.offset
-            if _split(pair[0]) == _split(pair[1]):
+            if _split_name(pair[0]) == _split_name(pair[1]):
                 continue
             if position[pair[0].id] > position[pair[1].id]:
                 pair, offset = (pair[1], pair[0]), 0.0 - offset
             evidence = f"{match.seconds:.2f} s alike, {offset:+.2f} s later in the other clip, score {match.score:.0f}"
-            overlaps.append(_overlap(SOUND_ACROSS, *pair, evidence))
+            overlaps.append(_make_overlap(SOUND_ACROSS, *pair, evidence))
         earlier += same_split
     return sorted(overlaps, key=lambda overlap: position[overlap.clip.id])
 
 
-def _report(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
-    """Return lines with the number of overlaps of each kind, and the first overlaps."""
+def _format_overlaps(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
+    """Return lines with the number of overlapping clips of each kind, and the first overlaps of each kind."""
     lines, sections = [], []
     for kind in KINDS:
         group = [overlap for overlap in overlaps if overlap.finding == kind]
@@ -276,7 +277,7 @@ def _verdict(
     no_overlap = f"{verdict} or file name with a test split"
     if fingerprints is None or not len(fingerprints.prints) or not others:
         return f"{no_overlap}; their sound was not compared"
-    ours, theirs = (len(fingerprints.sure(side)) for side in (training, others))
+    ours, theirs = (len(fingerprints.sure_clips(side)) for side in (training, others))
     if ours == len(training) and theirs == len(others):
         return f"{verdict}, file name or sound with a test split"
     if not ours or not theirs:
@@ -288,7 +289,7 @@ def _verdict(
 
 
 def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
-    """Return lines with the number of clips compared by sound, and the names of all other clips."""
+    """Return lines about the comparison of sounds: the number of compared clips, and the other clips with reasons."""
     if fingerprints is None:
         return ["audio was not compared; add --audio to compare it"]
     lines = [f"{len(fingerprints.prints):>7}  clips whose sound was compared"]
@@ -315,7 +316,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def with_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]:
+def add_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]:
     """Return the clips with added captions: the queries of the moments in `files`, each once per clip.
 
     Clotho-Moment publishes no Clotho ids, but its queries are captions of Clotho, which identify the source clips.
@@ -326,7 +327,7 @@ def with_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]
     for path in files:
         for line, moment in enumerate(read_moments(path), 1):
             if moment.clip not in known:
-                raise DataError(f"{path}, line {line}: no manifest lists the clip {moment.clip}; add its manifest")
+                raise DataError(f"{path}, line {line}: no given manifest has the clip {moment.clip}; add its manifest")
             texts.setdefault(moment.clip, []).append(moment.text)
     if not texts:
         return clips
@@ -340,18 +341,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the verb `audit`; return the exit status: 1 if a training clip is forbidden or overlaps with a test split."""
     audited = [clip for path in arguments.manifests for clip in read_manifest(path)]
     against = [clip for path in arguments.against for clip in read_manifest(path)]
-    everything = with_queries([*audited, *against], arguments.moments)
+    everything = add_queries([*audited, *against], arguments.moments)
     clips, against = list(everything[: len(audited)]), list(everything[len(audited) :])
-    training = [clip for clip in clips if _stage(clip) == 0]
+    training = [clip for clip in clips if _stage_of(clip) == 0]
     if not training:
         names = ", ".join(map(str, arguments.manifests))
-        raise DataError(f"nothing to audit: no clip of {names} is in a training split; add a manifest with one")
+        raise DataError(f"nothing to audit: {names} has no clip of a training split; add a manifest that has some")
     by_id = {clip.id: clip for clip in [*against, *clips]}
-    tested = [clip for clip in by_id.values() if _stage(clip) == 2]
+    tested = [clip for clip in by_id.values() if _stage_of(clip) == 2]
     if not arguments.exclude and not tested:
-        raise DataError("nothing to audit against: no clip of a test split; add --against MANIFEST or --exclude LIST")
+        problem = "nothing to compare with: no clip of a test split is given, and no list"
+        raise DataError(f"{problem}; add --against MANIFEST or --exclude LIST")
     exclusions = read_exclusions(arguments.exclude)
-    fingerprints = listen(by_id.values()) if arguments.audio else None
+    fingerprints = fingerprint_all(by_id.values()) if arguments.audio else None
     overlaps = audit(clips, against, exclusions, fingerprints)
 
     without = sum(not clip.freesound_id for clip in training)
@@ -380,7 +382,7 @@ def run(arguments: argparse.Namespace) -> int:
         if without:
             print(f"{without:>7}  training clips without a Freesound id: only names, captions and sound may match them")
         print(*_format_compared(fingerprints), sep="\n")
-        print(*_report(overlaps, bool(report.compared)), sep="\n")
+        print(*_format_overlaps(overlaps, bool(report.compared)), sep="\n")
         print(f"\n{report.verdict}")
     if arguments.list:
         rows = [(t.finding, t.clip.id, t.clip.freesound_id, t.other_split, t.other, t.evidence) for t in overlaps]

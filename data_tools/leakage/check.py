@@ -100,37 +100,44 @@ def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
     quick: Whether to read audio headers only, and compare no content; otherwise every file is decoded and hashed.
     Files with published embeddings in place of audio are always read completely.
     """
-    unique = _OnePerId(clips)
-    audio = _read_all(unique, quick)
+    unique = _LastOfEachId(clips)
+    audio = _check_files(unique, quick)
 
-    def read(clip: Clip) -> Result:
-        """Return the results that `_read` has found for a clip's file: problem, hash, and why it has no sound."""
+    def result_of(clip: Clip) -> Result:
+        """Return the results of `_check_file` for a clip: its problem, its hash, and the reason why it has no sound."""
         return audio[hash(clip.path)]
 
-    def contents(clip: Clip) -> list[str]:
+    def content_hashes(clip: Clip) -> list[str]:
         """Return the hash of a clip's audio in a list; [] if the audio is unreadable."""
-        problem, key, _ = read(clip)
+        problem, key, _ = result_of(clip)
         return [key] if key and not problem else []
 
     return [
-        *(Finding(MISSING, "", [clip]) for clip in unique if read(clip)[0] == MISSING),
-        *(Finding(CORRUPT, read(clip)[1], [clip]) for clip in unique if read(clip)[0] == CORRUPT),
-        *_shared(DUPLICATE_ID, clips, lambda clip: [clip.id]),
-        *(Finding(NO_SOUND, found, [clip]) for clip in unique if (found := read(clip)[2])),
-        *_shared(CONTENT_INSIDE, unique, lambda clip: [f"{clip.source}/{clip.split} {key}" for key in contents(clip)]),
-        *across(CONTENT_ACROSS, unique, contents),
-        *across(FREESOUND_ACROSS, unique, lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else []),
-        *across(NAME_ACROSS, unique, lambda clip: [clip.file_name]),
-        *_shared(SHARED_CAPTION, unique, lambda clip: dict.fromkeys(clip.captions)),
+        *(Finding(MISSING, "", [clip]) for clip in unique if result_of(clip)[0] == MISSING),
+        *(Finding(CORRUPT, result_of(clip)[1], [clip]) for clip in unique if result_of(clip)[0] == CORRUPT),
+        *_find_shared(DUPLICATE_ID, clips, lambda clip: [clip.id]),
+        *(Finding(NO_SOUND, found, [clip]) for clip in unique if (found := result_of(clip)[2])),
+        *_find_shared(
+            CONTENT_INSIDE, unique, lambda clip: [f"{clip.source}/{clip.split} {key}" for key in content_hashes(clip)]
+        ),
+        *across_splits(CONTENT_ACROSS, unique, content_hashes),
+        *across_splits(FREESOUND_ACROSS, unique, freesound_ids),
+        *across_splits(NAME_ACROSS, unique, lambda clip: [clip.file_name]),
+        *_find_shared(SHARED_CAPTION, unique, lambda clip: dict.fromkeys(clip.captions)),
         *(Finding(NO_CAPTION, "", [clip]) for clip in unique if not clip.captions and clip.split != "blind"),
     ]
 
 
-class _OnePerId:
+def freesound_ids(clip: Clip) -> list[str]:
+    """Return a list with a clip's Freesound id, without leading zeros; [] if it is unknown."""
+    return [plain_id(clip.freesound_id)] if clip.freesound_id else []
+
+
+class _LastOfEachId:
     """The clips of a collection, with only the last clip of each id."""
 
     def __init__(self, clips: Iterable[Clip]) -> None:
-        """Find the last clip of each id."""
+        """Find the last clip of each id among the clips."""
         self._clips = clips
         hashes = np.fromiter((hash(clip.id) for clip in clips), np.int64)
         self._taken = np.zeros(len(hashes), bool)
@@ -141,20 +148,20 @@ class _OnePerId:
         return compress(self._clips, self._taken)
 
 
-def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
-    """Check every audio file once with `_read`; return a dict from the hash of a file's path to its results."""
+def _check_files(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
+    """Check the audio file of every clip once; return a dict from the hash of a file's path to its results."""
     results: dict[int, Result] = {}
     paths = sorted({clip.path for clip in clips})
     with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:
         for start in range(0, len(paths), FILES_AT_ONCE):  # a pool stores results until they are read
             part = paths[start : start + FILES_AT_ONCE]
-            for path, result in zip(part, pool.imap(partial(_read, quick=quick), part), strict=True):
+            for path, result in zip(part, pool.imap(partial(_check_file, quick=quick), part), strict=True):
                 results[hash(path)] = KNOWN.get(result, result)
                 bar.advance()
     return results
 
 
-def _read(path: str, quick: bool) -> Result:
+def _check_file(path: str, quick: bool) -> Result:
     """Check one audio file; return three values: its problem, its hash, and the reason why it has no sound.
 
     A missing file has (MISSING, "", None), and a damaged file (CORRUPT, description of the damage, None). A readable
@@ -180,7 +187,7 @@ def _read(path: str, quick: bool) -> Result:
         return CORRUPT, sentence_of(error).removeprefix(f"{path}: "), None
 
 
-def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
+def _find_shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
     """Return a finding for every key, such as a file name, that more than one clip has.
 
     Iterates over `clips` twice, so that keys of a single clip, which are most, are not stored.
@@ -197,35 +204,35 @@ def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[st
     return [Finding(kind, key, group) for key, group in groups.items() if len(group) > 1]
 
 
-def across(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
+def across_splits(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
     """Return a finding for every key, such as a file name, that clips in more than one split have."""
-    findings = _shared(kind, clips, keys)
+    findings = _find_shared(kind, clips, keys)
     return [finding for finding in findings if len({(clip.source, clip.split) for clip in finding.clips}) > 1]
 
 
-def _counts(findings: Sequence[Finding], quick: bool) -> dict[str, int | None]:
+def _count_by_kind(findings: Sequence[Finding], quick: bool) -> dict[str, int | None]:
     """Count the findings of each kind; None for kinds that a quick check does not look for."""
     counts = Counter(finding.kind for finding in findings)
     return {kind: None if quick and kind in CONTENT else counts[kind] for kind in KINDS}
 
 
-def _report(findings: Sequence[Finding], faults: Sequence[MomentFault], clips: int, quick: bool) -> str:
+def _format_report(findings: Sequence[Finding], faults: Sequence[MomentFault], clips: int, quick: bool) -> str:
     """Return the report of the verb `check` as text."""
     lines, sections = [f"{clips:>7}  clips"], []
-    for kind, count in _counts(findings, quick).items():
+    for kind, count in _count_by_kind(findings, quick).items():
         lines.append(f"{'-' if count is None else count:>7}  {kind}")
-        sections += section(kind, [_format(finding) for finding in findings if finding.kind == kind])
+        sections += section(kind, [_format_finding(finding) for finding in findings if finding.kind == kind])
     kinds = Counter(fault.finding for fault in faults)
     for kind, count in kinds.items():
         lines.append(f"{count:>7}  {kind}")
         sections += section(kind, [_format_fault(fault) for fault in faults if fault.finding == kind])
     if quick:
-        lines.append("quick: headers only, no audio was decoded, no content compared")
+        lines.append("quick check: only headers were read; no audio was decoded, and no content compared")
     return "\n".join([*lines, *sections, "", _verdict(findings, faults)])
 
 
 def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) -> str:
-    """Return the last line of the report: faults to fix before training, and faults that published data may have.
+    """Return the last line of the report: faults to fix before training, and faults that the user must judge.
 
     >>> _verdict([])
     'nothing to fix'
@@ -234,16 +241,16 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
     errors = (*ERRORS, NO_CLIP)
 
     def named(kinds: Sequence[str]) -> str:
-        """Format the kinds of findings that occur, with their counts."""
+        """Return the kinds of findings that occur, each with its count, as text."""
         return ", ".join(f"{kind} ({counts[kind]})" for kind in kinds if counts[kind])
 
     count = sum(counts[kind] for kind in errors)
     verdict = f"{counted(count, 'thing')} to fix: {named(errors)}" if count else "nothing to fix"
     judged = named((*TO_JUDGE, *(kind for kind in counts if kind not in (*KINDS, NO_CLIP))))
-    return f"{verdict}; to judge, because published data may have it: {judged}" if judged else verdict
+    return f"{verdict}; to judge by yourself, because published data may have it: {judged}" if judged else verdict
 
 
-def _format(finding: Finding) -> str:
+def _format_finding(finding: Finding) -> str:
     """Return a finding as text: its key, such as a file name, and the ids of its clips."""
     names = " | ".join(clip.id for clip in finding.clips)
     return f"{finding.key}: {names}" if finding.key not in ("", names) else names
@@ -260,7 +267,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifests to check together")
     moments = "also check files of moments: the kit's own, or published ones (_release.jsonl, json/en/*.json)"
     add("--moments", nargs="+", type=Path, default=[], metavar="FILE", help=moments)
-    add("--quick", action="store_true", help="read only audio headers, do not compare contents")
+    add("--quick", action="store_true", help="read only audio headers, do not compare content_hashes")
     add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings to a table, a row per clip")
     add_json(parser)
 
@@ -287,13 +294,13 @@ def run(arguments: argparse.Namespace) -> int:
             )
             for finding in findings
         ]
-        counts = _counts(findings, arguments.quick)
+        counts = _count_by_kind(findings, arguments.quick)
         report = CheckReport(
             clips=len(clips), quick=arguments.quick, counts=counts, findings=reported, moments=faults, ok=ok
         )
         print_report(report)
     else:
-        print(_report(findings, faults, len(clips), arguments.quick))
+        print(_format_report(findings, faults, len(clips), arguments.quick))
     if arguments.list:
         rows = [(finding.kind, finding.key, clip.id, clip.path) for finding in findings for clip in finding.clips]
         rows += [(fault.finding, _format_fault(fault), "", "") for fault in faults]

@@ -39,15 +39,12 @@ class Exclusions(NamedTuple):
     by_id: Mapping[str, tuple[str, ...]]
 
     def lists(self, freesound_id: str) -> tuple[str, ...]:
-        """Return the names of the lists that forbid the id, () if none does.
-
-        Ids are compared as numbers ("007" is 7).
-        """
+        """Return the names of the lists that forbid an id; () if no list does. Ids are compared as numbers."""
         return self.by_id.get(plain_id(freesound_id), ())
 
 
 def read_exclusions(paths: Iterable[Path]) -> Exclusions:
-    """Read lists of forbidden Freesound ids.
+    """Read lists of forbidden Freesound ids into one Exclusions object.
 
     The content of a file shows its form:
 
@@ -69,23 +66,23 @@ def read_exclusions(paths: Iterable[Path]) -> Exclusions:
     by_id: dict[str, tuple[str, ...]] = {}
     for path in lists:
         name = path.name if names.count(path.name) == 1 else str(path)
-        entries = [_checked(path, where, entry) for where, entry in _entries(path)]
+        entries = [_check_entry(path, where, entry) for where, entry in _read_entries(path)]
         ids = dict.fromkeys(entry for entry in entries if entry is not None)
         if not ids:
-            raise DataError(f"{path}: contains no Freesound id; give a list with some")
+            raise DataError(f"{path}: contains no Freesound id; give another list")
         for number in ids:
             by_id[number] = (*by_id.get(number, ()), name)
         sources.append(Listed(name, len(ids), entries.count(None)))
     return Exclusions(tuple(sources), by_id)
 
 
-def _entries(path: Path) -> Iterator[tuple[str, str]]:
+def _read_entries(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (place in the file, entry) for every entry of one list of forbidden ids."""
     if path.suffix == ".jsonl":
         for line, clip in iter_manifest(path):
             yield f"line {line}", clip.freesound_id or NOT_FOUND
     elif read_text(path, fallback_encoding="iso-8859-1").lstrip().startswith(("{", "[")):
-        yield from _wavcaps(path)
+        yield from _read_wavcaps_entries(path)
     else:
         rows = read_table(path, [], fallback_encoding="iso-8859-1")
         column = next((name for name in ("sound_id", "id") if name in rows[0][1]), None)
@@ -97,7 +94,7 @@ def _entries(path: Path) -> Iterator[tuple[str, str]]:
             yield f"line {line}", row[column]
 
 
-def _wavcaps(path: Path) -> Iterator[tuple[str, str]]:
+def _read_wavcaps_entries(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (place, id) for every entry of WavCaps' JSON list of forbidden Freesound ids."""
     try:
         content = parse_json(read_text(path), str(path))
@@ -112,8 +109,11 @@ def _wavcaps(path: Path) -> Iterator[tuple[str, str]]:
         yield f"FreeSound entry {number}", entry if isinstance(entry, str) else json.dumps(entry)
 
 
-def _checked(path: Path, where: str, entry: str) -> str | None:
-    """Check an entry of an exclusion list; return its plain Freesound id, or None for an entry without an id."""
+def _check_entry(path: Path, where: str, entry: str) -> str | None:
+    """Return the Freesound id in an entry of an exclusion list, without leading zeros; None for `Not found`.
+
+    Raises DataError for any other entry. where: Place of the entry, for the message.
+    """
     text = entry.strip()
     if text == NOT_FOUND:
         return None

@@ -130,15 +130,15 @@ def fingerprint(path: Path | str) -> Fingerprint | None:
     Raises AudioError as read_audio does.
     """
     wave = read_audio(path, RATE)
-    prints = _fingerprint(wave)
+    prints = _fingerprint_of_wave(wave)
     if prints is None:
         return None
     noise = np.random.default_rng(0).standard_normal(len(wave), np.float32)
     noise *= wave.std() * 10 ** (NOISE_DB / 20)
-    copy = _fingerprint((wave + noise)[HOP // 2 :])  # shifted by half a frame from the original
+    copy = _fingerprint_of_wave((wave + noise)[HOP // 2 :])  # shifted by half a frame from the original
     matches = near_duplicates([prints], [copy]) if copy else []
     prints = replace(prints, noise_score=matches[0].score if matches else 0.0)
-    return prints if _match(prints, prints, 0) else None
+    return prints if _score_alignment(prints, prints, 0) else None
 
 
 def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[Match]:
@@ -158,7 +158,7 @@ def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[
         index = _Index(portion)
         for second, other in enumerate(b):
             for number, shift in index.alignments(other):
-                match, first = _match(portion[number], other, shift), begin + number
+                match, first = _score_alignment(portion[number], other, shift), begin + number
                 if match and ((first, second) not in best or match.score > best[first, second].score):
                     best[first, second] = match._replace(first=first, second=second)
     return [best[pair] for pair in sorted(best)]
@@ -195,7 +195,7 @@ class _Index:
         self.starts = np.cumsum([0, *(int(one.frames[-1]) + 1 for one in prints)])[:-1]
         # Each number is a pair's code, then its place: one sort, eight bytes per pair.
         pairs = np.concatenate([one.codes for one in prints]).astype(np.uint64) << np.uint64(32)
-        positions = [_firsts(one) + start for one, start in zip(prints, self.starts, strict=True)]
+        positions = [_first_frames(one) + start for one, start in zip(prints, self.starts, strict=True)]
         pairs |= np.concatenate(positions).astype(np.uint64)
         pairs.sort()
         self.positions = (pairs & np.uint64(0xFFFFFFFF)).astype(np.uint32)
@@ -215,7 +215,7 @@ class _Index:
         ends = np.cumsum(sizes)
         which = np.arange(ends[-1]) + np.repeat(self.begins[slots] - ends + sizes, sizes)
         positions = self.positions[which].astype(np.int64)
-        begins = positions - np.repeat(_firsts(other), sizes)  # in other, in frames from the first recording's
+        begins = positions - np.repeat(_first_frames(other), sizes)  # in other, in frames from the first recording's
         ordered = np.sort(begins)
         if not (ordered[MIN_VOTES - 1 :] - ordered[: 1 - MIN_VOTES] <= 2).any():  # the result for most recordings
             return []
@@ -228,19 +228,22 @@ class _Index:
         return [(one, shift) for _, group in groups for one, _, shift in islice(group, MAX_ALIGNMENTS)]
 
 
-def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
-    """Score one alignment of two recordings; None if too few peaks agree. shift: Delay of `other`, in frames."""
+def _score_alignment(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
+    """Return the match of two recordings at one alignment; None if too few peaks agree. shift: Delay of `other`.
+
+    The delay is in frames. The indices `first` and `second` of the match are 0.
+    """
     here, second_frames = one.frames.astype(np.int64) + shift, other.frames.astype(np.int64)
     first = (here >= second_frames[0] - 1) & (here <= second_frames[-1] + 1)
     here = here[first]
     second = (second_frames >= here[0] - 1) & (second_frames <= here[-1] + 1)
     second_frames = second_frames[second]
-    agree, score = _agreeing(second_frames, other.bins[second], here, one.bins[first])
+    agree, score = _find_agreeing_peaks(second_frames, other.bins[second], here, one.bins[first])
     if score < MIN_SCORE:
         return None
     seconds = float(np.ptp(second_frames[agree])) * STEP
-    back, back_score = _agreeing(here, one.bins[first], second_frames, other.bins[second])
-    shares = _of_strongest(agree, other.levels[second]), _of_strongest(back, one.levels[first])
+    back, back_score = _find_agreeing_peaks(here, one.bins[first], second_frames, other.bins[second])
+    shares = _share_of_strongest(agree, other.levels[second]), _share_of_strongest(back, one.levels[first])
     # A copy under noise has more peaks than its original, some of them among the strongest: its share counts less.
     share = float(np.average(shares, weights=(len(here), len(second_frames))))
     match = Match(0, 0, shift * STEP, seconds, min(score, back_score) * share)
@@ -248,7 +251,7 @@ def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
     return match if match.score >= least and share >= MIN_SHARE else None
 
 
-def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
+def _find_agreeing_peaks(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
     """Return for each peak of a recording whether the other recording has a peak at most one frame and one bin away.
 
     Also return the number of such peaks, minus that at the best wrong alignment (see WRONG_SHIFTS).
@@ -267,30 +270,30 @@ def _agreeing(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tup
     return agree, int(agree.sum()) - wrong
 
 
-def _of_strongest(agree: Flags, levels: np.ndarray) -> float:
-    """Return the share of the strongest peaks that agree with the other recording."""
+def _share_of_strongest(agree: Flags, levels: np.ndarray) -> float:
+    """Return the share of agreeing peaks among the strongest ones. agree: Whether each peak agrees."""
     count = -(-len(levels) // STRONGEST_PART)
     return float(agree[np.argpartition(-levels, count - 1)[:count]].mean())
 
 
-def _firsts(one: Fingerprint) -> Whole:
+def _first_frames(one: Fingerprint) -> Whole:
     """Return the frame of the first peak of each pair, (H,)."""
     return np.repeat(one.frames.astype(np.int64), one.counts)
 
 
-def _fingerprint(wave: Wave) -> Fingerprint | None:
+def _fingerprint_of_wave(wave: Wave) -> Fingerprint | None:
     """Return the fingerprint of a wave; None if it has too few peaks to be recognised."""
-    frames, bins, power, around = (np.concatenate(parts) for parts in zip(*_peaks(wave), strict=True))
+    frames, bins, power, around = (np.concatenate(parts) for parts in zip(*_find_peaks(wave), strict=True))
     outstanding = [np.log(power) - share * np.log(around) for share in WHITENING]
     chosen = _best_of_each(frames // HALF_SECOND, outstanding[0], PER_HALF_SECOND)
     chosen[np.argsort(-outstanding[1], kind="stable")[: int(PER_SECOND * len(wave) / RATE)]] = True
     found = _from_peaks(frames[chosen], bins[chosen], power[chosen], outstanding[0][chosen])
-    return found if len(found.codes) >= MIN_VOTES and _match(found, found, 0) else None
+    return found if len(found.codes) >= MIN_VOTES and _score_alignment(found, found, 0) else None
 
 
 def _from_peaks(frames: Whole, bins: Whole, power: Floats, outstanding: Floats) -> Fingerprint:
     """Build a fingerprint from peaks. outstanding: (P,) prominence of each peak, which decides its pairs."""
-    first, second = _pairs(frames, bins, outstanding)
+    first, second = _pair_peaks(frames, bins, outstanding)
     codes = bins[first] << 14 | (bins[second] - bins[first] + PAIR_BINS + 1) << 6 | (frames[second] - frames[first])
     return Fingerprint(
         frames.astype(np.int32),
@@ -311,8 +314,8 @@ def _best_of_each(groups: Whole, values: Floats, count: int) -> Flags:
     return chosen
 
 
-def _pairs(frames: Whole, bins: Whole, outstanding: Floats) -> tuple[Whole, Whole]:
-    """Pair each peak with the strongest peaks shortly after it at similar frequencies. Returns: Indices of both."""
+def _pair_peaks(frames: Whole, bins: Whole, outstanding: Floats) -> tuple[Whole, Whole]:
+    """Pair each peak with prominent peaks shortly after it at similar frequencies; return the indices of both."""
     begins = np.maximum(np.searchsorted(frames, frames + PAIR_FRAMES[0]), np.arange(1, len(frames) + 1))
     sizes = np.maximum(0, np.searchsorted(frames, frames + PAIR_FRAMES[1], "right") - begins)
     first = np.repeat(np.arange(len(frames)), sizes)
@@ -323,8 +326,8 @@ def _pairs(frames: Whole, bins: Whole, outstanding: Floats) -> tuple[Whole, Whol
     return first[best], second[best]
 
 
-def _peaks(wave: Wave) -> Iterator[tuple[Whole, Whole, Floats, Floats]]:
-    """Yield frame, bin, power, and mean power around it for every local maximum, one block of frames at a time."""
+def _find_peaks(wave: Wave) -> Iterator[tuple[Whole, Whole, Floats, Floats]]:
+    """Yield the local maxima of a wave's spectrogram, block by block: frames, bins, powers, and mean powers around."""
     from scipy.ndimage import maximum_filter, uniform_filter
 
     window = np.hanning(WINDOW + 1)[:-1].astype(np.float32)

@@ -16,7 +16,7 @@ BEHIND = "windows after the end of their clip"
 
 
 class MomentFault(Report):
-    """A fault in a file of moments. where: File and line. done: Treatment; null: none, the fault must be fixed."""
+    """A fault in a file of moments. where: File and line. done: Treatment of the fault; null: the user must fix it."""
 
     where: str
     finding: str
@@ -25,7 +25,7 @@ class MomentFault(Report):
 
 
 def moment_faults(paths: Iterable[Path], clips: Collection[Clip]) -> tuple[list[MomentFault], set[str]]:
-    """Return the faults of the files of moments at `paths`, and the ids of all clips that the moments are in.
+    """Return the faults of files of moments, and the ids of all clips that have moments in these files.
 
     A file is as published (see documents/annotations.py), or contains the kit's moments, whose clips are in `clips`.
     Raises DataError for any other file.
@@ -45,11 +45,11 @@ def moment_faults(paths: Iterable[Path], clips: Collection[Clip]) -> tuple[list[
         moments = read_moments(path)
         with_queries |= {moment.clip for moment in moments}
         for line, moment in enumerate(moments, 1):
-            faults += _of_moment(moment, seconds, f"{path}, line {line}")
+            faults += _faults_of_moment(moment, seconds, f"{path}, line {line}")
     return faults, with_queries
 
 
-def _of_moment(moment: Moment, seconds: Mapping[str, float | None], where: str) -> Iterator[MomentFault]:
+def _faults_of_moment(moment: Moment, seconds: Mapping[str, float | None], where: str) -> Iterator[MomentFault]:
     """Yield the faults of one moment: an unknown clip, or windows after the clip's end.
 
     seconds: Dict from clip id to the length of the clip; None if unknown. where: Place of the moment, for the message.

@@ -52,7 +52,7 @@ class StoredPrints:
         return fingerprint
 
     def of(self, clip_ids: Sequence[str]) -> "PrintsOf":
-        """Return the fingerprints of the clips with the given ids, each read on demand."""
+        """Return a sequence of the fingerprints of the clips with the given ids; each is read on demand."""
         return PrintsOf(self, clip_ids)
 
 
@@ -68,7 +68,7 @@ class PrintsOf(Sequence[Fingerprint]):
         return len(self.clip_ids)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a fingerprint, or PrintsOf for a slice."""
+        """Return the fingerprint at an index, or PrintsOf for a slice."""
         if isinstance(index, slice):
             return PrintsOf(self.prints, self.clip_ids[index])
         return self.prints[self.clip_ids[index]]

@@ -89,7 +89,9 @@ def test_many_channels_are_averaged(tmp_path: Path) -> None:
 def test_implausible_sample_rates_are_refused(tmp_path: Path, rate: int) -> None:
     soundfile.write(tmp_path / "x.wav", np.zeros(1000), rate)
     for read in (lambda path: read_audio(path, RATE), check_audio, audio_seconds):
-        with pytest.raises(AudioError, match=rf"x\.wav: its rate is {rate:,} Hz, not 1,000 to 768,000 Hz; export"):
+        with pytest.raises(
+            AudioError, match=rf"x\.wav: its sample rate is {rate:,} Hz, not 1,000 to 768,000 Hz; export"
+        ):
             read(tmp_path / "x.wav")
 
 

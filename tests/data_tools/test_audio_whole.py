@@ -15,7 +15,7 @@ from data_files import findings
 from test_ffmpeg import encoded as encoded_by_ffmpeg
 from test_ffmpeg import needs_ffmpeg
 
-from data_tools.audio.mpeg import frame_of
+from data_tools.audio.mpeg import parse_frame_header
 from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key, read_audio
 from data_tools.datasets.blind import read_blind
 from data_tools.manifest import write_manifest
@@ -264,7 +264,7 @@ def test_wav_with_an_empty_sound_chunk_before_another_chunk_is_refused(tmp_path:
 def mp3(count: int = 8, **quality: object) -> tuple[bytes, bytes]:
     """The first frame, which states how many follow, and the others. The first half is silent: it takes few bits."""
     data = made("MP3", "MPEG_LAYER_III", np.concatenate([np.repeat(0 * WAVE, count), WAVE]), **quality)
-    first = frame_of(data[:4])
+    first = parse_frame_header(data[:4])
     assert first
     return data[: first.size], data[first.size :]
 
@@ -286,10 +286,11 @@ def test_mp3_with_fraunhofer_header_is_read_completely(tmp_path: Path) -> None:
     expected = samples(tmp_path / "x", frames)
     at = count = 0
     while at < len(frames):
-        at += frame_of(frames[at : at + 4]).size  # type: ignore[union-attr]
+        at += parse_frame_header(frames[at : at + 4]).size  # type: ignore[union-attr]
         count += 1
     header = bytes([frames[0], frames[1] | 1, 0x90 | frames[2] & 0x0C, frames[3]])
-    tag = (header + bytes(32) + b"VBRI" + bytes(10) + struct.pack(">I", count)).ljust(frame_of(header).size, b"\0")  # type: ignore[union-attr]
+    size = parse_frame_header(header).size  # type: ignore[union-attr]
+    tag = (header + bytes(32) + b"VBRI" + bytes(10) + struct.pack(">I", count)).ljust(size, b"\0")
     assert np.array_equal(samples(tmp_path / "x", tag + frames), expected)
     assert "truncated, the header states" in refusal(tmp_path / "x", tag + frames[: len(frames) // 2])
     assert "has more sound than" in refusal(tmp_path / "x", tag + frames + frames)
@@ -302,7 +303,7 @@ def mp3_of_rate(rate: int) -> bytes:
 
 
 def without_tag(data: bytes) -> bytes:
-    first = frame_of(data[:4])
+    first = parse_frame_header(data[:4])
     assert first
     return data[first.size :]
 
@@ -330,7 +331,7 @@ def test_mp3_frames_inside_a_tag_are_not_counted(tmp_path: Path, is_stated: bool
     other = without_tag(mp3_of_rate(44_100))[:1500]
     at = 0
     for _ in range(10):
-        at += frame_of(frames[at : at + 4]).size  # type: ignore[union-attr]
+        at += parse_frame_header(frames[at : at + 4]).size  # type: ignore[union-attr]
     expected = samples(tmp_path / "x", (tag if is_stated else b"") + frames)
     for body in (frames[:1500], other):
         id3 = b"ID3\3\0\0" + bytes([0, 0, len(body) >> 7, len(body) & 127]) + body

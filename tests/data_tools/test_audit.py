@@ -414,8 +414,8 @@ def test_audit_lists_every_excluded_esc10_recording(
 def test_audit_without_training_or_test_clips_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_manifest(tmp_path / "train.jsonl", [clip("a.wav", "train", "1")])
     write_manifest(tmp_path / "test.jsonl", [clip("b.wav", "test", "2")])
-    assert "is in a training split" in failure(capsys, "audit", tmp_path / "test.jsonl")
-    assert "nothing to audit against: no clip of a test split" in failure(capsys, "audit", tmp_path / "train.jsonl")
+    assert "has no clip of a training split" in failure(capsys, "audit", tmp_path / "test.jsonl")
+    assert "nothing to compare with: no clip of a test split" in failure(capsys, "audit", tmp_path / "train.jsonl")
     assert main(["audit", str(tmp_path / "train.jsonl"), "--against", str(tmp_path / "test.jsonl")]) == 0
     (tmp_path / "never.csv").write_text("sound_id\nx\n")
     output = failure(capsys, "audit", tmp_path / "train.jsonl", "--exclude", tmp_path / "never.csv")
@@ -452,4 +452,4 @@ def test_audit_finds_clips_in_mixed_recordings_by_their_moment_queries(
     )
     write_moments(tmp_path / "moments.jsonl", [asked[0].model_copy(update={"clip": "none"})])
     assert main([*named, "--moments", str(tmp_path / "moments.jsonl")]) == 1
-    assert "moments.jsonl, line 1: no manifest lists the clip none; add its manifest" in capsys.readouterr().err
+    assert "moments.jsonl, line 1: no given manifest has the clip none; add its manifest" in capsys.readouterr().err

@@ -30,8 +30,8 @@ from data_tools.freesound.sounds import Page, Sound
 from data_tools.freesound.store import Store
 from data_tools.freesound.windows import Progress, Window
 from data_tools.leakage import fingerprint
-from data_tools.leakage.audit import _stage
-from data_tools.leakage.check import _OnePerId
+from data_tools.leakage.audit import _stage_of
+from data_tools.leakage.check import _LastOfEachId
 from data_tools.locks import lock_of
 from data_tools.manifest import Clip
 from data_tools.sandbox.verb import KEY_VALUE, make_answers
@@ -230,14 +230,14 @@ def clip(id: str, split: str, path: str = "a.wav") -> Clip:
 
 
 def test_audit_orders_splits_as_training_validation_test() -> None:
-    stages = {split: _stage(clip("a", split)) for split in ("train", "development", "val", "validation")}
+    stages = {split: _stage_of(clip("a", split)) for split in ("train", "development", "val", "validation")}
     assert stages == {"train": 0, "development": 0, "val": 1, "validation": 1}
-    assert [_stage(clip("a", split)) for split in ("test", "evaluation", "blind")] == [2, 2, 2]
+    assert [_stage_of(clip("a", split)) for split in ("test", "evaluation", "blind")] == [2, 2, 2]
 
 
 def test_check_uses_the_last_of_several_clips_with_the_same_id() -> None:
     clips = [clip("a", "train", "first.wav"), clip("b", "train", "other.wav"), clip("a", "train", "last.wav")]
-    assert [one.path for one in _OnePerId(clips)] == ["other.wav", "last.wav"]
+    assert [one.path for one in _LastOfEachId(clips)] == ["other.wav", "last.wav"]
 
 
 def test_deliberately_wrong_shifts_of_fingerprints_are_distinct_and_symmetric() -> None:

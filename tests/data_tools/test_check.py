@@ -87,7 +87,7 @@ def test_check_prints_its_verdict_last(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.splitlines()[-1] == "nothing to fix"
     (root / "development/b.wav").write_bytes((root / "development/a.wav").read_bytes())
     assert main(check) == 0
-    judged = "to judge, because published data may have it: same audio content inside a split (1)"
+    judged = "to judge by yourself, because published data may have it: same audio content inside a split (1)"
     assert capsys.readouterr().out.splitlines()[-1] == f"nothing to fix; {judged}"
     (root / "development/a.wav").unlink()
     assert main([*check, "--quick"]) == 1

@@ -37,7 +37,7 @@ def unsure(one: Fingerprint) -> Fingerprint:
 def test_position_and_power_of_the_fingerprint_peak_of_a_tone_match_hand_values() -> None:
     t = np.arange(60_000) / 12_000
     wave = (0.1 * np.sin(2 * np.pi * 100 * 7.8125 * t) * np.hanning(60_000)).astype(np.float32)
-    frames, bins, power, around = (np.concatenate(parts) for parts in zip(*module._peaks(wave), strict=True))
+    frames, bins, power, around = (np.concatenate(parts) for parts in zip(*module._find_peaks(wave), strict=True))
     best = int(power.argmax())
     assert (frames[best], bins[best]) == (125, 100)  # the middle, 2.5 s, and the tone's own bin
     assert power[best] == pytest.approx((0.1 * 1536 / 4) ** 2, rel=1e-3)  # half the window's sum, 768, for a sine
@@ -52,7 +52,7 @@ def test_fingerprint_peaks_are_loud_local_maxima_within_the_frequency_limits() -
         return (size * np.exp(-((at / 1500) ** 2)) * np.cos(2 * np.pi * number / 1536 * at)).astype(np.float32)
 
     def found(*bursts: tuple[int, int, float]) -> set[tuple[int, int]]:
-        frames, bins, _, _ = next(module._peaks(sum(burst(*one) for one in bursts)))
+        frames, bins, _, _ = next(module._find_peaks(sum(burst(*one) for one in bursts)))
         return {(int(f), int(b)) for f, b in zip(frames, bins, strict=True)}
 
     assert {(50, 100), (150, 300)} <= found((50, 100, 0.1), (150, 300, 0.1))
@@ -66,9 +66,9 @@ def test_fingerprint_peaks_are_loud_local_maxima_within_the_frequency_limits() -
 
 def test_fingerprint_peaks_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     wave = noise(0, 4)
-    whole = [np.concatenate(parts) for parts in zip(*module._peaks(wave), strict=True)]
+    whole = [np.concatenate(parts) for parts in zip(*module._find_peaks(wave), strict=True)]
     monkeypatch.setattr(module, "BLOCK", 37)
-    parts = list(module._peaks(wave))
+    parts = list(module._find_peaks(wave))
     assert len(parts) == -(-(len(wave) // 240 + 1) // 37)
     for one, other in zip(whole, zip(*parts, strict=True), strict=True):
         assert np.allclose(one, np.concatenate(other), rtol=1e-3)
@@ -83,7 +83,7 @@ def test_fingerprint_selects_the_peaks_with_the_highest_values_of_each_group() -
 
 def test_fingerprint_peaks_are_paired_only_within_limits_of_frames_and_bins() -> None:
     frames, bins = np.array([0, 1, 2, 63, 64, 65]), np.array([200, 200, 73, 327, 328, 200])
-    first, second = module._pairs(frames, bins, np.arange(6.0))
+    first, second = module._pair_peaks(frames, bins, np.arange(6.0))
     # Of the first, 1 is a frame away, too near; 2 and 3 are 127 bins away, as far as may be; 4 and 5 are too late.
     # Of the second, 2 is too near, 4 is 128 bins away, 5 too late. Of the third, 5 is 63 frames and 127 bins away.
     # 3 and 5 are two frames apart, 3 and 4, 4 and 5 only one.
@@ -93,7 +93,7 @@ def test_fingerprint_peaks_are_paired_only_within_limits_of_frames_and_bins() ->
 
 def test_fingerprint_peak_is_paired_with_the_six_strongest_later_peaks() -> None:
     frames, bins = np.arange(0, 27, 3), np.full(9, 50)
-    first, second = module._pairs(frames, bins, np.array([0.0, 1, 9, 3, 8, 4, 7, 6, 5]))
+    first, second = module._pair_peaks(frames, bins, np.array([0.0, 1, 9, 3, 8, 4, 7, 6, 5]))
     assert second[first == 0].tolist() == [2, 4, 5, 6, 7, 8]
     assert second[first == 5].tolist() == [6, 7, 8]
 
@@ -110,7 +110,7 @@ def test_codes_of_peak_pairs_match_hand_computed_values() -> None:
 
 def test_fingerprint_peaks_are_chosen_per_half_second_and_per_clip() -> None:
     wave = np.concatenate([noise(0, 1), noise(1, 1) / 100, np.zeros(RATE, np.float32)])
-    one = module._fingerprint(wave)
+    one = module._fingerprint_of_wave(wave)
     assert one is not None
     counts = np.bincount(one.frames // 25, minlength=5)
     begun = len(wave) / 12_000
@@ -125,12 +125,12 @@ def test_fingerprint_peaks_are_chosen_per_half_second_and_per_clip() -> None:
 def test_fingerprint_peaks_agree_within_one_frame_and_one_bin_of_the_other_recording() -> None:
     frames, bins = np.array([0, 10, 20, 30]), np.array([50, 100, 150, 200], np.uint16)
     others, other_bins = np.array([1, 9, 22, 30]), np.array([49, 101, 150, 202], np.uint16)
-    agree, score = module._agreeing(frames, bins, others, other_bins)
+    agree, score = module._find_agreeing_peaks(frames, bins, others, other_bins)
     assert agree.tolist() == [True, True, False, False]  # a frame and a bin off count, two do not
     assert score == 2
     # Laid 4 later, a beep every 4 frames agrees with itself 9 times of 10 (the last is past the end): one more.
     steady = np.arange(0, 40, 4)
-    agree, score = module._agreeing(steady, np.full(10, 50, np.uint16), steady, np.full(10, 50, np.uint16))
+    agree, score = module._find_agreeing_peaks(steady, np.full(10, 50, np.uint16), steady, np.full(10, 50, np.uint16))
     assert agree.all()
     assert score == 1
 
@@ -139,7 +139,7 @@ def test_fingerprints_of_different_clicks_have_a_low_score() -> None:
     """A peak in every third bin of one frame: shifted by 13 or 19 bins, as many agree with another click."""
     frames = np.full(60, 5)
     one, other = 10 + 3 * np.arange(60), 11 + 3 * np.arange(60)
-    agree, score = module._agreeing(frames, one.astype(np.uint16), frames, other.astype(np.uint16))
+    agree, score = module._find_agreeing_peaks(frames, one.astype(np.uint16), frames, other.astype(np.uint16))
     assert agree.all()
     assert score == 60 - 56  # laid 13 bins higher, all but the last four agree
 
@@ -147,8 +147,8 @@ def test_fingerprints_of_different_clicks_have_a_low_score() -> None:
 def test_share_of_agreeing_fingerprint_peaks_counts_only_the_strongest_third() -> None:
     levels = np.array([1, 8, 3, 4, 7, 2, 0, 5, 6], np.float16)  # the strongest three of nine: 8, 7, 6
     agree = np.array([0, 1, 1, 1, 0, 1, 1, 1, 1], bool)
-    assert module._of_strongest(agree, levels) == pytest.approx(2 / 3)
-    assert module._of_strongest(agree[:1], levels[:1]) == 0.0
+    assert module._share_of_strongest(agree, levels) == pytest.approx(2 / 3)
+    assert module._share_of_strongest(agree[:1], levels[:1]) == 0.0
 
 
 def test_offset_length_and_score_of_fingerprint_matches_equal_hand_values() -> None:

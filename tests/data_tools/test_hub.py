@@ -24,7 +24,7 @@ from quick import first_quick
 
 from data_tools.__main__ import main
 from data_tools.audio.excerpts import read_excerpt, sound_of
-from data_tools.audio.members import Member, Packed, member_of, on_disk, unpacked
+from data_tools.audio.members import Member, Packed, decompressed, member_of, on_disk
 from data_tools.audio.read import check_audio, content_key, peaks, read_audio
 from data_tools.hub.archives import tar_members, zip_members
 from data_tools.hub.pages import hybrid, members_of_column, snappy_marks
@@ -128,7 +128,7 @@ def test_blocks_found_in_snappy_data_unpack_to_65536_bytes_each() -> None:
     assert len(marks) == -(-len(text) // 65_536) + 1
     for number, (begin, end) in enumerate(pairwise(marks)):
         part = text[number * 65_536 : (number + 1) * 65_536]
-        assert unpacked(data[begin:end], "snappy", len(part)) == part
+        assert decompressed(data[begin:end], "snappy", len(part)) == part
     literal = bytes([63 << 2]) + (200_000 - 1).to_bytes(4, "little") + draw.bytes(200_000)
     assert snappy_marks(literal) is None, "an element longer than a block"
 
