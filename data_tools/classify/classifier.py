@@ -46,7 +46,7 @@ def make_network(dim: int, seed: int) -> nn.Sequential:
 def train(
     vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray, weights: np.ndarray, epochs: int, seed: int
 ) -> nn.Module:
-    """Train a classifier by weighted binary cross entropy for a fixed number of epochs, on the CPU.
+    """Train a new classifier by weighted binary cross entropy, on the CPU; return the trained network.
 
     Args:
         vectors: (R, D) float16 or float32, embeddings of all texts, memory-mapped or not.
@@ -62,7 +62,7 @@ def train(
         order = rng.permutation(len(rows))
         for start in range(0, len(order), BATCH):
             part = order[start : start + BATCH]
-            logits = network(_loaded(vectors, rows[part]))[:, 0]
+            logits = network(_load_rows(vectors, rows[part]))[:, 0]
             targets = torch.from_numpy(labels[part].astype(np.float32))
             loss = nn.functional.binary_cross_entropy_with_logits(logits, targets, torch.from_numpy(weights[part]))
             optimiser.zero_grad()
@@ -82,11 +82,11 @@ def score(network: nn.Module, vectors: np.ndarray, rows: np.ndarray) -> np.ndarr
     with torch.inference_mode():
         for start in range(0, len(order), _ROWS_AT_ONCE):
             part = order[start : start + _ROWS_AT_ONCE]
-            scores[part] = torch.sigmoid(network(_loaded(vectors, rows[part]))[:, 0]).numpy()
+            scores[part] = torch.sigmoid(network(_load_rows(vectors, rows[part]))[:, 0]).numpy()
     return scores
 
 
-def _loaded(vectors: np.ndarray, rows: np.ndarray) -> torch.Tensor:
+def _load_rows(vectors: np.ndarray, rows: np.ndarray) -> torch.Tensor:
     """Load the given rows of the stored vectors as a float32 tensor."""
     return torch.from_numpy(vectors[rows].astype(np.float32))
 

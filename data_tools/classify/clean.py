@@ -14,7 +14,7 @@ from data_tools.manifest import MAX_WORDS
 EMPTY = "empty"  # last rule of a text without any remaining letter
 
 
-def _words(text: str) -> frozenset[str]:
+def _word_set(text: str) -> frozenset[str]:
     """Return the set of words in a text."""
     return frozenset(text.split())
 
@@ -60,11 +60,11 @@ _REQUEST = rf"""requested[ ]by[ ](?!(?:the|an?|his|her|their|its|our|my|some)\b)
 | was[ ]a[ ]request[ ](?:from|by)\b"""
 
 # A sentence of only technical and leading words, at least one of them in _MADE, describes the making of the file.
-_MADE = _words(
+_MADE = _word_set(
     """recorded edited normalized normalised mastered remastered processed unprocessed denoised resampled equalized
     equalised converted exported khz kbps"""
 )
-_TECHNICAL = _MADE | _words(
+_TECHNICAL = _MADE | _word_set(
     f"""{_LEAD} ableton adobe akg aiff and at audacity audition binaural bit bits bitrate channel compressed cubase dat
     device digital edirol equipment external flac handheld handy hz internal iphone live logic m-audio made marantz mic
     microphone microphones mics minidisc mono mp3 neumann ogg olympus on onboard pc pcm preamp pro quality rate raw
@@ -86,8 +86,8 @@ def _one_of(words: str) -> str:
     return "|".join(map(re.escape, words.split()))
 
 
-def _boilerplate(core: str) -> re.Pattern[str]:
-    """Compile a pattern for boilerplate text that starts at the beginning of a word."""
+def _boilerplate_pattern(core: str) -> re.Pattern[str]:
+    """Compile the regular expression `core` so that it only matches at the beginning of a word, in any letter case."""
     return re.compile(rf"(?<!\w)(?:{core})", re.IGNORECASE | re.VERBOSE)
 
 
@@ -98,7 +98,7 @@ _ENTITIES = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{
 _BREAKS = re.compile(rf"<\s*/?\s*(?:{_one_of(_BREAK_TAGS)})\b[^<>]*>", re.IGNORECASE)
 _INLINES = re.compile(rf"<\s*/?\s*(?:{_one_of(_INLINE_TAGS)})(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _LEADS = re.compile(rf"(?:(?<![\w'])(?:{_one_of(_LEAD)})(?![\w'-])|[ \t,;:-])+\Z", re.IGNORECASE)
-_LICENCES, _WISHES, _ASIDES, _REQUESTS = map(_boilerplate, (_LICENCE, _WISH, _ASIDE, _REQUEST))
+_LICENCES, _WISHES, _ASIDES, _REQUESTS = map(_boilerplate_pattern, (_LICENCE, _WISH, _ASIDE, _REQUEST))
 MAX_LEAD = 300  # characters of the words before boilerplate
 _CLAUSE = re.compile(r"[,;:]|[ \t]-[ \t]")
 _LICENCE_NAMES = re.compile(
@@ -122,8 +122,8 @@ _UNDERSCORES = re.compile(r"(?<=[^\W_])_+(?=[^\W_])")
 _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b\ufeff]")
 
 
-def _entities(text: str) -> str:
-    """Decode HTML entities until none is left, because some texts were escaped twice.
+def _decode_entities(text: str) -> str:
+    """Decode the HTML entities in a text until none is left, because some texts were escaped twice.
 
     Only entities with a semicolon are decoded, so that "R&notes" stays.
     """
@@ -132,9 +132,10 @@ def _entities(text: str) -> str:
     return text
 
 
-def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
-    """Remove matches of `boilerplate` and the words that introduce them. A cut sentence keeps its final ., ! or ?.
+def _remove_boilerplate(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
+    """Return a text without the sentences, or ends of sentences, that begin with a match of `boilerplate`.
 
+    The words that introduce a match are removed too. A shortened sentence keeps its final ., ! or ?.
     Matches in double quotes stay.
     is_first: Whether to cut only matches at the start of sentences, clauses and brackets.
     """
@@ -166,8 +167,8 @@ def _unquoted(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
             yield match
 
 
-def _cut(pattern: re.Pattern[str], text: str) -> str:
-    """Remove from a text the matches of a pattern, except those in double quotes."""
+def _remove_unquoted(pattern: re.Pattern[str], text: str) -> str:
+    """Return a text without the matches of a pattern; matches in double quotes stay."""
     parts, at = [], 0
     for match in _unquoted(pattern, text):
         parts.append(text[at : match.start()])
@@ -175,8 +176,8 @@ def _cut(pattern: re.Pattern[str], text: str) -> str:
     return "".join([*parts, text[at:]])
 
 
-def _equipment(text: str) -> str:
-    """Remove brackets and sentences that only name recording equipment or formats."""
+def _remove_equipment(text: str) -> str:
+    """Return a text without the brackets and sentences that only name recording equipment or formats."""
     text = _BRACKETS.sub(lambda match: "" if _only_technical(match[1] or match[2] or "") else match[0], text)
     return "".join(part for part in _SENTENCE_END.split(text) if not _only_technical(part))
 
@@ -189,14 +190,14 @@ def _only_technical(text: str) -> bool:
     )
 
 
-def _spaces(text: str) -> str:
-    """Remove invisible characters, empty brackets, repeated spaces, and stray punctuation."""
+def _clean_spaces(text: str) -> str:
+    """Return a text without invisible characters, empty brackets, repeated spaces, and stray punctuation."""
     text = re.sub(r"[(\[<]\s*[)\]>]", " ", _INVISIBLE.sub(" ", text))
     text = re.sub(r"\s+(?=[,.;:!?](?:\s|$))", "", " ".join(text.split()))
     return re.sub(r"^[,.;:]+\s+|^-\s+|[\s,;:]+-?$|\s-+$", "", text).strip()
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """Cut a text to MAX_WORDS words, at the end of a sentence if possible."""
     if len(words := text.split()) <= MAX_WORDS:
         return text
@@ -211,20 +212,23 @@ def _shortened(text: str) -> str:
 # captions of Clotho and AudioCaps the rules change only blanks and a separator at the end. Applied in this order:
 # licence and asides come first, while links still show that a full stop within them ends nothing.
 RULES: dict[str, Callable[[str], str]] = {
-    "entities": _entities,  # &amp; and the like, decoded
+    "entities": _decode_entities,  # &amp; and the like, decoded
     # HTML tags, known by name: removed, those that begin a line become a line end
     "markup": lambda text: _INLINES.sub("", _BREAKS.sub("\n", text)),
     # licences and requests for credit: with the words that lead to them, up to the full stop
-    "licence": lambda text: _without(_WISHES, _without(_LICENCES, _cut(_LICENCE_NAMES, text)), is_first=True),
+    "licence": lambda text: _remove_boilerplate(
+        _WISHES, _remove_boilerplate(_LICENCES, _remove_unquoted(_LICENCE_NAMES, text)), is_first=True
+    ),
     # words to other users, and the person who requested a sound: in the same way
-    "asides": lambda text: _without(_REQUESTS, _without(_ASIDES, text, is_first=True)),
-    "addresses": lambda text: _cut(_ADDRESSES, text),  # e-mail
-    "links": lambda text: _cut(_LINKS, text),  # with a preceding "from", "at", "see"
-    "equipment": _equipment,  # sentences and brackets of technical words only: "Recorded with a Zoom H4n, 96 kHz."
+    "asides": lambda text: _remove_boilerplate(_REQUESTS, _remove_boilerplate(_ASIDES, text, is_first=True)),
+    "addresses": lambda text: _remove_unquoted(_ADDRESSES, text),  # e-mail
+    "links": lambda text: _remove_unquoted(_LINKS, text),  # with a preceding "from", "at", "see"
+    # sentences and brackets of technical words only: "Recorded with a Zoom H4n, 96 kHz."
+    "equipment": _remove_equipment,
     # the extension of a sound file, and "_" between words, which becomes a space
     "file_name": lambda text: _UNDERSCORES.sub(" ", _EXTENSION.sub("", text)),
-    "spaces": _spaces,  # white space and control characters, empty brackets, separators left at an end
-    "shortened": _shortened,  # to whole sentences within MAX_WORDS words, the limit of a manifest's captions
+    "spaces": _clean_spaces,  # white space and control characters, empty brackets, separators left at an end
+    "shortened": _shorten,  # to whole sentences within MAX_WORDS words, the limit of a manifest's captions
 }
 
 
@@ -243,7 +247,7 @@ class Cleaned(NamedTuple):
 
 
 def clean(text: str) -> Cleaned:
-    """Clean a description so that it can be a caption in a manifest; return it, and the names of the rules used.
+    """Clean a description so that it can be a caption; return the text, the rules that changed it, and its language.
 
     Only the RULES change the text. A rule removes or decodes characters, or inserts a space; no rule changes the
     wording. Text in other languages is labelled and not changed.

@@ -103,7 +103,7 @@ class Embeddings:
                 digests.truncate(len(self) * _DIGEST)
                 for start in range(0, len(missing), TEXTS_AT_ONCE):
                     part = missing[start : start + TEXTS_AT_ONCE]
-                    vectors.write(self._checked(encoder.encode(part), len(part)).tobytes())
+                    vectors.write(self._as_float16(encoder.encode(part), len(part)).tobytes())
                     vectors.flush()
                     names = [_digest(text) for text in part]
                     digests.write(b"".join(names))  # after its vectors: a digest promises a stored vector
@@ -112,8 +112,8 @@ class Embeddings:
                     bar.advance(len(part))
         return len(missing)
 
-    def _checked(self, values: np.ndarray, count: int) -> np.ndarray:
-        """Return a model's vectors as float16. Raises DataError for a wrong shape, and for too large values."""
+    def _as_float16(self, values: np.ndarray, count: int) -> np.ndarray:
+        """Convert a model's vectors to float16. Raises DataError for a wrong shape, and for NaN or too large values."""
         if values.shape != (count, self.dim) or not np.abs(values).max() < np.finfo(np.float16).max:
             problem = "the model gave embeddings that are NaN or too large for 16-bit floats"
             raise DataError(f"{self.folder}: {problem}; use another model")

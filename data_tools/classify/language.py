@@ -89,7 +89,7 @@ def language_of(text: str) -> str:
     lower = text.lower()
     points: Counter[str] = Counter()
     for word in set(_WORD.findall(lower)):
-        points.update(_points().get(word, {}))
+        points.update(_points_by_word().get(word, {}))
     if not text.isascii():
         points.update(language for language, letters in _LETTERS.items() if not set(letters).isdisjoint(lower))
     best = max(_SURE, key=lambda language: points[language])  # English is first, so it wins every tie
@@ -97,8 +97,8 @@ def language_of(text: str) -> str:
 
 
 @cache
-def _points() -> dict[str, dict[str, int]]:
-    """Return a dict from word to its points for each language: 2 for a sure sign of it, 1 for a likely one."""
+def _points_by_word() -> dict[str, dict[str, int]]:
+    """Return a dict from word to its points per language: 2 for a sure sign of the language, 1 for a likely one."""
     points: dict[str, dict[str, int]] = {}
     for lists, count in ((_LIKELY, 1), (_SURE, 2)):
         for language, words in lists.items():

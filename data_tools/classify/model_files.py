@@ -42,7 +42,7 @@ def local_folder(name: str, kind: str = "text model") -> Path | None:
         except ModuleNotFoundError:
             hint = f"install it (pip install {name}) or name another model"
             raise DataError(f"{kind} {name}: the Python package {name} is not installed; {hint}") from None
-    return next((folder for owned in _hub_names(name) if (folder := _cached(owned))), None)
+    return next((folder for owned in _hub_names(name) if (folder := _cached_folder(owned))), None)
 
 
 def installed_as(name: str) -> str:
@@ -65,7 +65,7 @@ def fetch(name: str, kind: str = "text model") -> Path:
     hint += installed_as(name)
     if _is_path(name):
         raise DataError(f"{kind} {name}: no such folder; give a folder that contains a model, or a Hugging Face name")
-    if not _answers(constants.ENDPOINT):
+    if not _server_answers(constants.ENDPOINT):
         problem = f"not a folder, not in the cache {constants.HF_HUB_CACHE}, and {constants.ENDPOINT} does not answer"
         raise DataError(f"{kind} {name}: {problem}; {hint}")
     for owned in _hub_names(name):
@@ -143,12 +143,12 @@ def weight_files(folder: Path) -> list[Path]:
     for name in WEIGHTS:
         if (folder / name).is_file():
             return [folder / name]
-        if shards := _shards(folder / f"{name}.index.json"):
+        if shards := _shard_files(folder / f"{name}.index.json"):
             return [folder / f"{name}.index.json", *shards]
     return []
 
 
-def _shards(index: Path) -> list[Path]:
+def _shard_files(index: Path) -> list[Path]:
     """Return the weight files that an index file lists; [] if one of them is missing, or for a file of another kind."""
     try:
         names = parse_json(index.read_bytes(), index.name)["weight_map"].values()
@@ -170,7 +170,7 @@ def _is_path(name: str) -> bool:
     return not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,95}(/[\w.-]{1,95})?", name, re.ASCII)
 
 
-def _cached(owned: str) -> Path | None:
+def _cached_folder(owned: str) -> Path | None:
     """Return a model's folder in the hub's local cache; None if missing or incomplete. owned: OWNER/NAME on the hub."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -181,7 +181,7 @@ def _cached(owned: str) -> Path | None:
     return None
 
 
-def _answers(address: str) -> bool:
+def _server_answers(address: str) -> bool:
     """Return whether a server answers at the address."""
     try:
         with urllib.request.urlopen(address, timeout=PATIENCE):

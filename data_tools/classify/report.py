@@ -27,7 +27,7 @@ _COLOURS = {"natural": "tab:blue", "balanced": "tab:orange"}
 
 
 def count_above(scores: np.ndarray, threshold: float) -> int:
-    """Return the number of scores above the threshold; a score equal to it does not count."""
+    """Return the number of scores above the threshold; a score equal to the threshold does not count."""
     return int((scores > threshold).sum())
 
 
@@ -97,13 +97,13 @@ def examples(
             f"just below {threshold:g}": below[np.argsort(-description_scores[below], kind="stable")],
         }
         for title, order in parts.items():
-            lines += [f"{weighting}: descriptions {title}", *_listed(order, description_scores, descriptions), ""]
+            lines += [f"{weighting}: descriptions {title}", *_format_texts(order, description_scores, descriptions), ""]
         lowest = np.argsort(others, kind="stable")
-        lines += [f"{weighting}: captions with the lowest scores", *_listed(lowest, others, captions), ""]
+        lines += [f"{weighting}: captions with the lowest scores", *_format_texts(lowest, others, captions), ""]
     return "\n".join(lines)
 
 
-def _listed(order: np.ndarray, scores: np.ndarray, texts: Sequence[str]) -> list[str]:
+def _format_texts(order: np.ndarray, scores: np.ndarray, texts: Sequence[str]) -> list[str]:
     """Return lines that show EXAMPLES different texts and their scores. order: Indices of the texts, sorted."""
     first: dict[str, float] = {}
     for number in order:
@@ -147,26 +147,26 @@ def draw(
         figures: Result of weighting_figures.
         threshold: Score above which a description is kept, which the figures mark.
     """
-    drawn = (_roc_pr(labels, scores, figures), _reliability(figures), _scores(labels, scores, threshold))
+    drawn = (_draw_roc_pr(labels, scores, figures), _draw_reliability(figures), _draw_scores(labels, scores, threshold))
     for name, figure in zip(FIGURES, (*drawn, _draw_kept(figures, threshold)), strict=True):
         with replacing(folder / name) as temporary:
             figure.savefig(temporary, format="png")
 
 
-def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: dict[str, Any]) -> "Figure":
+def _draw_roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: dict[str, Any]) -> "Figure":
     """Draw the ROC curve, and the curve of precision over recall, for both class weightings."""
     from sklearn.metrics import precision_recall_curve, roc_curve
 
-    figure = _figure()
+    figure = _empty_figure()
     left, right = figure.subplots(1, 2)
     left.set(xlabel="descriptions taken for captions", ylabel="captions found", title="ROC")
     right.set(xlabel="captions found", ylabel="captions among the texts found", title="precision and recall")
     for weighting, values in scores.items():
         colour = _COLOURS[weighting]
         wrong, right_share, _ = roc_curve(labels, values)
-        left.plot(wrong, right_share, color=colour, label=_named(weighting, "AUC", figures, "roc_auc"))
+        left.plot(wrong, right_share, color=colour, label=_legend(weighting, "AUC", figures, "roc_auc"))
         precision, recall, _ = precision_recall_curve(labels, values)
-        right.plot(recall, precision, color=colour, label=_named(weighting, "AP", figures, "average_precision"))
+        right.plot(recall, precision, color=colour, label=_legend(weighting, "AP", figures, "average_precision"))
     left.plot([0, 1], [0, 1], color="grey", linestyle=":")
     right.axhline(labels.mean(), color="grey", linestyle=":")
     for axes in (left, right):
@@ -174,29 +174,29 @@ def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: di
     return figure
 
 
-def _named(weighting: str, short: str, figures: dict[str, Any], key: str) -> str:
+def _legend(weighting: str, short: str, figures: dict[str, Any], key: str) -> str:
     """Return a curve's legend: class weighting, and value of the measure `key`. short: Printed name of the measure."""
     return f"{weighting}, {short} {figures[weighting][key]:.4f}"
 
 
-def _reliability(figures: dict[str, Any]) -> "Figure":
+def _draw_reliability(figures: dict[str, Any]) -> "Figure":
     """Draw the reliability diagram: for each tenth of the range of scores, the share of captions among the texts."""
-    figure = _figure()
+    figure = _empty_figure()
     axes = figure.add_subplot(
         xlabel="mean score in a tenth of the range", ylabel="share of captions in that tenth", xlim=(0, 1), ylim=(0, 1)
     )
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":")
     for weighting, values in figures.items():
         means, shares = ([row[name] for row in values["reliability"]] for name in ("score", "captions"))
-        label = _named(weighting, "Brier", figures, "brier")
+        label = _legend(weighting, "Brier", figures, "brier")
         axes.plot(means, shares, marker="o", color=_COLOURS[weighting], label=label)
     axes.legend()
     return figure
 
 
-def _scores(labels: np.ndarray, scores: dict[Weighting, np.ndarray], threshold: float) -> "Figure":
+def _draw_scores(labels: np.ndarray, scores: dict[Weighting, np.ndarray], threshold: float) -> "Figure":
     """Draw two histograms: of the scores of captions, and of the scores of descriptions."""
-    figure = _figure()
+    figure = _empty_figure()
     for axes, (weighting, values) in zip(figure.subplots(1, 2, sharey=True), scores.items(), strict=True):
         axes.set(xlabel="score", yscale="log", title=weighting)
         for name, chosen in (("descriptions", ~labels), ("captions", labels)):
@@ -209,7 +209,7 @@ def _scores(labels: np.ndarray, scores: dict[Weighting, np.ndarray], threshold: 
 
 def _draw_kept(figures: dict[str, Any], threshold: float) -> "Figure":
     """Draw the number of descriptions above each of THRESHOLDS, and mark the chosen `threshold`."""
-    figure = _figure()
+    figure = _empty_figure()
     axes = figure.add_subplot(xlabel="threshold", ylabel="descriptions above it")
     for weighting, values in figures.items():
         points = values["kept"]
@@ -220,8 +220,8 @@ def _draw_kept(figures: dict[str, Any], threshold: float) -> "Figure":
     return figure
 
 
-def _figure() -> "Figure":
-    """Return an empty matplotlib figure."""
+def _empty_figure() -> "Figure":
+    """Return a new, empty matplotlib figure."""
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # its first import logs messages about fonts
     from matplotlib.figure import Figure
 

@@ -23,7 +23,7 @@ from data_tools.classify.embed import DEFAULT_MODEL, SentenceEncoder, open_embed
 from data_tools.classify.inputs import Caption, Description, open_descriptions, read_captions
 from data_tools.classify.model_files import PACKAGES
 from data_tools.classify.report import FIGURES, draw, examples, summary, weighting_figures
-from data_tools.cli import counted, each
+from data_tools.cli import each
 from data_tools.errors import DataError
 from data_tools.files import replacing, require_file, write_text
 
@@ -68,7 +68,7 @@ def classify(
         embeddings = open_embeddings(out / "embeddings", encoder)
         computed = embeddings.add(words, encoder)
     with _timed(seconds, "training and scoring"):
-        texts = _texts(scored, learnt, embeddings.rows(words))
+        texts = _grouped_texts(scored, learnt, embeddings.rows(words))
         fit = cross_fit(embeddings.vectors(), texts, fitting)
     _write_scores(out / "scores.csv", described, fit)
 
@@ -105,8 +105,11 @@ def classify(
     return report
 
 
-def _texts(scored: Sequence[Described], learnt: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
-    """Group texts that must share a fold: all texts of an uploader or a clip, and equal texts without an uploader."""
+def _grouped_texts(scored: Sequence[Described], learnt: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
+    """Return the texts with labels and groups: texts of one uploader or clip, or equal ones, share a group and fold.
+
+    learnt: (clip, caption) pairs. rows: Row of each text's embedding.
+    """
     keys = [("by", item.uploader) if item.uploader else ("text", item.cleaned.text) for item in scored]
     keys += [("clip", clip) for clip, _ in learnt]
     numbers: dict[tuple[str, str], int] = {}
@@ -126,7 +129,7 @@ def _write_scores(path: Path, described: Sequence[Described], fit: CrossFit) -> 
 
 
 def _rule_counts(cleaned: Iterable[Cleaned]) -> dict[str, int]:
-    """Count the descriptions that each cleaning rule changed; key `empty`: descriptions left without a letter."""
+    """Return a dict from each cleaning rule to the number of texts that it changed; `empty`: texts without a letter."""
     counts = Counter(name for item in cleaned for name in item.rules)
     return {name: counts[name] for name in (*RULES, "empty")}
 
@@ -167,7 +170,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `classify`: score how much descriptions are like captions; return the exit status."""
-    fitting = _fitting(arguments)
+    fitting = _fitting_settings(arguments)
     require_file(arguments.descriptions, "make a store with python -m data_tools crawl")
     captions, left_out = read_captions(arguments.captions)
     descriptions = open_descriptions(arguments.descriptions, arguments.text_column, arguments.id_column)
@@ -176,12 +179,12 @@ def run(arguments: argparse.Namespace) -> int:
     report = classify(chain(first, descriptions), captions, encoder, arguments.out, fitting, arguments.threshold)
     print(*summary(report), sep="\n")
     if left_out:
-        print(f"{counted(left_out, 'caption')} of test splits were left out")
+        print(f"captions of test splits that were left out: {left_out}")
     print(f"wrote {arguments.out}: scores.csv, report.json, examples.txt, {', '.join(FIGURES)}")
     return 0
 
 
-def _fitting(arguments: argparse.Namespace) -> Fitting:
+def _fitting_settings(arguments: argparse.Namespace) -> Fitting:
     """Return the settings for training the classifier, from the options. Raises DataError for values out of range."""
     if not 0 < arguments.threshold < 1:
         raise DataError(f"--threshold {arguments.threshold:g}: use a value between 0 and 1")

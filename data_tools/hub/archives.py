@@ -42,10 +42,10 @@ def tar_members(path: Path) -> Iterator[Member]:
     try:
         with tarfile.open(path, "r:", encoding="utf-8") as tar:
             for entry in tar:
-                name = _name(entry.name.encode(errors="surrogateescape"))
+                name = _decode_name(entry.name.encode(errors="surrogateescape"))
                 end = entry.offset_data + -(-entry.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
                 if end > size:
-                    raise AudioError(f"{path}: cut within {name}; copy or download it again")
+                    raise AudioError(f"{path}: the file ends within its member {name}; copy or download it again")
                 if entry.isreg() and not entry.issparse():
                     known[entry.name] = Member(path, name, entry.offset_data, entry.size)
                     yield known[entry.name]
@@ -78,17 +78,18 @@ def zip_members(path: Path) -> Iterator[Member]:
     Raises AudioError for a damaged or cut zip file, and if a part of it is missing; DataError for an encrypted file
     and for a compression other than deflate.
     """
-    directory = _directory(path)
+    directory = _find_directory(path)
     data = read_span(path, directory.start, directory.size)
     at = 0
     for _ in range(directory.entries):
         if data[at : at + 4] != b"PK\x01\x02" or at + _ENTRY.size > len(data):
-            raise _broken(path)
+            raise _damaged_error(path)
         entry = _ENTRY.unpack_from(data, at)
         flags, method, packed, size, disk, offset = (entry[index] for index in (3, 4, 8, 9, 13, 16))
         name_end = at + _ENTRY.size + entry[10]
-        name = _name(data[at + _ENTRY.size : name_end])
-        size, packed, offset, disk = _wide(data[name_end : name_end + entry[11]], size, packed, offset, disk)
+        name = _decode_name(data[at + _ENTRY.size : name_end])
+        extra = data[name_end : name_end + entry[11]]
+        size, packed, offset, disk = _with_64_bit_values(extra, size, packed, offset, disk)
         at = name_end + entry[11] + entry[12]
         if name.endswith("/"):
             continue
@@ -96,16 +97,16 @@ def zip_members(path: Path) -> Iterator[Member]:
             problem = "is encrypted" if flags & 1 else f"has the compression method {method}"
             raise DataError(f"{path}: {name} {problem}, which cannot be read in place; unpack the archive")
         if disk >= len(directory.first):
-            raise _broken(path)
+            raise _damaged_error(path)
         begin = directory.first[disk] + offset
         local = read_span(path, begin, _LOCAL.size)
         if local[:4] != b"PK\x03\x04":
-            raise _broken(path)
+            raise _damaged_error(path)
         begin += _LOCAL.size + sum(_LOCAL.unpack(local)[-2:])
         yield Member(path, name, begin, packed, Packed("deflate", size, 0, size) if method == DEFLATED else None)
 
 
-def _name(stored: bytes) -> str:
+def _decode_name(stored: bytes) -> str:
     """Decode the name of a file in an archive: UTF-8, which many zip programs write without its flag, or cp437."""
     try:
         return stored.decode("utf-8")
@@ -113,8 +114,8 @@ def _name(stored: bytes) -> str:
         return stored.decode("cp437")
 
 
-def _wide(extra: bytes, size: int, packed: int, offset: int, disk: int) -> tuple[int, int, int, int]:
-    """Return sizes, offset and disk number of a zip entry; 64-bit values come from its extra field."""
+def _with_64_bit_values(extra: bytes, size: int, packed: int, offset: int, disk: int) -> tuple[int, int, int, int]:
+    """Return size, packed size, offset and disk of a zip entry, with 64-bit values from its extra field if needed."""
     at = 0
     while at + 4 <= len(extra):
         kind, length = int.from_bytes(extra[at : at + 2], "little"), int.from_bytes(extra[at + 2 : at + 4], "little")
@@ -130,8 +131,8 @@ def _wide(extra: bytes, size: int, packed: int, offset: int, disk: int) -> tuple
     return size, packed, offset, disk
 
 
-def _directory(path: Path) -> _Directory:
-    """Find the central directory of a zip file."""
+def _find_directory(path: Path) -> _Directory:
+    """Return the position of a zip file's central directory. Raises AudioError for a damaged or incomplete file."""
     parts = parts_of(path)
     sizes = [part.stat().st_size for part in parts]
     first = [sum(sizes[:index]) for index in range(len(parts))]
@@ -140,7 +141,7 @@ def _directory(path: Path) -> _Directory:
     tail = read_span(path, tail_start, whole - tail_start)
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or at + _END.size > len(tail):
-        raise _broken(path)
+        raise _damaged_error(path)
     _, last_disk, disk, _, entries, size, start, _ = _END.unpack_from(tail, at)
     if at >= _LOCATOR_64.size and tail[at - _LOCATOR_64.size :][:4] == b"PK\x06\x07":
         _, end_disk, end, disks = _LOCATOR_64.unpack_from(tail, at - _LOCATOR_64.size)
@@ -159,13 +160,13 @@ def _require_parts(path: Path, last_disk: int) -> None:
         raise AudioError(f"{path}: its parts {joined_names(missing)} are missing; copy them into its folder")
 
 
-def _broken(path: Path) -> AudioError:
-    """Return the error for a zip file that cannot be read."""
+def _damaged_error(path: Path) -> AudioError:
+    """Return the error for a zip file whose structure is damaged."""
     return AudioError(f"{path}: damaged or cut, or not a zip file; copy or download it again")
 
 
 def archived_files(source: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
-    """Return a dict from name (without folders) to path of each archived file whose name ends in `suffixes`.
+    """Return a dict from name (without folders) to path of each file in archives whose name ends in `suffixes`.
 
     Args:
         source: A tar or zip file, or a folder with such files.

@@ -1,4 +1,4 @@
-"""Clips of such a data set."""
+"""Read the clips of a hub data set."""
 
 import logging
 import re
@@ -44,7 +44,7 @@ _SHARD = re.compile(r"(?P<stem>.*?)(?P<number>\d{3,9})(?:-of-(?P<count>\d{3,9}))
 
 
 class MissingColumnError(DataError):
-    """A sample lacks a column that was chosen, or any with captions."""
+    """A sample without a column that the user chose, or without any column of captions."""
 
 
 class Found(NamedTuple):
@@ -72,14 +72,15 @@ def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
         if loose := [one.name for one in inside if is_audio_name(one.name)]:
             log.warning("%s: skipped audio files outside of archives (%d): %s", path, len(loose), first_names(loose))
         if not shards:
-            raise DataError(f"{path}: no {', '.join(CONTAINERS)} file; give a folder or file as the hub has it")
+            expected = " or ".join(CONTAINERS)
+            raise DataError(f"{path}: no file that ends in {expected}; give a folder or file downloaded from the hub")
         found |= dict.fromkeys(shards, path if path.is_dir() else path.parent)
     if not partial:
-        _require_all(found)
+        _require_all_shards(found)
     return found
 
 
-def _require_all(shards: Iterable[Path]) -> None:
+def _require_all_shards(shards: Iterable[Path]) -> None:
     """Raise DataError if a number is missing in the names of shards, such as train-00001-of-00003.parquet."""
     series: dict[tuple[str, str, str], dict[int, Path]] = {}
     for path in shards:
@@ -128,7 +129,8 @@ def read_hub(
             if texts:
                 sample.fields["captions"] = texts.of(sample)
             if given and is_exported(sample):
-                raise DataError(f"--{given[0]}: {shard}, which `export` wrote, states it already; leave it out")
+                fault = f"{shard}, which `export` wrote, states this already"
+                raise DataError(f"--{given[0]}: {fault}; leave the option out")
             try:
                 clip = exported_clip(sample) if is_exported(sample) else clip_of(sample, columns, source, shard_split)
             except MissingColumnError as error:
@@ -138,7 +140,7 @@ def read_hub(
             except DataError as error:
                 errors.append(str(error))
             else:
-                _add(drafts, clip, sample)
+                _add_clip(drafts, clip, sample)
                 if is_exported(sample):
                     order[clip.id] = sample.fields["row"]
     clips = sorted(drafts.values(), key=lambda clip: order.get(clip.id, len(order))) if order else list(drafts.values())
@@ -163,26 +165,26 @@ def clip_of(sample: Sample, columns: Columns, source: str, split: Split) -> Clip
 
     Raises MissingColumnError for a missing column; DataError for a sample without audio and for a bad caption.
     """
-    audio = _audio(sample)
-    name = _name(sample, audio, columns.id)
-    suffix = _suffix(sample, audio)
+    audio = _require_audio(sample)
+    name = _clip_name(sample, audio, columns.id)
+    suffix = _audio_suffix(sample, audio)
     file_name = name if name.lower().endswith(suffix) else f"{name}{suffix}"
     path = audio._replace(name=re.sub(r"[/\0]", "_", file_name)).path
-    captions = list(dict.fromkeys(_captions(sample, columns)))
+    captions = list(dict.fromkeys(_captions_of(sample, columns)))
     for number, caption in enumerate(captions, 1):
         check_caption(caption, f"{sample.where}, caption {number}")
     return audio_clip(Path(), file_name, source, split, captions, None, path=path)
 
 
-def _audio(sample: Sample) -> Member:
+def _require_audio(sample: Sample) -> Member:
     """Return the audio of a sample. Raises DataError for a sample without audio."""
     if sample.audio is None:
         raise DataError(f"{sample.where}: has no audio; add it, or leave the sample out")
     return sample.audio
 
 
-def _captions(sample: Sample, columns: Columns) -> list[str]:
-    """Return the captions of a sample."""
+def _captions_of(sample: Sample, columns: Columns) -> list[str]:
+    """Return the captions of a sample. Raises MissingColumnError for a sample without a column of captions."""
     numbered = [name for name in sample.fields if re.fullmatch(r"caption_\d+", name)]
     usual = [name for name in CAPTION_COLUMNS if name in sample.fields][:1]
     names = columns.captions or usual or sorted(numbered, key=lambda name: int(name.removeprefix("caption_")))
@@ -199,7 +201,7 @@ def _captions(sample: Sample, columns: Columns) -> list[str]:
     return [part.strip() for text in texts for part in text.split(columns.separator) if part.strip()]
 
 
-def _name(sample: Sample, audio: Member, columns: Sequence[str]) -> str:
+def _clip_name(sample: Sample, audio: Member, columns: Sequence[str]) -> str:
     """Return the name of a sample's clip: from its columns, or else its audio file's name, or else its row number."""
     if absent := [name for name in columns if name not in sample.fields]:
         raise MissingColumnError(
@@ -213,11 +215,12 @@ def _name(sample: Sample, audio: Member, columns: Sequence[str]) -> str:
         return f"{sample.fields['__shard__']}_{sample.fields['__row__']}"
     value = "_".join(text for name in names for text in texts_in(sample.fields[name])).strip()
     if not value:
-        raise DataError(f"{sample.where}: its name in {', '.join(names)} is empty; choose another column by --id")
+        problem = f"the clip's name, from {', '.join(names)}, is empty"
+        raise DataError(f"{sample.where}: {problem}; choose another column by --id")
     return value
 
 
-def _suffix(sample: Sample, audio: Member) -> str:
+def _audio_suffix(sample: Sample, audio: Member) -> str:
     """Return the suffix of a sample's audio, from its file name, or else from its first bytes."""
     for name in (audio.name, str(sample.fields.get("__key__", ""))):
         suffix = PurePath(name).suffix.lower()
@@ -228,8 +231,8 @@ def _suffix(sample: Sample, audio: Member) -> str:
     return next((suffix for magic, suffix in MAGICS.items() if head.startswith(magic)), usual)
 
 
-def _add(clips: dict[str, Clip], clip: Clip, sample: Sample) -> None:
-    """Add a clip, or its captions to the clip of the same id. Raises DataError if their audio differs."""
+def _add_clip(clips: dict[str, Clip], clip: Clip, sample: Sample) -> None:
+    """Add a clip to `clips`, or its captions to the clip of the same id. Raises DataError if their audio differs."""
     known = clips.get(clip.id)
     if known is None:
         clips[clip.id] = clip
@@ -250,7 +253,7 @@ def is_exported(sample: Sample) -> bool:
 def exported_clip(sample: Sample) -> Clip:
     """Return the clip of a sample that `export` wrote. Raises DataError for invalid fields."""
     fields = {name: sample.fields[name] for name in Clip.model_fields if name != "path"}
-    path = _audio(sample)._replace(name=PurePath(str(fields["file_name"])).name).path
+    path = _require_audio(sample)._replace(name=PurePath(str(fields["file_name"])).name).path
     try:
         return Clip.model_validate({**fields, "path": path})
     except ValidationError as error:
@@ -262,7 +265,7 @@ def _with_lengths(clips: Sequence[Clip], errors: list[str]) -> Iterator[Clip]:
     with ThreadPoolExecutor() as pool, progress("audio", len(clips), "clip") as bar:
         for start in range(0, len(clips), TOGETHER):
             some = clips[start : start + TOGETHER]
-            for clip, found in zip(some, pool.map(_seconds, some), strict=True):
+            for clip, found in zip(some, pool.map(_length_or_error, some), strict=True):
                 bar.advance()
                 if isinstance(found, AudioError):
                     errors.append(str(found))
@@ -270,7 +273,7 @@ def _with_lengths(clips: Sequence[Clip], errors: list[str]) -> Iterator[Clip]:
                     yield clip if clip.seconds is not None else clip.model_copy(update={"seconds": found})
 
 
-def _seconds(clip: Clip) -> float | AudioError | None:
+def _length_or_error(clip: Clip) -> float | AudioError | None:
     """Return the length of a clip, None for published frames, or the error for audio that cannot be opened."""
     try:
         if holds_frames(clip.path):

@@ -96,49 +96,50 @@ def members_of_column(path: Path, file: "pyarrow.parquet.ParquetFile", column: i
     """
     schema = file.schema.column(column)
     if schema.max_repetition_level:
-        raise DataError(f"{path}: the column {schema.path} has several values per row; give one with a file per row")
+        problem = f"the column {schema.path} has several values per row"
+        raise DataError(f"{path}: {problem}; choose a column with one audio file per row")
     for group in range(file.num_row_groups):
         chunk = file.metadata.row_group(group).column(column)
         if not chunk.num_values:
             continue
         dictionary: _Values | None = None
-        for page in _pages(path, chunk):
+        for page in _read_pages(path, chunk):
             if page.fields[1] == DICTIONARY:
-                dictionary = _plain_values(path, _content(path, chunk, page), 0)
+                dictionary = _plain_values(path, _read_content(path, chunk, page), 0)
             elif page.fields[1] in (DATA, DATA_2):
-                yield from _rows(path, chunk, page, schema.max_definition_level, dictionary)
+                yield from _row_members(path, chunk, page, schema.max_definition_level, dictionary)
 
 
-def _pages(path: Path, chunk: Any) -> Iterator[_Page]:
-    """Yield the pages of a column in one group of rows."""
+def _read_pages(path: Path, chunk: Any) -> Iterator[_Page]:
+    """Yield the pages of a column in one group of rows, each with its header. chunk: Metadata of the column there."""
     at = chunk.data_page_offset
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
         at = min(at, chunk.dictionary_page_offset)
     end = at + chunk.total_compressed_size
     while at < end:
-        fields, size = _header(path, at, end)
+        fields, size = _read_header(path, at, end)
         if size + fields[3] > end - at or fields[3] < 0:
-            raise _damaged(path)
+            raise _damaged_error(path)
         yield _Page(fields, at + size, fields[3])
         at += size + fields[3]
 
 
-def _header(path: Path, at: int, end: int) -> tuple[dict[int, Any], int]:
-    """Read the header of a page. Returns: Its fields by number, and its size in bytes."""
+def _read_header(path: Path, at: int, end: int) -> tuple[dict[int, Any], int]:
+    """Read the header of a page; return its fields by number, and its size in bytes."""
     size = HEADER
     while True:
         data = read_span(path, at, min(size, end - at))
         try:
-            return _Thrift(data).whole()
+            return _Thrift(data).read_all()
         except IndexError:
             if len(data) == end - at:
-                raise _damaged(path) from None
+                raise _damaged_error(path) from None
             size *= 16  # it contains the smallest and the largest value
 
 
-def _damaged(path: Path) -> AudioError:
+def _damaged_error(path: Path) -> AudioError:
     """Return the error for a parquet file whose pages cannot be read."""
-    return AudioError(f"{path}: a page of it is damaged; copy or download the file again")
+    return AudioError(f"{path}: a page of this parquet file is damaged; copy or download the file again")
 
 
 class _Thrift:
@@ -148,12 +149,12 @@ class _Thrift:
         """Store the bytes to decode, `data`, from their beginning."""
         self._data, self._at = data, 0
 
-    def whole(self) -> tuple[dict[int, Any], int]:
-        """Read a structure. Returns: Its fields by number, and its size in bytes."""
+    def read_all(self) -> tuple[dict[int, Any], int]:
+        """Read the structure; return its fields by number, and its size in bytes."""
         return self._struct(), self._at
 
     def _byte(self) -> int:
-        """Read a byte."""
+        """Read the next byte; return it as a number."""
         self._at += 1
         return self._data[self._at - 1]
 
@@ -201,7 +202,7 @@ class _Thrift:
         return self._data[self._at - size : self._at]
 
 
-def _content(path: Path, chunk: Any, page: _Page) -> _Content:
+def _read_content(path: Path, chunk: Any, page: _Page) -> _Content:
     """Read the content of a page; for a DATA_2 page, only its values, without levels."""
     fields = page.fields
     levels = fields[8].get(5, 0) + fields[8].get(6, 0) if 8 in fields else 0
@@ -221,7 +222,7 @@ def _content(path: Path, chunk: Any, page: _Page) -> _Content:
     try:
         return _Content(start, length, total, decompressed(bytes(data), codec, total), codec)
     except (OSError, ValueError):
-        raise _damaged(path) from None
+        raise _damaged_error(path) from None
 
 
 def snappy_marks(data: bytes | memoryview) -> list[int] | None:
@@ -263,27 +264,29 @@ def _plain_values(path: Path, content: _Content, start: int) -> _Values:
         parts.append((at + 4, size))
         at += 4 + size
     if at != content.total:
-        raise _damaged(path)
+        raise _damaged_error(path)
     return _Values(content, parts)
 
 
-def _rows(path: Path, chunk: Any, page: _Page, levels: int, dictionary: _Values | None) -> Iterator[Member | None]:
-    """Yield the position of each row's value in a page. levels: Definition level of a value that is not missing."""
-    content = _content(path, chunk, page)
+def _row_members(
+    path: Path, chunk: Any, page: _Page, levels: int, dictionary: _Values | None
+) -> Iterator[Member | None]:
+    """Yield the position of each row's value in a page; None for a missing value. levels: Level of a present value."""
+    content = _read_content(path, chunk, page)
     try:
-        defined, start = _defined(path, page, content, levels)
-        values = _values(path, page, content, start, int(defined.sum()), dictionary)
+        defined, start = _has_value(path, page, content, levels)
+        values = _read_values(path, page, content, start, int(defined.sum()), dictionary)
     except IndexError:
-        raise _damaged(path) from None
+        raise _damaged_error(path) from None
     if len(values.parts) != defined.sum():
-        raise _damaged(path)
+        raise _damaged_error(path)
     following = iter(values.parts)
     for is_defined in defined:
         yield values.content.member(path, "", *next(following)) if is_defined else None
 
 
-def _defined(path: Path, page: _Page, content: _Content, levels: int) -> tuple[np.ndarray, int]:
-    """Return whether each row of a page has a value, and the offset of the values in the page's content."""
+def _has_value(path: Path, page: _Page, content: _Content, levels: int) -> tuple[np.ndarray, int]:
+    """Return, for each row of a page, whether it has a value; also the offset of the values in the page's content."""
     start = 0
     if 8 in page.fields:
         about = page.fields[8]
@@ -295,23 +298,25 @@ def _defined(path: Path, page: _Page, content: _Content, levels: int) -> tuple[n
         packed, count = b"", page.fields[5][1]
     if not packed:
         return np.ones(count, bool), start
-    return hybrid(packed, levels.bit_length(), count) == levels, start
+    return decode_hybrid(packed, levels.bit_length(), count) == levels, start
 
 
-def _values(path: Path, page: _Page, content: _Content, start: int, count: int, dictionary: _Values | None) -> _Values:
+def _read_values(
+    path: Path, page: _Page, content: _Content, start: int, count: int, dictionary: _Values | None
+) -> _Values:
     """Return the values of a page, from an offset of its content on. count: Number of values that are not missing."""
     encoding = page.fields[8][4] if 8 in page.fields else page.fields[5][2]
     if encoding in INDICES and dictionary:
         packed = content.part(start, content.total - start)
-        indices = hybrid(packed[1:], packed[0], count)
+        indices = decode_hybrid(packed[1:], packed[0], count)
         return _Values(dictionary.content, [dictionary.parts[index] for index in indices])
     if encoding == PLAIN:
         return _plain_values(path, content, start)
     cure = "write it again with the encoding PLAIN, the default of pyarrow"
-    raise DataError(f"{path}: the encoding {encoding} of its audio is not supported; {cure}")
+    raise DataError(f"{path}: the encoding {encoding} of its column of audio is not supported; {cure}")
 
 
-def hybrid(data: bytes, width: int, count: int) -> np.ndarray:
+def decode_hybrid(data: bytes, width: int, count: int) -> np.ndarray:
     """Decode numbers in parquet's hybrid encoding, which mixes repeated and bit-packed numbers.
 
     Args:

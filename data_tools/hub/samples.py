@@ -1,4 +1,4 @@
-"""Read samples.
+"""Read samples of hub data sets.
 
 A sample is an audio file with its captions and other fields: a row of a parquet file, or the files of one name in an
 archive.
@@ -135,7 +135,7 @@ def _parquet_rows(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | 
     others = [one.name for one in file.schema_arrow if one.name != name and not _is_large(one.type)]
     others += [f"{name}.path"] if f"{name}.path" in columns else []
     batches = file.iter_batches(ROWS, columns=others)
-    rows = (row for batch in batches for row in batch.to_pylist()) if others else iter(_empty(file))
+    rows = (row for batch in batches for row in batch.to_pylist()) if others else iter(_empty_rows(file))
     sounds = members_of_column(path, file, content)
     for number, (fields, member) in enumerate(zip(rows, sounds, strict=True), 1):
         named = fields.pop(name, None)
@@ -145,8 +145,8 @@ def _parquet_rows(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | 
         yield Sample(f"{path}, row {number}", member, fields)
 
 
-def _empty(file: "pyarrow.parquet.ParquetFile") -> Iterable[dict[str, Any]]:
-    """Return one empty dict per row of a file that has no column except the audio."""
+def _empty_rows(file: "pyarrow.parquet.ParquetFile") -> Iterable[dict[str, Any]]:
+    """Return one empty dict per row of a parquet file; for files whose only column is the audio."""
     return ({} for _ in range(file.metadata.num_rows))
 
 
@@ -167,10 +167,10 @@ def opened_parquet(path: Path) -> "pyarrow.parquet.ParquetFile":
 
 
 def _audio_column(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | None) -> str:
-    """Return the name of the column of a parquet file that has the audio."""
+    """Return the name of a parquet file's column of audio. audio: The user's choice. Raises DataError without one."""
     columns = list(file.schema_arrow)
     if audio is not None and audio not in file.schema_arrow.names:
-        raise DataError(f"{path}: no column {audio}; it has {joined_names(file.schema_arrow.names)}")
+        raise DataError(f"{path}: no column {audio}; choose one of {joined_names(file.schema_arrow.names)} by --audio")
     known = [field for field in columns if field.name == audio or (audio is None and field.name in AUDIO_COLUMNS)]
     for field in known:
         if _holds_bytes(field.type):

@@ -35,9 +35,9 @@ class Shard(NamedTuple):
 
 
 def planned_shards(clips: Sequence[Clip], form: Form, size: int) -> list[Shard]:
-    """Divide clips into shards by split, each with about `size` bytes of audio: train-00000-of-00012.parquet.
+    """Return the shards to write: each has clips of one split, with about `size` bytes of audio.
 
-    Raises OSError for a missing audio file.
+    A shard's name is such as train-00000-of-00012.parquet. Raises OSError for a missing audio file.
     """
     by_split: dict[str, list[list[int]]] = {}
     room: dict[str, int] = {}
@@ -94,23 +94,23 @@ def _require_same_settings(out: Path, settings: dict[str, Any]) -> None:
     write_text(note, json.dumps(settings) + "\n")
 
 
-def _sounds(clips: Sequence[Clip], rows: Sequence[int]) -> Iterator[tuple[int, Clip, bytes]]:
-    """Yield the clips of a shard with the bytes of their audio files."""
+def _clips_with_audio(clips: Sequence[Clip], rows: Sequence[int]) -> Iterator[tuple[int, Clip, bytes]]:
+    """Yield (row, clip, bytes of its audio file) for each clip of a shard. rows: The clips' rows in the manifest."""
     for row in rows:
         with on_disk(clips[row].path) as file:
             yield row, clips[row], file.read_bytes()
 
 
-def _fields(row: int, clip: Clip) -> dict[str, Any]:
-    """Return the fields of a clip in a shard, and the number of its line in the manifest, from 0."""
+def _shard_fields(row: int, clip: Clip) -> dict[str, Any]:
+    """Return the fields of a clip in a shard: its row in the manifest, from 0, and all its fields except the path."""
     return {"row": row, **clip.model_dump(exclude={"path"})}
 
 
 def _write_tar(path: Path, clips: Sequence[Clip], rows: Sequence[int]) -> None:
     """Write a WebDataset tar: <row>.json and <row>.<suffix> for each clip. Equal clips result in equal bytes."""
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
-        for row, clip, content in _sounds(clips, rows):
-            fields = json.dumps(_fields(row, clip), ensure_ascii=False).encode()
+        for row, clip, content in _clips_with_audio(clips, rows):
+            fields = json.dumps(_shard_fields(row, clip), ensure_ascii=False).encode()
             for suffix, data in ((".json", fields), (PurePath(clip.path).suffix.lower() or ".bin", content)):
                 entry = tarfile.TarInfo(f"{row:09}{suffix}")
                 entry.size = len(data)
@@ -137,16 +137,16 @@ def _write_parquet(path: Path, clips: Sequence[Clip], rows: Sequence[int]) -> No
     with pyarrow.parquet.ParquetWriter(
         path, schema, use_dictionary=False, compression=compression, write_statistics=False
     ) as writer:
-        for group in _groups(_sounds(clips, rows)):
+        for group in _row_groups(_clips_with_audio(clips, rows)):
             writer.write_table(pyarrow.Table.from_pylist(group, schema))
 
 
-def _groups(sounds: Iterator[tuple[int, Clip, bytes]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of a parquet file in groups of about GROUP_BYTES."""
+def _row_groups(sounds: Iterator[tuple[int, Clip, bytes]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of a parquet file in lists of about GROUP_BYTES. sounds: Result of _clips_with_audio."""
     group: list[dict[str, Any]] = []
     size = 0
     for row, clip, content in sounds:
-        group.append({"audio": {"bytes": content, "path": PurePath(clip.path).name}, **_fields(row, clip)})
+        group.append({"audio": {"bytes": content, "path": PurePath(clip.path).name}, **_shard_fields(row, clip)})
         size += len(content)
         if size >= GROUP_BYTES:
             yield group

@@ -14,7 +14,7 @@ import numpy as np
 from data_tools.audio.read import encoded
 from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.sandbox.corpus import Catalogue, Numbers
-from data_tools.sandbox.filters import FilterError, UnsupportedError, found
+from data_tools.sandbox.filters import FilterError, UnsupportedError, matching_sounds
 from data_tools.scenes.compose import Event, render
 from data_tools.scenes.synth import SAMPLE_RATE, Samples
 
@@ -42,7 +42,7 @@ class PoisonError(Exception):
 
 
 class Change(NamedTuple):
-    """Adds or removes a sound from this request on."""
+    """Change of an invented sound: from the request with number `request` on, it is listed (`there`) or not."""
 
     request: int
     number: int
@@ -81,12 +81,15 @@ class Answers:
             change = self._changes.pop(0)
             (self._hidden.discard if change.there else self._hidden.add)(change.number)
         try:
-            numbers = self._sorted(self._listed(parameters.get("filter")), parameters.get("sort", "score"))
+            numbers = self._sorted(self._matching_sounds(parameters.get("filter")), parameters.get("sort", "score"))
         except (FilterError, RecursionError) as error:
             return Reply(400, {"detail": f"Search server error: {error} {HINT}"})
         except UnsupportedError as error:
             return Reply(501, {"detail": str(error)})
-        page, size = _whole(parameters.get("page"), 1), _whole(parameters.get("page_size"), DEFAULT_PAGE_SIZE)
+        page, size = (
+            _whole_number(parameters.get("page"), 1),
+            _whole_number(parameters.get("page_size"), DEFAULT_PAGE_SIZE),
+        )
         size = min(size, PAGE_SIZE)
         if page < 1 or size < 1 or (len(numbers) and (page - 1) * size >= len(numbers)):
             return Reply(404, {"detail": "Invalid page."})
@@ -96,8 +99,8 @@ class Answers:
         fields = parameters.get("fields") or _DEFAULT_FIELDS
         content = {
             "count": len(numbers),
-            "next": _link(parameters, site, page + 1) if page * size < len(numbers) else None,
-            "previous": _link(parameters, site, page - 1) if page > 1 else None,
+            "next": _page_link(parameters, site, page + 1) if page * size < len(numbers) else None,
+            "previous": _page_link(parameters, site, page - 1) if page > 1 else None,
             "results": [None if self.is_null(number) else self.sound(number, fields, site) for number in shown],
         }
         return Reply(200, content)
@@ -115,10 +118,10 @@ class Answers:
         """
         if self.corpus.is_broken(number):
             return b"ID3\x04" + bytes(2000)
-        return encoded(self._samples(number), PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))
+        return encoded(self._synthesise(number), PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))
 
-    def _samples(self, number: int) -> Samples:
-        """Synthesise the audio of the sound number `number`, at the sample rate of previews."""
+    def _synthesise(self, number: int) -> Samples:
+        """Return the synthesised samples of the sound number `number`, at PREVIEW_RATE."""
         import soxr
 
         scene = self.corpus.scene(number)
@@ -135,14 +138,14 @@ class Answers:
         """Whether a search that finds the sound with this number fails."""
         return self.corpus.one_uniform("poison", number) < self._poison
 
-    def _listed(self, text: str | None) -> Numbers:
+    def _matching_sounds(self, text: str | None) -> Numbers:
         """Return the indices of the sounds in the search index that match the filter `text`; None: of all sounds."""
-        numbers = found(self.corpus, text)
+        numbers = matching_sounds(self.corpus, text)
         numbers = numbers[numbers < self.seen * self.corpus.size]
         return numbers[~np.isin(numbers, list(self._hidden))]
 
     def _sorted(self, numbers: Numbers, sort: str) -> Numbers:
-        """Sort the sounds by upload time, or by a random score for other orders."""
+        """Return the sounds' indices in the order `sort`: by upload time, or by a random score for other orders."""
         if sort == "created_asc":
             return numbers
         if sort == "created_desc":
@@ -150,7 +153,7 @@ class Answers:
         return numbers[np.argsort(self.corpus.uniform("score", numbers))]  # for unknown sort orders too
 
 
-def _link(parameters: Mapping[str, str], site: str, page: int) -> str:
+def _page_link(parameters: Mapping[str, str], site: str, page: int) -> str:
     """Return the link to another page of the same search, with the whole query, as the API writes it."""
     kept = {name: parameters.get(name, "") for name in ("query", "filter", "weights")}
     sizes = {name: parameters[name] for name in ("page_size", "fields") if name in parameters}
@@ -159,8 +162,8 @@ def _link(parameters: Mapping[str, str], site: str, page: int) -> str:
     return f"{site}/apiv2/search/?{urlencode(stated)}"
 
 
-def _whole(text: str | None, default: int) -> int:
-    """Convert a parameter to a whole number: `default` if it is missing, 1 if it is not a number."""
+def _whole_number(text: str | None, default: int) -> int:
+    """Convert a parameter of a request to a whole number: `default` if it is missing, 1 if it is not a number."""
     try:
         return default if text is None else int(text)
     except ValueError:

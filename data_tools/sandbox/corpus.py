@@ -109,10 +109,10 @@ class Catalogue:
         """Return the upload time of a sound in milliseconds since 1970, rising with the number."""
         block = number // BURST
         if self.one_uniform("burst", block) < BURSTS:
-            return self._spread(block * BURST) // 1000 * 1000
-        return self._spread(number)
+            return self._spread_time(block * BURST) // 1000 * 1000
+        return self._spread_time(number)
 
-    def _spread(self, number: int) -> int:
+    def _spread_time(self, number: int) -> int:
         """Return the upload time of a sound in milliseconds, computed from its number; later years have more sounds."""
         return int(FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6))
 
@@ -131,15 +131,17 @@ class Catalogue:
 
     def uniform(self, purpose: str, numbers: Numbers) -> npt.NDArray[np.float64]:
         """Return a pseudo-random value in [0, 1) for each number; values for different purposes are independent."""
-        drawn: npt.NDArray[np.float64] = self._drawn(purpose, numbers.astype(np.uint64))
+        drawn: npt.NDArray[np.float64] = self._random_values(purpose, numbers.astype(np.uint64))
         return drawn
 
     def one_uniform(self, purpose: str, number: int) -> float:
         """Return one sound's pseudo-random value in [0, 1), as `uniform` does, but faster for a single number."""
-        return float(self._drawn(purpose, number))
+        return float(self._random_values(purpose, number))
 
-    def _drawn(self, purpose: str, number: Any) -> Any:
-        """Turn numbers into random values by splitmix64 (Steele, Lea, Flood, OOPSLA 2014), seeded for each purpose.
+    def _random_values(self, purpose: str, number: Any) -> Any:
+        """Return a random value in [0, 1) for each number, by splitmix64, seeded for each purpose.
+
+        Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
 
         number: One number, or an array of unsigned 64-bit integers.
         """
@@ -155,14 +157,14 @@ class Catalogue:
 
     def licences(self, numbers: Numbers) -> np.ndarray:
         """Return the licence of each of the sounds with the given numbers, as named in search filters."""
-        return _pick(self.uniform("licence", numbers), {name: share for name, (_, share) in LICENCES.items()})
+        return _pick_names(self.uniform("licence", numbers), {name: share for name, (_, share) in LICENCES.items()})
 
     def preferences(self, numbers: Numbers) -> np.ndarray:
         """Return the uploaders' preferences about generative AI for the sounds with the given numbers."""
-        return _pick(self.uniform("preference", numbers), PREFERENCES)
+        return _pick_names(self.uniform("preference", numbers), PREFERENCES)
 
     def scene(self, number: int) -> Scene:
-        """Return the scene from which a sound's audio is synthesised, with the audio's seed."""
+        """Return the scene from which the audio of a sound is synthesised: its kind and its events."""
         rng = np.random.default_rng((self.seed, number, 0))
         kind = list(KINDS)[int(rng.integers(len(KINDS)))]
         return Scene(kind, [event.name for event in draw_events(rng, kind, {name: [] for name in CLASSES})])
@@ -176,7 +178,7 @@ class Catalogue:
 
         The field md5 is random, because no file is made. cdn: Address of the previews' host, if it is not the site.
         """
-        sound, user, previews = _invented(self.size, self.seed, number)
+        sound, user, previews = _invent_sound(self.size, self.seed, number)
         return sound | {
             "created": f"{format_time(self.created(number))[:19]}Z",
             "previews": {
@@ -189,7 +191,7 @@ class Catalogue:
 
 
 @lru_cache(maxsize=1 << 14)
-def _invented(size: int, seed: int, number: int) -> tuple[dict[str, Any], str, str]:
+def _invent_sound(size: int, seed: int, number: int) -> tuple[dict[str, Any], str, str]:
     """Invent a sound; return its fields that depend on neither site nor time, its user, and the path of its previews.
 
     Results are cached: a crawl requests sounds at the edges of its windows several times, an update all sounds again.
@@ -203,9 +205,9 @@ def _invented(size: int, seed: int, number: int) -> tuple[dict[str, Any], str, s
     seconds = float(corpus.seconds(one)[0])
     sound = {
         "id": sound_id,
-        "name": _name(rng, scene, sound_id),
+        "name": _invent_title(rng, scene, sound_id),
         "tags": [*scene.events, "field-recording"],
-        "description": dress(rng, text, plain),
+        "description": in_uploaders_style(rng, text, plain),
         "username": user,
         "license": LICENCES[str(corpus.licences(one)[0])][0],
         "gen_ai_preference": str(corpus.preferences(one)[0]),
@@ -224,28 +226,28 @@ def _invented(size: int, seed: int, number: int) -> tuple[dict[str, Any], str, s
     return sound, user, f"/previews/{sound_id // 1000}/{sound_id}_{user.removeprefix('user')}"
 
 
-def _name(rng: np.random.Generator, scene: Scene, sound_id: int) -> str:
+def _invent_title(rng: np.random.Generator, scene: Scene, sound_id: int) -> str:
     """Invent the title of a sound; one in a hundred would be a dangerous file name."""
     if rng.random() < 0.01:
         return NAMES[int(rng.integers(len(NAMES)))]
     return f"{' '.join(scene.events)} {sound_id % 90 + 10}.wav"
 
 
-def _pick(values: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
-    """Return a name for each of `values`, in [0, 1). shares: Dict from name to its share of that interval."""
+def _pick_names(values: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
+    """Choose a name for each of the random `values`, in [0, 1); return the names. shares: Probability of each name."""
     edges = np.cumsum(list(shares.values()))[:-1]
     return np.array(list(shares))[np.searchsorted(edges, values, side="right")]
 
 
-def dress(rng: np.random.Generator, text: str, plain: bool) -> str:
-    """Rewrite a text in the style of Freesound's descriptions. plain: Change the text less often."""
+def in_uploaders_style(rng: np.random.Generator, text: str, plain: bool) -> str:
+    """Return a text in the style of Freesound's descriptions, with random additions. plain: Change it less often."""
     if rng.random() < 0.04:
-        return "" if rng.random() < 0.3 else _one(rng, _OTHER)
+        return "" if rng.random() < 0.3 else _choose_one(rng, _OTHER)
     if rng.random() < (0.1 if plain else 0.4):
-        text += _one(rng, ("\n\n", " ", "<br />")) + _one(rng, (*_CREDITS, *_LINKS))
+        text += _choose_one(rng, ("\n\n", " ", "<br />")) + _choose_one(rng, (*_CREDITS, *_LINKS))
     return text.replace("'", "&#39;").replace(" and ", " &amp; ") if rng.random() < 0.03 else text
 
 
-def _one(rng: np.random.Generator, options: tuple[str, ...]) -> str:
+def _choose_one(rng: np.random.Generator, options: tuple[str, ...]) -> str:
     """Return one of the options, chosen at random."""
     return options[int(rng.integers(len(options)))]

@@ -44,10 +44,10 @@ class Faults:
 
     def throttled(self) -> str:
         """Return the text of a 429 answer for a limit drawn at random: per day or per minute."""
-        return _throttled("2000/day" if self.rng.random() < _DAILY else "60/minute")
+        return _throttled_text("2000/day" if self.rng.random() < _DAILY else "60/minute")
 
     def with_nulls(self, results: list[Any]) -> list[Any]:
-        """Replace each item of a page by null with a probability of one in ten."""
+        """Return the items of a page, each replaced by null with a probability of one in ten."""
         return [None if self.rng.random() < 0.1 else item for item in results]
 
     def cut(self, body: bytes) -> bytes:
@@ -73,11 +73,11 @@ class Throttle:
         now = self._clock.now()
         for limit, seconds, name in self._limits:
             if len(self._times) >= limit and self._times[-limit] > now - seconds:
-                return _throttled(name)
+                return _throttled_text(name)
         self._times.append(now)
         return None
 
 
-def _throttled(limit: str) -> str:
+def _throttled_text(limit: str) -> str:
     """Return the API's message about too many requests. limit: The exceeded limit, such as `60/minute`."""
     return f"Request was throttled because of exceeding a request limit rate ({limit})"

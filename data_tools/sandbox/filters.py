@@ -48,7 +48,7 @@ class Group:
     is_top: bool = False  # only at the top level may all clauses exclude
 
     def __call__(self, numbers: Numbers) -> np.ndarray:
-        """Return whether each of the sounds with the given indices matches the clauses of the filter."""
+        """Return, for each of the sounds with the given indices, whether it matches the clauses of the filter."""
         keep = np.full(len(numbers), bool(self.must or self.may) or self.is_top)
         if self.may and not self.must:
             keep = np.any([clause(numbers) for clause in self.may], axis=0)
@@ -59,79 +59,82 @@ class Group:
         return keep
 
 
-def found(corpus: Catalogue, text: str | None) -> Numbers:
+def matching_sounds(corpus: Catalogue, text: str | None) -> Numbers:
     """Return the indices of the sounds that match the filter `text`; without a filter (None), those of all sounds."""
     numbers: Numbers = np.arange(corpus.size)
-    return numbers if text is None else numbers[_Parser(corpus, text).whole()(numbers)]
+    return numbers if text is None else numbers[_Parser(corpus, text).parse()(numbers)]
 
 
 class _Parser:
     def __init__(self, corpus: Catalogue, text: str) -> None:
         """Split the filter `text` into tokens."""
         self._corpus, self._text = corpus, text
-        self._tokens = list(_tokens(text))
+        self._tokens = list(_split_tokens(text))
 
-    def whole(self) -> Group:
-        """Parse the whole filter; return a function that tells which sounds match it. Raises FilterError."""
-        group = self._group(None)
+    def parse(self) -> Group:
+        """Parse the whole filter; return a Group, which finds the matching sounds. Raises FilterError."""
+        group = self._parse_group(None)
         group.is_top = True
         if self._tokens:
-            raise self._wrong()
+            raise self._syntax_error()
         return group
 
-    def _wrong(self) -> FilterError:
+    def _syntax_error(self) -> FilterError:
         """Return the API's error for a filter that cannot be parsed."""
         return FilterError(f"Solr responded with an error (HTTP 400): Cannot parse '{self._text[:60]}'")
 
-    def _group(self, name: str | None) -> Group:
-        """Parse a filter's clauses up to a closing parenthesis or the end. name: Field name before the parentheses."""
+    def _parse_group(self, name: str | None) -> Group:
+        """Parse the clauses up to a closing parenthesis or the filter's end; return them as a Group.
+
+        name: Field name before the parentheses.
+        """
         group, conjunction, last = Group(), "", None
         while self._tokens and self._tokens[0] != ("sign", ")"):
-            if sign := self._taken("AND", "&&", "OR", "||"):
+            if sign := self._take("AND", "&&", "OR", "||"):
                 conjunction = sign
                 if last is None:
-                    raise self._wrong()
+                    raise self._syntax_error()
                 continue
             is_or = conjunction in ("OR", "||")
-            is_not = self._taken("NOT", "!", "-")
-            self._taken("+")
-            clause = self._clause(name)
+            is_not = self._take("NOT", "!", "-")
+            self._take("+")
+            clause = self._parse_clause(name)
             if is_or and last and last in group.must:
                 group.must.remove(last)
                 group.may.append(last)
             (group.must_not if is_not else group.may if is_or else group.must).append(clause)
             conjunction, last = "", clause
         if last is None or conjunction:
-            raise self._wrong()
+            raise self._syntax_error()
         return group
 
-    def _taken(self, *signs: str) -> str:
+    def _take(self, *signs: str) -> str:
         """Return the filter's next token and remove it if it is one of `signs`; otherwise return ""."""
         is_next = self._tokens and self._tokens[0][0] == "sign" and self._tokens[0][1] in signs
         return self._tokens.pop(0)[1] if is_next else ""
 
-    def _clause(self, name: str | None) -> Matches:
-        """Parse one clause of a filter. name: Field name before the parentheses around the clause."""
+    def _parse_clause(self, name: str | None) -> Matches:
+        """Parse one clause of a filter; return its condition on sounds. name: Field name before the parentheses."""
         if not self._tokens:
-            raise self._wrong()
+            raise self._syntax_error()
         kind, value = self._tokens.pop(0)
         if kind == "field":
-            return self._clause(value)
+            return self._parse_clause(value)
         if (kind, value) == ("sign", "("):
-            group = self._group(name)
-            if not self._taken(")"):
-                raise self._wrong()
+            group = self._parse_group(name)
+            if not self._take(")"):
+                raise self._syntax_error()
             return group
         if name is None or kind == "sign":
-            raise self._wrong()
-        return self._range(name, value) if kind == "range" else self._term(name, value)
+            raise self._syntax_error()
+        return self._range_condition(name, value) if kind == "range" else self._term_condition(name, value)
 
-    def _range(self, name: str, value: str) -> Matches:
-        """Return a function that tells which sounds have a field `name` in a range `value` such as `[1 TO 5]`."""
+    def _range_condition(self, name: str, value: str) -> Matches:
+        """Return a condition on sounds: the value of the field `name` is in a range `value` such as `[1 TO 5]`."""
         match = re.fullmatch(r"[\[{](\S+) TO (\S+)[\]}]", value)
         if not match:
-            raise self._wrong()
-        convert = _time if name == "created" else float
+            raise self._syntax_error()
+        convert = _parse_time if name == "created" else float
         try:
             low = -np.inf if match[1] == "*" else convert(match[1])
             high = np.inf if match[2] == "*" else convert(match[2])
@@ -143,23 +146,23 @@ class _Parser:
             first = self._corpus.from_time(np.ceil(low / 1000) * 1000)
             end = self._corpus.from_time(np.floor(high / 1000) * 1000 + 1000)
             return lambda numbers: (first <= numbers) & (numbers < end)
-        values = self._values(name)
+        values = self._field_values(name)
 
         def within(numbers: Numbers) -> np.ndarray:
-            """Return which sounds have a value inside the range."""
+            """Return, for each sound, whether its value is inside the range. numbers: Indices of the sounds."""
             field_values = np.asarray(values(numbers), float)
             return (low <= field_values) & (field_values <= high)
 
         return within
 
-    def _term(self, name: str, value: str) -> Matches:
-        """Return a function that tells which sounds have `value` in the field `name`; `*` matches any text."""
+    def _term_condition(self, name: str, value: str) -> Matches:
+        """Return a condition on sounds: the field `name` has the value `value`, in which `*` matches any text."""
         if value == "*" and name in ("*", *_NUMBERS):
             return lambda numbers: np.ones(len(numbers), bool)
         if name in _NUMBERS:
-            return self._range(name, f"[{value} TO {value}]")
+            return self._range_condition(name, f"[{value} TO {value}]")
         pattern = re.compile(".*".join(map(re.escape, value.split("*"))))
-        values = self._values(name)
+        values = self._field_values(name)
 
         def matches(one: Any) -> bool:
             """Return whether a field's value matches the pattern."""
@@ -168,7 +171,7 @@ class _Parser:
 
         return lambda numbers: np.array([matches(one) for one in values(numbers)], bool)
 
-    def _values(self, name: str) -> Callable[[Numbers], Sequence[Any] | np.ndarray]:
+    def _field_values(self, name: str) -> Callable[[Numbers], Sequence[Any] | np.ndarray]:
         """Return a function that maps the indices of sounds to their values in the field `name`."""
         corpus, key = self._corpus, "tags" if name == "tag" else name
         quick: dict[str, Callable[[Numbers], Sequence[Any] | np.ndarray]] = {
@@ -182,7 +185,7 @@ class _Parser:
         return quick.get(name, lambda numbers: [corpus.sound(int(number), "")[key] for number in numbers])
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
+def _split_tokens(text: str) -> list[tuple[str, str]]:
     """Split a filter into tokens, (kind, text) each. Raises FilterError, UnsupportedError."""
     tokens, at = list[tuple[str, str]](), 0
     while text[at:].strip():
@@ -198,7 +201,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     return tokens
 
 
-def _time(text: str) -> float:
+def _parse_time(text: str) -> float:
     """Convert a time with Solr's date maths, such as NOW-1YEAR or NOW/DAY, to milliseconds.
 
     Months and years have their mean length.

@@ -91,7 +91,10 @@ class Sandbox:
         return response
 
     def _unauthorised(self, request: web.Request) -> str | None:
-        """Return why a request is refused: original files need a Bearer token, other requests the key or a token."""
+        """Return the reason for refusing a request without a valid key or token; None if it is allowed.
+
+        Original files need a Bearer token, other requests the key or a token.
+        """
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if (scheme, secret) == ("Bearer", self.token):
             return None
@@ -113,7 +116,7 @@ class Sandbox:
         return _json(200, content)
 
     async def _search(self, request: web.Request) -> web.Response:
-        """Answer a search."""
+        """Answer a request for a page of search results."""
         return _json(*self.answers.search(request.query, _site(request)))
 
     async def _sound(self, request: web.Request) -> web.Response:
@@ -152,13 +155,13 @@ class Sandbox:
 
 
 def _html(status: int) -> web.Response:
-    """Answer with an HTML page, as a proxy in front of the API does."""
+    """Return an answer with an HTML page, such as a proxy in front of the API sends."""
     headers = {"Location": "https://freesound.org/maintenance/"} if status == 302 else None
     return web.Response(status=status, text=f"<h1>{status}</h1>", content_type="text/html", headers=headers)
 
 
 def _json(status: int, content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> web.Response:
-    """Return an answer in JSON."""
+    """Return an answer with a JSON body."""
     body = json.dumps(content, ensure_ascii=False).encode()
     return web.Response(body=body, status=status, content_type="application/json", headers=headers)
 

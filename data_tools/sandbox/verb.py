@@ -67,7 +67,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
             return await _run_all(arguments.then, settings)
         print(f"{arguments.sounds} invented sounds on {address}; for the other verbs, in another shell:", flush=True)
         print(f"export {' '.join(f'{name}={value}' for name, value in settings.items())}", flush=True)
-        await _stopped()
+        await _wait_for_stop()
         print(f"{answers.requests} searches answered")
         return 0
     finally:
@@ -106,7 +106,7 @@ async def _run_all(commands: list[str], settings: dict[str, str]) -> int:
     return 0
 
 
-async def _stopped() -> None:
+async def _wait_for_stop() -> None:
     """Wait until Ctrl-C or a signal stops the server."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

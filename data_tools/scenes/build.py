@@ -84,21 +84,21 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
 
 
 def _plan_split(settings: Settings, split: Split, count: int, pool: Pool) -> list[Scene]:
-    """Plan the first `count` clips of a split.
+    """Return the plans of the first `count` clips of a split.
 
     In a test split no caption repeats, because a ranked CSV identifies a query by its text.
     """
     scenes: list[Scene] = []
     used_captions: set[str] = set()
     for number in range(1, count + 1):
-        scenes.append(_plan(settings, split, number, pool, used_captions))
+        scenes.append(_plan_clip(settings, split, number, pool, used_captions))
         if split in TEST_SPLITS:
             used_captions.update(scenes[-1].captions)
     return scenes
 
 
-def _plan(settings: Settings, split: Split, number: int, pool: Pool, taken: Collection[str]) -> Scene:
-    """Plan one clip: its kind of scene, its events, and its captions. taken: Captions of earlier clips."""
+def _plan_clip(settings: Settings, split: Split, number: int, pool: Pool, taken: Collection[str]) -> Scene:
+    """Return the plan of one clip: its kind of scene, events and captions. taken: Captions of earlier clips."""
     seed = (settings.seed, CLOTHO_SPLITS.index(split), number)
     kind = list(KINDS)[(number - 1) % len(KINDS)]
     events = draw_events(np.random.default_rng((*seed, 0)), kind, pool)
@@ -113,18 +113,18 @@ def _plan(settings: Settings, split: Split, number: int, pool: Pool, taken: Coll
 
 
 def _write_tables(out: Path, scenes: Mapping[Split, list[Scene]]) -> None:
-    """Write the tables of captions, metadata and labels."""
+    """Write the tables of all scenes: captions and metadata per split, and labels.csv."""
     for split, planned in scenes.items():
         header = ["file_name", *(f"caption_{number}" for number in range(1, len(planned[0].captions) + 1))]
         rows = [[scene.file_name, *scene.captions] for scene in planned]
         write_table(out / f"clotho_captions_{split}.csv", header, rows)
-        write_table(out / f"clotho_metadata_{split}.csv", METADATA_COLUMNS, map(_metadata, planned))
+        write_table(out / f"clotho_metadata_{split}.csv", METADATA_COLUMNS, map(_metadata_row, planned))
     every = chain.from_iterable(scenes.values())
     labels = [(one.file_name, one.split, one.kind, ";".join(event.name for event in one.events)) for one in every]
     write_table(out / "labels.csv", LABEL_COLUMNS, labels)
 
 
-def _metadata(scene: Scene) -> list[str]:
+def _metadata_row(scene: Scene) -> list[str]:
     """Return a clip's row for Clotho's metadata table; uploaders, licences and pages of its recordings are joined."""
     links, authors, licences = credit(event.recording for event in scene.events)
     events = ";".join(event.name for event in scene.events)
@@ -141,8 +141,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         of_moments = f"number of clips (default: {count}; with --moments {MOMENT_COUNTS[split]})"
         add(f"--{split}", type=int, metavar="N", help=of_moments)
     add("--captions", choices=["5", "1", "noisy"], help="captions per clip; noisy: 1 in uploaders' style (default: 5)")
-    held_out = "share of the wordings that only evaluation uses, 0 to 0.5 (default: 0); with --moments, above 0, "
-    held_out += "validation too has one that no other split uses"
+    held_out = "share of the wordings that only evaluation uses, 0 to 0.5 (default: 0); with --moments and a share "
+    held_out += "above 0, validation also uses one wording that no other split uses"
     add("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
     add("--recordings", type=Path, metavar="FOLDER", help="recordings to compose, in ESC-50's layout")
     add("--folds", nargs="+", metavar="SPLIT=FOLDS", help="folds of recordings per split (default: as in the example)")
@@ -150,7 +150,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     moments += "them several times, as in CASTELLA, or Clotho-Moment's recipe"
     add("--moments", nargs="?", const="castella", choices=list(SHAPES), help=moments)
     add("--length", type=float, metavar="SECONDS", help="seconds per recording, with --moments (default: 60)")
-    whole = "with --moments: windows begin and end with a second, as CASTELLA's do"
+    whole = "with --moments: windows begin and end at full seconds, as CASTELLA's do"
     add("--whole-seconds", action="store_true", help=whole)
     add("--name", help="name of the clips' source, for their ids (default: the folder's name)")
 
@@ -184,18 +184,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make scenes by the options of the verb. common: Values for the fields of FolderSettings."""
+    """Make scenes by the options of `scenes`, print the result, and return the exit status.
+
+    common: Values for the fields of FolderSettings.
+    """
     if arguments.length is not None or arguments.whole_seconds:
         raise DataError("--length and --whole-seconds only work with --moments; add that, or leave them out")
     settings = Settings(**common, captions=arguments.captions or "5")
     n_made = make_scenes(arguments.out, settings, arguments.recordings)
     clips = f"{arguments.out / 'manifest.jsonl'}: {counted(sum(settings.counts.values()), 'clip')}"
-    print(f"wrote {clips}, {n_made} of them made now" if n_made else f"{clips}, complete already")
+    print(f"wrote {clips}, {n_made} of them made now" if n_made else f"{clips}, complete already, nothing to do")
     return 0
 
 
 def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make recordings with moments by the options of the verb. common: Values for the fields of FolderSettings."""
+    """Make recordings with moments by the options of `scenes`, print the result, and return the exit status.
+
+    common: Values for the fields of FolderSettings.
+    """
     if arguments.captions:
         raise DataError("--captions only works with short scenes; leave it out with --moments")
     settings = MomentSettings(
@@ -207,7 +213,7 @@ def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
     queries, n_made = make_moments(arguments.out, settings, arguments.recordings)
     clips = counted(sum(settings.counts.values()), "recording")
     if not queries:
-        print(f"{arguments.out / 'moments.jsonl'}: of {clips}, complete already")
+        print(f"{arguments.out / 'moments.jsonl'}: the moments of {clips} are complete already")
         return 0
     print(f"wrote {arguments.out / 'moments.jsonl'}: {counted(queries, 'query')} of {clips}, {n_made} of them made now")
     return 0

@@ -31,15 +31,15 @@ Option = TypeVar("Option")
 
 def phrasings(name: str) -> tuple[Phrasing, ...]:
     """Return the phrasings of a sound class: those written for it, or else generic ones made from its name."""
-    return PHRASINGS.get(name) or tuple(_named(phrasing, name) for phrasing in GENERIC)
+    return PHRASINGS.get(name) or tuple(_fill_in_name(phrasing, name) for phrasing in GENERIC)
 
 
 def validation_phrasing(name: str) -> Phrasing:
     """Return the phrasing of a sound class that is in no list of `phrasings`, for queries of a validation split."""
-    return VALIDATION_PHRASINGS.get(name) or _named(VALIDATION_GENERIC, name)
+    return VALIDATION_PHRASINGS.get(name) or _fill_in_name(VALIDATION_GENERIC, name)
 
 
-def _named(phrasing: Phrasing, name: str) -> Phrasing:
+def _fill_in_name(phrasing: Phrasing, name: str) -> Phrasing:
     """Fill a generic phrasing with the name of a sound class."""
     clause, noun = (part.format(n=name.replace("_", " ")) for part in phrasing)
     return clause, noun
@@ -76,7 +76,7 @@ def describe(
                 clause, noun = _pick(rng, not_held_out(phrasings(event), held_out))
                 words |= {letter: clause, letter.upper(): noun}
             text = template.format(**words)
-            dressed = _dressed(rng, text)
+            dressed = _with_capital_and_stop(rng, text)
             if dressed not in taken:
                 captions.setdefault(text, dressed)
         if len(captions) >= count:
@@ -117,12 +117,12 @@ def describe_noisily(rng: np.random.Generator, events: Sequence[str]) -> str:
 
 
 def _pick(rng: np.random.Generator, options: Sequence[Option]) -> Option:
-    """Return one of the options, chosen at random."""
+    """Choose one of the options at random, all equally likely."""
     return options[int(rng.integers(len(options)))]
 
 
-def _dressed(rng: np.random.Generator, text: str) -> str:
-    """Add a capital letter and a full stop to a text, each at random."""
+def _with_capital_and_stop(rng: np.random.Generator, text: str) -> str:
+    """Return a text with a capital letter at its start and a full stop at its end, each added at random."""
     if rng.random() < _CAPITAL:
         text = text[0].upper() + text[1:]
     return f"{text}." if rng.random() < _STOP else text

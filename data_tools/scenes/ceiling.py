@@ -39,15 +39,14 @@ def ceiling(folder: Path, split: str) -> float:
 
 
 def label_groups(folder: Path, split: str) -> Counter[tuple[str, ...]]:
-    """Count the clips of each label in a split. Raises DataError as ceiling does."""
+    """Return the number of clips of each label in a split. Labels and errors are those of `ceiling`."""
     path = folder / "labels.csv"
     groups: Counter[tuple[str, ...]] = Counter()
     for line, row in read_table(path, LABEL_COLUMNS):
         events = row["events"].split(";")
         if len(events) != KINDS.get(row["kind"]) or not all(events):
-            raise DataError(
-                f"{path}, line {line}: {row['events']!r} cannot be the events of a scene of kind {row['kind']!r}"
-            )
+            problem = f"{row['events']!r} cannot be the events of a scene of kind {row['kind']!r}"
+            raise DataError(f"{path}, line {line}: {problem}; correct it, or make the scenes again")
         if row["split"] == split:
             groups[row["kind"], *(sorted(events) if row["kind"] == "overlap" else events)] += 1
     if not groups:

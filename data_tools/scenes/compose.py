@@ -50,20 +50,20 @@ def render(rng: Rng, kind: str, events: Sequence[Event]) -> Samples:
     """
     n = round(SECONDS * SAMPLE_RATE)
     under = kind == "background"
-    sounds = [_sound(rng, event, _samples(rng, _LENGTHS[kind])) for event in events[: -1 if under else None]]
-    starts = _starts(rng, kind, [len(sound) for sound in sounds], n)
+    sounds = [_event_sound(rng, event, _draw_length(rng, _LENGTHS[kind])) for event in events[: -1 if under else None]]
+    starts = _draw_starts(rng, kind, [len(sound) for sound in sounds], n)
     scene = gain(rng, _FLOOR_DB) * rng.standard_normal(n)
     for start, sound in zip(starts, sounds, strict=True):
         scene[start : start + len(sound)] += gain(rng, _EVENT_DB) * sound
     if under:
-        begin = max(0, starts[0] - _samples(rng, _LEAD))
-        end = min(n, starts[-1] + len(sounds[-1]) + _samples(rng, _LEAD))
-        scene[begin:end] += gain(rng, _BACKGROUND_DB) * _sound(rng, events[-1], end - begin, fill=True)
+        begin = max(0, starts[0] - _draw_length(rng, _LEAD))
+        end = min(n, starts[-1] + len(sounds[-1]) + _draw_length(rng, _LEAD))
+        scene[begin:end] += gain(rng, _BACKGROUND_DB) * _event_sound(rng, events[-1], end - begin, fill=True)
     scene *= gain(rng, _SCENE_DB)
     return scene * min(1.0, _PEAK / float(np.abs(scene).max()))
 
 
-def _sound(rng: Rng, event: Event, n: int, fill: bool = False) -> Samples:
+def _event_sound(rng: Rng, event: Event, n: int, fill: bool = False) -> Samples:
     """Return an event's sound at a common level, ends faded: n samples, or fewer for a short one without `fill`."""
     return levelled(cut(event.recording, rng, n, fill) if event.recording else synthesise(event.name, rng, n))
 
@@ -77,8 +77,8 @@ def levelled(sound: Samples) -> Samples:
     return result
 
 
-def _starts(rng: Rng, kind: str, lengths: Sequence[int], n: int) -> list[int]:
-    """Return the sample at which each event starts, in the order of the events.
+def _draw_starts(rng: Rng, kind: str, lengths: Sequence[int], n: int) -> list[int]:
+    """Draw the start of each event in a scene of `n` samples; return the starts, as sample numbers, in events' order.
 
     In an overlap, most of the shorter event is within the other.
     """
@@ -90,13 +90,13 @@ def _starts(rng: Rng, kind: str, lengths: Sequence[int], n: int) -> list[int]:
     else:
         starts = [0]
         for length in lengths[:-1]:
-            starts.append(starts[-1] + length + _samples(rng, _GAP))
+            starts.append(starts[-1] + length + _draw_length(rng, _GAP))
     spare = n - max(start + length for start, length in zip(starts, lengths, strict=True))
     lead = int(rng.integers(0, spare + 1))
     return [start + lead for start in starts]
 
 
-def _samples(rng: Rng, seconds: tuple[float, float]) -> int:
+def _draw_length(rng: Rng, seconds: tuple[float, float]) -> int:
     """Draw a duration from the range `seconds`; return it as a number of samples."""
     return round(rng.uniform(*seconds) * SAMPLE_RATE)
 

@@ -62,22 +62,22 @@ class Recorded(NamedTuple):
 
 
 def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = None) -> tuple[int, int]:
-    """Compose recordings and their moments in a folder.
+    """Compose recordings and their moments in a folder; return the numbers of queries and of new audio files.
 
     recordings: The folder in ESC-50's layout, if settings.recordings is set.
     Writes scenes.json first, then the missing audio files (16 kHz, mono, 16 bit, <split>/<name>.wav). Then come
     events.csv (every event, in unrounded seconds, with the id of its query), <split>_release.jsonl (the queries in
     CASTELLA's format, for submission score), moments.jsonl, and manifest.jsonl last.
     Only one process may write to a folder.
-    Returns the numbers of queries and of new audio files; (0, 0) if the folder was complete.
+    Both numbers are 0 if the folder was complete.
     Raises DataError for settings out of range, unusable recordings, a split without queries, and a folder with other
     content.
     """
-    _check(settings)
+    _check_settings(settings)
     pools = settings.pools(recordings, 2, "two are needed")
     claim(out, {**asdict(settings), "shape": settings.shape._asdict()})
     numbers = {split: range(1, count + 1) for split, count in settings.counts.items()}
-    files = [_audio(out, settings, split, number) for split in numbers for number in numbers[split]]
+    files = [_audio_path(out, settings, split, number) for split in numbers for number in numbers[split]]
     missing = [path for path in files if not path.is_file()]
     tables = [f"{split}_release.jsonl" for split in numbers]
     tables += ["events.csv", "moments.jsonl", "manifest.jsonl"]
@@ -87,7 +87,7 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
     for split in numbers:
         remove_parts(out / split)
         shown = each(numbers[split], split, "recording")
-        made[split] = [_make(out, settings, split, number, pools[split]) for number in shown]
+        made[split] = [_compose_recording(out, settings, split, number, pools[split]) for number in shown]
     for split, recorded in made.items():
         _write_release(out / f"{split}_release.jsonl", recorded)
     recorded = [one for part in made.values() for one in part]
@@ -98,7 +98,7 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
     return len(moments), len(missing)
 
 
-def _check(settings: MomentSettings) -> None:
+def _check_settings(settings: MomentSettings) -> None:
     """Raise DataError if a setting of the composed recordings is out of range."""
     settings.check("recording")
     low, high = _SECONDS
@@ -108,21 +108,21 @@ def _check(settings: MomentSettings) -> None:
         raise DataError(f"--length {settings.seconds:g}: must be a whole number with --whole-seconds")
 
 
-def _audio(out: Path, settings: MomentSettings, split: Split, number: int) -> Path:
+def _audio_path(out: Path, settings: MomentSettings, split: Split, number: int) -> Path:
     """Return the path of a recording's audio file."""
     return out / split / f"{settings.name}_{split}_{number:05d}.wav"
 
 
-def _make(out: Path, settings: MomentSettings, split: Split, number: int, pool: Pool) -> Recorded:
-    """Compose one recording, and write its audio if it is missing."""
+def _compose_recording(out: Path, settings: MomentSettings, split: Split, number: int, pool: Pool) -> Recorded:
+    """Compose one recording, write its audio if it is missing, and return its clip, queries and events."""
     seed = (settings.seed, CLOTHO_SPLITS.index(split), number)
     n = round(settings.seconds * SAMPLE_RATE)
     events = draw_timeline(np.random.default_rng((*seed, 0)), settings.shape, pool, n)
-    path = _audio(out, settings, split, number)
+    path = _audio_path(out, settings, split, number)
     if not path.is_file():
         write_samples(path, mixed(np.random.default_rng((*seed, 2)), settings.shape, events, n))
     _, authors, licences = credit(event.recording for event in events)
-    moments = ask(np.random.default_rng((*seed, 1)), settings, split, path.stem, events)
+    moments = draw_queries(np.random.default_rng((*seed, 1)), settings, split, path.stem, events)
     texts = [text for text, _, _ in moments.values()]
     clip = audio_clip(path.parent, path.name, settings.name, split, texts, settings.seconds, None, licences, authors)
     queries = [Moment(id=qid, text=text, clip=clip.id, windows=windows) for qid, (text, _, windows) in moments.items()]
@@ -137,7 +137,7 @@ def _make(out: Path, settings: MomentSettings, split: Split, number: int, pool: 
 Windows = list[tuple[float, float]]
 
 
-def ask(
+def draw_queries(
     rng: np.random.Generator, settings: MomentSettings, split: Split, vid: str, events: Sequence[TimedEvent]
 ) -> Mapping[str, tuple[str, str, Windows]]:
     """Draw the queries of a recording; return a dict from query id ("<vid>_<n>", n from 1) to query.
@@ -170,7 +170,7 @@ def window_of(event: TimedEvent, settings: MomentSettings) -> tuple[float, float
 
 
 def _write_release(path: Path, recorded: Sequence[Recorded]) -> None:
-    """Write the queries of a split in CASTELLA's format."""
+    """Write the queries of a split to a file in CASTELLA's format. Raises DataError if no recording has a query."""
     if not any(one.moments for one in recorded):
         raise DataError(
             f"{path}: none of the {len(recorded)} recordings has an event; ask for more recordings or a longer --length"

@@ -11,7 +11,7 @@ background. The last phrasings and templates of each list can be reserved for te
 Phrasing = tuple[str, str]  # clause and noun phrase: "a dog barks", "a barking dog"
 
 
-def _lists(text: str) -> dict[str, tuple[str, ...]]:
+def _parse_lists(text: str) -> dict[str, tuple[str, ...]]:
     """Read a text of names, each followed by indented lines; return a dict from name to its lines."""
     lists: dict[str, list[str]] = {}
     name = ""
@@ -23,13 +23,13 @@ def _lists(text: str) -> dict[str, tuple[str, ...]]:
     return {name: tuple(lines) for name, lines in lists.items()}
 
 
-def _phrasing(line: str) -> Phrasing:
-    """Split a line into its two phrasings: a clause and a noun."""
+def _parse_phrasing(line: str) -> Phrasing:
+    """Split a line `clause | noun phrase` into the two forms of a phrasing."""
     clause, noun = line.split(" | ")
     return clause, noun
 
 
-TEMPLATES = _lists("""
+TEMPLATES = _parse_lists("""
 one
     {a}
     {A}
@@ -63,7 +63,7 @@ background
 """)
 
 # By ESC-50's category names, except phone_ring and whistle, which ESC-50 does not have.
-_PHRASINGS = _lists("""
+_PHRASINGS = _parse_lists("""
 siren
     a siren wails | the wail of a siren
     an emergency siren sounds | an emergency siren
@@ -209,7 +209,7 @@ sea_waves
     waves are breaking on the shore | waves breaking on the shore
     surf surges over sand | surf surging over sand
 """)
-PHRASINGS = {name: tuple(map(_phrasing, lines)) for name, lines in _PHRASINGS.items()}
+PHRASINGS = {name: tuple(map(_parse_phrasing, lines)) for name, lines in _PHRASINGS.items()}
 
 # For ESC-50's other categories; {n} is the category's name in words. Correct for one thing, for many, and for stuff.
 GENERIC: tuple[Phrasing, ...] = (
@@ -248,7 +248,7 @@ rooster: a cockerel shouts at dawn | the shout of a cockerel at dawn
 sea_waves: breakers pound a coast | breakers on a coast
 """
 VALIDATION_PHRASINGS = {
-    name: _phrasing(line) for name, line in (row.split(": ") for row in _VALIDATION.strip().splitlines())
+    name: _parse_phrasing(line) for name, line in (row.split(": ") for row in _VALIDATION.strip().splitlines())
 }
 VALIDATION_GENERIC: Phrasing = ("somewhere {n} makes itself heard", "a recording of {n}")
 

@@ -89,7 +89,7 @@ def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
     shorter recording is returned completely; with `fill`, it is repeated with short pauses up to n samples.
     Raises AudioError as read_audio does and for silence.
     """
-    sound, loud = _trimmed(recording.path)
+    sound, loud = _read_trimmed(recording.path)
     if len(sound) > n:
         at = loud[rng.integers(len(loud))]
         latest = min(at, len(sound) - n)
@@ -102,20 +102,20 @@ def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
 
 
 @lru_cache(maxsize=512)
-def _trimmed(path: Path) -> tuple[Samples, list[int]]:
-    """Read a recording without its silent ends; return it, and the number of the first sample of each loud frame."""
+def _read_trimmed(path: Path) -> tuple[Samples, list[int]]:
+    """Read a recording without its silent ends; return it, and the index of the first sample of each loud frame."""
     sound = read_audio(path, SAMPLE_RATE).astype(np.float64)
     power = frame_powers(sound, _FRAME)
     if not power.any():
         raise AudioError(f"{path}: contains only silence; remove its row from the table")
-    begin, end = _audible(power)
+    begin, end = _audible_range(power)
     loud = np.flatnonzero(power > power.max() * 10 ** (LOUD_DB / 10))
     return sound[begin:end], (loud * _FRAME - begin).tolist()
 
 
 def without_silent_ends(sound: Samples) -> Samples:
     """Return a sound from its first to its last audible frame, in steps of 10 ms; silence unchanged."""
-    begin, end = _audible(frame_powers(sound, _FRAME))
+    begin, end = _audible_range(frame_powers(sound, _FRAME))
     return sound[begin:end]
 
 
@@ -125,7 +125,10 @@ def frame_powers(sound: Samples, length: int) -> Samples:
     return result
 
 
-def _audible(power: Samples) -> tuple[int, int]:
-    """Return the numbers of the first audible sample and of the first one after the sound. power: Of each frame."""
+def _audible_range(power: Samples) -> tuple[int, int]:
+    """Return the indices of the first audible sample, and of the first one after the last audible frame.
+
+    power: Mean power of each frame.
+    """
     audible = np.flatnonzero(power >= power.max() * 10 ** (SILENCE_DB / 10))
     return int(audible[0]) * _FRAME, (int(audible[-1]) + 1) * _FRAME

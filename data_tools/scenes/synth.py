@@ -53,7 +53,7 @@ def _clock_alarm(rng: Rng, n: int) -> Samples:
 
 def _rain(rng: Rng, n: int) -> Samples:
     """Synthesise rain: hiss with drops."""
-    hiss = filtered_noise(rng, n, _band(rng.uniform(900, 1500), 9000)) * _wander(rng, n, 0.7, 0.8, 1.2)
+    hiss = filtered_noise(rng, n, _band(rng.uniform(900, 1500), 9000)) * _random_curve(rng, n, 0.7, 0.8, 1.2)
     drops = np.zeros(n)
     count = rng.poisson(rng.uniform(60, 160) * n / SAMPLE_RATE)
     drops[rng.integers(0, n, count)] = rng.exponential(1, count)
@@ -67,12 +67,14 @@ def _wind(rng: Rng, n: int) -> Samples:
     """Synthesise howling wind."""
     low = filtered_noise(rng, n, _band(120, rng.uniform(260, 420)))
     howl = filtered_noise(rng, n, _band(rng.uniform(380, 520), rng.uniform(560, 700), 6))
-    return low * _wander(rng, n, 0.8, 0.4, 1.2) + rng.uniform(0.5, 1) * howl * _wander(rng, n, 1.2, 0.0, 1.5)
+    return low * _random_curve(rng, n, 0.8, 0.4, 1.2) + rng.uniform(0.5, 1) * howl * _random_curve(
+        rng, n, 1.2, 0.0, 1.5
+    )
 
 
 def _engine(rng: Rng, n: int) -> Samples:
     """Synthesise an engine: harmonics of its firing rate, and noise."""
-    speed = rng.uniform(35, 60) * _wander(rng, n, 1.5, 0.93, 1.07)  # firings per second
+    speed = rng.uniform(35, 60) * _random_curve(rng, n, 1.5, 0.93, 1.07)  # firings per second
     phase = 2 * np.pi * np.cumsum(speed) / SAMPLE_RATE
     orders = np.arange(1, 25)
     strengths = rng.uniform(0.4, 1, len(orders)) / orders ** rng.uniform(0.35, 0.6)
@@ -93,7 +95,7 @@ def _door_wood_knock(rng: Rng, n: int) -> Samples:
         """Return a group of two to four knocks."""
         onsets = gap * np.arange(rng.integers(2, 5)) * rng.uniform(0.95, 1.05)
         hits = [_knock(rng, modes, 0.03, 0.3) * strength * rng.uniform(0.7, 1) for _ in onsets]
-        return _laid_at(int((onsets[-1] + 0.3) * SAMPLE_RATE), onsets, hits)
+        return _place_at(int((onsets[-1] + 0.3) * SAMPLE_RATE), onsets, hits)
 
     return _repeat(rng, n, (1.0, 1.5), knocks)
 
@@ -105,7 +107,7 @@ def _clock_tick(rng: Rng, n: int) -> Samples:
     period = rng.uniform(0.25, 0.5)
     onsets = np.arange(rng.uniform(0, 0.15), n / SAMPLE_RATE, period)
     ticks = [_knock(rng, modes * (tock if i % 2 else 1), 0.006, 0.5) for i in range(len(onsets))]
-    return _laid_at(n, onsets, ticks)
+    return _place_at(n, onsets, ticks)
 
 
 def _chirping_birds(rng: Rng, n: int) -> Samples:
@@ -123,7 +125,7 @@ def _chirping_birds(rng: Rng, n: int) -> Samples:
             bend = (x, 1 - x, np.sin(np.pi * x))[shape]
             notes.append(strength * np.sin(np.pi * x) * _tone(centre * rng.uniform(0.95, 1.05) * sweep**bend))
         onsets = np.arange(count) * length * rng.uniform(1.2, 1.7)
-        return _laid_at(int((onsets[-1] + 1.3 * length) * SAMPLE_RATE), onsets, notes)
+        return _place_at(int((onsets[-1] + 1.3 * length) * SAMPLE_RATE), onsets, notes)
 
     return _repeat(rng, n, (0.5, 1.0), song)
 
@@ -166,10 +168,10 @@ def _thunderstorm(rng: Rng, n: int) -> Samples:
         crack = filtered_noise(rng, length, _band(80, rng.uniform(250, 500), 1)) * _decay(
             length, rng.uniform(0.25, 0.5)
         )
-        roll = _wander(rng, length, 7, 0.3, 1) * np.minimum(1, np.arange(length) / (0.02 * SAMPLE_RATE))
+        roll = _random_curve(rng, length, 7, 0.3, 1) * np.minimum(1, np.arange(length) / (0.02 * SAMPLE_RATE))
         return strength * crack * roll
 
-    return 0.35 * rumble * _wander(rng, n, 2, 0.3, 1) + 2 * _repeat(rng, n, (1.4, 2.6), clap)
+    return 0.35 * rumble * _random_curve(rng, n, 2, 0.3, 1) + 2 * _repeat(rng, n, (1.4, 2.6), clap)
 
 
 def _whistle(rng: Rng, n: int) -> Samples:
@@ -180,7 +182,7 @@ def _whistle(rng: Rng, n: int) -> Samples:
     vibrato = 1 + rng.uniform(0.005, 0.012) * np.sin(2 * np.pi * rng.uniform(4.5, 6.5) * _seconds(n))
     tone = _tone(_smooth(base * 2 ** (steps[note] / 12), 0.03) * vibrato)
     breath = filtered_noise(rng, n, _band(base * 0.9, base * 1.7))
-    return (tone + rng.uniform(0.02, 0.08) * breath) * _wander(rng, n, 3, 0.5, 1)
+    return (tone + rng.uniform(0.02, 0.08) * breath) * _random_curve(rng, n, 3, 0.5, 1)
 
 
 def _water_drops(rng: Rng, n: int) -> Samples:
@@ -192,7 +194,7 @@ def _water_drops(rng: Rng, n: int) -> Samples:
         length = int(rng.uniform(0.05, 0.11) * SAMPLE_RATE)
         rise = np.linspace(1, rng.uniform(1.3, 1.9), length)
         plink = strength * _tone(centre * rng.uniform(0.85, 1.2) * rise) * _decay(length, rng.uniform(0.015, 0.03))
-        return _laid_at(int(0.35 * SAMPLE_RATE), np.array([0, 0.09, 0.19]), [plink, 0.25 * plink, 0.1 * plink])
+        return _place_at(int(0.35 * SAMPLE_RATE), np.array([0, 0.09, 0.19]), [plink, 0.25 * plink, 0.1 * plink])
 
     return _repeat(rng, n, (0.2, 0.55), drop, jitter=0.5)
 
@@ -293,7 +295,7 @@ def _band(low: float, high: float, order: int = 2) -> Callable[[Samples], Sample
     return gain
 
 
-def _wander(rng: Rng, n: int, rate: float, low: float, high: float) -> Samples:
+def _random_curve(rng: Rng, n: int, rate: float, low: float, high: float) -> Samples:
     """Return a smooth curve through random values in [low, high], `rate` of them per second."""
     position = np.arange(n) * rate / SAMPLE_RATE
     values = rng.uniform(low, high, int(position[-1]) + 2)
@@ -311,8 +313,8 @@ def _smooth(curve: np.ndarray, seconds: float) -> Samples:
     return result
 
 
-def _laid_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
-    """Place sounds at their onsets (seconds) in a wave of n samples; sounds are cut at its end."""
+def _place_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
+    """Return a wave of n samples with sounds placed at their onsets (seconds); sounds are cut at its end."""
     out = np.zeros(n)
     for start, sound in zip((onsets * SAMPLE_RATE).astype(int), sounds, strict=True):
         part = sound[: max(0, n - start)]
@@ -323,9 +325,12 @@ def _laid_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
 def _repeat(
     rng: Rng, n: int, gap: tuple[float, float], sound: Callable[[float], Samples], jitter: float = 0.05
 ) -> Samples:
-    """Repeat a sound with varied strength. gap: Range of seconds between two sounds. jitter: Variation of the gap."""
+    """Return n samples of a sound repeated with varied strength.
+
+    gap: Range of seconds between two sounds. jitter: Variation of the gap.
+    """
     mean = rng.uniform(*gap)
     count = int(n / SAMPLE_RATE / (mean * (1 - jitter))) + 1
     onsets = rng.uniform(0, 0.1) + np.cumsum(mean * rng.uniform(1 - jitter, 1 + jitter, count)) - mean
     onsets = np.maximum(onsets[onsets < n / SAMPLE_RATE], 0)
-    return _laid_at(n, onsets, [sound(rng.uniform(0.7, 1)) for _ in onsets])
+    return _place_at(n, onsets, [sound(rng.uniform(0.7, 1)) for _ in onsets])

@@ -88,7 +88,7 @@ def draw_timeline(rng: Rng, shape: Shape, pool: Pool, n: int) -> list[TimedEvent
             return events
         name = names[int(rng.integers(len(names)))]
         recording = draw_recording(rng, pool, name)
-        sound = _sound(rng, shape, name, recording)
+        sound = _draw_sound(rng, shape, name, recording)
         start = end + round(gap * SAMPLE_RATE)
         if start + len(sound) > n:
             return events
@@ -107,7 +107,7 @@ def mixed(rng: Rng, shape: Shape, events: Sequence[TimedEvent], n: int) -> Sampl
     return scene * (gain(rng, shape.peak_db) / float(np.abs(scene).max()))
 
 
-def _sound(rng: Rng, shape: Shape, name: str, recording: Recording | None) -> Samples:
+def _draw_sound(rng: Rng, shape: Shape, name: str, recording: Recording | None) -> Samples:
     """Return an event's sound before levelling, with a length in shape.event_seconds, or shorter if necessary."""
     if recording and shape.whole:
         return loud_seconds(cut(recording, rng, round(shape.event_seconds[1] * SAMPLE_RATE)))

@@ -349,7 +349,7 @@ def test_fetching_originals_needs_a_token_and_uses_up_requests(crawled: Path, an
     for clip in clips:
         number = answers.corpus.number(int(clip.freesound_id or 0))
         assert number is not None
-        original = answers._samples(number)
+        original = answers._synthesise(number)
         samples, rate = soundfile.read(clip.path)
         assert rate == 44_100
         assert np.abs(samples - original).max() < 2e-4, "16 bit twice"

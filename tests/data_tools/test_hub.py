@@ -27,7 +27,7 @@ from data_tools.audio.excerpts import read_excerpt, sound_of
 from data_tools.audio.members import Member, Packed, decompressed, member_of, on_disk
 from data_tools.audio.read import check_audio, content_key, peaks, read_audio
 from data_tools.hub.archives import tar_members, zip_members
-from data_tools.hub.pages import hybrid, members_of_column, snappy_marks
+from data_tools.hub.pages import decode_hybrid, members_of_column, snappy_marks
 from data_tools.manifest import Clip, read_manifest, write_manifest
 
 
@@ -111,11 +111,20 @@ def test_split_zip64_archive_written_by_the_program_zip_is_read(tmp_path: Path) 
 
 
 def test_bit_packed_and_repeated_numbers_of_parquet_are_decoded() -> None:
-    assert hybrid(bytes([4 << 1, 1]), 1, 4).tolist() == [1, 1, 1, 1]
-    assert hybrid(bytes([1 << 1 | 1, 0b10001000, 0b11000110, 0b11111010]), 3, 8).tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert hybrid(bytes([3 << 1, 2, 1 << 1 | 1, 0b00011011, 0]), 2, 6).tolist() == [2, 2, 2, 3, 2, 1]
+    assert decode_hybrid(bytes([4 << 1, 1]), 1, 4).tolist() == [1, 1, 1, 1]
+    assert decode_hybrid(bytes([1 << 1 | 1, 0b10001000, 0b11000110, 0b11111010]), 3, 8).tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+    ]
+    assert decode_hybrid(bytes([3 << 1, 2, 1 << 1 | 1, 0b00011011, 0]), 2, 6).tolist() == [2, 2, 2, 3, 2, 1]
     with pytest.raises(IndexError):
-        hybrid(bytes([2 << 1, 1]), 1, 4)
+        decode_hybrid(bytes([2 << 1, 1]), 1, 4)
 
 
 def test_blocks_found_in_snappy_data_unpack_to_65536_bytes_each() -> None:
@@ -375,7 +384,7 @@ def test_verb_hub_reports_missing_or_wrong_columns_by_name(tmp_path: Path, capsy
         ([], "no column of captions; choose some of words, index by --caption"),
         (["--caption", "text"], "row 1: no column text; choose among words, index by --caption"),
         (["--caption", "words", "--id", "key"], "row 1: no column key"),
-        (["--caption", "words", "--audio", "sound"], "no column sound; it has audio, words, index"),
+        (["--caption", "words", "--audio", "sound"], "no column sound; choose one of audio, words, index"),
         (
             ["--caption", "words", "--audio", "index"],
             "the column index has no embedded audio (binary",
@@ -397,7 +406,7 @@ def test_verb_hub_reports_missing_or_wrong_columns_by_name(tmp_path: Path, capsy
     path.write_bytes(b"PAR1 no")
     assert "not a parquet file, damaged or cut" in failure(capsys, "hub", path, "--out", out)
     (tmp_path / "none").mkdir()
-    assert "no .tar, .zip, .parquet file" in failure(capsys, "hub", tmp_path / "none", "--out", out)
+    assert "no file that ends in .tar or .zip or .parquet" in failure(capsys, "hub", tmp_path / "none", "--out", out)
     assert "no such file or folder" in failure(capsys, "hub", tmp_path / "absent", "--out", out)
 
 
@@ -515,7 +524,7 @@ def test_verb_hub_refuses_column_options_for_shards_written_by_export(
         text = failure(capsys, "hub", tmp_path / "out", *option, "--out", out)
         assert f"{option[0]}: {tmp_path}/out/" in text
         assert "which `export` wrote" in text
-        assert text.endswith("states it already; leave it out\n")
+        assert text.endswith("states this already; leave the option out\n")
     assert "which `export` wrote" in failure(capsys, "hub", tmp_path / "out", "--name", "x", "--out", out)
     assert not out.exists()
 

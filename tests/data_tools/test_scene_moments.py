@@ -14,7 +14,7 @@ from data_tools.__main__ import main
 from data_tools.manifest import read_manifest
 from data_tools.moments import read_moments
 from data_tools.scenes.captions import describe_event, phrasings, validation_phrasing
-from data_tools.scenes.long_recordings import MomentSettings, ask, window_of
+from data_tools.scenes.long_recordings import MomentSettings, draw_queries, window_of
 from data_tools.scenes.phrases import PHRASINGS
 from data_tools.scenes.recordings import Recording, read_recordings, without_silent_ends
 from data_tools.scenes.synth import CLASSES
@@ -60,9 +60,9 @@ def test_window_of_an_event_is_rounded_or_extended_to_whole_seconds() -> None:
 def test_every_recording_has_at_least_one_query() -> None:
     settings = MomentSettings(name="x", seed=1, moments="castella", counts={"development": 1})
     event = TimedEvent("dog", None, 0, np.zeros(RATE))
-    asked = [ask(np.random.default_rng(seed), settings, "development", "v", [event]) for seed in range(20)]
+    asked = [draw_queries(np.random.default_rng(seed), settings, "development", "v", [event]) for seed in range(20)]
     assert [list(one) for one in asked] == [["v_1"]] * 20
-    assert ask(np.random.default_rng(0), settings, "development", "v", []) == {}
+    assert draw_queries(np.random.default_rng(0), settings, "development", "v", []) == {}
 
 
 def test_sound_is_cut_to_its_whole_seconds_above_the_mean_power_less_5_db() -> None:

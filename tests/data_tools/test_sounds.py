@@ -84,7 +84,7 @@ def test_events_follow_each_other_or_overlap_as_the_scene_kind_states(kind: str)
         ]
         if seed % 2:
             lengths[0] = 400  # a short recording
-        starts = compose._starts(rng, kind, lengths, N)
+        starts = compose._draw_starts(rng, kind, lengths, N)
         ends = [start + length for start, length in zip(starts, lengths, strict=True)]
         assert min(starts) >= 0
         assert max(ends) <= N

@@ -26,7 +26,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(model_files, "_answers", lambda _: True)
+    monkeypatch.setattr(model_files, "_server_answers", lambda _: True)
     asked: list[str] = []
 
     def fetched(owned: str, **_: object) -> str:
