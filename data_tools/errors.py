@@ -65,7 +65,9 @@ def sentences(error: BaseException) -> list[str]:
     if isinstance(error, KitError):
         return str(error).splitlines()
     if isinstance(error, ModuleNotFoundError):
-        return [f"the package {error.name} is not installed; set up and activate the environment of README"]
+        return [
+            f"the package {error.name} is not installed; set up and activate the environment as README.md describes"
+        ]
     if isinstance(error, MemoryError):
         return ["this machine's memory is full; end other programs, or process less data at once"]
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""Strict CSV tables.
+"""Read CSV tables strictly.
 
 CSV tables: reads them strictly, reports file and line of each fault, and writes them.
 """

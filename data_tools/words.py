@@ -1,4 +1,4 @@
-"""Words of captions, without torch."""
+"""Split captions into words."""
 
 import re
 import unicodedata

@@ -14,8 +14,8 @@ from data_tools.audio.parts import (
     AudioError,
     FileWithNewHeader,
     after_tags,
+    is_chunk_name,
     is_container,
-    is_name,
     joined_files_error,
     read_at,
     truncated_error,
@@ -103,7 +103,7 @@ def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | 
     if not is_streamed and sound.size > present and not _is_overstated(sound, present, container, end - start):
         raise truncated_error(path, f"the header states {sound.size} bytes of sound, but only {present} are present")
     if not is_streamed and sound.size < present:
-        _refuse_more_sound(path, file, sound, end)
+        _refuse_unknown_rest(path, file, sound, end)
     if sound.is_mpeg:
         return playable_mpeg(path, file, sound.start, end if is_streamed else min(end, sound.start + sound.size))
     if head[:4] == b"riff" and sound.size < present:  # libsndfile reads the bytes after the sound as sound
@@ -147,8 +147,8 @@ def _next_chunk_offset(file: BinaryIO, layout: _Layout, body: int, size: int) ->
     end = body + max(0, size)
     padded = end + -max(0, size) % layout.align
     unpadded_name = read_at(file, end, 4)
-    if padded == end + 1 and unpadded_name[:1] != b"\0" and is_name(unpadded_name):
-        return end if not is_name(read_at(file, padded, 4)) else padded
+    if padded == end + 1 and unpadded_name[:1] != b"\0" and is_chunk_name(unpadded_name):
+        return end if not is_chunk_name(read_at(file, padded, 4)) else padded
     return padded
 
 
@@ -205,21 +205,21 @@ def _after_chunks(file: BinaryIO, layout: _Layout, at: int, end: int) -> int:
     for _ in range(_MAX_CHUNKS):
         at = after_tags(file, at)
         name, size, body = _read_chunk_header(file, layout, at)
-        if name in (*MAGICS, layout.sound) or not is_name(name) or size < 0 or body + size > end:
+        if name in (*MAGICS, layout.sound) or not is_chunk_name(name) or size < 0 or body + size > end:
             break
         at = min(end, _next_chunk_offset(file, layout, body, size))
     return min(end, at)
 
 
-def _refuse_more_sound(path: Path, file: BinaryIO, sound: _Sound, end: int) -> None:
+def _refuse_unknown_rest(path: Path, file: BinaryIO, sound: _Sound, end: int) -> None:
     """Raise AudioError if anything but chunks, tags and zeros follows the samples in the file."""
     at = _after_chunks(file, sound.layout, _next_chunk_offset(file, sound.layout, sound.start, sound.size), end)
     rest = read_at(file, at, 2**20)
     if is_container(rest.lstrip(b"\0")[:8]):
         raise joined_files_error(path, "audio")
     if len(rest) > _MAX_TRAILER and rest.strip(b"\0"):
-        stated = f"the {sound.size:,} bytes of sound that the header states"
-        raise AudioError(f"{path}: {end - at:,} bytes of unknown content follow {stated}; {DECODE_ALL}")
+        stated = f"{sound.size:,} bytes of sound that the header states"
+        raise AudioError(f"{path}: {end - at:,} bytes of unknown content follow the {stated}; {DECODE_ALL}")
 
 
 def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | FileWithNewHeader:
@@ -235,7 +235,7 @@ def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | File
     if present > 0 and (size == 0 or _is_streamed(file, sound, end)):
         return _with_stated_size(path, file, sound, present)
     if size > present:
-        promised = f"the header states {size} bytes of sound"
-        raise truncated_error(path, f"{promised}, but only {max(0, present)} are present")
-    _refuse_more_sound(path, file, sound, end)
+        problem = f"the header states {size} bytes of sound, but only {max(0, present)} are present"
+        raise truncated_error(path, problem)
+    _refuse_unknown_rest(path, file, sound, end)
     return path

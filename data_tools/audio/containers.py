@@ -14,7 +14,7 @@ from data_tools.audio.ogg import playable_ogg
 from data_tools.audio.parts import (
     FileWithNewHeader,
     after_tags,
-    is_name,
+    is_chunk_name,
     joined_files_error,
     mapped,
     read_at,
@@ -72,7 +72,7 @@ def refuse_partial(path: Path) -> None:
 def _refuse_partial_mp4(path: Path, content: mmap.mmap) -> None:
     """Raise AudioError for a cut MP4 file, and for two MP4 files in sequence."""
     at, starts = 0, 0
-    while at + 8 <= len(content) and is_name(name := content[at + 4 : at + 8]):
+    while at + 8 <= len(content) and is_chunk_name(name := content[at + 4 : at + 8]):
         starts += name == b"ftyp"
         if starts > 1:
             raise joined_files_error(path, "MP4")

@@ -1,4 +1,4 @@
-"""Helpers for all audio formats: errors, tags, repaired headers.
+"""Helpers for all audio formats.
 
 Creates error messages, skips tags, and reads files whose header was replaced by a repaired one.
 """
@@ -121,6 +121,6 @@ def is_container(head: bytes) -> bool:
     return head[:4] in MAGICS or head[:4] in _FOREIGN_MAGICS or head[1:5] == b"ftyp"
 
 
-def is_name(name: bytes | None) -> bool:
+def is_chunk_name(name: bytes | None) -> bool:
     """Return whether the bytes `name` can be the name of a chunk in a file: four printable ASCII characters."""
     return name is not None and len(name) == 4 and all(0x20 <= byte < 0x7F for byte in name)

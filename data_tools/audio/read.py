@@ -253,8 +253,8 @@ def decoded_blocks(file: "soundfile.SoundFile", length: int) -> Iterator[Wave]:
         if len(samples) < count:
             _require_readable(path)
             done += len(samples)
-            readable = f"only {done} of {file.frames} samples can be read"
-            raise AudioError(f"{path}: truncated, {readable}; copy or download the file again")
+            problem = f"truncated, only {done} of {file.frames} samples can be read"
+            raise AudioError(f"{path}: {problem}; copy or download the file again")
         peak = np.abs(samples).max()
         if not np.isfinite(peak):
             raise AudioError(f"{path}: has NaN or infinite samples; export the file again")

@@ -1,4 +1,4 @@
-"""Detect English.
+"""Detect languages.
 
 Detects whether a short text is English by its scripts, small words and letters; no model, no dependency.
 

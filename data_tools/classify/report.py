@@ -45,7 +45,7 @@ def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> 
 
 
 def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> dict[str, dict[str, Any]]:
-    """Measure how well the scores of each class weighting separate captions (labels True) from descriptions.
+    """Return measures of how well each class weighting's scores separate captions (labels True) from descriptions.
 
     Returns: a dict from class weighting to these figures:
         roc_auc, average_precision: In [0, 1], over all texts, without weights.
@@ -121,7 +121,7 @@ def summary(report: dict[str, Any]) -> list[str]:
     lines = [
         f"descriptions: {described['read']}, of them {described['scored']} scored, {described['empty']} left empty by "
         f"cleaning, {other} not English",
-        f"captions: {captioned['scored']} of {counted(captioned['clips'], 'clip')}",
+        f"captions: {captioned['scored']} scored, which belong to {counted(captioned['clips'], 'clip')}",
         f"embeddings: {model['name']}, {model['dim']} dimensions; {counted(model['computed'], 'text')} computed now, "
         f"{model['distinct_texts'] - model['computed']} already stored",
     ]

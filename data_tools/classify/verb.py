@@ -1,4 +1,4 @@
-"""Verb classify.
+"""Score descriptions.
 
 The verb `classify`: reads descriptions and captions, writes a folder of scores, figures and examples.
 """

@@ -1,4 +1,4 @@
-"""A folder of audio without captions.
+"""Read a folder of audio without captions.
 
 Reader of a folder of audio without captions, such as a challenge's blind evaluation set; makes a manifest.
 """

@@ -1,4 +1,4 @@
-"""CASTELLA, Clotho-Moment, blind lists.
+"""Read CASTELLA and blind lists.
 
 Reader of CASTELLA as published, and of data sets in its format; makes a manifest and a file of moments.
 

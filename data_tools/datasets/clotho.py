@@ -1,4 +1,4 @@
-"""Clotho.
+"""Read Clotho.
 
 Reader of Clotho (v1, v2, v2.1) as published, and of folders with the same layout; makes a manifest.
 

@@ -110,7 +110,7 @@ def _require_published(
 
 
 def content_problem(path: Path) -> str | None:
-    """Describe what a downloaded file is instead of the published one, such as "is a web page"; None if unsuspicious.
+    """Describe why a download cannot be the published file, such as "is a web page"; None for any other file.
 
     Detected are empty files, web pages, and error messages in JSON.
     """

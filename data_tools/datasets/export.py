@@ -1,4 +1,4 @@
-"""Verb export.
+"""Export tables and shards.
 
 Writes the sounds of a crawl's store as a table, or the clips of a manifest with their audio as parquet files or
 WebDataset tars.

@@ -1,4 +1,4 @@
-"""Verb hub.
+"""Read hub data sets.
 
 Reader of parquet files with audio, WebDataset tars and WavCaps' zip files; makes a manifest whose audio stays in them.
 """

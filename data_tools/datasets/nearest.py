@@ -106,7 +106,7 @@ class Nearest:
         return next(same, len(self._ways))
 
     def _index_variants(self) -> None:
-        """Fill the index from every known text, and each of its variants with one letter removed, to the known text.
+        """Fill `_by_variant`, which maps each known text, and each variant with one letter removed, to the known text.
 
         Two texts that differ in one letter have a common variant.
         """

@@ -1,4 +1,4 @@
-"""Your own table.
+"""Read your own table.
 
 Reader of any table of audio files and captions: your own data, or a data set without a reader here.
 """

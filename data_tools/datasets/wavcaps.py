@@ -1,4 +1,4 @@
-"""WavCaps.
+"""Read WavCaps.
 
 Reader of one of WavCaps' four parts (AudioSet_SL, BBC, FreeSound, SoundBible); makes a manifest.
 
@@ -111,7 +111,9 @@ def _read_items(path: Path) -> list[dict[str, Any]]:
     items = content.get("data") if isinstance(content, dict) else None
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
         form = "{'num_captions_per_audio': 1, 'data': [items]}"
-        raise DataError(f"{path}: not a JSON file of WavCaps, which has the form {form}; give such as fsd_final.json")
+        raise DataError(
+            f"{path}: not a JSON file of WavCaps, which has the form {form}; give a file such as fsd_final.json"
+        )
     return items
 
 
@@ -175,6 +177,7 @@ def run(arguments: argparse.Namespace) -> int:
     freesound = sum(clip.freesound_id is not None for clip in clips)
     print(f"audio of {counted(missing, 'item')} is missing")
     if arguments.exclude:
-        print(f"left out {counted(len(clips_read) - len(clips), 'clip', ',')}: on the lists of --exclude")
+        left_out = counted(len(clips_read) - len(clips), "clip", ",")
+        print(f"left out because of the lists of --exclude: {left_out}")
     print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}, {freesound} with a Freesound id")
     return 0

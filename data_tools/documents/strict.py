@@ -1,4 +1,4 @@
-"""Base of all settings.
+"""Base of settings and reports.
 
 Defines the base of all settings models (closed, strict, frozen), closed lists of kinds, and types of counts and sizes.
 """

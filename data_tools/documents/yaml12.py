@@ -1,4 +1,4 @@
-"""YAML 1.2.
+"""Strict YAML 1.2.
 
 Parses YAML 1.2 text into plain Python values, with the line of every value, and reports every duplicate key.
 

@@ -325,7 +325,7 @@ class Client:
             if failed == attempts:
                 raise give_up(why)
             wait = pause or min(LONGEST_WAIT, 2.0**failed) * random.uniform(0.5, 1)
-            lasts = self._clock.now() - began > self._clock.real_seconds(_QUIET_SECONDS)
+            lasts = self._clock.now() - began > self._clock.wall_seconds(_QUIET_SECONDS)
             if pause or failed > _QUIET_ATTEMPTS or lasts:
                 log.info("%s: %s; next attempt in %s", self.site, why, about(wait))
             await self._clock.sleep(wait)

@@ -155,9 +155,9 @@ def mark_complete(store: Store, last: int) -> None:
 
 
 async def look_up(client: Client, store: Store, ids: Sequence[int]) -> dict[int, Sound | None]:
-    """Read and store the current metadata of the sounds with the given ids; return a dict from id to sound, or None.
+    """Read and store the current metadata of sounds; return a dict from id to sound, None for one that is not found.
 
-    None stands for a sound that the search does not find. The function makes one request per PAGE_SIZE ids. An id for
+    The function makes one request per PAGE_SIZE ids. An id for
     which the server fails has no key in the dict.
     """
     results: dict[int, Sound | None] = {}

@@ -1,4 +1,4 @@
-"""Search filters in the API's syntax.
+"""Search filters.
 
 Filters of a search, in the syntax of Solr, which Freesound's API uses.
 """

@@ -68,7 +68,7 @@ class Http(AbstractAsyncContextManager["Http"]):
     async def get(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
     ) -> Response:
-        """Make one GET request, and return the server's answer.
+        """Make one GET request and return the server's answer; its body goes to the file `into`, if given.
 
         into: File for the body if the status is 200. limit: Maximum bytes of that file, unpacked.
         Raises AgainError without a complete answer; LostError for a longer body and for an invalid address.

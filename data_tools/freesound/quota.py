@@ -1,4 +1,4 @@
-"""Limits per minute and day.
+"""Limits of requests.
 
 Keeps requests within the API's limits by counting them: a maximum per minute and per day.
 
@@ -41,13 +41,13 @@ class Clock:
         """Return real seconds since 1970."""
         return time.time()
 
-    def real_seconds(self, seconds: float) -> float:
+    def wall_seconds(self, seconds: float) -> float:
         """Convert seconds of the API's clock to real seconds: fewer with a sandbox whose clock runs faster."""
         return seconds / self.speed
 
     async def sleep(self, seconds: float) -> None:
         """Sleep for `seconds` of the API's clock, which may run faster than real time."""
-        await asyncio.sleep(self.real_seconds(seconds))
+        await asyncio.sleep(self.wall_seconds(seconds))
 
 
 class Used(NamedTuple):
@@ -71,7 +71,7 @@ class Quota:
         database.executescript(SCHEMA)
 
     async def take(self) -> int:
-        """Wait until a request is allowed, and count it. Returns its id, to be passed to `answered`."""
+        """Wait until a request is allowed, count it, and return its id, which `mark_answered` needs."""
         async with self._turn:
             while True:
                 with self._database:
@@ -81,7 +81,7 @@ class Quota:
                     wait = self._seconds_to_wait(now)
                     if wait <= 0:
                         return self._record_request(now)
-                self._log_wait(now + self._clock.real_seconds(wait), wait)
+                self._log_wait(now + self._clock.wall_seconds(wait), wait)
                 # The longest wait that is known now; an answer under way may shorten it.
                 under_way = self._database.execute("SELECT 1 FROM requests WHERE counted_to > ?", (now,)).fetchone()
                 await self._clock.sleep(min(wait, _LOOK_AGAIN) if under_way else wait)
@@ -92,14 +92,14 @@ class Quota:
 
     def pause(self, seconds: float) -> None:
         """Allow no request for `seconds`, because the API reported too many requests."""
-        until = self._clock.now() + self._clock.real_seconds(seconds)
+        until = self._clock.now() + self._clock.wall_seconds(seconds)
         query = "INSERT INTO pause VALUES (0, ?) ON CONFLICT DO UPDATE SET until = max(until, excluded.until)"
         self._database.execute(query, (until,))
 
     def used(self) -> Used:
         """Return the numbers of requests in the last minute and day, and the seconds until the next one is allowed."""
         now, query = self._clock.now(), "SELECT COUNT(*) FROM requests WHERE counted_to > ?"
-        begins = (now - self._clock.real_seconds(span) for _, span in self._limits)
+        begins = (now - self._clock.wall_seconds(span) for _, span in self._limits)
         minute, day = (self._database.execute(query, (begin,)).fetchone()[0] for begin in begins)
         return Used(minute, day, max(0.0, self._seconds_to_wait(now)))
 
@@ -125,18 +125,18 @@ class Quota:
         ahead, is replaced by the latest possible one. now: Current time.
         """
         query = "SELECT min(counted_to, ?) FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?"
-        row = self._database.execute(query, (now + self._clock.real_seconds(UNANSWERED), later)).fetchone()
+        row = self._database.execute(query, (now + self._clock.wall_seconds(UNANSWERED), later)).fetchone()
         return row[0] if row else None
 
     def _seconds_to_wait(self, now: float) -> float:
         """Return the seconds of API time until both limits allow one more request and any pause is over."""
         paused = self._database.execute(
-            "SELECT min(until, ?) FROM pause", (now + self._clock.real_seconds(DAY),)
+            "SELECT min(until, ?) FROM pause", (now + self._clock.wall_seconds(DAY),)
         ).fetchone()
         free: list[float] = [now, *(paused or ())]
         for limit, seconds in self._limits:
             if (counted_to := self._answer_time(limit - 1, now)) is not None:
-                free.append(counted_to + self._clock.real_seconds(seconds))
+                free.append(counted_to + self._clock.wall_seconds(seconds))
         return (max(free) - now) * self._clock.speed
 
     def _correct_times(self, now: float) -> None:
@@ -144,13 +144,13 @@ class Quota:
 
         They were stored while the clock was ahead.
         """
-        latest = now + self._clock.real_seconds(UNANSWERED)
+        latest = now + self._clock.wall_seconds(UNANSWERED)
         self._database.execute("UPDATE requests SET counted_to = ? WHERE counted_to > ?", (now, latest))
-        self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.real_seconds(DAY),))
+        self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.wall_seconds(DAY),))
 
     def _record_request(self, now: float) -> int:
         """Store a request that begins now, and return its id; delete requests that count no more."""
-        before, latest = now - self._clock.real_seconds(DAY), now + self._clock.real_seconds(UNANSWERED)
+        before, latest = now - self._clock.wall_seconds(DAY), now + self._clock.wall_seconds(UNANSWERED)
         self._database.execute("DELETE FROM requests WHERE counted_to <= ?", (before,))
         cursor = self._database.execute("INSERT INTO requests (counted_to) VALUES (?)", (latest,))
         assert cursor.lastrowid is not None
@@ -161,7 +161,7 @@ class Quota:
 
         A `wait` of at most two minutes is not logged.
         """
-        if wait > 2 * MINUTE and until > self._reported_until + self._clock.real_seconds(MINUTE):
+        if wait > 2 * MINUTE and until > self._reported_until + self._clock.wall_seconds(MINUTE):
             self._reported_until = until
             at = datetime.fromtimestamp(until, UTC)
             shown = f"{at:%d %B %H:%M}"

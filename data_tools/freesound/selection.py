@@ -93,7 +93,7 @@ class Selection(NamedTuple):
 
 
 def select(store: Store, scores: Path, criteria: Criteria, exclusions: Exclusions) -> Selection:
-    """Select the sounds of a store that the rules allow.
+    """Return the sounds of a store that the rules allow, best scores first, and the numbers of refused sounds.
 
     Raises DataError for an invalid table of scores, and for a sound to fetch that has no text.
     """

@@ -113,7 +113,7 @@ def _lines(report: StatusReport) -> list[str]:
     for column, counts in (("license", report.licences), ("gen_ai_preference", report.preferences)):
         lines += [f"\n{column}:", *(f"{count:>8}  {value}" for value, count in counts.items())]
     rows = [f"{gap.what}: {gap.first} to {gap.last or 'now'}, {gap.where}" for gap in report.gaps]
-    return [*lines, *section("the API could not deliver (uploaded from .. to ..)", rows)]
+    return [*lines, *section("parts that the API could not deliver, with their range of upload times", rows)]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

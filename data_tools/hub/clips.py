@@ -1,4 +1,4 @@
-"""Read the clips of a hub data set."""
+"""Read clips of data sets."""
 
 import logging
 import re
@@ -190,7 +190,7 @@ def _captions_of(sample: Sample, columns: Columns) -> list[str]:
     names = columns.captions or usual or sorted(numbered, key=lambda name: int(name.removeprefix("caption_")))
     shown = joined_names(name for name in sample.fields if not name.startswith("__"))
     if not shown:
-        raise MissingColumnError(f"{sample.where}: has no captions, only audio; add them, or leave it out")
+        raise MissingColumnError(f"{sample.where}: has no captions, only audio; add captions, or leave the sample out")
     if not names:
         raise MissingColumnError(f"{sample.where}: no column of captions; choose some of {shown} by --caption")
     if absent := [name for name in names if name not in sample.fields]:

@@ -1,4 +1,4 @@
-"""Read samples of hub data sets.
+"""Read samples of data sets.
 
 A sample is an audio file with its captions and other fields: a row of a parquet file, or the files of one name in an
 archive.

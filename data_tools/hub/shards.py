@@ -1,4 +1,4 @@
-"""Write shards.
+"""Write shards of clips.
 
 Writes the clips of a manifest with their audio to parquet files or WebDataset tars. All fields of the clips and the
 bytes of their audio files are kept, so that `hub` reads the same clips from the shards.

@@ -1,4 +1,4 @@
-"""Faults of a data set, and overlaps between its splits."""
+"""Faults and overlaps of splits."""
 
 import argparse
 import errno
@@ -267,7 +267,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifests to check together")
     moments = "also check files of moments: the kit's own, or published ones (_release.jsonl, json/en/*.json)"
     add("--moments", nargs="+", type=Path, default=[], metavar="FILE", help=moments)
-    add("--quick", action="store_true", help="read only audio headers, do not compare content_hashes")
+    add("--quick", action="store_true", help="read only audio headers, do not compare contents")
     add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings to a table, a row per clip")
     add_json(parser)
 

@@ -1,4 +1,4 @@
-"""Answers of the API.
+"""Answers of the simulated API.
 
 Answers requests as the API does: searches with filters and pages over the invented sounds, and their audio.
 

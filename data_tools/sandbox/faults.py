@@ -61,7 +61,7 @@ class Throttle:
     def __init__(self, per_minute: int | None, per_day: int | None, clock: Clock) -> None:
         """Set the limits of requests per minute and per day; no request is counted yet."""
         self._limits = [
-            (limit, clock.real_seconds(seconds), f"{limit}/{name}")
+            (limit, clock.wall_seconds(seconds), f"{limit}/{name}")
             for limit, seconds, name in ((per_minute, MINUTE, "minute"), (per_day, DAY, "day"))
             if limit is not None
         ]

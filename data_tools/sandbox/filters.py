@@ -1,4 +1,4 @@
-"""Search filters.
+"""Search filters of the sandbox.
 
 Filters of a search in Solr's syntax, as far as a crawl and the public client use it.
 

@@ -1,4 +1,4 @@
-"""Verb sandbox.
+"""Imitate Freesound.
 
 A stand-in for Freesound on this machine, for trying the tools without a key, and for their tests.
 """

@@ -95,7 +95,7 @@ def _door_wood_knock(rng: Rng, n: int) -> Samples:
         """Return a group of two to four knocks."""
         onsets = gap * np.arange(rng.integers(2, 5)) * rng.uniform(0.95, 1.05)
         hits = [_knock(rng, modes, 0.03, 0.3) * strength * rng.uniform(0.7, 1) for _ in onsets]
-        return _place_at(int((onsets[-1] + 0.3) * SAMPLE_RATE), onsets, hits)
+        return _mix_at_onsets(int((onsets[-1] + 0.3) * SAMPLE_RATE), onsets, hits)
 
     return _repeat(rng, n, (1.0, 1.5), knocks)
 
@@ -107,7 +107,7 @@ def _clock_tick(rng: Rng, n: int) -> Samples:
     period = rng.uniform(0.25, 0.5)
     onsets = np.arange(rng.uniform(0, 0.15), n / SAMPLE_RATE, period)
     ticks = [_knock(rng, modes * (tock if i % 2 else 1), 0.006, 0.5) for i in range(len(onsets))]
-    return _place_at(n, onsets, ticks)
+    return _mix_at_onsets(n, onsets, ticks)
 
 
 def _chirping_birds(rng: Rng, n: int) -> Samples:
@@ -125,7 +125,7 @@ def _chirping_birds(rng: Rng, n: int) -> Samples:
             bend = (x, 1 - x, np.sin(np.pi * x))[shape]
             notes.append(strength * np.sin(np.pi * x) * _tone(centre * rng.uniform(0.95, 1.05) * sweep**bend))
         onsets = np.arange(count) * length * rng.uniform(1.2, 1.7)
-        return _place_at(int((onsets[-1] + 1.3 * length) * SAMPLE_RATE), onsets, notes)
+        return _mix_at_onsets(int((onsets[-1] + 1.3 * length) * SAMPLE_RATE), onsets, notes)
 
     return _repeat(rng, n, (0.5, 1.0), song)
 
@@ -194,7 +194,7 @@ def _water_drops(rng: Rng, n: int) -> Samples:
         length = int(rng.uniform(0.05, 0.11) * SAMPLE_RATE)
         rise = np.linspace(1, rng.uniform(1.3, 1.9), length)
         plink = strength * _tone(centre * rng.uniform(0.85, 1.2) * rise) * _decay(length, rng.uniform(0.015, 0.03))
-        return _place_at(int(0.35 * SAMPLE_RATE), np.array([0, 0.09, 0.19]), [plink, 0.25 * plink, 0.1 * plink])
+        return _mix_at_onsets(int(0.35 * SAMPLE_RATE), np.array([0, 0.09, 0.19]), [plink, 0.25 * plink, 0.1 * plink])
 
     return _repeat(rng, n, (0.2, 0.55), drop, jitter=0.5)
 
@@ -313,7 +313,7 @@ def _smooth(curve: np.ndarray, seconds: float) -> Samples:
     return result
 
 
-def _place_at(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
+def _mix_at_onsets(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples:
     """Return a wave of n samples with sounds placed at their onsets (seconds); sounds are cut at its end."""
     out = np.zeros(n)
     for start, sound in zip((onsets * SAMPLE_RATE).astype(int), sounds, strict=True):
@@ -333,4 +333,4 @@ def _repeat(
     count = int(n / SAMPLE_RATE / (mean * (1 - jitter))) + 1
     onsets = rng.uniform(0, 0.1) + np.cumsum(mean * rng.uniform(1 - jitter, 1 + jitter, count)) - mean
     onsets = np.maximum(onsets[onsets < n / SAMPLE_RATE], 0)
-    return _place_at(n, onsets, [sound(rng.uniform(0.7, 1)) for _ in onsets])
+    return _mix_at_onsets(n, onsets, [sound(rng.uniform(0.7, 1)) for _ in onsets])

@@ -493,7 +493,7 @@ def test_wavcaps_skips_excluded_clips(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "list.csv").write_text("sound_id\n180913\n2219\n5\n")
     argv = ["wavcaps", str(path), "--audio", str(tmp_path / "audio"), "--keep-missing", "--out", str(out)]
     assert main([*argv, "--exclude", str(tmp_path / "list.csv")]) == 0
-    assert "left out 1 clip: on the lists of --exclude" in capsys.readouterr().out
+    assert "left out because of the lists of --exclude: 1 clip" in capsys.readouterr().out
     assert [clip.captions[0] for clip in read_manifest(out)] == ["AudioSet.", "SoundBible.", "By its path."], (
         "a number of another part is no id of Freesound"
     )

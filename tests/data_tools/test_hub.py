@@ -421,13 +421,16 @@ def test_samples_of_an_archive_without_captions_are_left_out_and_named(
     for options in ([], ["--caption", "caption"]):
         assert main(["hub", str(path), *options, "--out", str(out)]) == 1
         output = capsys.readouterr().out
-        assert f"left out: {path}, clip0: has no captions, only audio; add them" in output
+        assert f"left out: {path}, clip0: has no captions, only audio; add captions" in output
         assert f"left out: {path}, clip2: no column " in output
         assert output.count("left out: ") == 2
         assert [clip.captions for clip in read_manifest(out)] == [["noise 1"], ["noise 3"]]
     packed.write_tar(path, {name: content for name, content in files.items() if not name.endswith("json")})
     message = failure(capsys, "hub", path, "--out", out)
-    assert "clip0: has no captions, only audio; add them, or leave it out; no clip is left (4 samples left" in message
+    assert (
+        "clip0: has no captions, only audio; add captions, or leave the sample out; no clip is left (4 samples left"
+        in message
+    )
 
 
 def test_verb_blind_refuses_a_folder_of_archives_and_suggests_verb_hub(

@@ -116,7 +116,7 @@ def test_longer_api_pause_remains_after_a_restart_and_a_shorter_pause(tmp_path: 
 
 def test_accelerated_clock_returns_real_time_and_shortens_waits() -> None:
     assert abs(Clock(1000).now() - time.time()) < 60
-    assert Clock(1000).real_seconds(MINUTE) == 0.06
+    assert Clock(1000).wall_seconds(MINUTE) == 0.06
 
 
 @pytest.mark.parametrize("speed", [0.5, 1000.0])
