@@ -319,7 +319,7 @@ def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
 
 
 def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequence[Clip]:
-    """Return the clips of a split, or all clips for None. Raises DataError if there are none.
+    """Return the clips of a split, or all clips for None. Raises DataError for an empty result.
 
     where: Name of the data, for the message.
     """
@@ -330,7 +330,7 @@ def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequenc
 
 
 def in_split(clips: Sequence[Clip], split: str) -> Sequence[Clip]:
-    """Return the clips of a split; an empty sequence if there are none."""
+    """Return the clips of a split; an empty sequence for a missing split."""
     return clips.of_split(split) if isinstance(clips, Clips) else [clip for clip in clips if clip.split == split]
 
 

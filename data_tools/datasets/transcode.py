@@ -58,7 +58,7 @@ class Encoding(NamedTuple):
 def checked_encoding(rate: int, format: Format, kbits: int | None) -> Encoding:
     """Return the settings of the new files, after a test with noise. Raises DataError if the format forbids them.
 
-    If `kbits` is None, it is 64 or the highest allowed bit rate for MP3.
+    Without `kbits`, MP3 gets 64 kbit/s, or the highest bit rate if that is lower.
     """
     if not MIN_RATE <= rate <= 192_000:
         raise DataError(f"--rate {rate}: give {MIN_RATE:,} to 192,000 Hz, such as 32000")
@@ -176,8 +176,8 @@ def _read_finished(record: Path) -> dict[str, Finished]:
 def transcode_all(clips: Sequence[Clip], out: Path, encoding: Encoding, workers: int) -> tuple[list[Clip], list[str]]:
     """Write the audio of all clips to a folder; return the clips with new files, and the errors of all other clips.
 
-    finished.jsonl records every new file, with the size and time of change of its source file. If a call was stopped,
-    the next call writes only the missing files, and those whose source has changed.
+    The file finished.jsonl records every new file, with the size and time of change of its source file. If a call was
+    stopped, the next call writes only the missing files, and those whose source has changed.
     """
     names = new_file_names(clips, encoding.format)
     before = _read_finished(out / FINISHED)

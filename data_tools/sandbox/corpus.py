@@ -164,7 +164,7 @@ class Catalogue:
         return _pick_names(self.uniform("preference", numbers), PREFERENCES)
 
     def scene(self, number: int) -> Scene:
-        """Return the scene from which the audio of a sound is synthesised: its kind and its events."""
+        """Return the scene, kind and events, that decides the synthesised audio of a sound."""
         rng = np.random.default_rng((self.seed, number, 0))
         kind = list(KINDS)[int(rng.integers(len(KINDS)))]
         return Scene(kind, [event.name for event in draw_events(rng, kind, {name: [] for name in CLASSES})])

@@ -156,7 +156,7 @@ class _Parser:
         return within
 
     def _term_condition(self, name: str, value: str) -> Matches:
-        """Return a condition on sounds: the field `name` has the value `value`, in which `*` matches any text."""
+        """Return a condition on sounds: the field `name` has the value `value`; a `*` in it matches any text."""
         if value == "*" and name in ("*", *_NUMBERS):
             return lambda numbers: np.ones(len(numbers), bool)
         if name in _NUMBERS:
