@@ -153,7 +153,7 @@ def test_loudness_expert_of_the_extension_guide_is_the_rms_of_tenths_of_a_second
     assert frames.shape == (3, expert.dim)
     assert frames[:2, 0] == pytest.approx(0.5)
     assert frames[2, 0] == pytest.approx((0.25 * 100 / 1600) ** 0.5)
-    assert expert.key().startswith("loudness-")
+    assert expert.bank_name().startswith("loudness-")
 
 
 def test_soft_max_loss_of_the_extension_guide_matches_a_hand_value(root: Path) -> None:

@@ -161,7 +161,7 @@ def test_bit_flips_in_a_bank_are_noticed(
 ) -> None:
     """Frames are checked when they are read; a series that is missing from the index is computed again."""
     banks = recipe.parent / "banks"
-    used = load_recipe(recipe).recipe.model.audio.experts["logmel"].key()  # other tests have banks next to it
+    used = load_recipe(recipe).recipe.model.audio.experts["logmel"].bank_name()  # other tests have banks next to it
     for kept in (banks / used, banks / "contents.sqlite"):
         (shutil.copytree if kept.is_dir() else shutil.copy)(kept, (tmp_path / "banks").joinpath(kept.name))
     use = lambda folder: rank(world, unbroken, "--set", f"banks={folder}")  # noqa: E731

@@ -14,11 +14,11 @@ from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.batches.collate import Feed, collate
 from system.batches.crops import Crops
-from system.batches.sampler import Item, Sampler, items_of
+from system.batches.sampler import Item, Sampler, make_items
 from system.features.build import build_features
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
-from system.training.step import gradients
+from system.training.step import add_gradients
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 GPU = torch.device("cuda")
@@ -35,7 +35,7 @@ def test_gpu_gradients_match_cpu_gradients(world: Path, tmp_path: Path) -> None:
             torch.manual_seed(0)
             model = build_model(recipe, ["deep", "tone", "a", "low"]).to(device).eval()
             stage = recipe.stages["only"].model_copy(update={"grad_cache_chunk": at_once})
-            gradients(model, batch.to(device), stage, "float32", torch.amp.GradScaler(device.type, enabled=False))
+            add_gradients(model, batch.to(device), stage, "float32", torch.amp.GradScaler(device.type, enabled=False))
             grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
             found[device.type, at_once] = torch.cat(grads).cpu()
     for other in found.values():
@@ -43,7 +43,7 @@ def test_gpu_gradients_match_cpu_gradients(world: Path, tmp_path: Path) -> None:
 
 
 def crops_of(sampler: Sampler, longest: int | None, step: int) -> Crops | None:
-    return None if longest is None else Crops(longest, sampler.offsets(step))
+    return None if longest is None else Crops(longest, sampler.crop_offsets(step))
 
 
 @pytest.mark.parametrize("longest", [None, 9])
@@ -51,11 +51,11 @@ def test_frames_kept_on_the_gpu_match_the_frames_in_the_banks(world: Path, tmp_p
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
     clips = read_manifest(world)[:12]
     features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
-    sampler = Sampler([items_of(clips, "clip")], "size", 8, 2, (1, 0))
+    sampler = Sampler([make_items(clips, "clip")], "size", 8, 2, (1, 0))
     with closing(Feed(sampler, features, None, GPU, None, longest)) as feed:
         ahead = feed.batch(2)
         assert feed.resident is None, "not before the first step"
-        feed.settle()
+        feed.copy_frames_if_room()
         assert feed.resident is not None
         found = feed.batch(3)
     earlier = collate(sampler.batch(2), features, crops=crops_of(sampler, longest, 2))

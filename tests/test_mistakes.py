@@ -259,7 +259,10 @@ SYSTEM = [
     ),
     ("run csv_as_manifest.yaml", f"other.csv{NO_MANIFEST}"),
     ("run no_split.yaml", f"data source train: manifest.jsonl has no split train; {SPLITS}"),
-    ("run no_weights.yaml", "vggish: no weight file no.pth; published at https://github.com/harritaylor/torchvggish/"),
+    (
+        "run no_weights.yaml",
+        "vggish: the weight file no.pth is missing; published at https://github.com/harritaylor/torchvggish/",
+    ),
     ("train no_split.yaml", f"data source train: manifest.jsonl has no split train; {SPLITS}"),
     ("run no_split.yaml --out deep/er/run", f"data source train: manifest.jsonl has no split train; {SPLITS}"),
     ("run recipe.yaml --out captions.csv", f"captions.csv{IS_FILE}"),

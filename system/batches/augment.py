@@ -15,9 +15,9 @@ from data_tools.manifest import Clip
 from data_tools.words import words_of
 from system.batches.augment_files import read_alternatives, read_merged, read_synonyms
 from system.batches.augment_settings import Augment
-from system.batches.mixing import joined
+from system.batches.mixing import join_captions
 from system.batches.sampler import Added, Item
-from system.batches.word_edits import edited
+from system.batches.word_edits import edit_caption
 
 Random = np.random.Generator
 
@@ -52,28 +52,28 @@ class Augmentation:
             self.notes.append(note)
         self._synonyms: dict[str, list[str]] | None = None
         if settings.edits and settings.edits.synonyms:
-            texts = [*(caption for clip in clips for caption in clip.captions), *self.texts()]
+            texts = [*(caption for clip in clips for caption in clip.captions), *self.alternative_texts()]
             words = {word for text in texts for word in words_of(text)}
             self._synonyms, note = read_synonyms(Path(settings.edits.synonyms), words)
             self.notes.append(note)
-        self._take_pool(clips)
+        self._set_mixing_pool(clips)
 
     @property
     def mixes(self) -> bool:
         """Whether clips are mixed with other training clips."""
         return self.settings.mix is not None
 
-    def among(self, clips: Sequence[Clip]) -> "Augmentation":
+    def limited_to(self, clips: Sequence[Clip]) -> "Augmentation":
         """Return a copy of the augmentation that mixes items only with clips of the given list.
 
         All clips of the list must have frames.
         """
         found = copy.copy(self)
-        found._take_pool(clips)
+        found._set_mixing_pool(clips)
         return found
 
-    def _take_pool(self, clips: Sequence[Clip]) -> None:
-        """Store the clips that have captions as candidates for mixing. Raises KitError for fewer than two."""
+    def _set_mixing_pool(self, clips: Sequence[Clip]) -> None:
+        """Store the clips that may be mixed, those with captions. Raises KitError if there are too few for mixing."""
         self._pool = list({clip.id: clip for clip in clips if clip.captions}.values())
         self._position = {clip.id: position for position, clip in enumerate(self._pool)}
         self._merged = {
@@ -86,13 +86,13 @@ class Augmentation:
                 "add clips, or remove mix from the stage's augment"
             )
 
-    def texts(self) -> list[str]:
+    def alternative_texts(self) -> list[str]:
         """Return all caption alternatives that may replace captions, in the order of their files."""
         merged = {caption: None for others in self._merged.values() for _, caption in others}
         return [*(text for texts in self._alternatives.values() for text in texts), *merged]
 
-    def words(self) -> list[str]:
-        """Return all texts whose words may be added to captions: synonyms, and the text that joins two captions."""
+    def texts_with_new_words(self) -> list[str]:
+        """Return the texts whose words may be added to captions: all synonyms, and the text that joins two captions."""
         mix = self.settings.mix
         found = [text for texts in (self._synonyms or {}).values() for text in texts]
         return [*found, *([mix.joined_by] if mix and mix.joined_by else [])]
@@ -106,20 +106,20 @@ class Augmentation:
         partners: list[_Partner | None] = [None] * len(items)
         if self.settings.mix:
             draw = np.random.default_rng([*seed, 3])
-            partners = [self._partner(item, draw) for item in items]
+            partners = [self._draw_partner(item, draw) for item in items]
         draw = np.random.default_rng([*seed, 1])
         if self.settings.captions:
-            changed = [item._replace(captions=self._captions(item.clip, item.numbers, draw)) for item in changed]
+            changed = [item._replace(captions=self._draw_captions(item.clip, item.numbers, draw)) for item in changed]
         changed = [
-            item if partner is None else self._mixed(item, partner, draw)
+            item if partner is None else self._mix_item(item, partner, draw)
             for item, partner in zip(changed, partners, strict=True)
         ]
         if self.settings.edits:
             draw = np.random.default_rng([*seed, 2])
-            changed = [item._replace(captions=self._edited(item.captions, draw)) for item in changed]
+            changed = [item._replace(captions=self._edit_captions(item.captions, draw)) for item in changed]
         return changed
 
-    def _partner(self, item: Item, draw: Random) -> _Partner | None:
+    def _draw_partner(self, item: Item, draw: Random) -> _Partner | None:
         """Draw the clip to mix with an item at random; None if the item is not mixed.
 
         Four random numbers are always drawn per item. If captions are joined, one more is drawn per caption.
@@ -142,7 +142,7 @@ class Augmentation:
         numbers = draw.choice(available, count, replace=available < count).tolist()
         return _Partner(Added(other, decibels, offset), tuple(numbers), None)
 
-    def _mixed(self, item: Item, partner: _Partner, draw: Random) -> Item:
+    def _mix_item(self, item: Item, partner: _Partner, draw: Random) -> Item:
         """Return a mixed item: the item with the clip of its `partner` added.
 
         If a file has a caption that describes both clips, this is the mixed item's only caption. Otherwise each caption
@@ -153,12 +153,12 @@ class Augmentation:
             return Item(item.clip, (partner.merged,), item.numbers[:1], partner.added)
         mix = self.settings.mix
         assert mix
-        others = self._captions(partner.added.clip, partner.numbers, draw)
+        others = self._draw_captions(partner.added.clip, partner.numbers, draw)
         by = mix.joined_by or ""
-        captions = tuple(joined(*pair, by) for pair in zip(item.captions, others, strict=True))
+        captions = tuple(join_captions(*pair, by) for pair in zip(item.captions, others, strict=True))
         return Item(item.clip, captions, item.numbers, partner.added)
 
-    def _captions(self, clip: Clip, numbers: Sequence[int], draw: Random) -> tuple[str, ...]:
+    def _draw_captions(self, clip: Clip, numbers: Sequence[int], draw: Random) -> tuple[str, ...]:
         """Return the captions of a clip with the indexes `numbers`, each possibly replaced by a random alternative.
 
         There are always two random draws per caption, so that later draws do not depend on the settings.
@@ -173,11 +173,11 @@ class Augmentation:
             captions.append(others[int(which * len(others))] if others and is_replaced else clip.captions[number])
         return tuple(captions)
 
-    def _edited(self, captions: Sequence[str], draw: Random) -> tuple[str, ...]:
+    def _edit_captions(self, captions: Sequence[str], draw: Random) -> tuple[str, ...]:
         """Edit the words of captions at random; a caption is edited with the probability that the settings state."""
         edits = self.settings.edits
         assert edits
         return tuple(
-            edited(caption, edits.rate, self._synonyms, draw) if draw.random() < edits.probability else caption
+            edit_caption(caption, edits.rate, self._synonyms, draw) if draw.random() < edits.probability else caption
             for caption in captions
         )

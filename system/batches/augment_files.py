@@ -29,7 +29,7 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
     by_name = _Clips(clips)
     alternatives: dict[tuple[str, int], list[str]] = {}
     lines = fitting = 0
-    for where, (name, index, alternative) in _rows(path, ["clip", "caption", "alternative"]):
+    for where, (name, index, alternative) in _read_rows(path, ["clip", "caption", "alternative"]):
         lines += 1
         if not _INDEX.fullmatch(index):
             raise DataError(
@@ -46,7 +46,7 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
         alternatives.setdefault((clip.id, int(index)), []).append(alternative)
         fitting += 1
     hint = "name clips by id or file name, as in their manifest"
-    return alternatives, _fit(path, lines, fitting, "training clip", hint)
+    return alternatives, _describe_fitting_lines(path, lines, fitting, "training clip", hint)
 
 
 def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str]], str]:
@@ -59,7 +59,7 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
     """
     synonyms: dict[str, list[str]] = {}
     lines = fitting = 0
-    for where, (word, synonym) in _rows(path, ["word", "synonym"]):
+    for where, (word, synonym) in _read_rows(path, ["word", "synonym"]):
         lines += 1
         if len(words_of(word)) != 1:
             raise DataError(f"{where}: {word[:40]!r} is not a single word; list synonyms of single words only")
@@ -68,7 +68,9 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
         if words_of(word)[0] in words:
             synonyms.setdefault(words_of(word)[0], []).append(" ".join(words_of(synonym)))
             fitting += 1
-    return synonyms, _fit(path, lines, fitting, "word of a training caption", "use words that occur in captions")
+    return synonyms, _describe_fitting_lines(
+        path, lines, fitting, "word of a training caption", "use words that occur in captions"
+    )
 
 
 def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple[Clip, str]]], str]:
@@ -83,7 +85,7 @@ def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple
     by_name = _Clips(clip for clip in clips if clip.captions)
     merged: dict[str, list[tuple[Clip, str]]] = {}
     lines = fitting = 0
-    for where, (name, other_name, caption) in _rows(path, ["clip", "other", "caption"]):
+    for where, (name, other_name, caption) in _read_rows(path, ["clip", "other", "caption"]):
         lines += 1
         check_caption(caption, where)
         one, other = by_name.find(name, where), by_name.find(other_name, where)
@@ -97,7 +99,7 @@ def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple
         merged.setdefault(other.id, []).append((one, caption))
         fitting += 1
     hint = "name clips by id or file name, as in their manifest"
-    return merged, _fit(path, lines, fitting, "pair of training clips", hint)
+    return merged, _describe_fitting_lines(path, lines, fitting, "pair of training clips", hint)
 
 
 class _Clips:
@@ -126,11 +128,11 @@ class _Clips:
         return named[0] if named else None
 
 
-def _fit(path: Path, lines: int, fitting: int, training_item: str, cure: str) -> str:
-    """Return a text on how many lines of a file fit the training data.
+def _describe_fitting_lines(path: Path, lines: int, fitting: int, training_item: str, cure: str) -> str:
+    """Return a text that states how many lines of a file fit the training data. Raises DataError if none does.
 
     lines, fitting: Numbers of all lines and of fitting lines. training_item: Description of the things that a line must
-    name, such as "training clip". cure: End of the error message. Raises DataError if no line fits.
+    name, such as "training clip". cure: End of the error message.
     """
     if not fitting:
         raise DataError(f"{path}: none of its {lines:,} lines names a {training_item}; {cure}")
@@ -139,7 +141,7 @@ def _fit(path: Path, lines: int, fitting: int, training_item: str, cure: str) ->
     return f"{path}: {lines:,} line{'' if lines == 1 else 's'}{said}"
 
 
-def _rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[str]]]:
+def _read_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield the position (for messages) and the texts of the columns for each line of a .csv or .jsonl file."""
     require_file(path, "correct the path, or remove its key from the stage's augment")
     if path.suffix == ".csv":
@@ -153,8 +155,8 @@ def _rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[str]]]:
             for name, one in zip(columns, values, strict=True):
                 if not isinstance(one, str) and type(one) is not int:
                     raise DataError(
-                        f"{where}: expects an object with {', '.join(columns)}; {name} is missing or not a string"
+                        f"{where}: the line must be an object with {', '.join(columns)}; {name} is missing or no string"
                     )
             yield where, [str(one) for one in values]
     else:
-        raise DataError(f"{path}: must be a .csv or .jsonl file; rename or convert it")
+        raise DataError(f"{path} is not a .csv or .jsonl file; rename or convert it")

@@ -70,11 +70,11 @@ class Mix(Strict):
     merged: str | None = None  # file of captions of two clips (.csv or .jsonl): clip, other, caption; mixes these pairs
 
     @model_validator(mode="after")
-    def _fits(self) -> "Mix":
+    def _require_consistent_settings(self) -> "Mix":
         """Raise an error if the settings for mixing clips do not fit each other."""
         found = []
         if self.low_db > self.high_db:
-            found.append((("low_db",), f"is greater than high_db, {self.high_db:g}; exchange the two values"))
+            found.append((("low_db",), f"low_db is greater than high_db, {self.high_db:g}; exchange the two values"))
         if (self.joined_by is None) == (self.merged is None):
             found.append((("joined_by",), "set either joined_by or merged, so that mixtures have captions"))
         if error := mistakes(found):
@@ -93,7 +93,7 @@ class Augment(Strict):
     mix: Mix | None = None  # mix two clips
 
     def files(self) -> list[str]:
-        """Return the names of the files that the augmentation reads."""
+        """Return the paths of the files that the augmentation reads."""
         found = (
             self.captions and self.captions.file,
             self.edits and self.edits.synonyms,
@@ -101,8 +101,8 @@ class Augment(Strict):
         )
         return [name for name in found if name]
 
-    def in_words(self) -> str:
-        """Describe the random changes in one line, for the plan of `check`."""
+    def describe(self) -> str:
+        """Return a description of the random changes in one line, for the plan of `check`."""
         said = []
         if self.captions:
             said.append(f"{self.captions.probability:.0%} of captions replaced by texts from {self.captions.file}")

@@ -14,9 +14,9 @@ import torch
 
 from data_tools.manifest import Clip
 from system.batches.crops import Crops
-from system.batches.mixing import mixed
+from system.batches.mixing import mix_waves
 from system.batches.sampler import Item, Sampler, batches_ahead
-from system.batches.shares import chunks_of
+from system.batches.shares import divide_into_chunks
 from system.batches.teachers import Teachers
 from system.compute.device import on_device
 from system.compute.distributed import process_count, process_index
@@ -41,7 +41,7 @@ def collate(
     share: Share | None = None,
     pad_to_batch: bool = False,
 ) -> Batch:
-    """Make the batch of the training items `items`, all of whose clips must have frames.
+    """Return the batch of the training items `items`. All of their clips must have frames.
 
     The frames have their stored dtype: float16, float32 or int16.
     relevance: Computes the margin factors of the batch's captions, if a loss needs them; else None.
@@ -50,18 +50,18 @@ def collate(
     share: The part of the batch whose audio this process loads; None: the whole batch.
     pad_to_batch: Pad to the longest clip of the batch, even if that clip is not in `share`.
     """
-    batch = without_audio(items, features, relevance, teachers)
+    batch = make_batch_without_audio(items, features, relevance, teachers)
     rows = range(len(items)) if share is None else share.rows
     longest = crops.longest if crops else None
     audio = {}
     for name in features.banks:
-        width = max(lengths_of(items, features, name, longest)) if pad_to_batch else 0
-        audio[name] = _padded(features, name, items, crops, rows, width)
+        width = max(frame_counts(items, features, name, longest)) if pad_to_batch else 0
+        audio[name] = _pad_frames(features, name, items, crops, rows, width)
     return replace(batch, audio=audio, share=share)
 
 
-def lengths_of(items: Sequence[Item], features: Features, expert: str, longest: int | None) -> list[int]:
-    """Return the number of frames of each item's clip, at most `longest`.
+def frame_counts(items: Sequence[Item], features: Features, expert: str, longest: int | None) -> list[int]:
+    """Return the number of frames of each item's clip, at most `longest`; None for no limit.
 
     A mixture counts as its longer clip.
     """
@@ -73,32 +73,32 @@ def lengths_of(items: Sequence[Item], features: Features, expert: str, longest: 
     return lengths if longest is None else [min(length, longest) for length in lengths]
 
 
-def without_audio(
+def make_batch_without_audio(
     items: Sequence[Item], features: Features, relevance: Relevance | None, teachers: Teachers | None = None
 ) -> Batch:
-    """Make the batch of `items` without audio: captions, factors on the margin of losses, and teachers' cosines."""
+    """Return the batch of `items` without audio: captions, margin factors, teachers' cosines, and labels of frames."""
     captions = [caption for item in items for caption in item.captions]
     row_of = np.array([row for row, item in enumerate(items) for _ in item.captions])
     factors = None
     if relevance is not None:
         factors = torch.from_numpy(relevance.margin_factor(relevance.cider_of_items(captions, row_of)))
-    keys = [_key(features, item) for item in items]
+    keys = [_content_key(features, item) for item in items]
     cosines = teachers.cosines(items, keys) if teachers else {}
-    labels = _labels(items, features) if any(item.windows for item in items) else None
+    labels = _frame_labels(items, features) if any(item.windows for item in items) else None
     return Batch(keys, {}, captions, torch.from_numpy(row_of), factors, cosines, labels)
 
 
-def _labels(items: Sequence[Item], features: Features) -> torch.Tensor:
+def _frame_labels(items: Sequence[Item], features: Features) -> torch.Tensor:
     """Return (B, T) bool labels of the frames of each item's clip: true inside the item's windows."""
     expert = next(iter(features.banks))
-    lengths = lengths_of(items, features, expert, None)
+    lengths = frame_counts(items, features, expert, None)
     labels = np.zeros((len(items), max(lengths)), bool)
     for row, item, length in zip(labels, items, lengths, strict=True):
         row[:length] = labels_of(item.windows, length, features.grids[expert])
     return torch.from_numpy(labels)
 
 
-def _key(features: Features, item: Item) -> str:
+def _content_key(features: Features, item: Item) -> str:
     """Return the content key of a training item's audio: of its clip, or of its mixture of two clips.
 
     The content key of a clip is a checksum of its audio file.
@@ -110,23 +110,23 @@ def _key(features: Features, item: Item) -> str:
     return "+".join(sorted({key, features.keys[item.added.clip.id]})) if item.added else key
 
 
-def _frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops | None) -> np.ndarray:
+def _item_frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops | None) -> np.ndarray:
     """Return an expert's frames (T, D) of the clip, or the mixture of clips, of item `index`, cut by `crops`."""
     bank, added = features.banks[expert], items[index].added
 
-    def cropped(clip: Clip, is_added: bool) -> np.ndarray:
+    def read_crop(clip: Clip, is_added: bool) -> np.ndarray:
         """Read the frames of a clip that `crops` selects; without `crops`, all frames."""
         key = features.keys[clip.id]
         first, count = crops.range(bank.rows_of(key), index, is_added) if crops else (0, bank.rows_of(key))
         return bank.part(key, first, count)
 
-    frames = cropped(items[index].clip, False)
+    frames = read_crop(items[index].clip, False)
     if added is None:
         return frames
-    return mixed(frames, cropped(added.clip, True), added.decibels, added.offset)
+    return mix_waves(frames, read_crop(added.clip, True), added.decibels, added.offset)
 
 
-def _padded(
+def _pad_frames(
     features: Features, expert: str, items: Sequence[Item], crops: Crops | None, rows: Sequence[int], width: int
 ) -> Series:
     """Return an expert's frames of the items at the indexes `rows`, padded with zeros to the same length.
@@ -135,7 +135,7 @@ def _padded(
     """
     bank = features.banks[expert]
     each_row = bank.threads.map if bank.threads else map
-    frames = list(each_row(lambda index: _frames(features, expert, items, index, crops), rows))
+    frames = list(each_row(lambda index: _item_frames(features, expert, items, index, crops), rows))
     lengths = np.array([len(f) for f in frames], np.int64)
     values = np.zeros((len(frames), max(width, lengths.max(initial=0)), bank.dim), bank.dtype)
     for row, f in zip(values, frames, strict=True):
@@ -149,16 +149,16 @@ class Resident:
     def __init__(self, keys: Iterable[str], features: Features, device: torch.device) -> None:
         """Copy the frames of all clips with the given content keys to the device."""
         self.index_of = {key: index for index, key in enumerate(dict.fromkeys(keys))}
-        self.tables = {name: self._table(features, name, device) for name in features.banks}
+        self.tables = {name: self._copy_frames(features, name, device) for name in features.banks}
 
     @staticmethod
-    def size(keys: Iterable[str], features: Features) -> int:
-        """Return how many bytes of memory the frames of clips need. keys: Content keys of the clips."""
+    def bytes_needed(keys: Iterable[str], features: Features) -> int:
+        """Return the number of bytes of memory that the frames of clips need. keys: Content keys of the clips."""
         unique = set(keys)
         banks = features.banks.values()
         return sum(bank.dtype.itemsize * bank.dim * bank.rows_of(key) for bank in banks for key in unique)
 
-    def _table(
+    def _copy_frames(
         self, features: Features, expert: str, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Copy an expert's frames of all clips to the device, as one table of frames.
@@ -178,16 +178,18 @@ class Resident:
             frames[at : at + len(part)] = torch.from_numpy(part).to(device)
         return frames, first, lengths
 
-    def audio(self, keys: Sequence[str], crops: Crops | None = None, among: Sequence[str] = ()) -> dict[str, Series]:
+    def gather_audio(
+        self, keys: Sequence[str], crops: Crops | None = None, among: Sequence[str] = ()
+    ) -> dict[str, Series]:
         """Return a dict from expert to padded frames of clips, gathered on the device. keys: Content keys of the clips.
 
         Each clip's frames equal those that `collate` returns.
         crops: Random parts of long clips; None: all frames. among: Content keys of more clips; frames are padded to the
         longest clip of `keys` and `among`.
         """
-        return {name: self._series(*table, keys, crops, among) for name, table in self.tables.items()}
+        return {name: self._gather_series(*table, keys, crops, among) for name, table in self.tables.items()}
 
-    def _series(
+    def _gather_series(
         self,
         frames: torch.Tensor,
         first: torch.Tensor,
@@ -213,7 +215,7 @@ class Resident:
         return Series(frames[index].masked_fill(~mask[..., None], 0), clip_lengths)
 
 
-def _fits(size: int, device: torch.device) -> bool:
+def _fits_on_gpu(size: int, device: torch.device) -> bool:
     """Return whether a GPU has room for `size` bytes of frames in addition to a training step; false for the CPU."""
     if device.type != "cuda":
         return False
@@ -234,14 +236,14 @@ class Feed:
     """Source of a stage's batches, on the device. Call `close` when the stage ends.
 
     Threads make the next batches during the current step. After the first step, the memory of the optimizer is known.
-    If the GPU then has twice as much free memory as the frames of all clips need, the frames are copied to it (see
-    `settle`). They are not copied if clips are mixed. Captions and margin factors are always made during earlier steps.
-    A batch depends only on its step, so that these choices change no result. With several processes, each process only
+    If the GPU then has twice as much free memory as the frames of all clips need, `copy_frames_if_room` copies them to
+    it. They are not copied if clips are mixed. Captions and margin factors are always made during earlier steps. A
+    batch depends only on its step, so that these choices change no result. With several processes, each process only
     gets its part of a batch.
 
     longest: Maximum number of frames per clip; longer clips are cut to a random part; None: all frames. chunk: Number
-    of clips that are embedded at a time, see chunks_of. pad_to_batch: See collate. frames_on: "gpu": copy the frames to
-    the GPU before the first step; "host": never copy them; "auto": decide after the first step, as described above.
+    of clips that are embedded at a time, see divide_into_chunks. pad_to_batch: See collate. frames_on: "gpu": copy the
+    frames to the GPU before the first step; "host": never copy them; "auto": decide after the first step, see above.
     """
 
     def __init__(
@@ -269,12 +271,12 @@ class Feed:
         self._workers, self._ahead_steps = ThreadPoolExecutor(count, "batches"), count
         self._ahead: dict[int, Future[Batch]] = {}
 
-    def settle(self) -> None:
-        """Decide at the first call whether the frames fit on the GPU, and if so, copy them. Called after each step."""
+    def copy_frames_if_room(self) -> None:
+        """Copy the frames to the GPU if they fit. Training calls this after each step; only the first call acts."""
         if not self._undecided:
             return
         self._undecided = False
-        if _fits(Resident.size(self._keys, self.features), self.device):
+        if _fits_on_gpu(Resident.bytes_needed(self._keys, self.features), self.device):
             for future in self._ahead.values():  # batches with frames that are not needed any more
                 future.cancel()
             self._ahead.clear()
@@ -282,43 +284,43 @@ class Feed:
 
     def batch(self, step: int) -> Batch:
         """Return the batch of training step `step`, and start to make the batches of the next steps in threads."""
-        made = (self._ahead.pop(step, None) or self._begun(step)).result()
+        made = (self._ahead.pop(step, None) or self._start_batch(step)).result()
         steps = range(step + 1, step + 1 + self._ahead_steps)
         for other in self._ahead.keys() - set(steps):
             self._ahead.pop(other).cancel()
         for other in steps:
             if other not in self._ahead:
-                self._ahead[other] = self._begun(other)
+                self._ahead[other] = self._start_batch(other)
         if self.resident is None:
             return made.to(self.device)
-        keys, crops = made.clip_keys, self._crops(step)
+        keys, crops = made.clip_keys, self._draw_crops(step)
         if made.share:
             rows = made.share.rows
             keys, crops = [keys[row] for row in rows], crops and crops._replace(offsets=crops.offsets[rows])
-        audio = self.resident.audio(keys, crops, made.clip_keys if self.pad_to_batch else ())
+        audio = self.resident.gather_audio(keys, crops, made.clip_keys if self.pad_to_batch else ())
         return replace(made.to(self.device), audio=audio)
 
-    def _crops(self, step: int) -> Crops | None:
+    def _draw_crops(self, step: int) -> Crops | None:
         """Draw the random crops of long clips for a step; None if all frames are used."""
-        return None if self.longest is None else Crops(self.longest, self.sampler.offsets(step))
+        return None if self.longest is None else Crops(self.longest, self.sampler.crop_offsets(step))
 
-    def _begun(self, step: int) -> "Future[Batch]":
-        """Start to make the batch of a training step in a thread. Returns: The future of the batch.
+    def _start_batch(self, step: int) -> "Future[Batch]":
+        """Start to make the batch of a training step in a thread, and return the future of the batch.
 
         The calling thread draws the items, since only one thread may use a sampler.
         """
-        return self._workers.submit(self._made, self.sampler.batch(step), self._crops(step))
+        return self._workers.submit(self._make_batch, self.sampler.batch(step), self._draw_crops(step))
 
-    def _made(self, items: Sequence[Item], crops: Crops | None) -> Batch:
-        """Make the batch of the training items `items`, with the audio of only those clips that this process embeds."""
+    def _make_batch(self, items: Sequence[Item], crops: Crops | None) -> Batch:
+        """Return the batch of the training items `items`, with audio only of the clips that this process embeds."""
         share = None
         if process_count() > 1:
-            lengths = lengths_of(items, self.features, next(iter(self.features.banks)), self.longest)
-            share = Share(chunks_of(lengths, self.chunk, process_count()), process_index(), process_count())
+            lengths = frame_counts(items, self.features, next(iter(self.features.banks)), self.longest)
+            share = Share(divide_into_chunks(lengths, self.chunk, process_count()), process_index(), process_count())
         if self.resident is not None:
-            return replace(without_audio(items, self.features, self.relevance, self.teachers), share=share)
+            return replace(make_batch_without_audio(items, self.features, self.relevance, self.teachers), share=share)
         made = collate(items, self.features, self.relevance, self.teachers, crops, share, self.pad_to_batch)
-        return made.pinned() if self.device.type == "cuda" else made
+        return made.pin_audio() if self.device.type == "cuda" else made
 
     def close(self) -> None:
         """Stop the threads that make batches."""

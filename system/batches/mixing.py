@@ -5,8 +5,8 @@ import numpy as np
 # T samples of a clip, U of the one that is added
 
 
-def mixed(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -> np.ndarray:
-    """Add the waves of two clips, with the shorter inside the longer.
+def mix_waves(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -> np.ndarray:
+    """Add the waves of two clips, the shorter inside the longer, and return the mixture.
 
     Waves (T, 1) and (U, 1) int16 -> (max(T, U), 1) int16.
     In training, each wave has at most the encoder's input length, so that their sum is never cut. A sum beyond full
@@ -31,12 +31,12 @@ def mixed(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -
     return np.rint(longer).astype(np.int16)[:, None]
 
 
-def joined(caption: str, other: str, by: str) -> str:
+def join_captions(caption: str, other: str, by: str) -> str:
     """Join two captions with the text `by`, such as "and", between them.
 
     The first caption loses the punctuation at its end.
 
-    >>> joined("A dog barks.", "It rains.", "and")
+    >>> join_captions("A dog barks.", "It rains.", "and")
     'A dog barks and It rains.'
     """
     return " ".join(part for part in (caption.rstrip(" .,;:!?"), by.strip(), other) if part)

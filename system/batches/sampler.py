@@ -53,7 +53,7 @@ def require_known(moments: Iterable[Moment]) -> None:
         )
 
 
-def items_of_moments(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[Item]:
+def make_moment_items(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[Item]:
     """Return one training item per moment of the clips, in the order of `moments`.
 
     A moment is a sentence and its windows: the times at which it is heard in a clip. Moments of clips that are not in
@@ -65,7 +65,7 @@ def items_of_moments(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[I
     return [Item(by_id[one.clip], (one.text,), (0,), windows=tuple(one.windows or ())) for one in left]
 
 
-def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:
+def make_items(clips: Sequence[Clip], unit: str) -> list[Item]:
     """Return the training items of clips: one per clip, or one per caption.
 
     unit: "clip" for items with all captions of a clip, "pair" for one item per caption.
@@ -105,10 +105,10 @@ class _Shuffled:
         """Return the item at a position of the endless stream of shuffled items."""
         turn, index = divmod(position, len(self.items))
         if turn != self.turn:
-            self.turn, self.order = turn, self._ordered(np.random.default_rng([*self.seed, turn]))
+            self.turn, self.order = turn, self._draw_round(np.random.default_rng([*self.seed, turn]))
         return self.items[int(self.order[index])]
 
-    def _ordered(self, draw: np.random.Generator) -> np.ndarray:
+    def _draw_round(self, draw: np.random.Generator) -> np.ndarray:
         """Draw the items of one round through the data source: (n,) indexes of items."""
         order = draw.permutation(len(self.items))
         if self.chances is None:
@@ -118,8 +118,8 @@ class _Shuffled:
         return draw.permutation(order[np.searchsorted(ends[:-1], marks, side="right")])
 
 
-def _chances(items: Sequence[Item], power: float) -> np.ndarray:
-    """Return the chances of n items to be drawn, (n,): an item's shortest window in seconds to the power -`power`.
+def _drawing_weights(items: Sequence[Item], power: float) -> np.ndarray:
+    """Return the drawing weights of n items, (n,): an item's shortest window in seconds to the power -`power`.
 
     An item's windows are the times at which its sentence is heard. A window of fewer seconds than SHORTEST counts as
     SHORTEST.
@@ -160,7 +160,7 @@ class Sampler:
                 f"sources have {sizes} items; lower batch_size, or add data"
             )
         pools = sources if mix == "equal" else [[item for source in sources for item in source]]
-        chances = [None if short_moments is None else _chances(pool, short_moments) for pool in pools]
+        chances = [None if short_moments is None else _drawing_weights(pool, short_moments) for pool in pools]
         self.streams = [_Shuffled(pool, (*seed, i), chances[i]) for i, pool in enumerate(pools)]
         self.batch_size, self.captions_per_clip, self.seed = batch_size, captions, seed
         self.steps_of_all = total // batch_size
@@ -179,8 +179,8 @@ class Sampler:
                 chosen[index] = Item(clip, tuple(captions[i] for i in picks), tuple(picks))
         return self.augment(chosen, (*self.seed, n + 1, step)) if self.augment else chosen
 
-    def offsets(self, step: int) -> np.ndarray:
-        """Draw random start positions in long clips, for the crops of a training step.
+    def crop_offsets(self, step: int) -> np.ndarray:
+        """Draw the random start positions, in long clips, of the crops of a training step.
 
         Returns: (batch_size, 2) positions in [0, 1), of each item's clip and of the clip that is mixed into it.
         """
@@ -188,5 +188,5 @@ class Sampler:
 
 
 def batches_ahead(has_relevance: bool) -> int:
-    """Return how many batches are prepared before they are needed: 1 if they need CIDEr-D, else BATCHES_AHEAD."""
+    """Return the number of batches to prepare during the current step: 1 if they need CIDEr-D, else BATCHES_AHEAD."""
     return 1 if has_relevance else BATCHES_AHEAD

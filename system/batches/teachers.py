@@ -54,12 +54,14 @@ class Teachers:
         """
         captions = [caption_key(item.clip, number) for item in items for number in item.numbers]
         return {
-            name: torch.from_numpy(unit_embeddings(taught.clips, keys) @ unit_embeddings(taught.captions, captions).T)
+            name: torch.from_numpy(
+                read_unit_embeddings(taught.clips, keys) @ read_unit_embeddings(taught.captions, captions).T
+            )
             for name, taught in self.banks.items()
         }
 
 
-def unit_embeddings(bank: Rows, keys: Sequence[str]) -> np.ndarray:
+def read_unit_embeddings(bank: Rows, keys: Sequence[str]) -> np.ndarray:
     """Read the embeddings (n, D) float32 of the given keys from a bank, scaled to length 1.
 
     An embedding of only zeros is not scaled.

@@ -16,8 +16,8 @@ Random = np.random.Generator
 Synonyms = Mapping[str, Sequence[str]]  # by lower-case word
 
 
-def edited(caption: str, rate: float, synonyms: Synonyms | None, draw: Random) -> str:
-    """Edit a caption's words at random: synonyms, deletions, swaps or insertions.
+def edit_caption(caption: str, rate: float, synonyms: Synonyms | None, draw: Random) -> str:
+    """Return a caption with random edits of its words: synonyms, deletions, swaps or insertions.
 
     The result has lower-case words without punctuation. One of the four kinds of edit is drawn with equal probability.
     Without `synonyms`, words are only deleted or swapped. At least one word stays. A caption without words is returned
@@ -26,18 +26,20 @@ def edited(caption: str, rate: float, synonyms: Synonyms | None, draw: Random) -
     words = words_of(caption)
     if not words:
         return caption
-    ways = [deleted, swapped] if synonyms is None else [deleted, swapped, replaced, inserted]
+    ways = [delete_words, swap_words]
+    if synonyms is not None:
+        ways += [replace_by_synonyms, insert_synonyms]
     way = ways[int(draw.integers(len(ways)))]
     return " ".join(way(words, int(draw.binomial(len(words), rate)), synonyms or {}, draw))
 
 
-def deleted(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
+def delete_words(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
     """Delete n random words; if there are not more than n words, delete all but one."""
     gone = set(draw.choice(len(words), min(n, len(words) - 1), replace=False).tolist())
     return [word for position, word in enumerate(words) if position not in gone]
 
 
-def swapped(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
+def swap_words(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
     """Exchange two random words, n times. A single word is unchanged."""
     words = list(words)
     for _ in range(n if len(words) > 1 else 0):
@@ -46,28 +48,28 @@ def swapped(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[
     return words
 
 
-def replaced(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
+def replace_by_synonyms(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
     """Replace n random words by synonyms; if fewer than n words have synonyms, replace all of these."""
-    words, known = list(words), _known(words, synonyms)
+    words, known = list(words), _positions_with_synonyms(words, synonyms)
     for position in draw.choice(known, min(n, len(known)), replace=False).tolist() if known else ():
-        words[position] = _one_of(synonyms[words[position]], draw)
+        words[position] = _draw_text(synonyms[words[position]], draw)
     return words
 
 
-def inserted(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
+def insert_synonyms(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
     """Insert a synonym of a random word at a random position, n times."""
-    found, known = list(words), _known(words, synonyms)
+    found, known = list(words), _positions_with_synonyms(words, synonyms)
     for _ in range(n if known else 0):
         word = words[known[int(draw.integers(len(known)))]]
-        found.insert(int(draw.integers(len(found) + 1)), _one_of(synonyms[word], draw))
+        found.insert(int(draw.integers(len(found) + 1)), _draw_text(synonyms[word], draw))
     return found
 
 
-def _known(words: Sequence[str], synonyms: Synonyms) -> list[int]:
+def _positions_with_synonyms(words: Sequence[str], synonyms: Synonyms) -> list[int]:
     """Return the positions, in the list `words`, of words that have synonyms."""
     return [position for position, word in enumerate(words) if word in synonyms]
 
 
-def _one_of(texts: Sequence[str], draw: Random) -> str:
+def _draw_text(texts: Sequence[str], draw: Random) -> str:
     """Draw one of the texts, with equal probability."""
     return texts[int(draw.integers(len(texts)))]

@@ -115,7 +115,7 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
             known = inside_recordings(readable, data.readable_clips(entry.fit))
             series = series_of_moments(chosen.model, data.readable_clips(entry.fit), known, data.features)
             score = fitted_score(score, series, known, f"rank entry {name}")
-            fitted = score.numbers()
+            fitted = score.trained_numbers()
             origin = fitted_text(origin, entry.fit)
         series = series_of_moments(chosen.model, clips, moments, data.features)
         if not is_first():

@@ -98,12 +98,12 @@ class RunModels:
         """Return {}: a run that is being ranked has no metadata of an earlier ranking, unlike a finished run."""
         return {}
 
-    def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
+    def teacher_embeddings(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
         """Return the embeddings of clips and of their captions by a teacher, a model that others learn from."""
-        from system.training.teachers import taught
+        from system.training.teachers import teacher_embeddings
 
         with first_before_others():
-            return taught(teacher, self.recipe, self.run, clips, self.data, self.trained.device)
+            return teacher_embeddings(teacher, self.recipe, self.run, clips, self.data, self.trained.device)
 
 
 def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:

@@ -195,7 +195,7 @@ def _train_and_rank(
     track: "Sequence[type[Tracker]]",
 ) -> None:
     """Train all stages, rank all rank entries of the recipe, and write the results of a run."""
-    from system.training.train import initial_model, prepare, train
+    from system.training.train import build_initial_model, prepare, train
 
     recipe = loaded.recipe
     model = prepare(loaded, run, data, device)
@@ -206,7 +206,7 @@ def _train_and_rank(
     train(loaded, run, data, model, track)
     kept, kept_blind = on_first(lambda: _results_to_keep(recipe, run, blind))
     on_first(lambda: run.result.unlink(missing_ok=True))  # its scores are now replaced
-    untrained = initial_model(recipe, run, model.device)
+    untrained = build_initial_model(recipe, run, model.device)
     models = RunModels(recipe, run, data, model, untrained, data.features)
     ranked = rank_sources(models, kept)
     new = {name: opened for name, opened in blind.items() if name not in kept_blind}

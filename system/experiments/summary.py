@@ -51,7 +51,7 @@ def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
     published network with adapters in all stages counts as frozen. Its adapters count as trained, but not in the total,
     since they are finally added to the weights of the network.
     """
-    from system.models.low_rank import adapter_parameters
+    from system.models.low_rank import count_adapter_parameters
     from system.training.lora import published_networks
 
     counts = {name: expert.count_parameters() for name, expert in recipe.model.audio.experts.items()}
@@ -68,7 +68,7 @@ def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
         if stages and len(tuned) == len(stages):
             part, count = "text" if name == "text" else "network", sum(p.numel() for p in network.parameters())
             trained[part] -= count
-            trained[f"{part} adapters"] = max(adapter_parameters(network, one.rank, one.layers) for one in tuned)
+            trained[f"{part} adapters"] = max(count_adapter_parameters(network, one.rank, one.layers) for one in tuned)
             frozen[name] = frozen.get(name, 0) + count
     return Parameters(trained=trained, frozen=frozen, total=total)
 
@@ -79,7 +79,7 @@ def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
         name: ExpertFacts(
             **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second", "pretrained")},
             published=sorted(expert.published_addresses().values()),
-            unpublished=[str(expert.weight_files()[name]) for name in expert.unpublished()],
+            unpublished=[str(expert.weight_files()[name]) for name in expert.settings_of_other_weights()],
         )
         for name, expert in recipe.model.audio.experts.items()
     }

@@ -43,7 +43,7 @@ class AtstFrameExpert(SegmentExpert):
         return LIMITS
 
     @property
-    def frames_within(self) -> float:
+    def frame_rate_in_segment(self) -> float:
         """Number of frames per second of audio within a segment."""
         return RATE_INSIDE / HOP / SLICE
 
@@ -60,5 +60,5 @@ class AtstFrameExpert(SegmentExpert):
         from system.networks.atst_frame import AtstFrame
 
         network = AtstFrame(is_floor_of_batch=False)
-        network.take_published(Path(self.weights))
+        network.load_published(Path(self.weights))
         return network

@@ -48,7 +48,7 @@ def log_mel(wave: np.ndarray, offset: float) -> np.ndarray:
     return columns
 
 
-def patches(columns: np.ndarray, hop: int) -> np.ndarray:
+def cut_into_patches(columns: np.ndarray, hop: int) -> np.ndarray:
     """Cut a log-mel spectrogram into patches of 96 columns, one every `hop` columns.
 
     T columns of 64 bands (T, 64) -> P patches (P, 96, 64), P >= 1 for T >= 96. Remaining columns at the end are

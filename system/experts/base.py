@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 def file_sha256(path: Path) -> str:
     """Return the sha256 of a file, cached while its size and modification time are unchanged."""
     status = path.stat()
-    return _sha256(path, status.st_size, status.st_mtime_ns)
+    return _cached_sha256(path, status.st_size, status.st_mtime_ns)
 
 
 @functools.lru_cache
-def _sha256(path: Path, size: int, changed: int) -> str:
+def _cached_sha256(path: Path, size: int, changed: int) -> str:
     """Return the sha256 of the file `path`. The cache key is the path, size and modification time of the file."""
     return sha256_of(path)
 
@@ -45,7 +45,7 @@ SHOWN_DIGITS = 12  # of a checksum, in a message
 
 
 @functools.cache
-def _warn_other(kind: str, path: Path, found: str, known: str) -> None:
+def _warn_unpublished_weights(kind: str, path: Path, found: str, known: str) -> None:
     """Warn once that a weight file has the sha256 `found`, and not the sha256 `known` of the published file."""
     log.warning(
         "expert %s: the weight file %s differs from the published file (its sha256 begins with %s, not with %s); "
@@ -108,7 +108,7 @@ class ExpertSettings(Resampled):
 
     @classmethod
     def with_weights_in(cls, folder: Path) -> Self:
-        """Return an expert of this class with its usual settings and with weight files in `folder`."""
+        """Return the settings of an expert of this kind, with usual values and with weight files in `folder`."""
         (kind,) = get_args(cls.model_fields["kind"].annotation)
         expert = cls.model_validate({"kind": kind, **cls.usual})
         return expert.model_copy(update={name: str(folder / path.name) for name, path in expert.weight_files().items()})
@@ -139,8 +139,8 @@ class ExpertSettings(Resampled):
         return 0
 
     @property
-    def rates(self) -> str:
-        """Description of the size of a frame and the number of frames per second, for plans."""
+    def frame_description(self) -> str:
+        """Text for plans: the size of a frame, and the number of frames per second."""
         return f"{self.dim}-d, {self.frames_per_second:.2f} frames/s at {self.rate} Hz"
 
     def count_parameters(self) -> int:
@@ -182,13 +182,13 @@ class ExpertSettings(Resampled):
         return None
 
     def weight_source(self) -> str:
-        """Describe where to get missing weights, for error messages."""
+        """Return a text for error messages: where to get missing weights."""
         return f"published at {' and '.join(self.published_addresses().values())}"
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        """Return a flag and a message if a clip's file does not fit the settings; None if it fits or is missing.
+        """Return whether a clip's file cannot be used, and a message, if it does not fit the settings; else None.
 
-        The flag is true if the file cannot be used, and false if it can be used but perhaps does not fit.
+        The first value is False for a file that can be used but perhaps does not fit. A missing file counts as fitting.
         """
         return None
 
@@ -220,13 +220,13 @@ class ExpertSettings(Resampled):
         for name, path in self.weight_files().items():
             if not path.is_file():
                 hint = f"save it at this path, or set the expert's {name} to its path"
-                raise KitError(f"expert {self.kind}: no weight file {path}; {self.weight_source()}; {hint}")
+                raise KitError(f"expert {self.kind}: the weight file {path} is missing; {self.weight_source()}; {hint}")
         found = {name: file_sha256(path) for name, path in self.weight_files().items()}
-        for name in self.unpublished():
-            _warn_other(self.kind, self.weight_files()[name], found[name], self.known_sha256()[name])
+        for name in self.settings_of_other_weights():
+            _warn_unpublished_weights(self.kind, self.weight_files()[name], found[name], self.known_sha256()[name])
         return found
 
-    def unpublished(self) -> list[str]:
+    def settings_of_other_weights(self) -> list[str]:
         """Return the names of the settings whose weight files differ from the published files.
 
         Only existing files with known published checksums are compared.
@@ -243,7 +243,7 @@ class ExpertSettings(Resampled):
         settings = self.model_dump(exclude=set(self.weight_files()))
         return {**settings, "version": self.version, "sha256": self.checksums()}
 
-    def key(self) -> str:
+    def bank_name(self) -> str:
         """Return the name of the bank, the folder with this expert's stored frames.
 
         The name is the expert's kind and 12 hex digits of a checksum of `identity`.

@@ -17,7 +17,7 @@ from system.networks.beats_published import (
     RATE,
     SHA256,
     Padding,
-    address_of,
+    find_address,
     frame_count,
 )
 
@@ -50,13 +50,13 @@ class BeatsExpert(SegmentExpert, PublishedWeights):
         return LIMITS
 
     @property
-    def frames_within(self) -> float:
+    def frame_rate_in_segment(self) -> float:
         """Number of frames per second of audio within a segment."""
         return frame_count(self.segment_seconds) / self.segment_seconds
 
     def published_addresses(self) -> dict[str, str]:
         """Return a dict from setting name to the web address of the published weight file."""
-        return {"weights": address_of(Path(self.weights))}
+        return {"weights": find_address(Path(self.weights))}
 
     def known_sha256(self) -> dict[str, str]:
         """Return the sha256 of the pre-trained weight file if the file has its published name; else an empty dict."""
@@ -67,5 +67,5 @@ class BeatsExpert(SegmentExpert, PublishedWeights):
         from system.networks.beats import Beats
 
         network = Beats(self.padding)
-        network.take_published(Path(self.weights))
+        network.load_published(Path(self.weights))
         return network

@@ -59,7 +59,7 @@ class EatExpert(SegmentExpert):
         return SHORTEST, LONGEST[self.columns]
 
     @property
-    def frames_within(self) -> float:
+    def frame_rate_in_segment(self) -> float:
         """Number of frames per second of audio within a segment."""
         return frame_count(self.segment_seconds) / self.segment_seconds
 
@@ -76,5 +76,5 @@ class EatExpert(SegmentExpert):
         from system.networks.eat import Eat
 
         network = Eat(self.network, self.columns, self.vector)
-        network.take_published(Path(self.weights))
+        network.load_published(Path(self.weights))
         return network

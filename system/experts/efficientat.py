@@ -45,7 +45,7 @@ class EfficientATExpert(SegmentExpert):
         return LIMITS
 
     @property
-    def frames_within(self) -> float:
+    def frame_rate_in_segment(self) -> float:
         """Number of frames per second of audio within a segment."""
         return RATE / HOP / STRIDE
 
@@ -63,5 +63,5 @@ class EfficientATExpert(SegmentExpert):
         from system.networks.kaldi_log_mel import KaldiLogMel
 
         network = MobileNetOnWaves(KaldiLogMel(jitter=False), MobileNet(self.network), self.dim)
-        network.take_published(Path(self.weights))
+        network.load_published(Path(self.weights))
         return network

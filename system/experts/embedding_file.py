@@ -42,8 +42,8 @@ class EmbeddingFile(ExpertSettings):
         return self.values
 
     @property
-    def rates(self) -> str:
-        """Description of the size and the files of the embeddings, for plans."""
+    def frame_description(self) -> str:
+        """Text for plans: the size of the embeddings, and their files."""
         return f"{self.dim}-d, one per clip, read from {' and '.join(self.files)}"
 
     @property
@@ -61,7 +61,7 @@ class EmbeddingFile(ExpertSettings):
         return {f"files.{number}": path for number, path in enumerate(all_files(self.files))}
 
     def weight_source(self) -> str:
-        """Describe how to make a missing file of embeddings, for error messages."""
+        """Return a text for error messages: how to make a missing file of embeddings."""
         return f"write the file with the program of your model; {HINT}"
 
     def checksums(self) -> dict[str, str]:
@@ -75,16 +75,16 @@ class EmbeddingFile(ExpertSettings):
         if not all(path.is_file() for path in self.weight_files().values()):
             return None
         try:
-            vectors = self.vectors()
+            vectors = self.read_embeddings()
         except KitError as error:
             return True, str(error)
-        return None if vectors.name_of(clip) else (True, self.absent(clip))
+        return None if vectors.name_of(clip) else (True, self.missing_embedding(clip))
 
-    def vectors(self) -> Vectors:
-        """Read the embeddings. Raises KitError for unreadable files, and if an embedding has not `values` values."""
+    def read_embeddings(self) -> Vectors:
+        """Read the embeddings. Raises KitError for unreadable files, and for embeddings of the wrong size."""
         return read_vectors(self.files, "clip").require_dim(self.values, self.files)
 
-    def absent(self, clip: Clip) -> str:
+    def missing_embedding(self, clip: Clip) -> str:
         """Return the error message for a clip without an embedding."""
         files = " and ".join(self.files)
         return f"{files}: no embedding has the id or file name of clip {clip.id}; write the file again with all clips"

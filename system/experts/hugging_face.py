@@ -57,7 +57,7 @@ class HuggingFaceExpert(SegmentExpert):
         return ROWS[self.type].limits
 
     @property
-    def frames_within(self) -> float:
+    def frame_rate_in_segment(self) -> float:
         """Frame rate within a segment, in frames per second of audio."""
         return TOKENS_PER_SECOND[self.type]
 
@@ -70,7 +70,7 @@ class HuggingFaceExpert(SegmentExpert):
         return {"model": next(iter(weight_files(folder)), folder / WEIGHTS[0])}
 
     def weight_source(self) -> str:
-        """Describe where to get the weights, for error messages."""
+        """Return a text for error messages: where to get missing weights."""
         return (
             f"{self.model} is neither a folder with a model nor in the cache of the Hugging Face hub; "
             "correct the name, or fetch the model while online"
@@ -85,11 +85,11 @@ class HuggingFaceExpert(SegmentExpert):
         """Return the number of frozen parameters, computed from the model's configuration files without its weights."""
         import torch
 
-        from system.networks.hugging_face import read_folder
+        from system.networks.hugging_face import build_from_folder
 
         folder = fetch(self.model, "audio model")
         with torch.device("meta"):
-            return sum(parameter.numel() for parameter in read_folder(self.type, folder).parameters())
+            return sum(parameter.numel() for parameter in build_from_folder(self.type, folder).parameters())
 
     def checksums(self) -> dict[str, str]:
         """Return the sha256 of all weight files and settings files of the model."""
@@ -100,15 +100,15 @@ class HuggingFaceExpert(SegmentExpert):
 
     def load_network(self) -> Network:
         """Load the Hugging Face model. Raises DataError if its frames have another size."""
-        from system.networks.hugging_face import read_folder
+        from system.networks.hugging_face import build_from_folder
 
         folder = fetch(self.model, "audio model")
-        network = read_folder(self.type, folder)
+        network = build_from_folder(self.type, folder)
         found = network.dim if self.output == "clip" else network.frame_dim
         if found != self.size:
             raise DataError(
                 f"expert {self.kind}: the model {self.model} has {found} values per frame, but size is {self.size}; "
                 f"set size: {found}"
             )
-        network.take_published(folder)
+        network.load_published(folder)
         return network

@@ -50,19 +50,19 @@ class MelSettings(ExpertSettings):
         import torch
         from transformers.audio_utils import mel_filter_bank
 
-        from system.networks.frontend import MelPower, hann
+        from system.networks.frontend import MelPower, padded_hann
 
         window, hop = (round(seconds * self.sample_rate) for seconds in (self.window_seconds, self.hop_seconds))
         size = 1 << (window - 1).bit_length()
         basis = mel_filter_bank(size // 2 + 1, self.bands, lowest, highest, self.sample_rate, norm, scale)
-        mel = MelPower(hann(window, size), torch.from_numpy(basis), hop).to(device)
+        mel = MelPower(padded_hann(window, size), torch.from_numpy(basis), hop).to(device)
 
-        def power(wave: np.ndarray) -> torch.Tensor:
+        def compute_power(wave: np.ndarray) -> torch.Tensor:
             """Compute the mel power spectrogram of a wave."""
             filled = np.pad(wave, (0, max(0, size - len(wave))))  # reflect padding needs more samples than it adds
-            return mel.centred(torch.from_numpy(filled)[None].to(device))[0]
+            return mel.compute_centred(torch.from_numpy(filled)[None].to(device))[0]
 
-        return power
+        return compute_power
 
 
 class LogMel(MelSettings):
@@ -100,23 +100,23 @@ class LogMel(MelSettings):
 
         power = self.mel_power(device, 0.0, self.sample_rate / 2)
 
-        def frames(wave: np.ndarray) -> np.ndarray:
+        def compute_frames(wave: np.ndarray) -> np.ndarray:
             """Compute the log-mel frames of a wave."""
             columns = ((power(wave) + 1e-5).log() + 6.0) / 4.0
             short = -len(columns) % self.stack
             columns = torch.cat([columns, columns[-1:].expand(short, -1)])
             return columns.reshape(-1, self.dim).float().cpu().numpy()
 
-        def all_frames(waves: list[np.ndarray]) -> list[np.ndarray]:
+        def compute_all_frames(waves: list[np.ndarray]) -> list[np.ndarray]:
             """Compute the log-mel frames of several waves, in one thread."""
             threads = torch.get_num_threads()
             torch.set_num_threads(1)  # with so little work, several threads mostly wait for each other
             try:
-                return [frames(wave) for wave in waves]
+                return [compute_frames(wave) for wave in waves]
             finally:
                 torch.set_num_threads(threads)
 
-        return all_frames
+        return compute_all_frames
 
 
 class LogMelSlaney(MelSettings):
@@ -140,7 +140,7 @@ class LogMelSlaney(MelSettings):
     cost: ClassVar[float] = 0.0005
 
     @model_validator(mode="after")
-    def _frequencies_rise(self) -> "LogMelSlaney":
+    def _require_rising_frequencies(self) -> "LogMelSlaney":
         """Raise an error unless `lowest` is below `highest`, and `highest` at most half of the sample rate."""
         if not self.lowest < self.highest <= self.sample_rate / 2:
             raise ValueError(

@@ -17,7 +17,7 @@ from system.networks.m2d_published import (
     DIM,
     LICENCE,
     PARAMETERS,
-    address_of,
+    find_address,
 )
 
 
@@ -46,28 +46,28 @@ class M2dExpert(M2dInput, SegmentExpert, PublishedWeights):
     @property
     def rate(self) -> int:
         """Sample rate of the expert's input waves, in Hz."""
-        return self.input.rate
+        return self.input_geometry.rate
 
     @property
     def dim(self) -> int:
         """Number of values in a frame."""
-        return self.values
+        return self.frame_size
 
     @property
-    def frames_within(self) -> float:
+    def frame_rate_in_segment(self) -> float:
         """Number of frames per second of audio within a segment."""
-        return self.input.frame_count(self.segment_seconds) / self.segment_seconds
+        return self.input_geometry.frame_count(self.segment_seconds) / self.segment_seconds
 
     def published_addresses(self) -> dict[str, str]:
         """Return a dict from setting name to the web address of the published weight file."""
-        return {"weights": address_of(Path(self.weights))}
+        return {"weights": find_address(Path(self.weights))}
 
     def load_network(self) -> Network:
         """Build M2D with its published weights."""
         from system.networks.m2d import M2d
 
-        network = M2d(self.input, self.bands)
-        network.take_published(Path(self.weights))
+        network = M2d(self.input_geometry, self.bands)
+        network.load_published(Path(self.weights))
         return network
 
 
@@ -96,7 +96,7 @@ class M2dClapExpert(SegmentExpert, PublishedWeights):
         return CLAP_GEOMETRY.limits
 
     @property
-    def frames_within(self) -> float:
+    def frame_rate_in_segment(self) -> float:
         """Number of frames per second of audio within a segment."""
         return CLAP_GEOMETRY.frame_count(self.segment_seconds) / self.segment_seconds
 
@@ -105,5 +105,5 @@ class M2dClapExpert(SegmentExpert, PublishedWeights):
         from system.networks.m2d import M2dClap
 
         network = M2dClap(CLAP_GEOMETRY)
-        network.take_published(Path(self.weights))
+        network.load_published(Path(self.weights))
         return network

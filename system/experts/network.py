@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from system.networks.segment import of_one_length
+from system.networks.segment import group_by_length
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 
 
 @contextmanager
-def exact() -> Iterator[None]:
+def exact_arithmetic() -> Iterator[None]:
     """Context manager for exact results: no gradients, no TF32, deterministic algorithms only."""
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
@@ -30,8 +30,8 @@ def exact() -> Iterator[None]:
         torch.set_float32_matmul_precision(precision)
 
 
-def placed(network: nn.Module, device: torch.device) -> Network:
-    """Move a network to a device, in the fastest memory layout. Returns: A function that applies it to dense tensors.
+def place_on_device(network: nn.Module, device: torch.device) -> Network:
+    """Move a network to a device in the fastest memory layout, and return a function that applies it to dense tensors.
 
     On a CPU, weights and activations have oneDNN's blocked layout in all layers. This is 1.1 to 1.3 times as fast as
     channels_last. On other devices, weights and activations are channels_last.
@@ -46,8 +46,10 @@ def placed(network: nn.Module, device: torch.device) -> Network:
     return lambda x: network(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x)
 
 
-def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """Apply the function `compute` to the rows of several arrays, a batch of `size` rows at a time.
+def apply_by_rows(
+    series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarray], np.ndarray]
+) -> list[np.ndarray]:
+    """Apply the function `compute` to the rows of several arrays, in batches of `size`; return one result per array.
 
     A batch may have rows of several arrays.
     series: One or more arrays (n, ...), n >= 1. Only the rows of one batch are copied at a time, so that an array may
@@ -60,22 +62,24 @@ def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarr
     return np.split(np.concatenate(results), np.cumsum([len(one) for one in series])[:-1])
 
 
-def by_length(
+def apply_by_length(
     waves: Sequence[np.ndarray], max_samples: int, compute: Callable[[np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
-    """Apply the function `compute` to batches of waves of equal length.
+    """Apply the function `compute` to waves, in batches of equal length; return the result of each wave.
 
     A batch is an array (B, N) with at most `max_samples` samples. Returns: The result for each wave, in the order of
     `waves`.
     """
     results: list[np.ndarray] = [np.empty(0)] * len(waves)
-    for indices in of_one_length([len(wave) for wave in waves], max_samples):
+    for indices in group_by_length([len(wave) for wave in waves], max_samples):
         for index, frames in zip(indices, compute(np.stack([waves[index] for index in indices])), strict=True):
             results[index] = frames
     return results
 
 
-def in_pieces(network: Network, x: torch.Tensor, axis: int, stride: int, halo: int, max_size: int) -> torch.Tensor:
+def compute_in_pieces(
+    network: Network, x: torch.Tensor, axis: int, stride: int, halo: int, max_size: int
+) -> torch.Tensor:
     """Compute a network's output in pieces along an axis, so that memory does not grow with its length.
 
     network: Network that computes one output per `stride` positions of the axis. An output depends on inputs of at most

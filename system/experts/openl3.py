@@ -64,21 +64,21 @@ class OpenL3(PublishedWeights):
         """Return a function that computes the frames of waves on a device."""
         import torch
 
-        from system.experts.network import by_rows, exact, placed
+        from system.experts.network import apply_by_rows, exact_arithmetic, place_on_device
         from system.networks.weights import read_weights
 
         weights = read_weights(Path(self.weights))
-        mel = front_end(weights).to(device)
-        scale, shift = (part.to(device) for part in weights.affine("batch_normalization_1", 1, EPS))
-        network = placed(convolutions(weights), device)
+        mel = build_front_end(weights).to(device)
+        scale, shift = (part.to(device) for part in weights.batch_norm_scale_and_shift("batch_normalization_1", 1, EPS))
+        network = place_on_device(build_convolutions(weights), device)
 
-        @exact()
-        def embeddings(windows: np.ndarray) -> np.ndarray:
+        @exact_arithmetic()
+        def compute_embeddings(windows: np.ndarray) -> np.ndarray:
             """Compute OpenL3's embeddings of windows of one second."""
             columns = log_mel(torch.from_numpy(windows).to(device), mel)
             return network((columns * scale + shift)[:, None]).amax((2, 3)).cpu().numpy()
 
-        return lambda waves: by_rows([one_second_windows(wave) for wave in waves], BATCH, embeddings)
+        return lambda waves: apply_by_rows([one_second_windows(wave) for wave in waves], BATCH, compute_embeddings)
 
 
 def one_second_windows(wave: np.ndarray) -> np.ndarray:
@@ -92,16 +92,18 @@ def one_second_windows(wave: np.ndarray) -> np.ndarray:
     return np.lib.stride_tricks.sliding_window_view(padded, RATE)[::HOP]
 
 
-def front_end(weights: "Weights") -> "MelPower":
-    """Build OpenL3's mel spectrogram from the checkpoint's kernels and mel basis.
+def build_front_end(weights: "Weights") -> "MelPower":
+    """Build the layer that computes OpenL3's mel power spectrograms, from the checkpoint's kernels and mel filters.
 
     The result computes the spectrograms of P waves of N samples: (P, N) -> (P, T, 256) for T columns and 256 bands.
     """
     from system.networks.frontend import MelPower
 
     bins = FFT // 2 + 1
-    real, imaginary = (weights.take(f"speclayer.dft_{part}_kernels", bins, 1, FFT) for part in ("real", "imag"))
-    return MelPower.of_kernels(real, imaginary, weights.take("speclayer.mel_basis", BANDS, bins).T, FFT_HOP)
+    real, imaginary = (
+        weights.checked_tensor(f"speclayer.dft_{part}_kernels", bins, 1, FFT) for part in ("real", "imag")
+    )
+    return MelPower.from_kernels(real, imaginary, weights.checked_tensor("speclayer.mel_basis", BANDS, bins).T, FFT_HOP)
 
 
 def log_mel(windows: "torch.Tensor", mel: "MelPower") -> "torch.Tensor":
@@ -118,7 +120,7 @@ def log_mel(windows: "torch.Tensor", mel: "MelPower") -> "torch.Tensor":
     return result
 
 
-def convolutions(weights: "Weights") -> "nn.Sequential":
+def build_convolutions(weights: "Weights") -> "nn.Sequential":
     """Build OpenL3's convolutions with the checkpoint's weights.
 
     The result computes the maps of P spectrograms: (P, 1, 256 bands, 199 columns) -> (P, 512 channels, 32, 24). Pooling
@@ -130,7 +132,7 @@ def convolutions(weights: "Weights") -> "nn.Sequential":
     inputs = 1
     for i, outputs in enumerate(CHANNELS, start=1):
         layer = weights.convolution(f"conv2d_{i}", inputs, outputs, bias=True)
-        layers.append(weights.folded(layer, f"batch_normalization_{i + 1}", EPS))
+        layers.append(weights.fold_batch_norm(layer, f"batch_normalization_{i + 1}", EPS))
         layers += [nn.MaxPool2d(2)] if i in (2, 4, 6) else []
         layers.append(nn.ReLU(inplace=True))
         inputs = outputs

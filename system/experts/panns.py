@@ -37,33 +37,33 @@ class PannsExpert(PublishedWeights):
         """Return a function that computes the frames of waves on a device."""
         import torch
 
-        from system.experts.network import by_length, exact, in_pieces, placed
+        from system.experts.network import apply_by_length, compute_in_pieces, exact_arithmetic, place_on_device
         from system.networks.frontend import published_log_mel
-        from system.networks.panns import NETWORKS, fold_norms, take_published
+        from system.networks.panns import NETWORKS, fold_batch_norms, load_published
         from system.networks.weights import read_weights
 
         weights = read_weights(Path(self.weights), "model")
         network = NETWORKS[self.network]()
-        take_published(network, weights)
-        fold_norms(network)
+        load_published(network, weights)
+        fold_batch_norms(network)
         log_mel = published_log_mel(weights, self.fft, self.hop).to(device)
-        scale, shift = (part.to(device) for part in weights.affine("bn0", BANDS, network.bn0.eps))
-        convolutions = placed(network, device)
+        scale, shift = (part.to(device) for part in weights.batch_norm_scale_and_shift("bn0", BANDS, network.bn0.eps))
+        convolutions = place_on_device(network, device)
         shortest = (STRIDE - 1) * self.hop  # samples for the columns of one frame
 
-        @exact()
-        def frames(waves: np.ndarray) -> np.ndarray:
+        @exact_arithmetic()
+        def compute_frames(waves: np.ndarray) -> np.ndarray:
             """Compute the frames of waves of equal length."""
             columns = log_mel(torch.from_numpy(waves).to(device))
-            maps = in_pieces(convolutions, (columns * scale + shift)[:, None], 2, STRIDE, network.reach, PIECE)
+            maps = compute_in_pieces(convolutions, (columns * scale + shift)[:, None], 2, STRIDE, network.reach, PIECE)
             return maps.mean(3).transpose(1, 2).contiguous().cpu().numpy()
 
-        def all_frames(waves: list[np.ndarray]) -> list[np.ndarray]:
+        def compute_all_frames(waves: list[np.ndarray]) -> list[np.ndarray]:
             """Compute the frames of waves of any lengths."""
             filled = [np.pad(wave, (0, max(0, shortest - len(wave)))) for wave in waves]
-            return by_length(filled, BATCH_SECONDS * self.rate, frames)
+            return apply_by_length(filled, BATCH_SECONDS * self.rate, compute_frames)
 
-        return all_frames
+        return compute_all_frames
 
 
 class PannsCnn14(PannsExpert):

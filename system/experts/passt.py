@@ -42,7 +42,7 @@ class PasstExpert(SegmentExpert):
         return VARIANTS[self.network].limits
 
     @property
-    def frames_within(self) -> float:
+    def frame_rate_in_segment(self) -> float:
         """Frame rate within a segment, in frames per second of audio."""
         return VARIANTS[self.network].patches(self.segment_seconds * RATE / HOP) / self.segment_seconds
 
@@ -60,5 +60,5 @@ class PasstExpert(SegmentExpert):
         from system.networks.passt import Passt, PasstOnWaves
 
         network = PasstOnWaves(KaldiLogMel(jitter=False), Passt(self.network))
-        network.take_published(Path(self.weights))
+        network.load_published(Path(self.weights))
         return network

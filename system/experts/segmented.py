@@ -36,13 +36,13 @@ class SegmentExpert(ExpertSettings):
 
     @property
     @abstractmethod
-    def frames_within(self) -> float:
+    def frame_rate_in_segment(self) -> float:
         """Number of frames per second of audio within a segment."""
 
     @property
     def frames_per_second(self) -> float:
         """Number of frames per second of audio."""
-        return 1 / self.segment_seconds if self.output == "clip" else self.frames_within
+        return 1 / self.segment_seconds if self.output == "clip" else self.frame_rate_in_segment
 
     @abstractmethod
     def load_network(self) -> Network:
@@ -53,7 +53,7 @@ class SegmentExpert(ExpertSettings):
         import torch
 
         from system.compute.device import suited_to
-        from system.experts.network import by_length, exact
+        from system.experts.network import apply_by_length, exact_arithmetic
 
         shortest, longest = self.limits
         if not shortest <= self.segment_seconds <= longest:
@@ -64,8 +64,8 @@ class SegmentExpert(ExpertSettings):
         network = self.load_network().eval().requires_grad_(False).to(device)
         size, at_once = round(self.segment_seconds * self.rate), suited_to(device, SEGMENTS_AT_ONCE)
 
-        @exact()
-        def computed(segments: np.ndarray) -> np.ndarray:
+        @exact_arithmetic()
+        def compute_frames(segments: np.ndarray) -> np.ndarray:
             """Compute the frames of segments of equal length.
 
             n segments of N samples (n, N) -> T frames of D values per segment (n, T, D).
@@ -80,10 +80,10 @@ class SegmentExpert(ExpertSettings):
             result: np.ndarray = outputs.float().cpu().numpy()
             return result
 
-        def all_frames(waves: list[np.ndarray]) -> list[np.ndarray]:
+        def compute_all_frames(waves: list[np.ndarray]) -> list[np.ndarray]:
             """Compute the frames of waves, segment by segment."""
             cut = [[wave[first : first + size] for first in range(0, len(wave), size)] for wave in waves]
-            outputs = iter(by_length([part for pieces in cut for part in pieces], at_once * size, computed))
+            outputs = iter(apply_by_length([part for pieces in cut for part in pieces], at_once * size, compute_frames))
             return [np.concatenate([next(outputs) for _ in pieces]) for pieces in cut]
 
-        return all_frames
+        return compute_all_frames

@@ -12,7 +12,7 @@ import numpy as np
 
 from data_tools.errors import KitError
 from data_tools.files import require_file
-from system.experts.yamnet import LAYERS, shapes
+from system.experts.yamnet import LAYERS, layer_shapes
 
 PUBLIC_SHA256 = "469be6a3421cbc52cf97e9f2f966cba984198e8e7af9854d68b3e3ebb1e04194"
 
@@ -41,37 +41,37 @@ def read_layers(path: Path) -> dict[str, np.ndarray]:
         raise KitError(f"{path} is not a TensorFlow Lite model; fetch the public yamnet.tflite again")
     try:
         model = Model.GetRootAsModel(data, 0)
-        layers = dict(_layers(model, model.Subgraphs(0)))
+        layers = dict(_weights_and_biases(model, model.Subgraphs(0)))
     except Exception as error:  # a damaged file can raise any error in the reader of its tables
         raise KitError(f"{path} is damaged or truncated; fetch the public yamnet.tflite again") from error
-    wrong = [name for name, shape in shapes().items() if name not in layers or layers[name].shape != shape]
+    wrong = [name for name, shape in layer_shapes().items() if name not in layers or layers[name].shape != shape]
     if wrong or len(layers) != 2 * LAYERS - 2:
         raise KitError(f"{path} is not yamnet.tflite (its layers have other shapes); fetch the public yamnet.tflite")
     return layers
 
 
-def _layers(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarray]]:
+def _weights_and_biases(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the name and the values of every weight and bias, in the order of the graph."""
     from tflite import BuiltinOperator as Kind
 
-    def kind(operator: Any) -> int:
+    def operator_type(operator: Any) -> int:
         """Return the number of an operator's type, such as CONV_2D, in TensorFlow Lite."""
         code = model.OperatorCodes(operator.OpcodeIndex())
         return int(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()))  # older files store it in the latter
 
     operators = [graph.Operators(i) for i in range(graph.OperatorsLength())]
     # Some 8-bit weights reach their layer through an operator that dequantises them.
-    sources = {one.Outputs(0): one.Inputs(0) for one in operators if kind(one) == Kind.DEQUANTIZE}
+    sources = {one.Outputs(0): one.Inputs(0) for one in operators if operator_type(one) == Kind.DEQUANTIZE}
     layers = (Kind.CONV_2D, Kind.DEPTHWISE_CONV_2D, Kind.FULLY_CONNECTED)
-    with_weights = [one for one in operators if kind(one) in layers]
+    with_weights = [one for one in operators if operator_type(one) in layers]
     for number, operator in enumerate(with_weights):
         for i, part in enumerate("wb", start=1):
             index = operator.Inputs(i) if operator.InputsLength() > i else -1
             if index >= 0:
-                yield f"{number:02d}_{part}", _values(model, graph.Tensors(sources.get(index, index)))
+                yield f"{number:02d}_{part}", _read_values(model, graph.Tensors(sources.get(index, index)))
 
 
-def _values(model: Any, tensor: Any) -> np.ndarray:
+def _read_values(model: Any, tensor: Any) -> np.ndarray:
     """Return the values of a tensor of the file as float32; 8-bit values are dequantised."""
     from tflite import TensorType
 

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from system.experts.audioset import PATCH, PATCH_SAMPLES, RATE, log_mel, patches
+from system.experts.audioset import PATCH, PATCH_SAMPLES, RATE, cut_into_patches, log_mel
 from system.experts.base import Frames, PublishedWeights
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Vggish(PublishedWeights):
     cost: ClassVar[float] = 0.01
 
     @model_validator(mode="after")
-    def _pca_as_needed(self) -> "Vggish":
+    def _require_fitting_pca(self) -> "Vggish":
         """Raise an error if pca_weights is missing but needed for the setting `output`, or set but not needed."""
         if self.output == "raw" and self.pca_weights is not None:
             raise _pca_error("output raw does not use pca_weights; remove the key pca_weights")
@@ -93,42 +93,49 @@ class Vggish(PublishedWeights):
         """Return a function that computes the frames of waves on a device."""
         import torch
 
-        from system.experts.network import by_rows, exact, placed
+        from system.experts.network import apply_by_rows, exact_arithmetic, place_on_device
         from system.networks.weights import read_weights
 
         weights = read_weights(Path(self.weights))
-        features, dense = placed(convolutions(weights), device), placed(classifier(weights), device)
-        pca = None if self.pca_weights is None else projection(read_weights(Path(self.pca_weights)), device)
+        features, dense = (
+            place_on_device(build_convolutions(weights), device),
+            place_on_device(build_dense_layers(weights), device),
+        )
+        pca = None if self.pca_weights is None else read_pca(read_weights(Path(self.pca_weights)), device)
 
-        @exact()
-        def maps(inputs: np.ndarray) -> np.ndarray:
+        @exact_arithmetic()
+        def compute_maps(inputs: np.ndarray) -> np.ndarray:
             """Compute the last maps of the convolutions, one flat row per input patch."""
             found = features(torch.from_numpy(inputs)[:, None].to(device))
             return found.permute(0, 2, 3, 1).flatten(1).cpu().numpy()  # TensorFlow flattens channels last
 
-        @exact()
-        def embeddings(flat: np.ndarray) -> np.ndarray:
+        @exact_arithmetic()
+        def compute_embeddings(flat: np.ndarray) -> np.ndarray:
             """Compute the embeddings from the flat maps of the convolutions."""
             frames = dense(torch.from_numpy(flat).to(device))
             if pca is not None:
-                frames = project(frames, *pca)
+                frames = apply_pca(frames, *pca)
             if self.output == "quantised":
                 frames = quantise(frames)
             return frames.cpu().numpy()
 
-        return lambda waves: by_rows(by_rows([examples(wave) for wave in waves], BATCH, maps), DENSE_BATCH, embeddings)
+        return lambda waves: apply_by_rows(
+            apply_by_rows([cut_into_examples(wave) for wave in waves], BATCH, compute_maps),
+            DENSE_BATCH,
+            compute_embeddings,
+        )
 
 
-def examples(wave: np.ndarray) -> np.ndarray:
+def cut_into_examples(wave: np.ndarray) -> np.ndarray:
     """Cut a wave into examples, VGGish's input patches, each of 96 log-mel columns.
 
     Wave (N,) float32 at 16 kHz -> T patches of 96 columns and 64 bands, (T, 96, 64) float32.
     """
     filled = np.pad(wave, (0, max(0, PATCH_SAMPLES - len(wave))))
-    return patches(log_mel(filled, OFFSET), PATCH)
+    return cut_into_patches(log_mel(filled, OFFSET), PATCH)
 
 
-def convolutions(weights: "Weights") -> "nn.Sequential":
+def build_convolutions(weights: "Weights") -> "nn.Sequential":
     """Build VGGish's convolutions with the checkpoint's weights.
 
     The result computes the maps of P patches: (P, 1, 96 columns, 64 bands) -> (P, 512 channels, 6, 4). Pooling is
@@ -146,7 +153,7 @@ def convolutions(weights: "Weights") -> "nn.Sequential":
     return nn.Sequential(*layers)
 
 
-def classifier(weights: "Weights") -> "nn.Sequential":
+def build_dense_layers(weights: "Weights") -> "nn.Sequential":
     """Build VGGish's last linear layers with the checkpoint's weights, with a ReLU after every layer.
 
     The result computes the frames of P patches from their flattened maps: (P, 12288) -> (P, 128).
@@ -159,14 +166,14 @@ def classifier(weights: "Weights") -> "nn.Sequential":
     return nn.Sequential(*layers)
 
 
-def projection(weights: "Weights", device: "torch.device") -> "tuple[torch.Tensor, torch.Tensor]":
+def read_pca(weights: "Weights", device: "torch.device") -> "tuple[torch.Tensor, torch.Tensor]":
     """Return the PCA of the checkpoint: eigenvectors (128, 128), one per row, and means (128,)."""
     size = DENSE[-1][2]
-    vectors = weights.take("pca_eigen_vectors", size, size)
-    return vectors.to(device), weights.take("pca_means", size).to(device)
+    vectors = weights.checked_tensor("pca_eigen_vectors", size, size)
+    return vectors.to(device), weights.checked_tensor("pca_means", size).to(device)
 
 
-def project(frames: "torch.Tensor", vectors: "torch.Tensor", means: "torch.Tensor") -> "torch.Tensor":
+def apply_pca(frames: "torch.Tensor", vectors: "torch.Tensor", means: "torch.Tensor") -> "torch.Tensor":
     """Apply the PCA of VGGish to frames.
 
     P frames (P, 128) -> (P, 128). Value k of the result is row k of the eigenvectors `vectors` times (frame - `means`).

@@ -74,21 +74,21 @@ class VggSound(PublishedWeights):
         import torch
         from torch.nn.functional import avg_pool1d
 
-        from system.experts.network import by_length, exact, in_pieces, placed
+        from system.experts.network import apply_by_length, compute_in_pieces, exact_arithmetic, place_on_device
         from system.networks.weights import read_weights
 
-        network = placed(residual_network(read_weights(Path(self.weights), "model_state_dict")), device)
+        network = place_on_device(build_residual_network(read_weights(Path(self.weights), "model_state_dict")), device)
 
-        @exact()
-        def frames(waves: np.ndarray) -> np.ndarray:
+        @exact_arithmetic()
+        def compute_frames(waves: np.ndarray) -> np.ndarray:
             """Compute the frames of waves of equal length."""
             spectra = torch.from_numpy(np.stack([spectrogram(wave) for wave in waves])[:, None]).to(device)
-            series = in_pieces(network, spectra, 3, STRIDE, REACH, PIECE).mean(2)  # (B, 512, T)
+            series = compute_in_pieces(network, spectra, 3, STRIDE, REACH, PIECE).mean(2)  # (B, 512, T)
             if pooling := self.time_pooling:
                 series = avg_pool1d(series, min(pooling.kernel, series.shape[2]), pooling.stride)
             return series.transpose(1, 2).contiguous().cpu().numpy()
 
-        return lambda waves: by_length(waves, BATCH, frames)
+        return lambda waves: apply_by_length(waves, BATCH, compute_frames)
 
 
 def spectrogram(wave: np.ndarray) -> np.ndarray:
@@ -104,7 +104,7 @@ def spectrogram(wave: np.ndarray) -> np.ndarray:
     return result
 
 
-def residual_network(weights: "Weights") -> "nn.Sequential":
+def build_residual_network(weights: "Weights") -> "nn.Sequential":
     """Build ResNet-18 up to its last residual layer, with the checkpoint's weights.
 
     The result computes the maps of B spectrograms of T columns: (B, 1, 257, T) -> (B, 512, 9, ceil(T / 32)). The axes
@@ -113,19 +113,19 @@ def residual_network(weights: "Weights") -> "nn.Sequential":
     import torch
     from torch import nn
 
-    def convolution(key: str, norm: str, inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:
+    def folded_convolution(key: str, norm: str, inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:
         """Build a convolution of the checkpoint, with its batch norm folded in."""
         layer = weights.convolution(f"audnet.{key}", inputs, outputs, size, stride)
-        return weights.folded(layer, f"audnet.{norm}", EPS)
+        return weights.fold_batch_norm(layer, f"audnet.{norm}", EPS)
 
     class Block(nn.Module):
         def __init__(self, key: str, inputs: int, outputs: int, stride: int) -> None:
             """Build a residual block from the checkpoint's weights that begin with `key`."""
             super().__init__()
-            self.first = convolution(f"{key}.conv1", f"{key}.bn1", inputs, outputs, 3, stride)
-            self.second = convolution(f"{key}.conv2", f"{key}.bn2", outputs, outputs, 3, 1)
+            self.first = folded_convolution(f"{key}.conv1", f"{key}.bn1", inputs, outputs, 3, stride)
+            self.second = folded_convolution(f"{key}.conv2", f"{key}.bn2", outputs, outputs, 3, 1)
             self.shortcut = (
-                convolution(f"{key}.downsample.0", f"{key}.downsample.1", inputs, outputs, 1, stride)
+                folded_convolution(f"{key}.downsample.0", f"{key}.downsample.1", inputs, outputs, 1, stride)
                 if stride > 1
                 else nn.Identity()
             )
@@ -135,7 +135,11 @@ def residual_network(weights: "Weights") -> "nn.Sequential":
             result: torch.Tensor = self.second(self.first(x).relu_()).add_(self.shortcut(x)).relu_()
             return result
 
-    layers: list[nn.Module] = [convolution("conv1", "bn1", 1, CHANNELS[0], 7, 2), nn.MaxPool2d(3, 2, 1), nn.ReLU(True)]
+    layers: list[nn.Module] = [
+        folded_convolution("conv1", "bn1", 1, CHANNELS[0], 7, 2),
+        nn.MaxPool2d(3, 2, 1),
+        nn.ReLU(True),
+    ]
     inputs = CHANNELS[0]
     for i, outputs in enumerate(CHANNELS, start=1):
         layers.append(Block(f"layer{i}.0", inputs, outputs, 1 if i == 1 else 2))

@@ -13,8 +13,8 @@ from system.experts.base import Device, ExpertSettings, Frames
 FULL_SCALE = 32_768  # stored value of a sample of 1.0
 
 
-def as_stored(wave: np.ndarray) -> np.ndarray:
-    """Convert a wave (N,) float32 to 16-bit integers (N, 1)."""
+def to_int16(wave: np.ndarray) -> np.ndarray:
+    """Convert a wave (N,) float32 in [-1, 1] to 16-bit integers (N, 1); louder samples are clipped."""
     limits = np.iinfo(np.int16)
     scaled = wave * FULL_SCALE
     return scaled.round(out=scaled).clip(limits.min, limits.max, out=scaled).astype(np.int16)[:, None]
@@ -47,4 +47,4 @@ class Waveform(ExpertSettings):
 
     def load(self, device: Device) -> Frames:
         """Return a function that computes the frames of waves on a device."""
-        return lambda waves: [as_stored(wave) for wave in waves]
+        return lambda waves: [to_int16(wave) for wave in waves]

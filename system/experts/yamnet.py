@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_tools.errors import KitError
-from system.experts.audioset import HOP, PATCH_SAMPLES, RATE, log_mel, patches
+from system.experts.audioset import HOP, PATCH_SAMPLES, RATE, cut_into_patches, log_mel
 from system.experts.base import Device, ExpertSettings, Frames
 
 Network = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -61,30 +61,32 @@ class Yamnet(ExpertSettings):
         return {"weights": Path(self.weights)}
 
     def weight_source(self) -> str:
-        """Describe where to get the weights, for error messages."""
+        """Return a text for error messages: where to get missing weights."""
         source = "Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0)"
         return f"make the file from {source} with python -m system convert"
 
     def load(self, device: Device) -> Frames:
         """Return a function that computes the frames of waves on a device."""
-        from system.experts.network import by_rows
+        from system.experts.network import apply_by_rows
 
         network = load_network(Path(self.weights), device)
 
-        def inputs_of(wave: np.ndarray) -> np.ndarray:
+        def compute_patches(wave: np.ndarray) -> np.ndarray:
             """Compute YAMNet's input patches of a wave."""
-            return patches(log_mel(filled(wave), OFFSET), PATCH_HOP)
+            return cut_into_patches(log_mel(pad_to_frames(wave), OFFSET), PATCH_HOP)
 
-        return lambda waves: by_rows([inputs_of(wave) for wave in waves], BATCH, lambda rows: network(rows)[0])
+        return lambda waves: apply_by_rows(
+            [compute_patches(wave) for wave in waves], BATCH, lambda rows: network(rows)[0]
+        )
 
 
-def filled(wave: np.ndarray) -> np.ndarray:
+def pad_to_frames(wave: np.ndarray) -> np.ndarray:
     """Pad a wave with silence at its end, so that it fills a whole number of frames, at least one frame."""
     frames = 1 + max(0, -(-(len(wave) - PATCH_SAMPLES) // HOP_SAMPLES))
     return np.pad(wave, (0, PATCH_SAMPLES + (frames - 1) * HOP_SAMPLES - len(wave)))
 
 
-def shapes() -> dict[str, tuple[int, ...]]:
+def layer_shapes() -> dict[str, tuple[int, ...]]:
     """Return a dict from the name of an array in YAMNet's weight file to its shape."""
     found: dict[str, tuple[int, ...]] = {"03_w": (CHANNELS[0], 3, 3, 1), "03_b": CHANNELS[:1]}
     for layer, (inputs, outputs) in zip(range(4, 30, 2), pairwise(CHANNELS), strict=True):
@@ -101,12 +103,12 @@ def load_network(path: Path, device: Device) -> Network:
     import torch
     import torch.nn.functional as F
 
-    from system.experts.network import exact
+    from system.experts.network import exact_arithmetic
 
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name].astype(np.float32) for name in shapes()}
-        if {name: array.shape for name, array in arrays.items()} != shapes():
+            arrays = {name: file[name].astype(np.float32) for name in layer_shapes()}
+        if {name: array.shape for name, array in arrays.items()} != layer_shapes():
             raise ValueError("its arrays do not have the shapes of YAMNet's layers")
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged header or member
         raise KitError(
@@ -114,7 +116,7 @@ def load_network(path: Path, device: Device) -> Network:
             "make the file again with python -m system convert yamnet.tflite"
         ) from error
 
-    def torch_layout(weight: torch.Tensor) -> torch.Tensor:
+    def to_torch_layout(weight: torch.Tensor) -> torch.Tensor:
         """Permute the weights of a convolution from TensorFlow's layout to torch's layout.
 
         TensorFlow's layout is (out, height, width, in) for convolutions, and (1, height, width, channels) for depthwise
@@ -123,7 +125,7 @@ def load_network(path: Path, device: Device) -> Network:
         return weight.permute((3, 0, 1, 2) if len(weight) == 1 else (0, 3, 1, 2)).contiguous()
 
     stored = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
-    layers = {name: torch_layout(value) if value.ndim == 4 else value for name, value in stored.items()}
+    layers = {name: to_torch_layout(value) if value.ndim == 4 else value for name, value in stored.items()}
 
     def conv(x: torch.Tensor, layer: int, stride: int, depthwise: bool) -> torch.Tensor:
         """Apply convolution `layer` of YAMNet with TensorFlow's padding 'same', and then a ReLU."""
@@ -136,7 +138,7 @@ def load_network(path: Path, device: Device) -> Network:
             pads += [total // 2, total - total // 2]
         return F.relu(F.conv2d(F.pad(x, pads), weight, bias, stride, groups=x.shape[1] if depthwise else 1))
 
-    @exact()
+    @exact_arithmetic()
     def network(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Compute embeddings and class scores of patches."""
         x = torch.from_numpy(np.array(inputs, np.float32))[:, None].to(device)

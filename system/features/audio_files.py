@@ -14,7 +14,7 @@ import numpy as np
 from data_tools.audio.excerpts import Sound, read_excerpt, sound_of
 from data_tools.audio.read import AudioError, content_key, read_audio
 from data_tools.errors import KitError
-from system.experts.waveform import Waveform, as_stored
+from system.experts.waveform import Waveform, to_int16
 from system.features.sounds import note_broken
 
 
@@ -71,11 +71,11 @@ class AudioFiles:
         rate, resampling = self.expert.rate, self.expert.resampling
         try:
             if count < self.rows_of(key):
-                return as_stored(read_excerpt(path, sound, rate, first, count, resampling))
+                return to_int16(read_excerpt(path, sound, rate, first, count, resampling))
             wave = read_audio(path, rate, resampling)
             if len(wave) != count:
                 raise AudioError(f"{path}: changed while it was in use")
-            return as_stored(wave)
+            return to_int16(wave)
         except AudioError as error:
             if not _is_unchanged(path, sound):
                 raise KitError(f"{error}; start a new run") from error

@@ -86,9 +86,9 @@ def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
     verifying = "python -m system features RECIPE --verify"
     hint = (
         f"{verifying} finds and recomputes all damaged frames (RECIPE: the recipe, or resolved.json of a run); "
-        f"without a recipe, delete {banks / expert.key()} to recompute all frames of this bank"
+        f"without a recipe, delete {banks / expert.bank_name()} to recompute all frames of this bank"
     )
-    return open_bank(banks / expert.key(), expert.dim, expert.dtype, expert.identity(), hint, verify)
+    return open_bank(banks / expert.bank_name(), expert.dim, expert.dtype, expert.identity(), hint, verify)
 
 
 def _from_files(
@@ -132,7 +132,7 @@ def _from_files(
 
 def _from_embeddings(clips: Collection[Clip], name: str, expert: EmbeddingFile, strict: bool) -> Features:
     """Return features whose frames are embeddings in files. The key of a clip is the name of its embedding."""
-    vectors, clip_of = expert.vectors(), dict[str, str]()
+    vectors, clip_of = expert.read_embeddings(), dict[str, str]()
     features = Features({name: vectors}, grids={name: Grid(1 / expert.frames_per_second, expert.first_centre)})
     for clip in clips:
         if key := vectors.name_of(clip):
@@ -141,7 +141,7 @@ def _from_embeddings(clips: Collection[Clip], name: str, expert: EmbeddingFile, 
                 files = " and ".join(expert.files)
                 raise KitError(f"{files}: {key!r} fits two clips, {other} and {clip.id}; name embeddings by clip ids")
         else:
-            features.broken[clip.id] = expert.absent(clip)
+            features.broken[clip.id] = expert.missing_embedding(clip)
     if features.broken:
         first = next(iter(features.broken.values()))
         if strict:

@@ -53,7 +53,7 @@ def _stored(expert: ExpertSettings, banks: Path) -> set[str]:
     if not any(banks.glob(f"{expert.kind}-*/index.jsonl")):  # then the weights need not be read
         return set()
     try:
-        return keys_in(banks / expert.key())
+        return keys_in(banks / expert.bank_name())
     except (KitError, OSError):
         return set()
 

@@ -70,14 +70,14 @@ class BatchScores:
     learned: "Mapping[str, Tensor]" = field(default_factory=dict)
     frames: FrameScores | None = None
 
-    def of_frames(self) -> FrameScores:
-        """Return the scores of the frames of a batch of moments. Raises ValueError for a batch without moments."""
+    def require_frames(self) -> FrameScores:
+        """Return the frame scores of a batch of moments. Raises ValueError for a batch without moments."""
         if self.frames is None:
             raise ValueError("this loss needs a batch of moments; set unit: moment in the stage")
         return self.frames
 
     @cached_property
-    def average(self) -> Tensor:
+    def caption_average(self) -> Tensor:
         """Weights (N, B) that average the scores of each item's captions.
 
         Column j has 1 / n for each of the n captions of item j, and 0 elsewhere.
@@ -95,10 +95,10 @@ class BatchScores:
         diagonal.
         Source: "Take it easy" (2022), section 4, second equation.
         """
-        return self.scores_by_caption @ self.average
+        return self.scores_by_caption @ self.caption_average
 
-    def over(self, temperature: "float | Literal['learned']") -> "float | Tensor":
-        """Return the divisor of scores: the number `temperature`, or the trained temperature if this is "learned"."""
+    def divisor(self, temperature: "float | Literal['learned']") -> "float | Tensor":
+        """Return the divisor of scores: `temperature`, or, if it is "learned", the model's trained temperature."""
         if temperature != "learned":
             return temperature
         if self.temperature is None:
@@ -107,14 +107,14 @@ class BatchScores:
             )
         return self.temperature.abs()
 
-    def taught(self, names: "Sequence[str]") -> Tensor:
+    def teacher_scores(self, names: "Sequence[str]") -> Tensor:
         """Return the scores (B, B) of every clip with every item's captions, as a mean over the teachers `names`.
 
         The score of an item with several captions is the mean over its captions.
         """
         import torch
 
-        return torch.stack([self.teachers[name] for name in names]).mean(0) @ self.average
+        return torch.stack([self.teachers[name] for name in names]).mean(0) @ self.caption_average
 
     @property
     def caption_scores(self) -> Tensor:
@@ -122,7 +122,7 @@ class BatchScores:
 
         The value at (i, j) is the mean over all pairs of a caption of item i and a caption of item j.
         """
-        return self.average.T @ self.each_caption_scores() @ self.average
+        return self.caption_average.T @ self.each_caption_scores() @ self.caption_average
 
 
 class Term(Strict):

@@ -44,8 +44,8 @@ class Distill(Term):
         """Return the loss of a batch, a tensor that can be differentiated."""
         import torch.nn.functional as F
 
-        student = batch.over(self.temperature)
+        student = batch.divisor(self.temperature)
         logits = batch.scores / student
-        targets = batch.taught(self.teachers) / (self.teacher_temperature or student)
+        targets = batch.teacher_scores(self.teachers) / (self.teacher_temperature or student)
         both = F.cross_entropy(logits, targets.softmax(1)) + F.cross_entropy(logits.T, targets.T.softmax(1))
         return both / 2

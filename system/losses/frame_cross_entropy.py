@@ -22,7 +22,7 @@ class FrameCrossEntropy(Term):
         import torch
         import torch.nn.functional as F
 
-        scores, lengths, labels, _, _ = batch.of_frames()
+        scores, lengths, labels, _, _ = batch.require_frames()
         losses = F.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="none")
         mask = torch.arange(scores.shape[1], device=scores.device) < lengths[:, None]
         return (losses.masked_fill(~mask, 0.0).sum(1) / lengths).mean()

@@ -37,11 +37,13 @@ class HardNegativeNce(Term):
 
     def value(self, batch: BatchScores) -> Tensor:
         """Return the loss of a batch, a tensor that can be differentiated."""
-        logits = batch.scores / batch.over(self.temperature)
-        return (self._direction(logits, batch.same_clip) + self._direction(logits.T, batch.same_clip)) / 2
+        logits = batch.scores / batch.divisor(self.temperature)
+        return (
+            self._loss_of_direction(logits, batch.same_clip) + self._loss_of_direction(logits.T, batch.same_clip)
+        ) / 2
 
-    def _direction(self, logits: Tensor, same_clip: Tensor) -> Tensor:
-        """Return the loss of one direction, from rows to columns: of classifying each row's matching column."""
+    def _loss_of_direction(self, logits: Tensor, same_clip: Tensor) -> Tensor:
+        """Return the loss of one direction: each row is classified, with its matching column as the target."""
         import torch
 
         matching = logits.diagonal()

@@ -31,7 +31,7 @@ def choice(function: Choice) -> Choice:
     return function
 
 
-def _highest(values: Tensor, batch: BatchScores) -> Tensor:
+def _highest_column(values: Tensor, batch: BatchScores) -> Tensor:
     """Return the column (B,) of the highest value in each row of a table (B, B), among items with another clip."""
     return values.masked_fill(batch.same_clip, -inf).argmax(1)
 
@@ -44,7 +44,7 @@ def hardest(batch: BatchScores) -> Indices:
     is the score of clip i and the captions of item j.
     """
     scores = batch.scores.detach()
-    return _highest(scores, batch), _highest(scores.T, batch)
+    return _highest_column(scores, batch), _highest_column(scores.T, batch)
 
 
 @choice
@@ -57,10 +57,12 @@ def semi_hard(batch: BatchScores) -> Indices:
     """
     scores = batch.scores.detach()
     matching_scores = scores.diagonal()[:, None]
-    return _highest(-(scores - matching_scores).abs(), batch), _highest(-(scores.T - matching_scores).abs(), batch)
+    return _highest_column(-(scores - matching_scores).abs(), batch), _highest_column(
+        -(scores.T - matching_scores).abs(), batch
+    )
 
 
-def _drawn(allowed: Tensor) -> Tensor:
+def _draw_columns(allowed: Tensor) -> Tensor:
     """Draw one allowed column for every row, with equal probability.
 
     allowed: (B, B) bool. The random numbers come from torch's global CPU generator. Returns: (B,) columns.
@@ -82,7 +84,7 @@ def random(batch: BatchScores) -> Indices:
     Both are drawn independently, with equal probability for all other items.
     """
     allowed = ~batch.same_clip
-    return _drawn(allowed), _drawn(allowed)
+    return _draw_columns(allowed), _draw_columns(allowed)
 
 
 @choice
@@ -95,13 +97,13 @@ def random_apart(batch: BatchScores) -> Indices:
     import torch
 
     allowed = ~batch.same_clip
-    captions = _drawn(allowed)
+    captions = _draw_columns(allowed)
     others = allowed.scatter(1, captions[:, None], False)
-    return captions, _drawn(torch.where(others.any(1, keepdim=True), others, allowed))
+    return captions, _draw_columns(torch.where(others.any(1, keepdim=True), others, allowed))
 
 
-def _alike(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Indices:
-    """Choose as negatives of each item the clip and the captions of the most similar or the least similar other item.
+def _choose_by_similarity(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Indices:
+    """Choose as negatives of each item the clip and captions of the most, or least, similar item.
 
     scores: Function that returns the similarity (B, B) of the items, by their clips or by their captions. sign: 1 for
     the most similar item, -1 for the least similar item.
@@ -109,29 +111,29 @@ def _alike(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Ind
     import torch
 
     with torch.no_grad():
-        indices = _highest(sign * scores(), batch)
+        indices = _highest_column(sign * scores(), batch)
     return indices, indices
 
 
 @choice
 def text_hard(batch: BatchScores) -> Indices:
     """Choose as negatives of each item the clip and the captions of the item with the most similar captions."""
-    return _alike(batch, lambda: batch.caption_scores, 1)
+    return _choose_by_similarity(batch, lambda: batch.caption_scores, 1)
 
 
 @choice
 def text_easy(batch: BatchScores) -> Indices:
     """Choose as negatives of each item the clip and the captions of the item with the least similar captions."""
-    return _alike(batch, lambda: batch.caption_scores, -1)
+    return _choose_by_similarity(batch, lambda: batch.caption_scores, -1)
 
 
 @choice
 def audio_hard(batch: BatchScores) -> Indices:
     """Choose as negatives of each item the clip and the captions of the item with the most similar clip."""
-    return _alike(batch, batch.clip_scores, 1)
+    return _choose_by_similarity(batch, batch.clip_scores, 1)
 
 
 @choice
 def audio_easy(batch: BatchScores) -> Indices:
     """Choose as negatives of each item the clip and the captions of the item with the least similar clip."""
-    return _alike(batch, batch.clip_scores, -1)
+    return _choose_by_similarity(batch, batch.clip_scores, -1)

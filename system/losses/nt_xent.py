@@ -42,7 +42,7 @@ class NtXent(Term):
         import torch
         import torch.nn.functional as F
 
-        logits = batch.scores / batch.over(self.temperature)
+        logits = batch.scores / batch.divisor(self.temperature)
         if self.same_clip == "positives":
             pairs = [F.log_softmax(logits, dim)[batch.same_clip].mean() for dim in (0, 1)]
             both = -torch.stack(pairs).sum()

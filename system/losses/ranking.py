@@ -1,6 +1,6 @@
 """Contrastive ranking loss.
 
-Contrastive ranking loss, with a margin that may be relaxed by CIDEr-D. `gaps` applies the margin.
+Contrastive ranking loss, with a margin that may be relaxed by CIDEr-D. `margin_violations` applies the margin.
 """
 
 from typing import TYPE_CHECKING, Literal
@@ -70,18 +70,18 @@ class Ranking(Term):
         import torch
 
         negative = ~batch.same_clip
-        both = [(gap, negative) for gap in gaps(batch, self.margin, self.needs_relevance)]
+        both = [(gap, negative) for gap in margin_violations(batch, self.margin, self.needs_relevance)]
         if self.negatives != "all":
             indices = NEGATIVES[self.negatives](batch)
             both = [
                 (gap.gather(1, at[:, None]), negative.gather(1, at[:, None]))
                 for (gap, negative), at in zip(both, indices, strict=True)
             ]
-        return torch.stack([_reduced(gap, negative, self.reduce) for gap, negative in both]).sum(0).mean()
+        return torch.stack([_reduce_per_item(gap, negative, self.reduce) for gap, negative in both]).sum(0).mean()
 
 
-def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tensor]:
-    """Return by how much negative captions, and negative clips, violate the margin: two tables (B, B).
+def margin_violations(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tensor]:
+    """Return two tables (B, B): by how much negative captions, and negative clips, violate the margin.
 
     The loss applies its hinges to these tables. m is the margin, and s_ij the score of clip i and the captions of item
     j. For captions, the value at (i, j) is m r_ij + s_ij - s_ii. For clips, it is m r_ij + s_ji - s_ii. r_ij is the
@@ -97,8 +97,8 @@ def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tens
     return margins + batch.scores - matching_scores, margins + batch.scores.T - matching_scores
 
 
-def _reduced(gap: Tensor, negative: Tensor, reduce: str) -> Tensor:
-    """Reduce the values of `gaps` for every item's K negatives, (B, K), to one value per item, (B,).
+def _reduce_per_item(gap: Tensor, negative: Tensor, reduce: str) -> Tensor:
+    """Reduce the values of `margin_violations` for every item's K negatives, (B, K), to one value per item, (B,).
 
     negative: (B, K) bool; true for values that count. reduce: `sum` or `mean` of the values, with values below 0 taken
     as 0; or `hinge_of_mean`, the mean of all values, but at least 0.

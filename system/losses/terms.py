@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from system.losses.base import BatchScores, Term
-from system.losses.ranking import gaps
+from system.losses.ranking import margin_violations
 
 # B items of a batch, each a clip with one or several captions; s_ij the score of clip i and item j's captions
 
@@ -19,7 +19,7 @@ def need_relevance(terms: Sequence[Term]) -> bool:
     return any(term.needs_relevance for term in terms)
 
 
-def total(batch: BatchScores, terms: Sequence[Term]) -> torch.Tensor:
+def total_loss(batch: BatchScores, terms: Sequence[Term]) -> torch.Tensor:
     """Compute the training loss of a batch: the weighted sum of the losses in `terms`."""
     return torch.stack([term.weight * term.value(batch) for term in terms]).sum()
 
@@ -46,7 +46,9 @@ def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tenso
         margin, is_relaxed = hinges[0]
         negative = ~batch.same_clip
         for name, relaxed in (("violations", False), ("violations_relaxed", True))[: 1 + is_relaxed]:
-            above = torch.stack([(negative & (gap > 0)).sum() for gap in gaps(batch, margin, relaxed)]).sum()
+            above = torch.stack(
+                [(negative & (gap > 0)).sum() for gap in margin_violations(batch, margin, relaxed)]
+            ).sum()
             shares[name] = above / (2 * negative.sum().clamp(min=1))
     return shares
 

@@ -24,6 +24,6 @@ class TwoState(Term):
         """Return the loss of a batch, a tensor that can be differentiated."""
         from system.moments.two_state import log_likelihood
 
-        scores, lengths, labels, enter, leave = batch.of_frames()
+        scores, lengths, labels, enter, leave = batch.require_frames()
         found = -log_likelihood(scores, lengths, labels, enter, leave)
         return (found / lengths if self.per_frame else found).mean()

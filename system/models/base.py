@@ -15,7 +15,7 @@ from data_tools.documents.strict import Size, Strict
 
 
 def _check_head_count(heads: int, info: ValidationInfo) -> int:
-    """Raise an error unless the width is a multiple of the number of attention heads."""
+    """Return the number of attention heads; raise an error unless the layer's width is a multiple of it."""
     for size in ("width", "dim"):
         if info.data.get(size, heads) % heads:
             raise ValueError(f"{size} {info.data[size]} is not a multiple of heads {heads}; change {size} or heads")
@@ -31,14 +31,14 @@ Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing f
 
 
 def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Facts:
-    """Describe a Hugging Face model for `check`, and list it as missing if it is not on this machine.
+    """Return the description of a Hugging Face model for `check`, and the model as missing if it is not found locally.
 
     title: Name of the model. fact: Description of the model. folder: Folder of the model on this machine, or None.
     hint: Advice if the model is missing; by default, to run the verb `download`.
     """
     if folder is None:
         cure = hint or "; python -m system download RECIPE fetches it"
-        return fact, [(title, f"neither a folder nor in the hub's cache{cure}")]
+        return fact, [(title, f"the model is neither a folder nor in the hub's cache{cure}")]
     if problem := folder_problem(folder):
         return fact, [(title, f"{folder} {problem}; name a folder that contains a model, or a hub name")]
     return f"{fact}, in {folder}", []
@@ -58,7 +58,7 @@ class EncoderKind(Strict):
 
     @property
     def embeds_series(self) -> bool:
-        """Whether an embedding is a series of frames or of words, instead of one vector."""
+        """Whether the embedding of a clip or text is a series (one vector per frame or word) instead of one vector."""
         return False
 
     @property
@@ -96,7 +96,7 @@ class EncoderKind(Strict):
         return {}
 
     def published_address(self) -> str:
-        """Return the address where the weight files are published."""
+        """Return the address where the weight files are published; "" for an encoder without such files."""
         return ""
 
     def file_checksums(self) -> dict[str, str]:

@@ -23,7 +23,7 @@ class Series(NamedTuple):
     lengths: torch.Tensor
 
     def rows(self, index: torch.Tensor) -> "Series":
-        """Select the series with the indexes `index`, padded to the longest selected series."""
+        """Return the series at the indexes `index`, padded to the longest of them."""
         lengths = self.lengths[index]
         return Series(self.values[on_device(index, self.values.device), : int(lengths.max())], lengths)
 
@@ -67,13 +67,13 @@ class Batch:
     labels: torch.Tensor | None = None
     share: Share | None = None
 
-    def pinned(self) -> "Batch":
-        """Copy the audio to page-locked memory, so that a GPU copies it without waiting."""
+    def pin_audio(self) -> "Batch":
+        """Return the batch with its audio in page-locked memory, which a GPU copies without waiting."""
         audio = {name: Series(s.values.pin_memory(), s.lengths) for name, s in self.audio.items()}
         return replace(self, audio=audio)
 
     def to(self, device: torch.device) -> "Batch":
-        """Move the batch to a device, except the lengths of its series."""
+        """Return the batch with all tensors on a device, except the lengths of its series, which stay on the CPU."""
         audio = {name: Series(on_device(s.values, device), s.lengths) for name, s in self.audio.items()}
         factors = None if self.margin_factors is None else on_device(self.margin_factors, device)
         teachers = {name: on_device(cosines, device) for name, cosines in self.teachers.items()}

@@ -29,17 +29,17 @@ class BoundaryScore(MomentScore):
         self.rate, self.changes = nn.Parameter(torch.tensor(1.0)), nn.Linear(2 * dim, 2 * dim)
 
     def weights(self, cosines: torch.Tensor) -> FrameWeights:
-        """Convert cosines (B, 3, T) of frames, moment starts and moment ends to scores and transition weights."""
+        """Convert cosines (B, 3, T) of frames, starts and ends to frame scores, and weights of starts and ends."""
         frames, entering, leaving = cosines.unbind(-2)
         steps = STEPS * self.rate
-        return FrameWeights(self.affine(frames), self.enter + steps * entering, self.leave + steps * leaving)
+        return FrameWeights(self.scale_and_offset(frames), self.enter + steps * entering, self.leave + steps * leaving)
 
-    def _compared(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return, for each frame, three unit vectors: (B, 3, T, D).
+    def _vectors_to_compare(self, frames: torch.Tensor) -> torch.Tensor:
+        """Return three unit vectors per frame that are compared with sentences: (B, 3, T, D).
 
-        They are the vector of the frame, of a moment that starts at it, and of a moment that ends before it.
+        They represent the frame, a moment that starts at it, and a moment that ends before it.
         frames: (B, T, D). The frame before the first frame is taken as zeros.
         """
         earlier = F.pad(frames, (0, 0, 1, 0))[:, :-1]
         entering, leaving = self.changes(torch.cat((frames - earlier, frames + earlier), -1)).chunk(2, -1)
-        return self._scaled(torch.stack((frames, entering, leaving), 1))
+        return self._to_unit_length(torch.stack((frames, entering, leaving), 1))

@@ -28,7 +28,7 @@ class UnknownSizeError(KitError):
 
 
 @contextmanager
-def unknown_if_it_fails(name: str) -> Iterator[None]:
+def raise_unknown_size(name: str) -> Iterator[None]:
     """Context manager that turns errors of building the model `name` into UnknownSizeError.
 
     If the memory is full, the error becomes a KitError.
@@ -57,12 +57,12 @@ class Cost:
     peak: float = 0.0
 
     def times(self, count: float) -> "Cost":
-        """Multiply the cost of one clip or caption by the number `count` of clips or captions."""
+        """Return the cost of `count` clips or captions: this cost times `count`."""
         return Cost(self.flops * count, self.kept * count, self.peak * count)
 
 
 @contextmanager
-def weights_left_out() -> Iterator[None]:
+def skip_weight_init() -> Iterator[None]:
     """Context manager for building networks without initialising their weights, to save time and memory."""
     from torch.overrides import TorchFunctionMode
 
@@ -86,20 +86,20 @@ def count_parameters(network: "nn.Module", trainable: bool) -> int:
     return sum(p.numel() for p in network.parameters() if p.requires_grad == trainable)
 
 
-def count_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Return the cost of a network as `count` does, but compute it only once per process for the same `key`.
+def measure_cost_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
+    """Return the cost of a network as `measure_cost` does, but compute it only once per process for the same `key`.
 
     If two calls have the same `key`, they must also have the same `half` and the same shapes of weights. Time is saved,
     since the variants of a study share encoders.
     """
     sizes = tuple(sorted((*p.shape, p.requires_grad) for p in network.parameters()))
     if (key, half, sizes) not in _counted:
-        _counted[key, half, sizes] = count(network, run, half)
+        _counted[key, half, sizes] = measure_cost(network, run, half)
     return _counted[key, half, sizes]
 
 
-def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Count operations and memory of a forward and a backward pass of a network.
+def measure_cost(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
+    """Return the operations and memory of a forward and a backward pass of a network, as a Cost.
 
     run: Function that computes the network's output. half: Whether to count for 16-bit training (autocast).
     Usually no values are computed. If shapes depend on values, as in packed series, the forward pass is computed in
@@ -112,26 +112,26 @@ def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -
 
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
-            return _count(network, run, half, backward=True)
+            return _measure_cost(network, run, half, backward=True)
     except Exception:  # mostly RuntimeError: a shape that depends on values
         for weight in network.parameters():
             weight.data.zero_()  # arbitrary values of uninitialised memory can slow computations down
-        with unknown_if_it_fails("the encoder"):
-            forward = _count(network, run, half=False, backward=False)
+        with raise_unknown_size("the encoder"):
+            forward = _measure_cost(network, run, half=False, backward=False)
         share = 0.5 if half else 1.0
         return Cost(3 * forward.flops, share * forward.kept, 1.2 * share * forward.kept)
 
 
-def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, backward: bool) -> Cost:
-    """Count operations and memory of a forward pass and, if `backward`, also of the backward pass; see count."""
+def _measure_cost(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, backward: bool) -> Cost:
+    """Return the cost of a forward pass and, if `backward`, also of the backward pass; see measure_cost."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     weights = {tuple(sorted(p.shape)) for p in network.parameters()}
     saved: dict[int, torch.UntypedStorage] = {}  # references, so that no other storage gets the same key
 
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        """Record a tensor that is stored for the backward pass, unless it is a weight."""
+    def record_saved(tensor: torch.Tensor) -> torch.Tensor:
+        """Record a tensor that torch stores for the backward pass, unless it is a weight; return the tensor."""
         if tuple(sorted(tensor.shape)) not in weights:
             saved[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         return tensor
@@ -139,7 +139,7 @@ def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, 
     formulas = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
     with FlopCounterMode(display=False, custom_mapping=formulas) as flops, live_bytes(weights) as live:
         with (
-            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+            torch.autograd.graph.saved_tensors_hooks(record_saved, lambda tensor: tensor),
             torch.autocast("cpu", torch.bfloat16, enabled=half),
         ):
             output = run()
@@ -154,7 +154,7 @@ def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, 
 
 @contextmanager
 def live_bytes(left_out: Collection[tuple[int, ...]]) -> "Iterator[Any]":
-    """Context manager that counts the bytes of all existing tensors that were made by operations inside it.
+    """Context manager that counts the bytes of all tensors made inside it, until they are freed.
 
     left_out: Sorted shapes of tensors that are not counted: weights, and their copies and gradients. Yields: An object
     whose attribute `peak` is the highest number of bytes so far.
@@ -191,7 +191,7 @@ def live_bytes(left_out: Collection[tuple[int, ...]]) -> "Iterator[Any]":
 
 
 def _convolution_backward_flops(grad: Any, values: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
-    """Count the operations of a convolution's backward pass by its shapes.
+    """Return the number of operations of a convolution's backward pass, computed from its shapes.
 
     torch 2.11 ignores the groups when it counts the gradient of a grouped convolution's weights.
     """

@@ -12,20 +12,20 @@ from system.models.moment_score import FrameWeights, MomentScore
 class DotProduct(nn.Module):
     """Clips (B, D) and captions (N, D) -> (B, N) logits: scale x dot product + offset.
 
-    The published scale and offset are set by take_numbers.
+    The published scale and offset are set by set_scale_and_offset.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.scale, self.offset = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.tensor(0.0))
 
-    def take_numbers(self, scale: float, offset: float) -> None:
-        """Store two published numbers in the score: its scale and its offset."""
-        _set(self.scale, scale)
-        _set(self.offset, offset)
+    def set_scale_and_offset(self, scale: float, offset: float) -> None:
+        """Set the score's scale and offset to published numbers."""
+        _set_number(self.scale, scale)
+        _set_number(self.offset, offset)
 
     def forward(self, clips: Embeddings, captions: Embedded) -> torch.Tensor:
-        """Score clips (B) against captions (N)."""
+        """Score clips against captions: (B, N) logits."""
         return self.scale * (clips.values @ captions.values.T) + self.offset
 
 
@@ -38,19 +38,19 @@ class FrameDotProducts(MomentScore):
     unit_length = False
     published_threshold = 0.3  # github.com/facebookresearch/perception_models, apps/pe
 
-    def take_numbers(self, scale: float, offset: float) -> None:
-        """Store two published numbers in the score: its scale and its offset."""
-        _set(self.scale, scale)
-        _set(self.offset, offset)
+    def set_scale_and_offset(self, scale: float, offset: float) -> None:
+        """Set the score's scale and offset to published numbers."""
+        _set_number(self.scale, scale)
+        _set_number(self.offset, offset)
 
-    def _reduced(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
+    def _scores_of_clips(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
         """Return the highest score (R,) of the frames of R series. lengths: (R,) frames without padding."""
         padding = torch.arange(weights.scores.shape[1], device=lengths.device) >= lengths[:, None]
         highest: torch.Tensor = weights.scores.masked_fill(padding, -torch.inf).amax(1)
         return highest
 
 
-def _set(parameter: nn.Parameter, value: float) -> None:
+def _set_number(parameter: nn.Parameter, value: float) -> None:
     """Set the value of a parameter that consists of one number."""
     with torch.no_grad():
         parameter.fill_(value)

@@ -29,7 +29,7 @@ class Embedded(NamedTuple):
         return len(self.values)
 
     def rows(self, index: torch.Tensor | list[int] | slice) -> "Embedded":
-        """Select embeddings by the indexes `index`, in this order."""
+        """Return the embeddings at the indexes `index`, in this order."""
         return Embedded(self.values[index], None if self.lengths is None else self.lengths[index])
 
     def float(self) -> "Embedded":
@@ -49,7 +49,7 @@ class Ragged(NamedTuple):
         return len(self.lengths)
 
     def rows(self, index: torch.Tensor | list[int]) -> "Ragged":
-        """Select series by the indexes `index`, in this order."""
+        """Return the series at the indexes `index`, in this order."""
         index = torch.as_tensor(index, device=self.lengths.device)
         lengths = self.lengths[index]
         skipped = (self.lengths.cumsum(0) - self.lengths)[index] - (lengths.cumsum(0) - lengths)
@@ -73,7 +73,7 @@ class Ragged(NamedTuple):
                 begin = end
 
     def padded(self) -> Embedded:
-        """Pad all series with zeros to the longest."""
+        """Return all series padded with zeros to the longest: (B, L, D) with their lengths."""
         mask = length_mask_of(self)
         values = self.values.new_zeros(*mask.shape, self.values.shape[1])
         values[mask] = self.values
@@ -83,7 +83,7 @@ class Ragged(NamedTuple):
 Embeddings = Embedded | Ragged
 
 
-def joined(parts: Sequence[Embedded]) -> Embedded:
+def concatenate_embeddings(parts: Sequence[Embedded]) -> Embedded:
     """Concatenate the embeddings of several groups of clips or captions. Series are padded to the longest."""
     if parts[0].lengths is None:
         return Embedded(torch.cat([part.values for part in parts]))
@@ -96,11 +96,8 @@ class Units(Embedded):
     """Pooled vectors (B, D), each of length 1 or 0."""
 
 
-def prepared(clips: Embeddings) -> Embeddings:
-    """Return the embeddings of clips in the form that is fastest for computing many scores.
-
-    Pooled vectors are scaled to length 1; series stay unchanged.
-    """
+def prepare_for_scoring(clips: Embeddings) -> Embeddings:
+    """Scale the pooled vectors of clips to length 1, so that scoring is fast; return series unchanged."""
     return clips if clips.lengths is not None else Units(unit_vectors(clips))
 
 
@@ -110,7 +107,7 @@ def unit_vectors(embedded: Embeddings) -> torch.Tensor:
 
 
 def length_mask_of(series: Embeddings) -> torch.Tensor:
-    """Return the mask (B, L) of series that are padded: true for frames or words, false for padding."""
+    """Return the mask (B, L) of padded series: true for frames or words, false for padding."""
     if series.lengths is None:
         raise ValueError(
             "the score frame_word needs one embedding per frame and per word, but these embeddings are pooled; "

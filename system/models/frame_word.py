@@ -31,19 +31,19 @@ class _Words(NamedTuple):
     counts: torch.Tensor
 
     @property
-    def wide(self) -> int:
-        """Maximum number of values in memory per scored frame: one per word vector, or one per caption."""
+    def values_per_frame(self) -> int:
+        """Maximum number of values in memory per scored frame: the number of word vectors, or of captions."""
         return max(len(self.vectors), len(self.indices))
 
-    def largest(self, longest: int) -> int:
+    def values_per_clip(self, longest: int) -> int:
         """Return the maximum number of values in memory while one clip is scored.
 
         longest: Number of frames of the clip.
         """
-        return max(self.wide * longest, self.indices.numel())
+        return max(self.values_per_frame * longest, self.indices.numel())
 
 
-def _words_of(captions: Embeddings) -> _Words:
+def _collect_words(captions: Embeddings) -> _Words:
     """Collect the words of captions. If they need no gradient, repeated words share one vector."""
     mask = length_mask_of(captions)
     words = captions.values if isinstance(captions, Ragged) else captions.values[mask]
@@ -60,14 +60,14 @@ def _word_groups(captions: Embeddings, longest: int) -> list[_Words]:
 
     longest: Number of frames of the clip.
     """
-    words = _words_of(captions)
-    if words.largest(longest) <= MAX_DOT_PRODUCTS or len(words.indices) == 1:
+    words = _collect_words(captions)
+    if words.values_per_clip(longest) <= MAX_DOT_PRODUCTS or len(words.indices) == 1:
         return [words]
     halves = torch.arange(len(words.indices), device=words.indices.device).chunk(2)
     return [group for half in halves for group in _word_groups(captions.rows(half), longest)]
 
 
-def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
+def _score_against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
     """Score clips against the words of captions: (B, N) scores.
 
     frames: (B, L, D) of clips. counts: (B,) numbers of frames without padding.
@@ -76,10 +76,10 @@ def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, re
     """
     frames = frames.masked_fill(~length_mask_of(Embedded(frames, counts))[..., None], 0.0)
     counts = counts.clamp(min=1)
-    pieces = frames.split(max(1, MAX_DOT_PRODUCTS // (len(frames) * words.wide)), 1)
-    reduced = _of_piece(pieces[0], words, reduce)
+    pieces = frames.split(max(1, MAX_DOT_PRODUCTS // (len(frames) * words.values_per_frame)), 1)
+    reduced = _reduce_piece(pieces[0], words, reduce)
     for piece in pieces[1:]:
-        other = _of_piece(piece, words, reduce)
+        other = _reduce_piece(piece, words, reduce)
         reduced = torch.maximum(reduced, other) if reduce == "best_frame" else reduced + other
     scores: torch.Tensor
     if reduce == "best_word":
@@ -90,7 +90,7 @@ def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, re
     return scores
 
 
-def _of_piece(frames: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
+def _reduce_piece(frames: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
     """Compute the dot products of words with a piece (some frames of clips), and reduce them as `reduce` states.
 
     frames: (B, L, D), for B clips.
@@ -119,7 +119,7 @@ class _BestWord(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, dots: torch.Tensor, indices: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Return the highest dot product of every frame with a caption's words."""
+        """Return the highest dot product of every frame with the words of each caption."""
         best = dots.new_empty(len(indices), dots.shape[1])
         order = counts.argsort(descending=True)  # so that those with an n-th word come first
         having = (counts[:, None] > torch.arange(indices.shape[1], device=counts.device)).sum(0).tolist()
@@ -171,23 +171,26 @@ def frame_word(
     longest = length_mask_of(clips).shape[1]
     groups = _word_groups(captions, min(longest, _LONG))
     if isinstance(clips, Embedded):
-        return _filled_frame_word(clips, groups, reduce)
-    found = [(index, _filled_frame_word(part, groups, reduce)) for index, part in clips.padded_parts()]
+        return _score_padded_clips(clips, groups, reduce)
+    found = [(index, _score_padded_clips(part, groups, reduce)) for index, part in clips.padded_parts()]
     order = torch.cat([index for index, _ in found]).argsort()
     return torch.cat([scores for _, scores in found])[order]
 
 
-def _filled_frame_word(clips: Embedded, groups: list[_Words], reduce: str) -> torch.Tensor:
+def _score_padded_clips(clips: Embedded, groups: list[_Words], reduce: str) -> torch.Tensor:
     """Score padded clips, (B, L, D), against groups of captions: (B, N) scores."""
     longest = clips.values.shape[1]
     counts = length_mask_of(clips).sum(1)
-    again = torch.is_grad_enabled() and len(counts) * sum(group.largest(longest) for group in groups) > MAX_DOT_PRODUCTS
-    work: Callable[..., torch.Tensor] = _against_words
+    again = (
+        torch.is_grad_enabled()
+        and len(counts) * sum(group.values_per_clip(longest) for group in groups) > MAX_DOT_PRODUCTS
+    )
+    work: Callable[..., torch.Tensor] = _score_against_words
     if again:
         work = partial(checkpoint, work, use_reentrant=False, preserve_rng_state=False)
     columns = []
     for group in groups:
-        largest = max(group.largest(longest), clips.values[0].numel())  # a part's frames are copied, too
+        largest = max(group.values_per_clip(longest), clips.values[0].numel())  # a part's frames are copied, too
         size = max(1, MAX_DOT_PRODUCTS // largest)
         parts = zip(clips.values.split(size), counts.split(size), strict=True)
         columns.append(

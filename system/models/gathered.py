@@ -20,7 +20,7 @@ def gather_embeddings(local: Sequence[Embedded], sizes: Sequence[int], device: t
     processes = process_count()
     if processes == 1:
         return [Embedded(part.values.detach(), part.lengths) for part in local]
-    dim, longest, is_series = _shape(local)
+    dim, longest, is_series = _common_shape(local)
     rows = max(sum(sizes[process::processes]) for process in range(processes))
     values = torch.zeros(rows, longest, dim, device=device)
     lengths = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -46,7 +46,7 @@ def gather_embeddings(local: Sequence[Embedded], sizes: Sequence[int], device: t
     return gathered
 
 
-def _shape(local: Sequence[Embedded]) -> tuple[int, int, bool]:
+def _common_shape(local: Sequence[Embedded]) -> tuple[int, int, bool]:
     """Return the vector size D and the largest length L of all processes' embeddings, and whether they are series.
 
     Every process gets the same result, even a process without chunks.

@@ -21,11 +21,13 @@ def adapted_layers(network: nn.Module, ends: Sequence[str] | None) -> dict[str, 
     if not chosen:
         known = ", ".join(sorted({re.sub(r"^.*\.\d+\.", "", name) for name in linear})) or "none"
         wanted = ", ".join(ends or ["null"])
-        raise KitError(f"lora.layers {wanted}: the network has no such linear layer; its linear layers are {known}")
+        raise KitError(
+            f"lora.layers {wanted}: no linear layer of the network has such a name; its linear layers are {known}"
+        )
     return chosen
 
 
-def adapter_parameters(network: nn.Module, rank: int, ends: Sequence[str] | None) -> int:
+def count_adapter_parameters(network: nn.Module, rank: int, ends: Sequence[str] | None) -> int:
     """Count the trained parameters of a network's adapters of rank `rank`.
 
     ends: Ends of the names of the linear layers that get adapters; None for all linear layers.

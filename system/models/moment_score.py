@@ -52,32 +52,36 @@ class MomentScore(nn.Module):
         self.enter, self.leave = nn.Parameter(torch.tensor(TRANSITION)), nn.Parameter(torch.tensor(TRANSITION))
 
     def forward(self, clips: Embeddings, captions: Embedded) -> torch.Tensor:
-        """Score clips (B) against captions (N): log odds that the described sound occurs."""
+        """Score clips against captions: (B, N) log odds that the sound of a caption occurs in a clip."""
         if isinstance(clips, Ragged):
             parts = [(index, self._clip_scores(part, captions)) for index, part in clips.padded_parts()]
             return torch.cat([found for _, found in parts])[torch.cat([index for index, _ in parts]).argsort()]
         return self._clip_scores(clips, captions)
 
     def _clip_scores(self, clips: Embedded, captions: Embedded) -> torch.Tensor:
-        """Score padded clips against captions, a limited number of captions at a time to save memory."""
-        lengths, frames, vectors = _lengths(clips), self._compared(clips.values), self._scaled(captions.values)
+        """Compute the scores (B, N) of padded clips against captions, a limited number of captions at a time."""
+        lengths, frames, vectors = (
+            _frame_counts(clips),
+            self._vectors_to_compare(clips.values),
+            self._to_unit_length(captions.values),
+        )
         columns = []
         for words in vectors.split(max(1, MAX_FRAME_SCORES // frames[..., 0].numel())):
             cosines = torch.einsum("b...td,nd->bn...t", frames, words).flatten(0, 1)
             repeated = lengths.repeat_interleave(len(words))
-            columns.append(self._reduced(self.weights(cosines), repeated).view(len(frames), -1))
+            columns.append(self._scores_of_clips(self.weights(cosines), repeated).view(len(frames), -1))
         return torch.cat(columns, 1)
 
-    def _reduced(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
+    def _scores_of_clips(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
         """Compute the scores (R,) of R clips from the weights of their frames. lengths: (R,) frames without padding."""
         return _log_odds(log_partition(weights.scores, lengths, weights.enter, weights.leave))
 
-    def numbers(self) -> dict[str, float]:
-        """Return a dict from name (scale, offset, enter, leave, ...) to trained number. Layers are left out."""
+    def trained_numbers(self) -> dict[str, float]:
+        """Return a dict from name (scale, offset, enter, ...) to the value of each trained number, without layers."""
         return {name: value.item() for name, value in self.named_parameters() if value.dim() == 0}
 
-    def affine(self, cosines: torch.Tensor) -> torch.Tensor:
-        """Convert cosines of frames with a query to scores: scale x cosine + offset."""
+    def scale_and_offset(self, cosines: torch.Tensor) -> torch.Tensor:
+        """Convert cosines of frames with a query to frame scores: scale x cosine + offset."""
         return self.scale * cosines + self.offset
 
     def cosines(self, clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
@@ -87,24 +91,24 @@ class MomentScore(nn.Module):
         numbers of frames without padding. If a subclass compares K vectors per frame, the cosines are (B, K, T).
         """
         padded = clips.padded() if isinstance(clips, Ragged) else clips
-        frames, words = self._compared(padded.values), self._scaled(captions.values)
-        return torch.einsum("b...td,bd->b...t", frames, words), _lengths(padded)
+        frames, words = self._vectors_to_compare(padded.values), self._to_unit_length(captions.values)
+        return torch.einsum("b...td,bd->b...t", frames, words), _frame_counts(padded)
 
     def weights(self, cosines: torch.Tensor) -> FrameWeights:
         """Convert cosines from the method `cosines` to frame scores and the weights of moment starts and ends."""
-        return FrameWeights(self.affine(cosines), self.enter, self.leave)
+        return FrameWeights(self.scale_and_offset(cosines), self.enter, self.leave)
 
-    def _compared(self, frames: torch.Tensor) -> torch.Tensor:
+    def _vectors_to_compare(self, frames: torch.Tensor) -> torch.Tensor:
         """Convert frames (B, T, D) to the vectors (B, ..., T, D) that are compared with sentences."""
-        return self._scaled(frames)
+        return self._to_unit_length(frames)
 
-    def _scaled(self, values: torch.Tensor) -> torch.Tensor:
+    def _to_unit_length(self, values: torch.Tensor) -> torch.Tensor:
         """Scale vectors (..., D) to length 1 if `unit_length`, else return them unchanged."""
         return F.normalize(values, dim=-1) if self.unit_length else values
 
 
 def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
-    """Convert log Z, see log_partition, to log(Z - 1), the log odds that the recording has any moment.
+    """Convert log Z (see log_partition) to the log odds that the recording has any moment, log(Z - 1).
 
     The probability of any moment is p = 1 - exp(-log Z), and its log odds are log(p / (1 - p)).
     """
@@ -112,7 +116,7 @@ def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
     return log_z + torch.log(-torch.expm1(-log_z))
 
 
-def _lengths(clips: Embeddings) -> torch.Tensor:
+def _frame_counts(clips: Embeddings) -> torch.Tensor:
     """Return the number of frames of each clip. Raises ValueError for pooled embeddings, which have no frames."""
     if clips.lengths is None:
         raise ValueError(
@@ -130,7 +134,7 @@ def cosines_of_queries(
     clip_of: Index of each query's clip. at_once: Number of queries that are processed together. Returns: One array per
     query: (T,) for T frames, or (K, T) if the score compares each frame by K vectors; see MomentScore.cosines.
     """
-    lengths = _lengths(clips).tolist()
+    lengths = _frame_counts(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])
     found: dict[int, torch.Tensor] = {}
     for begin in range(0, len(order), at_once):

@@ -28,7 +28,7 @@ _NAMES: dict[str, dict[str, Any]] = {
 }
 
 
-def settings_of(name: str) -> dict[str, Any]:
+def published_model_settings(name: str) -> dict[str, Any]:
     """Return the recipe settings under `model` for a published model of audio and text.
 
     name: Hub name or folder. The score, and the length of the segments into which clips are cut, depend on the model:
@@ -38,18 +38,18 @@ def settings_of(name: str) -> dict[str, Any]:
     EmbeddingGemma 2: Cosines; segments of 30 s.
     Raises KitError for a model of another type, and for a model whose type is not known on this machine.
     """
-    config = config_of(name)
+    config = find_config(name)
     if problem := type_problem(name, config):
         raise KitError(problem)
     if config["model_type"] == "clap":
-        return _of_clap(name, int(config.get("projection_dim", 512)))
+        return _clap_settings(name, int(config.get("projection_dim", 512)))
     if config["model_type"] == "embedding_gemma2":
-        return _of_gemma(name, int((config.get("text_config") or {}).get("embedding_dim", 768)))
+        return _gemma_settings(name, int((config.get("text_config") or {}).get("embedding_dim", 768)))
     dim = int((config.get("text_config") or {}).get("hidden_size", 1024))
-    return _of_pe(name, dim, is_of_frames(name, config))
+    return _pe_settings(name, dim, is_pe_a_frame(name, config))
 
 
-def config_of(name: str) -> dict[str, Any]:
+def find_config(name: str) -> dict[str, Any]:
     """Return the config.json of a model, or the type and size that are known for its hub name.
 
     Raises KitError if neither is available.
@@ -57,7 +57,7 @@ def config_of(name: str) -> dict[str, Any]:
     if (config := model_config(name, "model")) is not None:
         return config
     if local_folder(name, "model") is not None:
-        raise KitError(f"model {name}: no readable config.json; name a model of audio and text, such as {EXAMPLES}")
+        raise KitError(f"model {name} has no readable config.json; name a model of audio and text, such as {EXAMPLES}")
     facts = next((facts for pattern, facts in _NAMES.items() if re.fullmatch(pattern, name)), None)
     if facts is None:
         raise KitError(f"model {name} is neither a folder nor in the hub's cache; {how_to_fetch(name)}")
@@ -70,7 +70,7 @@ def how_to_fetch(name: str) -> str:
 
 
 def type_problem(name: str, config: dict[str, Any]) -> str | None:
-    """Return an error message if a config.json is not from a model of audio and text; else None."""
+    """Return an error message if a config.json does not describe a model of audio and text; None if it does."""
     found = config.get("model_type")
     if found in ("clap", "pe_audio", "pe_audio_video"):
         return None
@@ -84,35 +84,35 @@ def type_problem(name: str, config: dict[str, Any]) -> str | None:
     )
 
 
-def is_of_frames(name: str, config: dict[str, Any]) -> bool:
-    """Return whether a PE model is PE-A-Frame: by the architecture in its config.json, or by its name."""
+def is_pe_a_frame(name: str, config: dict[str, Any]) -> bool:
+    """Return whether a PE model is a PE-A-Frame, which embeds frames, by its config.json or its name."""
     return FRAME_MODEL in (config.get("architectures") or ()) or "pe-a-frame" in name.lower()
 
 
-def _of_clap(name: str, dim: int) -> dict[str, Any]:
+def _clap_settings(name: str, dim: int) -> dict[str, Any]:
     """Return the recipe settings of a CLAP model. dim: Size of its projected embeddings."""
-    audio = {"kind": "hugging_face", "type": "clap_audio_model", **_frozen(name, CLAP_SECONDS)}
+    audio = {"kind": "hugging_face", "type": "clap_audio_model", **_frozen_audio_settings(name, CLAP_SECONDS)}
     text = {"kind": "clap", "model": name, "dim": dim, "trainable": False, "projection": "none"}
     return {"audio": audio, "text": text, "score": {"kind": "cosine"}}
 
 
-def _of_gemma(name: str, dim: int) -> dict[str, Any]:
+def _gemma_settings(name: str, dim: int) -> dict[str, Any]:
     """Return the recipe settings of an EmbeddingGemma 2 model. dim: Size of its embeddings."""
-    audio = {"kind": "hugging_face", "type": "embedding_gemma2", **_frozen(name, GEMMA_SECONDS)}
+    audio = {"kind": "hugging_face", "type": "embedding_gemma2", **_frozen_audio_settings(name, GEMMA_SECONDS)}
     text = {"kind": "embedding_gemma2", "model": name, "dim": dim, "trainable": False, "projection": "none"}
     return {"audio": audio, "text": text, "score": {"kind": "cosine"}}
 
 
-def _of_pe(name: str, dim: int, has_frames: bool) -> dict[str, Any]:
+def _pe_settings(name: str, dim: int, has_frames: bool) -> dict[str, Any]:
     """Return the recipe settings of a PE-AV model, or, if `has_frames`, of PE-A-Frame. dim: Size of its embeddings."""
-    audio = {"kind": "hugging_face", "type": "pe_audio", **_frozen(name, PE_SECONDS)}
+    audio = {"kind": "hugging_face", "type": "pe_audio", **_frozen_audio_settings(name, PE_SECONDS)}
     if has_frames:
         audio |= {"kind": "hugging_face_frames", "segment_pooling": "mean"}
     text = {"kind": "pe_audio", "model": name, "dim": dim, "trainable": False, "projection": "none"}
     return {"audio": audio, "text": text, "score": {"kind": "frame_dot_products" if has_frames else "dot_product"}}
 
 
-def _frozen(name: str, seconds: int) -> dict[str, Any]:
+def _frozen_audio_settings(name: str, seconds: int) -> dict[str, Any]:
     """Return the settings of a frozen audio model on segments of `seconds` seconds, without a trained layer.
 
     Segments follow each other. In the mean of a clip's segments, each segment is weighted by its duration.

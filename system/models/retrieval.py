@@ -14,9 +14,9 @@ from system.compute.device import on_device
 from system.losses.base import BatchScores, FrameScores
 from system.models.batch import Batch
 from system.models.dot_product import DotProduct, FrameDotProducts
-from system.models.embeddings import Embedded, Embeddings, prepared
+from system.models.embeddings import Embedded, Embeddings, prepare_for_scoring
 from system.models.moment_score import MomentScore
-from system.models.score import layer_parameters
+from system.models.score import count_layer_parameters
 from system.models.settings import Model
 from system.models.text.encoder import TextEncoder
 from system.moments.windows import Grid
@@ -43,7 +43,7 @@ class RetrievalModel(nn.Module):
         self.text = text
         self.score = settings.score.build(settings.text.dim)  # (B, N) scores of every clip against every caption
         if text.logit_numbers is not None and isinstance(self.score, DotProduct | FrameDotProducts):
-            self.score.take_numbers(*text.logit_numbers)
+            self.score.set_scale_and_offset(*text.logit_numbers)
         self.unit_length, self.frame_grid = settings.score.unit_length, settings.audio.frame_grid
         start = settings.learned_temperature
         self.temperature = None if start is None else nn.Parameter(torch.tensor(start))
@@ -51,10 +51,10 @@ class RetrievalModel(nn.Module):
 
     @property
     def moments(self) -> MomentScore:
-        """The model's function that scores moments. Raises ValueError if the model cannot score moments."""
+        """The model's score, which finds moments. Raises ValueError if its score is not one of moments."""
         if not isinstance(self.score, MomentScore):
             raise ValueError(
-                "this model cannot find moments: its model.score is not of kind moments; use a model with that score"
+                "this model cannot find moments: its model.score is not of kind moments; use a model with score moments"
             )
         return self.score
 
@@ -63,12 +63,12 @@ class RetrievalModel(nn.Module):
         """Device of the model's computations."""
         return self.text.device
 
-    def prepared(self, clips: Embeddings) -> Embeddings:
-        """Return the embeddings of clips in the form that is fastest for many scores; see embeddings.prepared."""
-        return prepared(clips) if self.unit_length else clips
+    def prepare_for_scoring(self, clips: Embeddings) -> Embeddings:
+        """Return the embeddings of clips, scaled to length 1 if this keeps their scores, so that scoring is fast."""
+        return prepare_for_scoring(clips) if self.unit_length else clips
 
-    def grid_of(self, grids: Mapping[str, Grid]) -> Grid:
-        """Return the times of a clip's embedded frames. grids: Dict from the one expert to its frame times."""
+    def embedded_frame_grid(self, grids: Mapping[str, Grid]) -> Grid:
+        """Return the times of a clip's embedded frames. grids: Dict from the only expert to the times of its frames."""
         return self.frame_grid or next(iter(grids.values()))
 
     def score_matrix(self, captions: Embedded, clips: Embeddings) -> np.ndarray:
@@ -85,7 +85,7 @@ class RetrievalModel(nn.Module):
         """
         size = max(1, MAX_SCORES // clips.size)
         with torch.inference_mode():
-            clips = self.prepared(clips)
+            clips = self.prepare_for_scoring(clips)
         for begin in range(0, captions.size, size):
             with torch.inference_mode():
                 yield self.score_matrix(captions.rows(slice(begin, begin + size)), clips)
@@ -103,10 +103,10 @@ class RetrievalModel(nn.Module):
             name: sum(p.numel() for p in part.parameters() if p.requires_grad)
             for name, part in {**self.audio.parts(), "text": self.text}.items()
         }
-        return parts | layer_parameters(self.score)
+        return parts | count_layer_parameters(self.score)
 
     def _frame_scores(self, clips: Embeddings, captions: Embedded, labels: torch.Tensor) -> FrameScores:
-        """Score the frames of moments against their queries, with the labels of the frames."""
+        """Score each clip's frames against the clip's query; return the scores with the labels of the frames."""
         cosines, lengths = self.moments.cosines(clips, captions)
         scores, enter, leave = self.moments.weights(cosines)
         labels = F.pad(labels, (0, scores.shape[1] - labels.shape[1]))

@@ -160,8 +160,8 @@ class FrameDotProducts(ScoreSettings):
         return FrameDotProducts()
 
 
-def layer_parameters(score: "Callable[[Embeddings, Embeddings], torch.Tensor]") -> dict[str, int]:
-    """Return a dict from `score` to the number of weights in the score's layers; an empty dict without layers.
+def count_layer_parameters(score: "Callable[[Embeddings, Embeddings], torch.Tensor]") -> dict[str, int]:
+    """Return {"score": number of weights in the score's layers}; an empty dict for a score without layers.
 
     Single numbers, such as a scale, are not counted.
     """

@@ -14,7 +14,7 @@ from data_tools.embeddings import Kind, all_files, read_vectors
 from data_tools.errors import KitError
 from system.models.audio import Audio, AudioEmbeddings
 from system.models.base import EncoderKind
-from system.models.published import settings_of
+from system.models.published import published_model_settings
 from system.models.score import Score
 from system.models.text import Text, TextEmbeddings
 
@@ -29,8 +29,8 @@ class Model(Strict):
     learned_temperature: Annotated[float, Field(gt=0, le=1)] | None = None  # start value of a learned temperature
 
     @model_validator(mode="after")
-    def _parts_fit(self) -> "Model":
-        """Raise an error unless the two encoders and the `score` setting can be combined."""
+    def _require_matching_parts(self) -> "Model":
+        """Return the settings; raise an error unless the two encoders and the score can be combined."""
         if error := mistakes(self._setting_errors()):
             raise error
         return self
@@ -81,7 +81,7 @@ class Model(Strict):
 
     @property
     def trains(self) -> dict[str, bool]:
-        """Dict from the name of each part of the model to whether it has trainable parameters.
+        """Dict from the name of each part of the model to whether the part has trainable parameters.
 
         The parts are those of RetrievalModel.parts.
         """
@@ -89,7 +89,7 @@ class Model(Strict):
         return {"audio": any(parts.values()) or not parts, **parts, "text": self.text.is_trained}
 
     @property
-    def unpublished(self) -> str | None:
+    def first_unpublished(self) -> str | None:
         """Name of the first encoder with layers without published weights; None if all layers have published weights.
 
         Layers without published weights are useless before training.
@@ -133,29 +133,29 @@ class EmbeddingsModel(Strict):
     model_parameters: Annotated[int, Field(ge=0)] = 0  # of that model; 0: not counted
 
 
-def _form(values: object) -> str:
-    """Return "published", "embeddings" or "model": which of three classes reads the recipe's settings under `model`."""
+def _settings_tag(values: object) -> str:
+    """Return "published", "embeddings" or "model": the class that reads the recipe's settings under `model`."""
     kind = values.get("kind") if isinstance(values, dict) else None
     return kind if kind in ("published", "embeddings") else "model"
 
 
-def _complete(model: Model | PublishedModel | EmbeddingsModel) -> Model:
+def _expand_settings(model: Model | PublishedModel | EmbeddingsModel) -> Model:
     """Convert any of the three forms of model settings to the full settings of encoders and score."""
     if isinstance(model, Model):
         return model
-    settings = _of_published(model) if isinstance(model, PublishedModel) else _of_embeddings(model)
+    settings = _expand_published(model) if isinstance(model, PublishedModel) else _expand_embeddings(model)
     return Model.model_validate(settings)
 
 
-def _of_published(model: PublishedModel) -> dict[str, Any]:
-    """Return the full settings of a published model. Raises ValidationError with the message of settings_of."""
+def _expand_published(model: PublishedModel) -> dict[str, Any]:
+    """Return the full settings of a published model. Raises ValidationError for an unknown or unsuitable model."""
     try:
-        return settings_of(model.model)
+        return published_model_settings(model.model)
     except KitError as error:
         raise cast(ValidationError, mistakes([(("model",), str(error))])) from error
 
 
-def _of_embeddings(model: EmbeddingsModel) -> dict[str, Any]:
+def _expand_embeddings(model: EmbeddingsModel) -> dict[str, Any]:
     """Return the full settings of a model whose embeddings are files. Raises ValidationError for unreadable files."""
     kinds: dict[str, Kind] = {"audio": "clip", "text": "caption"}
     settings: dict[str, Any] = {"score": {"kind": "cosine"}}
@@ -178,6 +178,6 @@ else:
         Annotated[Model, Tag("model")]
         | Annotated[PublishedModel, Tag("published")]
         | Annotated[EmbeddingsModel, Tag("embeddings")],
-        Discriminator(_form),
-        AfterValidator(_complete),
+        Discriminator(_settings_tag),
+        AfterValidator(_expand_settings),
     ]

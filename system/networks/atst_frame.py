@@ -33,7 +33,7 @@ from system.networks.atst_frame_published import (
     SPAN,
 )
 from system.networks.layers import pooled_over_time
-from system.networks.segment import SegmentNetwork, begun
+from system.networks.segment import SegmentNetwork, count_clip_frames
 from system.networks.transformer_blocks import EPS, Block
 from system.networks.weights import read_weights
 
@@ -61,7 +61,7 @@ class AtstFrame(SegmentNetwork):
         super().__init__()
         self.is_floor_of_batch = is_floor_of_batch
         self.register_buffer("window", torch.hann_window(FFT), persistent=False)
-        self.register_buffer("basis", _basis(), persistent=False)
+        self.register_buffer("basis", _mel_filters(), persistent=False)
         self.patch_embed = nn.ModuleDict({"patch_embed": nn.Linear(BANDS * SLICE, DIM)})
         self.mask_embed = nn.Parameter(torch.zeros(1, 1, DIM))
         self.pos_embed = nn.Parameter(torch.zeros(1, POSITIONS + 1, DIM))
@@ -76,7 +76,7 @@ class AtstFrame(SegmentNetwork):
         """
         window: torch.Tensor = self.window  # type: ignore[assignment]
         with torch.autocast(waves.device.type, enabled=False), torch.no_grad():
-            waves = _halved(waves)
+            waves = _resample_to_16_khz(waves)
             spectrum = torch.stft(waves, FFT, HOP, FFT, window, return_complex=True)
             power = torch.view_as_real(spectrum).square().sum(-1)
             decibels = 10 * (self.basis @ power).clamp(min=MIN_POWER).log10()  # type: ignore[operator]
@@ -94,13 +94,13 @@ class AtstFrame(SegmentNetwork):
         for block in self.blocks:
             x = block(x)
         frames: torch.Tensor = self.norm_frame(x)
-        return frames, begun(lengths, waves.shape[1], size)
+        return frames, count_clip_frames(lengths, waves.shape[1], size)
 
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Compute the vector of each segment, the mean of its frames."""
         return pooled_over_time(*self.frames(waves, lengths), "mean")
 
-    def take_published(self, path: Path) -> None:
+    def load_published(self, path: Path) -> None:
         """Load a published checkpoint into the network.
 
         The tensors may be under `state_dict` and have prefixes. If the checkpoint has a teacher and a student, the
@@ -113,10 +113,10 @@ class AtstFrame(SegmentNetwork):
         prefix = next((key for key in found if "teacher" in key), found[0] if found else LAST_KEY)[: -len(LAST_KEY)]
         with torch.no_grad():
             for key, parameter in self.named_parameters():
-                parameter.copy_(weights.take(prefix + key, *parameter.shape))
+                parameter.copy_(weights.checked_tensor(prefix + key, *parameter.shape))
 
 
-def _halved(waves: torch.Tensor) -> torch.Tensor:
+def _resample_to_16_khz(waves: torch.Tensor) -> torch.Tensor:
     """Resample waves from 32 to 16 kHz: (S, N) -> (S, ceil(N / 2))."""
     import torchaudio
 
@@ -125,7 +125,7 @@ def _halved(waves: torch.Tensor) -> torch.Tensor:
 
 
 @functools.cache
-def _basis() -> torch.Tensor:
+def _mel_filters() -> torch.Tensor:
     """Return the mel filters of ATST-Frame, HTK triangles without area norm: (64, 513) float32."""
     from torchaudio.functional import melscale_fbanks
 

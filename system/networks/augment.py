@@ -1,6 +1,6 @@
-"""Random changes of spectrograms in training.
+"""Random changes of clips in training.
 
-Random changes of clips in training: parts of long clips, and masked stripes.
+Long clips are cut to random parts, and random stripes of spectrograms are masked.
 """
 
 import torch
@@ -10,8 +10,10 @@ from system.compute.device import on_device
 # B clips, N samples
 
 
-def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cut a random part of `max_samples` samples out of every longer wave.
+def crop_longer_waves(
+    waves: torch.Tensor, lengths: torch.Tensor, max_samples: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cut a random part of `max_samples` samples out of every longer wave; return the waves and their new lengths.
 
     waves (B, N), lengths without padding (B,) -> the same.
     Random numbers come from the device's random state. No number is drawn if no wave is longer.
@@ -24,8 +26,8 @@ def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -
     return waves.gather(1, samples), lengths.clamp(max=max_samples)
 
 
-def stripes(batch: int, size: int, count: int, width: int, device: torch.device) -> torch.Tensor:
-    """Draw a mask (batch, size) that is true inside `count` random stripes per row, each 0 to `width` - 1 wide.
+def draw_stripe_mask(batch: int, size: int, count: int, width: int, device: torch.device) -> torch.Tensor:
+    """Draw a mask (batch, size) that is true in `count` random stripes per row, each of 0 to `width` - 1 positions.
 
     Random numbers come from the device's random state.
     """

@@ -76,15 +76,15 @@ class Beats(SegmentNetwork):
         return columns
 
     def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the tokens of segments, and a mask that is true for tokens of the clip.
+        """Compute the tokens of segments, and a mask that is true for tokens of the clip, not of padding.
 
-        S segments have L tokens each, sorted by time, then by band from low to high. Returns: The tokens (S, L, 768);
+        The L tokens of a segment are sorted by time, then by band from low to high. Returns: The tokens (S, L, 768);
         and the mask (S, L) bool, with at least one true value per row.
         """
         columns = self.log_mel(waves)
         patches = self.patch_embedding(columns[:, None]).flatten(2).transpose(1, 2)
         x = self.post_extract_proj(self.layer_norm(patches))
-        mask = self._mask(lengths, waves.shape[1], columns.shape[1], x.shape[1])
+        mask = self._token_mask(lengths, waves.shape[1], columns.shape[1], x.shape[1])
         return self.encoder(x, mask), mask
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,21 +100,21 @@ class Beats(SegmentNetwork):
         tokens, mask = self.tokens(waves, lengths)
         return masked_mean(tokens.float(), mask)
 
-    def _mask(self, lengths: torch.Tensor, samples: int, columns: int, tokens: int) -> torch.Tensor:
+    def _token_mask(self, lengths: torch.Tensor, samples: int, columns: int, tokens: int) -> torch.Tensor:
         """Return a mask that is true for tokens of the clip, not of padding: (S,) lengths -> (S, tokens) bool."""
         if self.padding == "alone":
             steps = (column_counts(lengths) // PATCH).clamp(min=1)
             return length_mask(steps * BAND_PATCHES, tokens)
-        return _thinned(_thinned(length_mask(lengths, samples), columns), tokens)
+        return _shorten_mask(_shorten_mask(length_mask(lengths, samples), columns), tokens)
 
-    def take_published(self, path: Path) -> None:
+    def load_published(self, path: Path) -> None:
         """Load a published checkpoint, pre-trained or fine-tuned. Raises KitError if its `cfg` has other settings."""
         content = read_weights(path)
-        if problems := config_problems(content.under("cfg").tensors):
+        if problems := config_problems(content.section("cfg").tensors):
             raise KitError(f"{path}: {'; '.join(problems)}; name a checkpoint of BEATs iter1, iter2, iter3 or iter3+")
-        self.take(content.under("model"))
+        self.load_tensors(content.section("model"))
 
-    def take(self, weights: Weights) -> None:
+    def load_tensors(self, weights: Weights) -> None:
         """Copy the published tensors into the network. Weight norms may have old or new names."""
         with torch.no_grad():
             for key, parameter in self.named_parameters():
@@ -122,13 +122,13 @@ class Beats(SegmentNetwork):
                 base, _, part = published.rpartition(".")
                 if published not in weights.tensors and part in NEW_NAMES:
                     published = f"{base}.{NEW_NAMES[part]}"
-                parameter.copy_(weights.take(published, *parameter.shape))
+                parameter.copy_(weights.checked_tensor(published, *parameter.shape))
 
 
-def _thinned(mask: torch.Tensor, size: int) -> torch.Tensor:
-    """Reduce a mask to `size` values per row by the rule of BEATs: (S, N) -> (S, size).
+def _shorten_mask(mask: torch.Tensor, size: int) -> torch.Tensor:
+    """Shorten a mask to `size` values per row, each true if any of the values it replaces is true: (S, N) -> (S, size).
 
-    A value is true if any of N // size consecutive input values is true; the last N mod size input values are ignored.
+    Each value replaces N // size consecutive input values, as in BEATs; the last N mod size input values are ignored.
     """
     step = mask.shape[1] // size
     result: torch.Tensor = mask[:, : size * step].unflatten(1, (size, step)).any(2)
@@ -151,7 +151,9 @@ class _Encoder(nn.Module):
         x = x.masked_fill(~mask[..., None], 0.0)
         x = self.layer_norm(x + self.pos_conv[0](x))
         indices = torch.arange(x.shape[1], device=x.device)
-        bias = self.relative_attention_bias(bucket(indices - indices[:, None])).permute(2, 0, 1)  # (heads, L, L)
+        bias = self.relative_attention_bias(distance_buckets(indices - indices[:, None])).permute(
+            2, 0, 1
+        )  # (heads, L, L)
         for layer in self.layers:
             if self.gradient_decay < 1:
                 x = x * self.gradient_decay + x.detach() * (1 - self.gradient_decay)
@@ -160,7 +162,7 @@ class _Encoder(nn.Module):
 
 
 class _Positions(nn.Module):
-    """Grouped convolution over the tokens, normalised per place of its kernel: (S, L, 768) -> the same shape."""
+    """Grouped convolution over tokens, with weights normalised per kernel position: (S, L, 768) -> the same shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,8 +179,8 @@ class _Positions(nn.Module):
         return F.gelu(convolved[..., :-1]).transpose(1, 2)
 
 
-def bucket(offsets: torch.Tensor) -> torch.Tensor:
-    """Return the bucket of each distance j - i (key j, query i): exact below 80, then logarithmic up to 800."""
+def distance_buckets(offsets: torch.Tensor) -> torch.Tensor:
+    """Return the bucket number of each distance j - i (key j, query i): one per distance below 80, then logarithmic."""
     half, exact = BUCKETS // 2, BUCKETS // 4
     distance = offsets.abs()
     ratio = (distance.clamp(min=1).float() / exact).log() / math.log(MAX_DISTANCE / exact)

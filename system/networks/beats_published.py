@@ -58,10 +58,10 @@ CONFIG = {
 }
 
 
-def address_of(path: Path) -> str:
+def find_address(path: Path) -> str:
     """Return the download address for a copy of a published file. path: Path with the file's name.
 
-    >>> address_of(Path("weights/BEATs_iter3_plus_AS2M.pt"))
+    >>> find_address(Path("weights/BEATs_iter3_plus_AS2M.pt"))
     'https://huggingface.co/lpepino/beats_ckpts/resolve/main/BEATs_iter3_plus_AS2M.pt'
     """
     if path.name.startswith("BEATs_iter"):

@@ -62,7 +62,7 @@ class Eat(SegmentNetwork):
         variant = VARIANTS[network]
         self.dim, self.columns, self.vector = variant.dim, columns, vector
         self.front_end = KaldiFbank("hann")
-        self.register_buffer("positions", positions(variant.dim), persistent=False)
+        self.register_buffer("positions", position_table(variant.dim), persistent=False)
         self.local_encoder = nn.ModuleDict({"proj": nn.Conv2d(1, variant.dim, PATCH, PATCH)})
         self.extra_tokens = nn.Parameter(torch.zeros(1, 1, variant.dim))
         self.pre_norm = nn.LayerNorm(variant.dim, EPS)
@@ -82,9 +82,10 @@ class Eat(SegmentNetwork):
         return (columns - MEAN) / SPREAD
 
     def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute the tokens of segments, (S, 1 + L, D): the class token, then patches by time and band.
+        """Compute the tokens of segments, (S, 1 + L, D), class token first, and a mask that is false for padding.
 
-        Returns: The tokens, and a mask (S, 1 + L) bool that is true for tokens of the clip; None if no token is masked.
+        The other tokens are sorted by time, then by band. The mask, (S, 1 + L) bool, is true for tokens of the clip; it
+        is None if no token is masked.
         """
         columns = self.log_mel(waves, lengths)
         patches = self.local_encoder["proj"](columns[:, None]).flatten(2).transpose(1, 2)
@@ -100,7 +101,7 @@ class Eat(SegmentNetwork):
         return x, mask
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments, each the mean over the bands, and how many begin before the clip's end."""
+        """Compute the frames of segments, each the mean over bands, and the number of frames that begin in the clip."""
         tokens, _ = self.tokens(waves, lengths)
         frames = tokens[:, 1:].unflatten(1, (-1, BAND_PATCHES)).mean(2)
         step = PATCH * HOP
@@ -113,18 +114,20 @@ class Eat(SegmentNetwork):
             return tokens[:, 0]
         return tokens[:, 1:].mean(1) if mask is None else masked_mean(tokens[:, 1:], mask[:, 1:])
 
-    def take_published(self, path: Path) -> None:
+    def load_published(self, path: Path) -> None:
         """Load a published checkpoint: the hub's model.safetensors, or a checkpoint of fairseq."""
         weights = read_weights(path)
-        self.take(weights.under("model") if isinstance(weights.tensors.get("model"), dict) else weights)
+        self.load_tensors(weights.section("model") if isinstance(weights.tensors.get("model"), dict) else weights)
 
-    def take(self, weights: Weights) -> None:
+    def load_tensors(self, weights: Weights) -> None:
         """Copy the published tensors into the network. The keys may be those of the hub or of fairseq."""
         prefix = "model." if any(key.startswith("model.") for key in weights.tensors) else ""
         is_fairseq = any(key.startswith(prefix + IMAGE) for key in weights.tensors)
         with torch.no_grad():
             for key, parameter in self.named_parameters():
-                parameter.copy_(weights.take(prefix + (_fairseq_key(key) if is_fairseq else key), *parameter.shape))
+                parameter.copy_(
+                    weights.checked_tensor(prefix + (_fairseq_key(key) if is_fairseq else key), *parameter.shape)
+                )
 
 
 def _fairseq_key(key: str) -> str:
@@ -132,7 +135,7 @@ def _fairseq_key(key: str) -> str:
     return next((new + key.removeprefix(old) for old, new in FAIRSEQ.items() if key.startswith(old)), key)
 
 
-def positions(dim: int) -> torch.Tensor:
+def position_table(dim: int) -> torch.Tensor:
     """Return the fixed position embeddings (6144, dim) float32: row 8 t + f is for band f and time t.
 
     The first half of a row encodes f, the second half encodes t. Each half has the sines, then the cosines, of f or t

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from system.networks.efficientat_published import STEM, VARIANTS, Name, Row, rounded
+from system.networks.efficientat_published import STEM, VARIANTS, Name, Row, round_to_multiple_of_8
 from system.networks.kaldi_log_mel import KaldiLogMel
-from system.networks.segment import SegmentNetwork, begun
+from system.networks.segment import SegmentNetwork, count_clip_frames
 from system.networks.weights import read_weights
 
 EPS = 1e-3  # of the batch norms
@@ -20,10 +20,12 @@ MOMENTUM_FROM_SCRATCH = 0.1
 # B inputs, C channels, T columns
 
 
-def convolved(inputs: int, outputs: int, kernel: int, stride: int, groups: int, activation: nn.Module) -> nn.Sequential:
+def build_conv_norm_activation(
+    inputs: int, outputs: int, kernel: int, stride: int, groups: int, activation: nn.Module
+) -> nn.Sequential:
     """Build a convolution without bias, a batch norm, and an activation.
 
-    With stride 1 the output has the size of the input.
+    Returns: The three layers in sequence. With stride 1 the output has the size of the input.
     """
     layer = nn.Conv2d(inputs, outputs, kernel, stride, (kernel - 1) // 2, groups=groups, bias=False)
     return nn.Sequential(layer, nn.BatchNorm2d(outputs, EPS, MOMENTUM), activation)
@@ -34,7 +36,7 @@ class _Gate(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        size = rounded(channels // 4)
+        size = round_to_multiple_of_8(channels // 4)
         self.fc1, self.fc2 = nn.Linear(channels, size), nn.Linear(size, channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -66,11 +68,13 @@ class _InvertedResidual(nn.Module):
 
         layers: list[nn.Module] = []
         if row.between != row.inputs:
-            layers.append(convolved(row.inputs, row.between, 1, 1, 1, activation()))
-        layers.append(convolved(row.between, row.between, row.kernel, row.stride, row.between, activation()))
+            layers.append(build_conv_norm_activation(row.inputs, row.between, 1, 1, 1, activation()))
+        layers.append(
+            build_conv_norm_activation(row.between, row.between, row.kernel, row.stride, row.between, activation())
+        )
         if row.gated:
             layers.append(_Gates(row.between))
-        layers.append(convolved(row.between, row.outputs, 1, 1, 1, nn.Identity()))
+        layers.append(build_conv_norm_activation(row.between, row.outputs, 1, 1, 1, nn.Identity()))
         self.block = nn.Sequential(*layers)
         self.is_residual = row.stride == 1 and row.inputs == row.outputs
 
@@ -92,9 +96,9 @@ class MobileNet(nn.Module):
     def __init__(self, name: Name, momentum: float = MOMENTUM) -> None:
         super().__init__()
         variant = VARIANTS[name]
-        rows = variant.rows()
-        stem = convolved(1, variant.channels(STEM), 3, 2, 1, nn.Hardswish())
-        last = convolved(rows[-1].outputs, variant.dim, 1, 1, 1, nn.Hardswish())
+        rows = variant.scaled_rows()
+        stem = build_conv_norm_activation(1, variant.scaled_channels(STEM), 3, 2, 1, nn.Hardswish())
+        last = build_conv_norm_activation(rows[-1].outputs, variant.dim, 1, 1, 1, nn.Hardswish())
         self.features = nn.Sequential(stem, *(_InvertedResidual(row) for row in rows), last)
         for module in self.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -127,17 +131,17 @@ class MobileNetOnWaves(SegmentNetwork):
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the frames of segments, and the number of frames that begin before the end of the clip."""
         frames = self.network(self.front_end(waves)).float().mean(2).transpose(1, 2)
-        return frames, begun(lengths, waves.shape[1], frames.shape[1])
+        return frames, count_clip_frames(lengths, waves.shape[1], frames.shape[1])
 
-    def take_published(self, path: Path) -> None:
+    def load_published(self, path: Path) -> None:
         """Load a published checkpoint into the network."""
-        take_published(self.network, path)
+        load_published(self.network, path)
 
 
-def take_published(network: MobileNet, path: Path) -> None:
+def load_published(network: MobileNet, path: Path) -> None:
     """Load a published checkpoint of EfficientAT. Raises KitError if the file is something else."""
     weights = read_weights(path)
     with torch.no_grad():
         for key, value in network.state_dict().items():
             if not key.endswith("num_batches_tracked"):
-                value.copy_(weights.take(key, *value.shape))
+                value.copy_(weights.checked_tensor(key, *value.shape))

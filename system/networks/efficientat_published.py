@@ -57,13 +57,13 @@ class Variant:
     address: str
     width: float
 
-    def channels(self, number: int) -> int:
+    def scaled_channels(self, number: int) -> int:
         """Scale a number of channels by the width of this variant of the network."""
-        return rounded(number * self.width)
+        return round_to_multiple_of_8(number * self.width)
 
-    def rows(self) -> list[Row]:
+    def scaled_rows(self) -> list[Row]:
         """Return the settings of the network's blocks, with channels scaled by the width of this variant."""
-        sizes = self.channels
+        sizes = self.scaled_channels
         return [
             row._replace(inputs=sizes(row.inputs), between=sizes(row.between), outputs=sizes(row.outputs))
             for row in ROWS
@@ -72,7 +72,7 @@ class Variant:
     @property
     def dim(self) -> int:
         """Number of values in the vector that the network returns per segment."""
-        return LAST_RATIO * self.rows()[-1].outputs
+        return LAST_RATIO * self.scaled_rows()[-1].outputs
 
 
 VARIANTS: dict[Name, Variant] = {
@@ -83,7 +83,7 @@ VARIANTS: dict[Name, Variant] = {
 }
 
 
-def rounded(number: float) -> int:
-    """Return the multiple of 8 nearest to `number`, or the next higher multiple if that is below 90 % of `number`."""
+def round_to_multiple_of_8(number: float) -> int:
+    """Round to the nearest multiple of 8, at least 8; if that is below 90 % of `number`, to the next multiple."""
     nearest = max(8, int(number + 4) // 8 * 8)
     return nearest + 8 if nearest < 0.9 * number else nearest

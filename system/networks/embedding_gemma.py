@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 
 def read_config(folder: Path, with_audio: bool) -> EmbeddingGemma2Config:
-    """Read a model's settings without the vision encoder, and, unless `with_audio`, without the audio encoder."""
+    """Read a configuration of EmbeddingGemma 2 without vision encoder, and with the audio encoder if `with_audio`."""
     config = EmbeddingGemma2Config.from_pretrained(folder, trust_remote_code=False)
     config.vision_config = None
     if not with_audio:
@@ -32,8 +32,8 @@ class GemmaSounds(EmbeddingGemma2Model):  # type: ignore[misc]
 
     around: tuple[list[int], list[int]] = ([], [])  # ids of the tokens before and after those of the sound
 
-    def take_tokenizer(self, folder: Path) -> Any:
-        """Read a folder's tokenizer, and store its special tokens, which surround a sound. Returns: The tokenizer."""
+    def load_tokenizer(self, folder: Path) -> Any:
+        """Read and return the tokenizer of a folder, and store the ids of the special tokens that surround a sound."""
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         text = tokenizer("a", add_special_tokens=False)["input_ids"]
         whole = tokenizer("a")["input_ids"]
@@ -42,8 +42,8 @@ class GemmaSounds(EmbeddingGemma2Model):  # type: ignore[misc]
         self.around = [*before, self.config.boa_token_id], [self.config.eoa_token_index, *after]
         return tokenizer
 
-    def bound_limits(self) -> None:
-        """Replace infinite limits of values by the largest float32, since stored weights must be finite."""
+    def replace_infinite_buffers(self) -> None:
+        """Replace infinite values in the model's buffers by the largest float32, so that they can be stored."""
         largest = torch.finfo(torch.float32).max
         for limit in self.buffers():
             if limit.is_floating_point():

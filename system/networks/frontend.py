@@ -37,8 +37,8 @@ class MelPower(nn.Module):
         self.register_buffer("moved", moved, persistent=False)
 
     @classmethod
-    def of_kernels(cls, real: torch.Tensor, imaginary: torch.Tensor, basis: torch.Tensor, hop: int) -> "MelPower":
-        """Build the layer that computes mel spectrograms with the float32 kernels of a published checkpoint.
+    def from_kernels(cls, real: torch.Tensor, imaginary: torch.Tensor, basis: torch.Tensor, hop: int) -> "MelPower":
+        """Build the layer that computes mel power spectrograms with the float32 kernels of a published checkpoint.
 
         real, imaginary: (K, 1, size), cosines and sines times the window. basis: Mel filters. hop: Samples between
         columns. The layer computes an FFT, and adds a product with the rounding errors of the kernels. In empty bands
@@ -56,8 +56,8 @@ class MelPower(nn.Module):
         columns = waves.unfold(1, len(self.window), self.hop)
         return torch.cat([self._power(part) for part in columns.split(max(1, COLUMNS_AT_ONCE // len(waves)), 1)], 1)
 
-    def centred(self, waves: torch.Tensor) -> torch.Tensor:
-        """Reflect waves at both ends, and compute their mel power spectrograms.
+    def compute_centred(self, waves: torch.Tensor) -> torch.Tensor:
+        """Compute mel power spectrograms with centred columns, after reflecting the waves at both ends.
 
         B waves (B, N), N > size // 2 -> T columns each, (B, T, bands), T = 1 + N // hop.
         """
@@ -72,8 +72,8 @@ class MelPower(nn.Module):
         return spectrum.square().sum(-1) @ self.basis
 
 
-def hann(window: int, size: int) -> torch.Tensor:
-    """Return a periodic Hann window with zeros on both sides, (size,) float64."""
+def padded_hann(window: int, size: int) -> torch.Tensor:
+    """Return a periodic Hann window of `window` samples with zeros on both sides, (size,) float64."""
     before = (size - window) // 2
     return F.pad(torch.hann_window(window, dtype=torch.float64), (before, size - window - before))
 
@@ -85,7 +85,7 @@ def dft_kernels(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     Source: torchlibrosa 0.1.0. Deviation: one number of 14,000 differs in its last bit.
     """
     phase = 2 * np.pi * np.outer(np.arange(size // 2 + 1), np.arange(size)) / size
-    window = hann(size, size).numpy()
+    window = padded_hann(size, size).numpy()
     real, imaginary = (torch.from_numpy(part * window).float()[:, None] for part in (np.cos(phase), -np.sin(phase)))
     return real, imaginary
 
@@ -104,23 +104,25 @@ class LogMelFrontEnd(nn.Module):
 
     def __init__(self, mel: MelPower | None = None) -> None:
         super().__init__()
-        self.mel = mel or MelPower.of_kernels(*dft_kernels(FFT), mel_basis(), HOP)
+        self.mel = mel or MelPower.from_kernels(*dft_kernels(FFT), mel_basis(), HOP)
 
     def forward(self, waves: torch.Tensor) -> torch.Tensor:
         """Compute the log-mel spectrograms of waves in dB."""
         with torch.autocast(waves.device.type, enabled=False):
-            return (10.0 * self.mel.centred(waves).clamp_min(1e-10).log10()).float()
+            return (10.0 * self.mel.compute_centred(waves).clamp_min(1e-10).log10()).float()
 
 
 def published_log_mel(weights: Weights, size: int, hop: int) -> LogMelFrontEnd:
-    """Build the log-mel spectrogram of a PANNs checkpoint from its kernels and mel basis.
+    """Build the log-mel layer of a PANNs checkpoint from the checkpoint's kernels and mel filters.
 
     Raises KitError if the kernels or the mel basis are missing in the checkpoint.
     """
     bins = size // 2 + 1
     keys = (f"spectrogram_extractor.stft.conv_{part}.weight" for part in ("real", "imag"))
-    real, imaginary = (weights.take(key, bins, 1, size) for key in keys)
-    return LogMelFrontEnd(MelPower.of_kernels(real, imaginary, weights.take("logmel_extractor.melW", bins, BANDS), hop))
+    real, imaginary = (weights.checked_tensor(key, bins, 1, size) for key in keys)
+    return LogMelFrontEnd(
+        MelPower.from_kernels(real, imaginary, weights.checked_tensor("logmel_extractor.melW", bins, BANDS), hop)
+    )
 
 
 def mel_basis() -> torch.Tensor:

@@ -22,7 +22,7 @@ from data_tools.errors import KitError, first_line
 from system.compute.device import on_device
 from system.networks.hugging_face_types import ROWS, SHORTEST, Type, type_problem
 from system.networks.layers import pooled_over_time
-from system.networks.segment import SegmentNetwork, begun, of_one_length
+from system.networks.segment import SegmentNetwork, count_clip_frames, group_by_length
 
 GET_AGAIN = "download or save the model again"
 PARTS = ("pe_audio", "embedding_gemma2")  # types whose models are used in part
@@ -50,41 +50,41 @@ class HubAudio(SegmentNetwork):
         self.model: Any = whole.get_encoder() if type == "whisper" else whole
         self.config = config
         self.tokenizer: Any = None  # of models that also read tokens around those of the audio
-        self.dim = _dim(type, config)
+        self.dim = _vector_size(type, config)
         self.frame_dim = int(config.hidden_size) if type == "clap_audio_model" else self.dim
 
     @property
     def fuses_crops(self) -> bool:
-        """Whether the published model combines crops of longer clips. This class never does so."""
+        """Whether the published CLAP model combines crops of a longer clip; this class never combines crops."""
         return self.model_type == "clap_audio_model" and bool(self.config.enable_fusion)
 
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Compute the vector of each segment with the hub model."""
         if self.training or (self.row.max_seconds is not None and not self.row.equal_lengths):
-            return self._vectors(waves, lengths)
+            return self._compute_vectors(waves, lengths)
         result = torch.empty(len(waves), self.dim, device=waves.device)
-        for indices in of_one_length(lengths.tolist(), waves.shape[1] * len(waves)):
-            result[indices] = self._vectors(waves[indices], lengths[indices]).to(result.dtype)
+        for indices in group_by_length(lengths.tolist(), waves.shape[1] * len(waves)):
+            result[indices] = self._compute_vectors(waves[indices], lengths[indices]).to(result.dtype)
         return result
 
-    def _vectors(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def _compute_vectors(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Compute the vectors of segments in one batch."""
-        inputs, output = self._outputs(waves, lengths)
+        inputs, output = self._run_model(waves, lengths)
         if self.row.vector != "mean":
             result: torch.Tensor = output[self.row.vector]
             return result
-        return pooled_over_time(*self._tokens(inputs, output, lengths), "mean")
+        return pooled_over_time(*self._tokens_and_counts(inputs, output, lengths), "mean")
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the model's tokens as frames of segments.
+        """Compute the model's tokens as frames of segments, and the number of frames before the end of each clip.
 
         For AST and CLAP, a frame is the mean of the tokens of all frequencies at a time. The segments must have equal
         lengths, or be passed one by one.
         """
-        return self._tokens(*self._outputs(waves, lengths), lengths)
+        return self._tokens_and_counts(*self._run_model(waves, lengths), lengths)
 
-    def _outputs(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[dict[str, torch.Tensor], Any]:
-        """Run the feature extractor and the model. Returns: The inputs and the outputs of the model."""
+    def _run_model(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[dict[str, torch.Tensor], Any]:
+        """Run the feature extractor and the model on segments; return the inputs and the outputs of the model."""
         shortest = round(SHORTEST * self.row.rate)
         values = np.zeros(waves.shape) if isinstance(waves, FakeTensor) else waves.float().cpu().numpy()
         samples = [wave[:length] for wave, length in zip(values, lengths.tolist(), strict=True)]
@@ -99,21 +99,21 @@ class HubAudio(SegmentNetwork):
             warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")  # of the library's WavLM
             return inputs, self.model(**inputs)
 
-    def _tokens(
+    def _tokens_and_counts(
         self, inputs: dict[str, torch.Tensor], output: Any, lengths: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the tokens (S, L, D) of segments, and for each segment how many tokens begin before the clip ends."""
+        """Return the tokens (S, L, D) of segments, and for each segment the number of tokens that begin in the clip."""
         tokens: torch.Tensor = output.last_hidden_state
         lengths = lengths.clamp(min=round(SHORTEST * self.row.rate))
         if self.model_type == "audio-spectrogram-transformer":
             rows = (self.config.num_mel_bins - self.config.patch_size) // self.config.frequency_stride + 1
             tokens = tokens[:, 2:].unflatten(1, (rows, -1)).mean(1)
-            return tokens, begun(lengths, self.config.max_length * self.row.rate // 100, tokens.shape[1])
+            return tokens, count_clip_frames(lengths, self.config.max_length * self.row.rate // 100, tokens.shape[1])
         if self.model_type == "clap_audio_model":
             tokens = tokens.mean(2).transpose(1, 2)
-            return tokens, begun(lengths, self.extractor.nb_max_samples, tokens.shape[1])
+            return tokens, count_clip_frames(lengths, self.extractor.nb_max_samples, tokens.shape[1])
         if self.model_type == "whisper":
-            return tokens, begun(lengths, self.extractor.n_samples, tokens.shape[1])
+            return tokens, count_clip_frames(lengths, self.extractor.n_samples, tokens.shape[1])
         if self.model_type == "pe_audio":
             hop = self.extractor.hop_length
             return tokens, ((lengths + hop - 1) // hop).clamp(1, tokens.shape[1])
@@ -126,7 +126,7 @@ class HubAudio(SegmentNetwork):
         return tokens, lengths.long().clamp(1, tokens.shape[1]).to(tokens.device)
 
     def save_assets(self, folder: Path) -> None:
-        """Save the settings of the model in a folder, so that the model can be built from them.
+        """Save the settings of model, feature extractor and tokenizer in a folder, to build the model again from them.
 
         The weights are not saved, since the run's checkpoints have them.
         """
@@ -135,9 +135,9 @@ class HubAudio(SegmentNetwork):
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder / "audio")
 
-    def take_published(self, path: Path) -> None:
+    def load_published(self, path: Path) -> None:
         """Load the published weights of a folder into the model."""
-        with quiet():
+        with silence_transformers():
             try:
                 config = {"config": _read_config(self.model_type, path)} if self.model_type in PARTS else {}
                 whole, said = _model_class(self.model_type).from_pretrained(
@@ -154,10 +154,10 @@ class HubAudio(SegmentNetwork):
             raise KitError(f"audio model {path} has no weights for {len(missing)} tensors, such as {some}; {GET_AGAIN}")
         self.model.load_state_dict(encoder.state_dict())
         if self.model_type == "embedding_gemma2":
-            self.model.bound_limits()
+            self.model.replace_infinite_buffers()
 
 
-def read_folder(type: Type, folder: Path) -> HubAudio:
+def build_from_folder(type: Type, folder: Path) -> HubAudio:
     """Build the network from the settings in a model's folder, with untrained weights.
 
     Raises KitError for a model of another type, and for damaged files.
@@ -166,13 +166,13 @@ def read_folder(type: Type, folder: Path) -> HubAudio:
 
     check_type(folder, type)
     row = ROWS[type]
-    with quiet():
+    with silence_transformers():
         try:
             extractor = getattr(transformers, row.extractor).from_pretrained(folder, trust_remote_code=False)
             config = _read_config(type, folder)
             network = HubAudio(type, extractor, config)
             if type == "embedding_gemma2":
-                network.tokenizer = network.model.take_tokenizer(folder)
+                network.tokenizer = network.model.load_tokenizer(folder)
         except Exception as error:  # the library raises many kinds of errors for damaged or unknown files
             reason = first_line(error)
             raise KitError(f"audio model {folder}: its settings cannot be read ({reason}); {GET_AGAIN}") from error
@@ -184,7 +184,7 @@ def read_folder(type: Type, folder: Path) -> HubAudio:
     return network
 
 
-def of_sizes(type: Type, sizes: dict[str, Any]) -> HubAudio:
+def build_from_sizes(type: Type, sizes: dict[str, Any]) -> HubAudio:
     """Build a network with the given sizes, for counting its cost.
 
     It uses the default feature extractor of the model type. sizes: Settings, as in config.json.
@@ -225,7 +225,7 @@ def _read_config(type: Type, folder: Path) -> Any:
     return _model_class(type).config_class.from_pretrained(folder, trust_remote_code=False)
 
 
-def _dim(type: Type, config: Any) -> int:
+def _vector_size(type: Type, config: Any) -> int:
     """Return the number of values in the model's vectors."""
     if type == "pe_audio":
         return int(config.text_config.hidden_size)
@@ -254,7 +254,7 @@ def check_type(folder: Path, type: Type) -> None:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """Context manager that silences progress bars and reports of the library transformers."""
     logger = logging.getLogger("transformers")
     level = logger.level

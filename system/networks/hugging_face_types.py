@@ -85,7 +85,7 @@ TOKENS_PER_SECOND: dict[Type, float] = dict.fromkeys(ROWS, 50.0) | {
 
 
 def type_problem(config: dict[str, Any], wanted: Type) -> str | None:
-    """Return an error message if a config.json is not of the type `wanted`, else None."""
+    """Return why a config.json does not describe a model of type `wanted`, with advice; None if it does."""
     model_type = config.get("model_type")
     if model_type == wanted or model_type in ROWS[wanted].aliases:
         return None

@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from system.compute.device import on_device
-from system.networks.augment import stripes
+from system.networks.augment import draw_stripe_mask
 from system.networks.passt_published import BANDS, HOP, RATE
 
 FFT = 1024
@@ -66,18 +66,18 @@ class KaldiLogMel(nn.Module):
             waves = waves[:, 1:] - PRE_EMPHASIS * waves[:, :-1]
             spectrum = torch.stft(waves, FFT, HOP, WINDOW, self.window, return_complex=True)
             power = torch.view_as_real(spectrum).square().sum(-1)
-            columns: torch.Tensor = ((self._basis() @ power + FLOOR).log() - MEAN) / SCALE
-            return self._masked(columns) if self.training and self.masks is not None else columns
+            columns: torch.Tensor = ((self._mel_filters() @ power + FLOOR).log() - MEAN) / SCALE
+            return self._mask_stripes(columns) if self.training and self.masks is not None else columns
 
-    def _masked(self, columns: torch.Tensor) -> torch.Tensor:
+    def _mask_stripes(self, columns: torch.Tensor) -> torch.Tensor:
         """Mask random stripes of the spectrograms."""
         assert self.masks is not None
         (batch, bands, length), of = columns.shape, self.masks
-        in_time = stripes(batch, length, of.time_stripes, of.time_width, columns.device)
-        in_bands = stripes(batch, bands, of.band_stripes, of.band_width, columns.device)
+        in_time = draw_stripe_mask(batch, length, of.time_stripes, of.time_width, columns.device)
+        in_bands = draw_stripe_mask(batch, bands, of.band_stripes, of.band_width, columns.device)
         return columns.masked_fill(in_time[:, None, :] | in_bands[:, :, None], MASKED)
 
-    def _basis(self) -> torch.Tensor:
+    def _mel_filters(self) -> torch.Tensor:
         """Return the mel filters (128, 513); in training with `jitter`, their frequency limits are random."""
         if not (self.training and self.jitter):
             return self.basis

@@ -58,11 +58,11 @@ class M2dLogMel(nn.Module):
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Compute the log-mel spectrograms of waves."""
         with torch.autocast(waves.device.type, enabled=False), torch.no_grad():
-            columns = self._reflected(waves, lengths).unfold(1, self.size, self.hop)
+            columns = self._reflect_ends(waves, lengths).unfold(1, self.size, self.hop)
             parts = columns.split(max(1, COLUMNS_AT_ONCE // len(waves)), 1)
             return torch.cat([self._log_mel(part.double()) for part in parts], 1).transpose(1, 2)
 
-    def _reflected(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def _reflect_ends(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Extend each wave by half a window of reflected samples at both ends: (S, N) -> (S, N + size)."""
         half = self.size // 2
         indices = torch.arange(-half, waves.shape[1] + half, device=waves.device).abs()[None]
@@ -129,15 +129,15 @@ class M2d(SegmentNetwork):
         """Compute the tokens of all chunks, (S, F, L, 768), and the number of time steps of each clip, (S,) >= 1."""
         columns, geometry = self.log_mel(waves, lengths), self.geometry
         width = geometry.patch_columns
-        counts = self._steps(lengths // geometry.hop + 1)
+        counts = self._columns_to_steps(lengths // geometry.hop + 1)
         rest = columns.shape[2] % geometry.columns
         columns = F.pad(columns, (0, -rest % width))
         chunks = [part for part in columns.split(geometry.columns, 2) if part.shape[2] >= width]
         firsts = (number * geometry.steps for number in range(len(chunks)))
-        outputs = [self._chunk(part, counts - first) for part, first in zip(chunks, firsts, strict=True)]
+        outputs = [self._encode_chunk(part, counts - first) for part, first in zip(chunks, firsts, strict=True)]
         return torch.cat(outputs, 2), counts
 
-    def _steps(self, columns: torch.Tensor) -> torch.Tensor:
+    def _columns_to_steps(self, columns: torch.Tensor) -> torch.Tensor:
         """Convert numbers of spectrogram columns of clips to numbers of time steps (patches in time): (S,) -> (S,)."""
         geometry = self.geometry
         full = columns // geometry.columns
@@ -146,7 +146,7 @@ class M2d(SegmentNetwork):
         result: torch.Tensor = full * geometry.steps + last.clamp(max=geometry.steps)
         return result
 
-    def _chunk(self, columns: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    def _encode_chunk(self, columns: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
         """Apply the transformer to a chunk (S, bands, T); tokens after `steps` (S,) time steps are masked.
 
         Returns: (S, F, T // patch columns, 768).
@@ -163,7 +163,7 @@ class M2d(SegmentNetwork):
         return result
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments, and the number of frames of each clip."""
+        """Compute the frames of segments, and the number of frames within each clip."""
         tokens, counts = self.tokens(waves, lengths)
         return tokens.transpose(1, 2).flatten(2) if self.bands == "stacked" else tokens.mean(1), counts
 
@@ -172,12 +172,12 @@ class M2d(SegmentNetwork):
         frames, counts = self.frames(waves, lengths)
         return masked_mean(frames.float(), length_mask(counts, frames.shape[1]))
 
-    def take_published(self, path: Path) -> None:
+    def load_published(self, path: Path) -> None:
         """Load a published checkpoint: a .pth file, or a .zip that contains a .pth file."""
         weights = read_weights(path)
-        self.take(weights.under("model") if isinstance(weights.tensors.get("model"), dict) else weights)
+        self.load_tensors(weights.section("model") if isinstance(weights.tensors.get("model"), dict) else weights)
 
-    def take(self, weights: Weights) -> None:
+    def load_tensors(self, weights: Weights) -> None:
         """Copy the published tensors into the network. If `norm_stats` is missing, the values of 2022 are used."""
         keys = weights.tensors
         prefix = next((one for one in PREFIXES if f"{one}cls_token" in keys), "")
@@ -185,7 +185,7 @@ class M2d(SegmentNetwork):
         with torch.no_grad():
             for key, value in self.state_dict().items():
                 if key != "norm_stats" or prefix + key in keys:
-                    value.copy_(weights.take(prefix + key, *value.shape))
+                    value.copy_(weights.checked_tensor(prefix + key, *value.shape))
 
 
 class M2dClap(M2d):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from pydantic import ValidationError, model_validator
 
 from data_tools.documents.strict import Strict, mistakes
-from system.networks.m2d_published import DIM, Bands, Geometry, chosen_geometry
+from system.networks.m2d_published import DIM, Bands, Geometry, choose_geometry
 
 
 class M2dInput(Strict):
@@ -23,22 +23,22 @@ class M2dInput(Strict):
     def _require_geometry(self) -> Self:
         """Raise an error if the input and patch size (geometry) are neither set nor in the weight file's name."""
         try:
-            chosen_geometry(self.geometry, self.weights)
+            choose_geometry(self.geometry, self.weights)
         except ValueError as error:
             raise cast(ValidationError, mistakes([(("geometry",), str(error))])) from None
         return self
 
     @property
-    def input(self) -> Geometry:
+    def input_geometry(self) -> Geometry:
         """Geometry of the network's input: sizes of the log-mel, its chunks and its patches."""
-        return chosen_geometry(self.geometry, self.weights)
+        return choose_geometry(self.geometry, self.weights)
 
     @property
     def limits(self) -> tuple[float, float]:
         """Shortest and longest segment that the network accepts, in seconds."""
-        return self.input.limits
+        return self.input_geometry.limits
 
     @property
-    def values(self) -> int:
+    def frame_size(self) -> int:
         """Number of values in a frame that the network returns."""
-        return DIM * self.input.rows if self.bands == "stacked" else DIM
+        return DIM * self.input_geometry.rows if self.bands == "stacked" else DIM

@@ -86,8 +86,8 @@ class Geometry(NamedTuple):
 CLAP_GEOMETRY = Geometry(80, 1001, 16, 16, 16_000)
 
 
-def geometry_of(text: str) -> Geometry | None:
-    """Read an input geometry (mel bands x columns, patch size) such as "80x608p16x16" from a text; None without one."""
+def parse_geometry(text: str) -> Geometry | None:
+    """Parse the input geometry (mel bands x columns, patch size) in a text, such as "80x608p16x16"; None if missing."""
     found = re.search(r"(\d+)x(\d+)p(\d+)x(\d+)(?:p(16|32)k)?", text)
     if found is None:
         return None
@@ -96,32 +96,32 @@ def geometry_of(text: str) -> Geometry | None:
     return Geometry(bands, columns, patch_bands, patch_columns, int(found[5] or 16) * 1000) if is_possible else None
 
 
-def geometry_of_file(path: Path) -> Geometry | None:
+def read_geometry_from_path(path: Path) -> Geometry | None:
     """Read the geometry (input and patch size) from the name of a .zip, or of a .pth's folder; None without one."""
-    return geometry_of(path.name) or geometry_of(path.parent.name)
+    return parse_geometry(path.name) or parse_geometry(path.parent.name)
 
 
-def chosen_geometry(text: str | None, weights: str | None) -> Geometry:
-    """Return the geometry (input and patch size) in the setting `text`; without it, that in the weights' name.
+def choose_geometry(text: str | None, weights: str | None) -> Geometry:
+    """Return the input geometry in the setting `text`, or, if `text` is None, in the name of the weight file.
 
-    Raises ValueError if neither exists, or if both exist and differ.
+    Raises ValueError if neither has a geometry, or if both have one and they differ.
     """
-    of_file = geometry_of_file(Path(weights)) if weights else None
+    of_file = read_geometry_from_path(Path(weights)) if weights else None
     if text is None:
         if of_file is None:
             name = weights or "the weights"
             raise ValueError(f"the name of {name} has no geometry; set geometry, for example to 80x608p16x16")
         return of_file
-    of_text = geometry_of(text)
+    of_text = parse_geometry(text)
     if of_text is None:
         raise ValueError(f"{text} is not a geometry; write for example 80x608p16x16 or 80x1001p16x16p32k")
     if of_file not in (None, of_text):
-        raise ValueError(f"geometry {text} differs from that in the name of {weights}; correct it, or set null")
+        raise ValueError(f"geometry {text} differs from the geometry in the name of {weights}; correct it, or set null")
     return of_text
 
 
-def address_of(path: Path) -> str:
-    """Return the address of a published file, which is found by the name of the file or of its folder."""
+def find_address(path: Path) -> str:
+    """Return, for messages, where to download a published file; it is known by its name or its folder's name."""
     for name, release in ADDRESSES.items():
         if path.name == name:
             return f"{_RELEASES}/{release}/{name}"

@@ -20,7 +20,7 @@ from system.networks.weights import Weights
 
 
 class PannsNetwork(nn.Module, ABC):
-    """Columns (B, 1, T, 64) from `standardised` -> maps (B, 2048, T // 32, 2), T >= 32.
+    """Columns (B, 1, T, 64) from `normalise_bands` -> maps (B, 2048, T // 32, 2), T >= 32.
 
     reach: Number of frames before and after a frame whose input also changes this frame. The keys of the weights are
     those of the published checkpoint. The front-end and the classifier are left out.
@@ -33,7 +33,7 @@ class PannsNetwork(nn.Module, ABC):
         self.bn0 = nn.BatchNorm1d(BANDS)
         self.dropout = nn.Dropout(dropout)
 
-    def standardised(self, columns: torch.Tensor) -> torch.Tensor:
+    def normalise_bands(self, columns: torch.Tensor) -> torch.Tensor:
         """Apply the batch norm of every band to log-mel columns.
 
         B log-mels of T columns and 64 bands in dB, (B, T, 64) -> (B, 1, T, 64).
@@ -43,7 +43,7 @@ class PannsNetwork(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute the last convolutional maps of standardised log-mel columns."""
+        """Compute the last convolutional maps of normalise_bands log-mel columns."""
         ...
 
 
@@ -73,7 +73,7 @@ def convolution(inputs: int, outputs: int, size: int = 3) -> nn.Conv2d:
     return layer
 
 
-def take_published(network: nn.Module, weights: Weights) -> None:
+def load_published(network: nn.Module, weights: Weights) -> None:
     """Load the published tensors `weights`, a dict by key, into a network. Raises KitError for tensors that do not fit.
 
     Tensors do not fit if a key is missing, a shape differs, or values are not finite. Keys that the network does not
@@ -81,10 +81,10 @@ def take_published(network: nn.Module, weights: Weights) -> None:
     """
     for name, tensor in network.state_dict().items():
         if not name.endswith("num_batches_tracked"):
-            tensor.copy_(weights.take(name, *tensor.shape))
+            tensor.copy_(weights.checked_tensor(name, *tensor.shape))
 
 
-def fold_norms(network: nn.Module) -> None:
+def fold_batch_norms(network: nn.Module) -> None:
     """Fold every batch norm after a convolution into that convolution, for evaluation only.
 
     This is exact to float rounding.

@@ -14,7 +14,7 @@ from torch import nn
 from system.compute.device import on_device
 from system.networks.kaldi_log_mel import KaldiLogMel
 from system.networks.passt_published import DIM, FFN_DIM, HEADS, PATCH, VARIANTS, Name
-from system.networks.segment import SegmentNetwork, begun
+from system.networks.segment import SegmentNetwork, count_clip_frames
 from system.networks.transformer_blocks import EPS, Block
 from system.networks.weights import read_weights
 
@@ -22,7 +22,7 @@ from system.networks.weights import read_weights
 
 
 class PatchProjection(nn.Module):
-    """(B, 1, bands, T) -> (B, 768, F', T')."""
+    """Convolution that embeds the patches of log-mels: (B, 1, bands, T) -> (B, 768, F', T')."""
 
     def __init__(self, stride: int) -> None:
         super().__init__()
@@ -53,13 +53,13 @@ class Passt(nn.Module):
         self.new_pos_embed = nn.Parameter(torch.zeros(1, 2, DIM))
         self.freq_new_pos_embed = nn.Parameter(torch.zeros(1, DIM, variant.rows, 1))
         self.time_new_pos_embed = nn.Parameter(torch.zeros(1, DIM, 1, variant.positions))
-        for table in (self.cls_token, self.dist_token, *self._positions()):
+        for table in (self.cls_token, self.dist_token, *self._position_embeddings()):
             nn.init.trunc_normal_(table, std=0.02)
         self.patch_embed = PatchProjection(variant.stride)
         self.blocks = nn.ModuleList(Block(DIM, HEADS, FFN_DIM) for _ in range(variant.blocks))
         self.norm = nn.LayerNorm(DIM, EPS)
 
-    def _positions(self) -> list[nn.Parameter]:
+    def _position_embeddings(self) -> list[nn.Parameter]:
         """Return the three tensors of trained position embeddings: for the tokens, along frequency, and along time."""
         return [self.new_pos_embed, self.freq_new_pos_embed, self.time_new_pos_embed]
 
@@ -75,10 +75,10 @@ class Passt(nn.Module):
         x = x + self.time_new_pos_embed[..., :times] + self.freq_new_pos_embed
         if self.training:
             for axis, left_out in zip((3, 2), self.patchout, strict=False):
-                x = x.index_select(axis, kept_positions(x.shape[axis], left_out, x.device))
+                x = x.index_select(axis, draw_remaining_positions(x.shape[axis], left_out, x.device))
         patches = x.flatten(2).transpose(1, 2)
         if self.training:
-            patches = patches.index_select(1, kept_positions(patches.shape[1], self.patchout[2], x.device))
+            patches = patches.index_select(1, draw_remaining_positions(patches.shape[1], self.patchout[2], x.device))
         tokens = torch.cat([self.cls_token, self.dist_token], 1) + self.new_pos_embed
         x = torch.cat([tokens.expand(len(x), -1, -1), patches], 1)
         for block in self.blocks:
@@ -106,17 +106,17 @@ class PasstOnWaves(SegmentNetwork):
         """Compute the frames of segments, in evaluation mode only, since patches are left out in training."""
         rows = self.transformer.freq_new_pos_embed.shape[2]
         frames = self.transformer(self.front_end(waves))[:, 2:].unflatten(1, (rows, -1)).mean(1)
-        return frames, begun(lengths, waves.shape[1], frames.shape[1])
+        return frames, count_clip_frames(lengths, waves.shape[1], frames.shape[1])
 
-    def take_published(self, path: Path) -> None:
+    def load_published(self, path: Path) -> None:
         """Load a published checkpoint into the network."""
-        take_published(self.transformer, path)
+        load_published(self.transformer, path)
 
 
-def kept_positions(size: int, left_out: int, device: torch.device) -> torch.Tensor:
-    """Draw the positions that remain if `left_out` random ones of `size` positions are left out.
+def draw_remaining_positions(size: int, left_out: int, device: torch.device) -> torch.Tensor:
+    """Draw the positions, in ascending order, that remain after leaving out `left_out` random ones of `size` positions.
 
-    The positions are in ascending order; there is at least one. Random numbers come from the CPU's random state; no
+    At least one position remains. Random numbers come from the CPU's random state; no
     number is drawn if `left_out` is 0.
     """
     if not left_out:
@@ -124,7 +124,7 @@ def kept_positions(size: int, left_out: int, device: torch.device) -> torch.Tens
     return on_device(torch.randperm(size)[: max(1, size - left_out)].sort().values, device)
 
 
-def take_published(network: Passt, path: Path) -> None:
+def load_published(network: Passt, path: Path) -> None:
     """Load a published checkpoint of PaSST. Raises KitError if the file is something else.
 
     The tensors of the checkpoint may be under its key `model`.
@@ -134,4 +134,4 @@ def take_published(network: Passt, path: Path) -> None:
         weights = read_weights(path, "model")
     with torch.no_grad():
         for key, parameter in network.named_parameters():
-            parameter.copy_(weights.take(key, *parameter.shape))
+            parameter.copy_(weights.checked_tensor(key, *parameter.shape))

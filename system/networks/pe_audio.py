@@ -19,7 +19,7 @@ from data_tools.documents.json_text import parse_json
 
 
 def read_config(folder: Path) -> PeAudioConfig:
-    """Read the settings of a model's audio and text: from a checkpoint of type pe_audio, or of type pe_audio_video.
+    """Read the configuration of a PE model's audio and text encoders; its type may be pe_audio or pe_audio_video.
 
     Deviation: PeAudioModel.from_pretrained ignores the text settings of a checkpoint of type pe_audio_video.
     """
@@ -86,11 +86,11 @@ class PeTexts(PeAudioPreTrainedModel):  # type: ignore[misc]
         """Embed texts. input_ids, attention_mask: (B, L). Returns: (B, D)."""
         entering: list[torch.Tensor] = []
 
-        def take(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        def store_input(_: nn.Module, inputs: tuple[Any, ...]) -> None:
             """Store the input of the final norm; the embedding is computed from this tensor."""
             entering.append(inputs[0])
 
-        handle = self.text_model.final_norm.register_forward_pre_hook(take)
+        handle = self.text_model.final_norm.register_forward_pre_hook(store_input)
         try:
             self.text_model(input_ids=input_ids, attention_mask=attention_mask)
         finally:

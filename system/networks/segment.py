@@ -33,15 +33,15 @@ class SegmentNetwork(nn.Module, ABC):
         """
 
     @abstractmethod
-    def take_published(self, path: Path) -> None:
+    def load_published(self, path: Path) -> None:
         """Load a published checkpoint into the network. Raises KitError if the file is something else."""
 
     def save_assets(self, folder: Path) -> None:
         """Write the files, other than weights, that another machine needs to build the network."""
 
 
-def begun(lengths: torch.Tensor, size: int, frames: int) -> torch.Tensor:
-    """Return how many frames of each segment begin before the end of the clip, which may end within the segment.
+def count_clip_frames(lengths: torch.Tensor, size: int, frames: int) -> torch.Tensor:
+    """Return the number of frames of each segment that begin before the clip ends; the rest of the segment is padding.
 
     lengths: (S,) number of samples of the clip in each segment. size: Number of samples of a segment. frames: Number of
     frames of a segment. Returns: (S,), at least 1.
@@ -49,8 +49,8 @@ def begun(lengths: torch.Tensor, size: int, frames: int) -> torch.Tensor:
     return (lengths * frames + size - 1).div(size, rounding_mode="floor").clamp(1, frames)
 
 
-def of_one_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
-    """Yield groups of indexes of `lengths`; all lengths in a group are equal.
+def group_by_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
+    """Yield groups of indexes of the list `lengths`; all lengths in a group are equal.
 
     The lengths of a group add up to at most `max_size`, unless the group has only one index.
     """

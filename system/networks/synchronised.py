@@ -33,9 +33,9 @@ class _Synchronised(_BatchNorm):
         channels = x.transpose(0, 1).flatten(1)  # (C, values of this process)
         here = channels.shape[1]
         variance, mean_here = torch.var_mean(channels, dim=1, correction=0)
-        sums = _sum(torch.cat([mean_here * here, mean_here.new_full((1,), here)]))
+        sums = _sum_over_processes(torch.cat([mean_here * here, mean_here.new_full((1,), here)]))
         mean, total = sums[:-1] / sums[-1], sums[-1].detach()
-        variance = _sum((variance + (mean_here - mean).square()) * here) / total
+        variance = _sum_over_processes((variance + (mean_here - mean).square()) * here) / total
         self._update_running_stats(mean.detach(), (variance * total / (total - 1).clamp(min=1)).detach())
         shape = [1, -1, *[1] * (x.ndim - 2)]
         found = (x - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
@@ -45,7 +45,7 @@ class _Synchronised(_BatchNorm):
         return as_given
 
     def _update_running_stats(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Update the running mean and variance."""
+        """Update the running mean and variance with those of a batch, if the layer tracks them."""
         if self.running_mean is None or self.running_var is None:
             return
         assert self.num_batches_tracked is not None
@@ -55,8 +55,8 @@ class _Synchronised(_BatchNorm):
         self.running_var.lerp_(variance.to(self.running_var.dtype), rate)
 
 
-def _sum(values: torch.Tensor) -> torch.Tensor:
-    """Sum a tensor over all processes, with its gradient."""
+def _sum_over_processes(values: torch.Tensor) -> torch.Tensor:
+    """Sum a tensor over all processes; the sum can be differentiated."""
     found: torch.Tensor = over_processes.all_reduce(values, group=exchange_group())
     return found
 

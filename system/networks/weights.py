@@ -22,7 +22,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from data_tools.errors import KitError
 
-_NOT_IT = "it is not the published checkpoint; fetch it again"
+_WRONG_FILE = "it is not the published checkpoint; fetch it again"
 
 
 class Weights:
@@ -31,29 +31,29 @@ class Weights:
     def __init__(self, path: Path, tensors: Mapping[str, Any]) -> None:
         self.path, self.tensors = path, tensors
 
-    def take(self, key: str, *shape: int) -> torch.Tensor:
-        """Return the tensor of a key as float32. Raises KitError if the tensor does not fit.
+    def checked_tensor(self, key: str, *shape: int) -> torch.Tensor:
+        """Return the tensor of a key as float32. Raises KitError if it is missing, damaged, or has another shape.
 
-        A tensor does not fit if it is missing, has another shape than `shape`, has infinite or NaN values, or is not a
-        dense tensor of floating-point numbers.
+        shape: The required shape. A tensor with infinite or NaN values is refused, and one that is not dense or not of
+        floating-point numbers.
         """
         value = self.tensors.get(key)
         value = torch.from_numpy(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
         if not isinstance(value, torch.Tensor):
-            raise KitError(f"{self.path} has no tensor {key}: {_NOT_IT}")
+            raise KitError(f"{self.path} has no tensor {key}: {_WRONG_FILE}")
         if value.layout != torch.strided or value.is_meta or not value.is_floating_point():
-            raise KitError(f"{self.path}: {key} is not a dense tensor of floating-point numbers: {_NOT_IT}")
+            raise KitError(f"{self.path}: {key} is not a dense tensor of floating-point numbers: {_WRONG_FILE}")
         if tuple(value.shape) != shape:
-            raise KitError(f"{self.path}: {key} has shape {tuple(value.shape)}, not {shape}: {_NOT_IT}")
+            raise KitError(f"{self.path}: {key} has shape {tuple(value.shape)}, not {shape}: {_WRONG_FILE}")
         if not value.isfinite().all():
-            raise KitError(f"{self.path}: {key} has infinite or NaN values: {_NOT_IT}")
+            raise KitError(f"{self.path}: {key} has infinite or NaN values: {_WRONG_FILE}")
         return value.float()
 
-    def under(self, key: str) -> "Weights":
-        """Return the tensors or settings of the checkpoint under a key. Raises KitError if the key is missing."""
+    def section(self, key: str) -> "Weights":
+        """Return the dict that the checkpoint stores under a key, as Weights. Raises KitError if the key is missing."""
         tensors = self.tensors.get(key)
         if not isinstance(tensors, Mapping):
-            raise KitError(f"{self.path} has no tensors{_under(key)}: {_NOT_IT}")
+            raise KitError(f"{self.path} has no tensors{_under_key(key)}: {_WRONG_FILE}")
         return Weights(self.path, tensors)
 
     def convolution(
@@ -61,22 +61,24 @@ class Weights:
     ) -> nn.Conv2d:
         """Build a convolution with the checkpoint's weights.
 
-        With `stride` 1 the output has the size of the input.
+        key: Key of the weights in the checkpoint. With `stride` 1 the output has the size of the input.
         """
         layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, stride, size // 2, bias=bias).eval()
-        layer.weight = nn.Parameter(self.take(f"{key}.weight", outputs, inputs, size, size), requires_grad=False)
+        layer.weight = nn.Parameter(
+            self.checked_tensor(f"{key}.weight", outputs, inputs, size, size), requires_grad=False
+        )
         if bias:
-            layer.bias = nn.Parameter(self.take(f"{key}.bias", outputs), requires_grad=False)
+            layer.bias = nn.Parameter(self.checked_tensor(f"{key}.bias", outputs), requires_grad=False)
         return layer
 
-    def affine(self, key: str, channels: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def batch_norm_scale_and_shift(self, key: str, channels: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scale and the shift, each (channels,), of a batch norm that is applied before a convolution.
 
         key: Key of the batch norm in the checkpoint. eps: Constant that is added to the variance.
         Such a batch norm cannot be folded into the convolution, because the convolution pads its output with zeros.
         """
         parts = ("weight", "bias", "running_mean", "running_var")
-        weight, bias, mean, variance = (self.take(f"{key}.{part}", channels) for part in parts)
+        weight, bias, mean, variance = (self.checked_tensor(f"{key}.{part}", channels) for part in parts)
         scale = weight / (variance + eps).sqrt()
         return scale, bias - mean * scale
 
@@ -84,10 +86,10 @@ class Weights:
         """Build a batch norm with the checkpoint's weights, for evaluation."""
         layer = nn.BatchNorm2d(channels, eps).eval().requires_grad_(False)
         for name in ("weight", "bias", "running_mean", "running_var"):
-            getattr(layer, name).copy_(self.take(f"{key}.{name}", channels))
+            getattr(layer, name).copy_(self.checked_tensor(f"{key}.{name}", channels))
         return layer
 
-    def folded(self, convolution: nn.Conv2d, norm: str, eps: float) -> nn.Conv2d:
+    def fold_batch_norm(self, convolution: nn.Conv2d, norm: str, eps: float) -> nn.Conv2d:
         """Fold the batch norm after a convolution into the convolution, and return the convolution.
 
         norm: Key of the batch norm in the checkpoint. The result is exact to float rounding.
@@ -97,8 +99,8 @@ class Weights:
     def linear(self, key: str, inputs: int, outputs: int) -> nn.Linear:
         """Build a linear layer with the checkpoint's weights."""
         layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
-        layer.weight = nn.Parameter(self.take(f"{key}.weight", outputs, inputs), requires_grad=False)
-        layer.bias = nn.Parameter(self.take(f"{key}.bias", outputs), requires_grad=False)
+        layer.weight = nn.Parameter(self.checked_tensor(f"{key}.weight", outputs, inputs), requires_grad=False)
+        layer.bias = nn.Parameter(self.checked_tensor(f"{key}.bias", outputs), requires_grad=False)
         return layer
 
 
@@ -110,7 +112,7 @@ def read_weights(path: Path, inside: str | None = None) -> Weights:
     KitError for any other file, and for a damaged or truncated one.
     """
     try:
-        content = _content(path)
+        content = _read_content(path)
     except FileNotFoundError:
         raise KitError(
             f"no weight file {path}; correct the path, or fetch the file with python -m system download RECIPE"
@@ -118,22 +120,22 @@ def read_weights(path: Path, inside: str | None = None) -> Weights:
     except Exception as error:  # a damaged file can make the unpickler raise any error
         raise KitError(f"{path} is damaged, truncated, or not a checkpoint of tensors; fetch it again") from error
     if not isinstance(content, Mapping):
-        raise KitError(f"{path} has no tensors{_under(inside)}: {_NOT_IT}")
-    return Weights(path, content).under(inside) if inside else Weights(path, content)
+        raise KitError(f"{path} has no tensors{_under_key(inside)}: {_WRONG_FILE}")
+    return Weights(path, content).section(inside) if inside else Weights(path, content)
 
 
-def _content(path: Path) -> Any:
-    """Read the content of a checkpoint. The format is found from the content, since any file name is possible."""
+def _read_content(path: Path) -> Any:
+    """Read a checkpoint of safetensors or PyTorch; the format is detected from its bytes, not from the file name."""
     with path.open("rb") as file:
         if file.read(9)[8:] == b"{":  # after the length of the header, which is JSON
             return safetensors.torch.load_file(path)
     with warnings.catch_warnings(), torch.serialization.safe_globals([*_numpy_globals(), argparse.Namespace]):
         warnings.simplefilter("ignore")  # old files cause deprecation warnings
-        return torch.load(_packed(path) or path, map_location="cpu", weights_only=True)
+        return torch.load(_unzip_checkpoint(path) or path, map_location="cpu", weights_only=True)
 
 
-def _packed(path: Path) -> io.BytesIO | None:
-    """Return the content of the only .pth or .pt file in a .zip; None for any other file."""
+def _unzip_checkpoint(path: Path) -> io.BytesIO | None:
+    """Return the bytes of the only .pth or .pt file in a .zip; None if the file is no .zip or has not exactly one."""
     if not zipfile.is_zipfile(path):
         return None
     with zipfile.ZipFile(path) as archive:
@@ -141,13 +143,13 @@ def _packed(path: Path) -> io.BytesIO | None:
         return io.BytesIO(archive.read(members[0])) if len(members) == 1 else None
 
 
-def _under(key: str | None) -> str:
+def _under_key(key: str | None) -> str:
     """Return " under the key KEY" for an error message; "" if there is no key."""
     return f" under the key {key}" if key else ""
 
 
 def _numpy_globals() -> list[Any]:
-    """Return the classes and functions that pickled numpy arrays and numbers need, with the names in numpy 1 and 2."""
+    """Return the numpy classes and functions that the unpickler may use, with their names in numpy 1 and 2."""
     from numpy._core import multiarray
 
     makers = [

@@ -200,14 +200,18 @@ def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row |
         size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {about(seconds * expert.cost)} on two CPU cores"
         licence = f", licence of the weights: {expert.licence}" if expert.licence else ""
         known = size if seconds else "disk space unknown until the data is on this machine"
-        yield Row("features", name, f"{expert.rates}, {known}{licence}" if expert.reads_clips else expert.rates)
+        yield Row(
+            "features",
+            name,
+            f"{expert.frame_description}, {known}{licence}" if expert.reads_clips else expert.frame_description,
+        )
         if expert.pretrained and not expert.parameters:
             problem = "model_parameters is 0, so a submission will not count this expert's parameters; set their number"
             yield Problem(WARNING, f"expert {name}", problem)
         for path in expert.weight_files().values():
             if cure := cure_of(path, expert.weight_source()):
                 yield Problem(MISSING, str(path), cure)
-        for setting in expert.unpublished():
+        for setting in expert.settings_of_other_weights():
             cure = "its checksum is not the published one; delete the file and run python -m system download RECIPE"
             yield Problem(WARNING, str(expert.weight_files()[setting]), cure)
     if seconds and not estimates.from_files:

@@ -19,8 +19,8 @@ from data_tools.words import vocabulary_of
 from system.experts.base import ExpertSettings
 from system.experts.waveform import Waveform
 from system.features.stored import bank_fits, seconds_missing
-from system.models.costs import Cost, UnknownSizeError, count_once, count_parameters, weights_left_out
-from system.models.score import layer_parameters
+from system.models.costs import Cost, UnknownSizeError, count_parameters, measure_cost_once, skip_weight_init
+from system.models.score import count_layer_parameters
 from system.plan.content import ASSUMED_SECONDS, Content
 from system.plan.machine import GIB
 from system.recipe import schema
@@ -105,7 +105,7 @@ class Estimates:
     @cached_property
     def _audio(self) -> "AudioEncoder":
         """Untrained audio encoder, for counting its operations and memory."""
-        with weights_left_out():
+        with skip_weight_init():
             return self.recipe.model.audio.build_without_files(self.recipe.model.text.dim).train()
 
     @cached_property
@@ -129,7 +129,7 @@ class Estimates:
 
         half: Whether training is in 16 bits; then only memory is counted, not operations.
         """
-        return count_once(self.recipe.model.text.model_dump_json(), *self._text, half)
+        return measure_cost_once(self.recipe.model.text.model_dump_json(), *self._text, half)
 
     def audio_cost(self, load: Load, half: bool = False) -> Cost:
         """Return the cost of the audio encoder in a training step, for one clip of a batch.
@@ -150,9 +150,9 @@ class Estimates:
         These are the parts of the audio encoder, the whole text encoder, and the layers of the score.
         """
         parts = {name: count_parameters(part, trainable=True) for name, part in self._audio.parts().items()}
-        with weights_left_out():
+        with skip_weight_init():
             score = self.recipe.model.score.build(self.recipe.model.text.dim)
-        return parts | {"text": count_parameters(self._text[0], trainable=True)} | layer_parameters(score)
+        return parts | {"text": count_parameters(self._text[0], trainable=True)} | count_layer_parameters(score)
 
     @cached_property
     def _vocabulary(self) -> list[str]:
@@ -295,12 +295,12 @@ class Estimates:
 
     def tuned(self, settings: Lora) -> "Tuned":
         """Count, for low-rank tuning: the adapters' parameters, the networks' frozen parameters, and adapted layers."""
-        from system.models.low_rank import adapted_layers, adapter_parameters
+        from system.models.low_rank import adapted_layers, count_adapter_parameters
 
         networks = {"audio": self._audio.parts().get("network"), "text": next(iter(self._text[0].children()), None)}
         chosen = [network for name in settings.networks if (network := networks[name]) is not None]
         return Tuned(
-            sum(adapter_parameters(network, settings.rank, settings.layers) for network in chosen),
+            sum(count_adapter_parameters(network, settings.rank, settings.layers) for network in chosen),
             sum(count_parameters(network, trainable=True) for network in chosen),
             sum(len(adapted_layers(network, settings.layers)) for network in chosen),
         )

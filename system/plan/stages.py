@@ -153,7 +153,7 @@ def _augment_lines(
             notes = "".join(f"; {note}" for note in Augmentation(settings, clips).notes)
         except KitError as error:
             yield Problem(MISTAKE, f"stage {name} augment", str(error))
-    yield Row("stages", f"{name} augment", f"{settings.in_words()}{notes}")
+    yield Row("stages", f"{name} augment", f"{settings.describe()}{notes}")
 
 
 def rate_lines(name: str, settings: schema.AdamW, parts: dict[str, int], updates: int | None) -> Iterator[Row]:

@@ -20,7 +20,7 @@ from system.batches.sampler import Item
 from system.compute.distributed import gather_dealt, gather_objects, process_count, process_index
 from system.features.build import Features
 from system.models.batch import Batch
-from system.models.embeddings import Embedded, Embeddings, Ragged, joined, unit_vectors
+from system.models.embeddings import Embedded, Embeddings, Ragged, concatenate_embeddings, unit_vectors
 from system.models.gathered import gather_embeddings
 from system.models.retrieval import MAX_SCORES, RetrievalModel
 
@@ -143,7 +143,7 @@ def _in_order(batches: list[Embedded], order: torch.Tensor) -> Embeddings:
     order: Index of the clip of every row of the batches.
     """
     if batches[0].lengths is None:
-        return joined(batches).rows(order.argsort())
+        return concatenate_embeddings(batches).rows(order.argsort())
     lengths = torch.cat([batch.lengths for batch in batches if batch.lengths is not None]).to(order)[order.argsort()]
     ends = lengths.cumsum(0).tolist()
     values = batches[0].values.new_empty(ends[-1], batches[0].values.shape[2])
@@ -179,7 +179,7 @@ def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedde
     shares = [list(range(first, len(texts), process_count())) for first in range(process_count())]
     here = [embed_texts(model, [texts[i] for i in shares[process_index()]])] if shares[process_index()] else []
     order = torch.tensor([row for share in shares for row in share], device=model.device).argsort()
-    return joined(gather_embeddings(here, [len(share) for share in shares], model.device)).rows(order)
+    return concatenate_embeddings(gather_embeddings(here, [len(share) for share in shares], model.device)).rows(order)
 
 
 def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
@@ -192,7 +192,7 @@ def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings)
         yield from model.score_blocks(captions, clips)
         return
     with torch.inference_mode():
-        clips = model.prepared(clips)
+        clips = model.prepare_for_scoring(clips)
     together = max(process_count(), min(QUERIES_TOGETHER, MAX_SCORES // clips.size))
     for begin in range(0, captions.size, together):
         rows = np.arange(begin, min(begin + together, captions.size))

@@ -101,7 +101,7 @@ def frame_series(
         )
     with torch.inference_mode():
         values = cosines_of_queries(score_of(model), clips, clip_of, captions)
-    sizes, grid = clips.lengths.tolist(), model.grid_of(grids)
+    sizes, grid = clips.lengths.tolist(), model.embedded_frame_grid(grids)
     edges = [grid.edges(size, clip.seconds or math.inf) for size, clip in zip(sizes, recordings, strict=True)]
     return FrameSeries(values, [edges[number] for number in clip_of], [grid] * len(clip_of))
 
@@ -311,7 +311,7 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
         )
     log.info(
         "model %s was fitted to %s: %s", name, counted(len(moments), "moment", ","),
-        ", ".join(f"{key} {value:.2f}" for key, value in score.numbers().items()),
+        ", ".join(f"{key} {value:.2f}" for key, value in score.trained_numbers().items()),
     )  # fmt: skip
     return score
 

@@ -18,7 +18,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
 from submission.ordering import ranked_columns
 from system.features.build import Features
-from system.models.embeddings import Embedded, Embeddings, prepared, unit_vectors
+from system.models.embeddings import Embedded, Embeddings, prepare_for_scoring, unit_vectors
 from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
 from system.models.score import Cosine, ScoreSettings
@@ -55,7 +55,7 @@ class ModelPool(Pool):
         The scaled embeddings replace the original embeddings, and are returned.
         """
         with torch.inference_mode():
-            self.embedded = prepared(self.embedded) if self.unit_length else self.embedded
+            self.embedded = prepare_for_scoring(self.embedded) if self.unit_length else self.embedded
         return self.embedded
 
     @cached_property

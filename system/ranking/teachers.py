@@ -50,7 +50,7 @@ class TeachersRanker(Ranker):
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
         """Yield the mean of the teachers' cosines of all queries and clips."""
-        from system.batches.teachers import caption_key, unit_embeddings
+        from system.batches.teachers import caption_key, read_unit_embeddings
 
         keys = {
             query.id: caption_key(clip, number)
@@ -60,7 +60,7 @@ class TeachersRanker(Ranker):
         total = np.zeros((len(queries), len(pool.clips)), np.float32)
         for name in self.names:
             taught = self.models.taught(name, pool.clips)
-            captions = unit_embeddings(taught.captions, [keys[query.id] for query in queries])
-            clips = unit_embeddings(taught.clips, [self.models.contents[clip.id] for clip in pool.clips])
+            captions = read_unit_embeddings(taught.captions, [keys[query.id] for query in queries])
+            clips = read_unit_embeddings(taught.clips, [self.models.contents[clip.id] for clip in pool.clips])
             total += captions @ clips.T / len(self.names)
         yield total

@@ -15,7 +15,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip, Joined, of_split, read_manifest
 from data_tools.moments import Moment, read_moments, require_recordings
 from system.batches.augment import Augmentation
-from system.batches.sampler import Item, Sampler, items_of, items_of_moments
+from system.batches.sampler import Item, Sampler, make_items, make_moment_items
 from system.experts.base import Device
 from system.features.build import Features, Waveforms, build_features
 from system.features.contents import no_garbage_collection
@@ -54,8 +54,8 @@ class Data:
         unit: Kind of item: pair, clip or moment.
         """
         if unit == "moment":
-            return items_of_moments(self.readable_clips(source), self.moments[source])
-        return items_of(self.readable_clips(source), unit)
+            return make_moment_items(self.readable_clips(source), self.moments[source])
+        return make_items(self.readable_clips(source), unit)
 
     def sampler(self, name: str, stage: schema.Stage, seed: tuple[int, int]) -> Sampler:
         """Build the sampler that draws the batches of the stage `name`. Raises KitError if no batch can be made."""
@@ -63,7 +63,7 @@ class Data:
         try:
             augment = self.augmentations.get(name)
             if augment is not None:
-                augment = augment.among([clip for source in train.data for clip in self.readable_clips(source)])
+                augment = augment.limited_to([clip for source in train.data for clip in self.readable_clips(source)])
             count = stage.captions_per_clip
             return Sampler(sources, train.mix, stage.batch_size, count, seed, augment, train.short_moments)
         except KitError as error:

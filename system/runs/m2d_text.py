@@ -27,13 +27,13 @@ def write_text_encoder(checkpoint: Path, model: str, folder: Path) -> int:
     if folder.exists():
         raise KitError(f"{folder} already exists; remove it, or name another folder with --out")
     weights = read_weights(checkpoint)
-    weights = weights.under("model") if isinstance(weights.tensors.get("model"), dict) else weights
+    weights = weights.section("model") if isinstance(weights.tensors.get("model"), dict) else weights
     prefix = _prefix(weights)
     tokenizer, network = load_transformer(model, None)
     tensors = {key: value for key, value in network.state_dict().items() if value.is_floating_point()}
     with torch.no_grad():
         for key, value in tensors.items():
-            value.copy_(weights.take(prefix + key, *value.shape))
+            value.copy_(weights.checked_tensor(prefix + key, *value.shape))
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return len(tensors)

@@ -11,7 +11,7 @@ from data_tools.classify.model_files import local_folder
 from data_tools.errors import KitError
 from submission.runs.record import ModelFacts
 from system.compute.device import device_of, moved
-from system.models.published import how_to_fetch, settings_of
+from system.models.published import how_to_fetch, published_model_settings
 from system.models.settings import Model
 from system.recipe import schema
 from system.recipe.load import as_change, load_recipe
@@ -57,14 +57,14 @@ def _recipe_without_stages(path: Path, changes: list[str]) -> schema.Recipe:
             f"{path} has stages that must be trained first; train it with python -m system run {path}, then name the "
             "run's folder"
         )
-    if part := recipe.model.unpublished:
+    if part := recipe.model.first_unpublished:
         raise KitError(f"{path} has no stages, but its model.{part} has layers that must be trained first; add a stage")
     return recipe
 
 
 def _recipe_of_hub(name: str, banks: Path) -> schema.Recipe:
     """Return a recipe that only contains a hub model. Raises KitError if the model is not on this machine."""
-    model = Model.model_validate(settings_of(name))
+    model = Model.model_validate(published_model_settings(name))
     if local_folder(name, "model") is None:
         raise KitError(f"model {name} is not on this machine; {how_to_fetch(name)}")
     return schema.Recipe.model_construct(

@@ -35,7 +35,7 @@ class WeightAverage:
         get_ema_multi_avg_fn(decay)(average, current, number)
 
     @contextmanager
-    def in_model(self) -> Iterator[None]:
+    def use_average(self) -> Iterator[None]:
         """Context manager that replaces the model's weights by the average for its block."""
         self._swap()
         try:

@@ -24,7 +24,7 @@ def interruptible() -> Iterator[dict[str, bool]]:
     """
     state = {"asked": False}
 
-    def note(*_: object) -> None:
+    def set_flag(*_: object) -> None:
         """Handle a signal: set the flag, so that training saves its state and ends."""
         state["asked"] = True
         if process_count() == 1:
@@ -33,7 +33,7 @@ def interruptible() -> Iterator[dict[str, bool]]:
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in handlers:
-        signal.signal(number, note)
+        signal.signal(number, set_flag)
     try:
         yield state
     finally:

@@ -49,13 +49,13 @@ class Adapters:
         for name in settings.networks:
             names = list(adapted_layers(networks[name], settings.layers))
             sizes: dict[str, Any] = {"r": settings.rank, "lora_alpha": settings.alpha}
-            config = LoraConfig(**sizes, lora_dropout=settings.dropout, target_modules=_exactly(names))
+            config = LoraConfig(**sizes, lora_dropout=settings.dropout, target_modules=_exact_pattern(names))
             inject_adapter_in_model(config, networks[name], ADAPTER)
         for parameter in self._frozen:
             parameter.requires_grad_(False)
-        self._unchecked = {_kind_of(name) for name, _ in self._layers()}
+        self._unchecked = {_layer_kind(name) for name, _ in self._adapted_layers()}
 
-    def _layers(self) -> Iterator[tuple[str, Any]]:
+    def _adapted_layers(self) -> Iterator[tuple[str, Any]]:
         """Yield the adapted layers with their names in the model."""
         from peft.tuners.lora import LoraLayer
 
@@ -63,14 +63,14 @@ class Adapters:
             if isinstance(layer, LoraLayer):
                 yield name, layer
 
-    def merged(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Convert a state_dict of the adapted model to one without adapters: these are added to the weights.
+    def merge_adapters(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return a state_dict of the model without adapters: the adapters are added to the weights.
 
         The product of each adapter's two matrices is added to the weights of its layer.
         state: The result of `model.state_dict()`. Its adapters must have the model's current values.
         """
         with torch.no_grad():
-            sums = {f"{name}.weight": layer.get_delta_weight(ADAPTER) for name, layer in self._layers()}
+            sums = {f"{name}.weight": layer.get_delta_weight(ADAPTER) for name, layer in self._adapted_layers()}
             plain = {name.replace(".base_layer.", "."): one for name, one in state.items() if ".lora_" not in name}
             return {name: one + sums[name].to(one) if name in sums else one for name, one in plain.items()}
 
@@ -83,8 +83,8 @@ class Adapters:
         if not self._unchecked:
             return
         used: dict[tuple[str, str], bool] = {}
-        for name, layer in self._layers():
-            weight, kind = layer.lora_B[ADAPTER].weight, _kind_of(name)
+        for name, layer in self._adapted_layers():
+            weight, kind = layer.lora_B[ADAPTER].weight, _layer_kind(name)
             if kind in self._unchecked and weight.requires_grad:  # not in a part that is frozen in the first steps
                 used[kind] = used.get(kind, False) or weight.grad is not None
         self._unchecked -= used.keys()
@@ -98,18 +98,18 @@ class Adapters:
 
     def remove(self) -> None:
         """Remove the adapters from the model, and make all layers trainable again, for the next stage."""
-        for name, layer in list(self._layers()):
+        for name, layer in list(self._adapted_layers()):
             parent, _, child = name.rpartition(".")
             setattr(self.model.get_submodule(parent), child, layer.get_base_layer())
         for parameter in self._frozen:
             parameter.requires_grad_()
 
 
-def _kind_of(layer: str) -> tuple[str, str]:
+def _layer_kind(layer: str) -> tuple[str, str]:
     """Return the kind of a layer: the encoder that contains it, and the last part of its name, such as query."""
     return layer.partition(".")[0], layer.rpartition(".")[2]
 
 
-def _exactly(names: list[str]) -> str:
+def _exact_pattern(names: list[str]) -> str:
     """Return a regular expression that matches exactly these names of layers, unlike peft, which compares ends."""
     return "|".join(f"(?:{re.escape(name)})" for name in names)

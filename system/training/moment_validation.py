@@ -13,8 +13,8 @@ from data_tools.moments import Moment, require_true
 from submission.editions import get_moments_edition
 from submission.metrics.moment_metrics import score_moments
 from submission.metrics.moments_summary import metric_values
-from system.batches.collate import without_audio
-from system.batches.sampler import items_of_moments, require_known
+from system.batches.collate import make_batch_without_audio
+from system.batches.sampler import make_moment_items, require_known
 from system.compute.device import in_precision
 from system.compute.distributed import on_first
 from system.features.build import Features
@@ -26,7 +26,7 @@ from system.ranking.embedding import embed_clips, embed_texts_together
 from system.ranking.frame_series import frame_series, require_short, score_of, windows_of
 from system.recipe import schema
 from system.recipe.data import Data
-from system.training.validation import watch
+from system.training.validation import collapse_diagnostics
 
 
 def require_windows(recipe: schema.Recipe, data: Data) -> None:
@@ -63,7 +63,7 @@ class MomentValidation:
     ) -> None:
         """Collect the moments in `watched`, a dict by data source. precision: Of embeddings; scores are in float32."""
         self.stage, self.features, self.precision = stage, features, precision
-        self.items = [item for clips, moments in watched.values() for item in items_of_moments(clips, moments)]
+        self.items = [item for clips, moments in watched.values() for item in make_moment_items(clips, moments)]
         if not self.items:
             raise KitError(
                 f"validation needs at least one moment of a readable recording, but {stage.monitor.data} have none; "
@@ -75,24 +75,24 @@ class MomentValidation:
         self.texts = [item.captions[0] for item in self.items]
         size = stage.batch_size
         starts = range(0, len(self.items), size)
-        self.batches = [(i, without_audio(self.items[i : i + size], features, None)) for i in starts]
+        self.batches = [(i, make_batch_without_audio(self.items[i : i + size], features, None)) for i in starts]
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Validate a model. Returns: The monitored metrics, and the diagnostics of `watch`."""
+        """Validate a model; return the monitored metrics, and the numbers of collapse_diagnostics."""
         with in_precision(model.device, self.precision):
             clips = embed_clips(model, self.clips, self.features).float()
             captions = embed_texts_together(model, self.texts).float()
-        return on_first(lambda: (self._values(model, clips, captions), watch(clips, captions)))
+        return on_first(lambda: (self._compute_metrics(model, clips, captions), collapse_diagnostics(clips, captions)))
 
     @torch.inference_mode()
-    def _values(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
+    def _compute_metrics(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
         """Compute the monitored metrics. clips: Embeddings of recordings. captions: Embeddings of moments' texts."""
         total = 0.0
         for start, batch in self.batches:
             rows = list(range(start, start + len(batch.clip_keys)))
             of_batch = clips.rows([self.clip_of[row] for row in rows])
             scores = model.batch_scores(batch.to(model.device), of_batch, captions.rows(rows))
-            total += float(terms.total(scores, self.stage.losses)) * len(rows)
+            total += float(terms.total_loss(scores, self.stage.losses)) * len(rows)
         values = {"loss": total / len(self.items)}
         monitor = self.stage.monitor
         if schema.OF_WINDOWS & set(monitor.metrics):

@@ -15,9 +15,8 @@ from system.recipe import schema
 
 
 def parameter_groups(model: RetrievalModel, settings: schema.AdamW) -> tuple[list[dict[str, Any]], list[float]]:
-    """Group the trainable parameters by learning rate, for an optimizer.
+    """Group the trainable parameters by learning rate; return the groups and the base learning rate of each group.
 
-    Returns: The groups of parameters, and the base learning rate of each group.
     The first group has the rate `lr`. It contains all parameters outside the parts in `lr_by_part`, and may be empty.
     """
     parts, parameters = model.parts(), [p for p in model.parameters() if p.requires_grad]
@@ -60,8 +59,8 @@ class FrozenStart:
                 parameter.requires_grad_()
 
 
-def make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
-    """Prepare a model as a stage sets: synchronise batch norms of several processes, and compile the networks.
+def prepare_for_stage(model: RetrievalModel, stage: schema.Stage) -> None:
+    """Prepare a model for a stage: synchronise the batch norms of several processes, and compile its networks.
 
     The network of the audio encoder is compiled, and also the network of the text encoder if it is trained.
     """

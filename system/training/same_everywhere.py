@@ -85,7 +85,7 @@ def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) ->
         require_equal((step, weights_sha256(model)), f"it would resume stage {name} from another state", where)
 
 
-def warn_of_shares(name: str, recipe: schema.Recipe) -> None:
+def warn_of_batch_shares(name: str, recipe: schema.Recipe) -> None:
     """Log a warning if the trained model depends on how several processes divide a batch among them."""
     if process_count() > 1 and recipe.model.batch_properties:
         properties = " and ".join(recipe.model.batch_properties)

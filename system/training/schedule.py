@@ -16,7 +16,7 @@ from system.recipe import schema
 History = Sequence[dict[str, float]]
 
 
-def rates(
+def learning_rates(
     stage: schema.Stage, bases: Sequence[float], step: int, steps_per_epoch: int, history: History
 ) -> list[float]:
     """Return the learning rates in a training step, one per group of parameters.
@@ -25,12 +25,12 @@ def rates(
     schedule changes it. history: Validation values of every finished epoch, oldest first.
     """
     if isinstance(stage.schedule, schema.EpochSchedule):
-        return [_at_epoch(stage.schedule, base, step / steps_per_epoch) for base in bases]
-    factor = _factor(stage, stage.schedule, step, steps_per_epoch, history)
+        return [_rate_at_epoch(stage.schedule, base, step / steps_per_epoch) for base in bases]
+    factor = _rate_factor(stage, stage.schedule, step, steps_per_epoch, history)
     return [base * factor for base in bases]
 
 
-def _at_epoch(schedule: schema.EpochSchedule, base: float, epoch: float) -> float:
+def _rate_at_epoch(schedule: schema.EpochSchedule, base: float, epoch: float) -> float:
     """Return the learning rate of an epoch schedule after `epoch` epochs of the stage, a number such as 1.5.
 
     base: Learning rate at the end of the warm-up.
@@ -42,7 +42,7 @@ def _at_epoch(schedule: schema.EpochSchedule, base: float, epoch: float) -> floa
     return schedule.floor_lr + (base - schedule.floor_lr) * left
 
 
-def _factor(
+def _rate_factor(
     stage: schema.Stage,
     schedule: schema.Schedule | schema.StepDecay | schema.Plateau,
     step: int,
@@ -60,7 +60,7 @@ def _factor(
     if isinstance(schedule, schema.StepDecay):
         return schedule.factor ** (step // steps_per_epoch // schedule.every_epochs)
     if isinstance(schedule, schema.Plateau):
-        return max(schedule.factor ** _plateaus(schedule, history), schedule.min_lr / stage.optimizer.lr)
+        return max(schedule.factor ** _count_plateaus(schedule, history), schedule.min_lr / stage.optimizer.lr)
     if step < schedule.warmup_steps:
         return (step + 1) / schedule.warmup_steps
     if schedule.kind == "constant":
@@ -69,7 +69,7 @@ def _factor(
     return 0.5 * (1 + math.cos(math.pi * (step - schedule.warmup_steps) / rest))
 
 
-def _plateaus(schedule: schema.Plateau, history: History) -> int:
+def _count_plateaus(schedule: schema.Plateau, history: History) -> int:
     """Count the plateaus of a metric. A plateau is more than `patience` epochs in a row without a better value.
 
     A value is better if it improves the best earlier value by more than `threshold`.
@@ -86,7 +86,7 @@ def _plateaus(schedule: schema.Plateau, history: History) -> int:
     return plateaus
 
 
-def is_over(stop: schema.EarlyStopping | schema.StdPlateau | None, history: History) -> bool:
+def ends_early(stop: schema.EarlyStopping | schema.StdPlateau | None, history: History) -> bool:
     """Return whether a stage ends early now, by its setting `stop` and the validation values of its epochs."""
     if stop is None:
         return False
@@ -98,7 +98,7 @@ def is_over(stop: schema.EarlyStopping | schema.StdPlateau | None, history: Hist
 
 
 def describe_stop(stop: schema.EarlyStopping | schema.StdPlateau) -> str:
-    """Describe why a stage ends early, for the log."""
+    """Return the reason for the log why a stage ends early."""
     if isinstance(stop, schema.EarlyStopping):
         return f"{stop.metric} has not improved for {counted(stop.epochs, 'epoch')}"
     return f"the standard deviation of {stop.metric} over {counted(stop.epochs, 'epoch')} is at most {stop.deviation:g}"

@@ -46,13 +46,13 @@ from system.training.average import WeightAverage
 from system.training.interrupt import Interrupted, interruptible
 from system.training.lora import Adapters
 from system.training.moment_validation import MomentValidation
-from system.training.parts import FrozenStart, make_ready, parameter_groups
-from system.training.same_everywhere import require_same_state, require_same_work, warn_of_shares
-from system.training.schedule import describe_stop, is_over, rates
-from system.training.step import gradients, read_together
+from system.training.parts import FrozenStart, parameter_groups, prepare_for_stage
+from system.training.same_everywhere import require_same_state, require_same_work, warn_of_batch_shares
+from system.training.schedule import describe_stop, ends_early, learning_rates
+from system.training.step import add_gradients, read_numbers
 from system.training.teachers import open_teachers
 from system.training.tracking import Tracking
-from system.training.validation import Validation, Watching, collapsed
+from system.training.validation import Validation, Watching, collapse_messages
 
 ADAPTERS = 2**31  # in place of a step, for the start values of adapters
 SKIPPED_LIMIT = 20  # updates in a row whose fp16 loss is not finite
@@ -90,7 +90,7 @@ class StageTraining:
             with first_before_others():
                 teachers = open_teachers(taught_by, recipe, name, run, data, model.device)
         self.precision = stage.precision if self.device.type == "cuda" else "float32"
-        self.validation = _validation_of(stage, data, relevance, teachers, self.precision)
+        self.validation = _build_validation(stage, data, relevance, teachers, self.precision)
         pad_to_batch, longest = not recipe.model.embeds_in_chunks, recipe.model.audio.training_frames
         made_of = self.sampler, data.features, relevance, self.device, teachers
         self.feed = partial(Feed, *made_of, longest, stage.grad_cache_chunk, pad_to_batch, stage.frames_on)
@@ -102,8 +102,8 @@ class StageTraining:
         decay, is_fused = stage.optimizer.weight_decay, self.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=decay, fused=is_fused or None)
         self.frozen_start = FrozenStart(model, stage.optimizer)
-        warn_of_shares(name, recipe)
-        make_ready(model, stage)
+        warn_of_batch_shares(name, recipe)
+        prepare_for_stage(model, stage)
         self.scaler = GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.average = WeightAverage(model, stage.average.decay) if stage.average else None
         self.best: checkpoints.BestEpochs = {}
@@ -127,7 +127,7 @@ class StageTraining:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._interrupted is not None:
-            self._resume(self._interrupted)
+            self._restore_state(self._interrupted)
             self._interrupted = None
         require_same_state(self.name, self.step, self.model, self.run)
         on_first(lambda: self.run.write_metrics([*earlier, *self.lines]))
@@ -146,7 +146,7 @@ class StageTraining:
             progress(self.name, total, "step", self.step) as bar,
         ):
             while not self._is_over():
-                self._epoch(feed, bar, stop)
+                self._train_epoch(feed, bar, stop)
                 self._finish_epoch()
                 self._stop_if_requested(any_process(stop["asked"] or is_orphan()))
         self.frozen_start.end()
@@ -173,7 +173,7 @@ class StageTraining:
             start_from(self.model, start, self.banks)
             log.info("stage %s starts from the model %s", self.name, start.folder)
 
-    def _resume(self, state: dict[str, Any]) -> None:
+    def _restore_state(self, state: dict[str, Any]) -> None:
         """Restore the state of an interrupted training. state: Content of last.pt."""
         if state["precision"] != self.precision:
             raise KitError(
@@ -192,7 +192,7 @@ class StageTraining:
         self.writer.resume({**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")})
         self.lines = [EpochLine.model_validate(line) for line in state["lines"]]
 
-    def _epoch(self, feed: Feed, bar: Progress, stop: dict[str, bool]) -> None:
+    def _train_epoch(self, feed: Feed, bar: Progress, stop: dict[str, bool]) -> None:
         """Train the remaining steps of the current epoch."""
         self.model.train()
         while True:
@@ -202,7 +202,7 @@ class StageTraining:
             if seen is not None:
                 self.sums = {name: self.sums.get(name, 0.0) + value for name, value in seen.items()}
             self.step += 1
-            feed.settle()
+            feed.copy_frames_if_room()
             bar.advance(1, f"loss {seen['loss']:.4f}" if seen else "update skipped")
             if self.step % self.steps == 0:
                 return
@@ -210,13 +210,13 @@ class StageTraining:
                 requested = any_process(stop["asked"] or is_orphan())
             self._stop_if_requested(requested)
             if self._is_state_due():
-                self._save(is_best=False)
+                self._save_state(is_best=False)
 
     def _stop_if_requested(self, requested: bool) -> None:
         """Save the state and raise Interrupted, if Ctrl-C or SIGTERM has requested the end of the training."""
         if requested:
             if self.saved_step != self.step:
-                self._save(is_best=False)
+                self._save_state(is_best=False)
             said = f"stopped at step {self.step} of stage {self.name}; run the same command again to resume"
             raise Interrupted(said if is_first() else "")
 
@@ -225,17 +225,17 @@ class StageTraining:
         # Randomness is a function of the step, so that a resumed run has the same draws as an uninterrupted one.
         torch.manual_seed(self._seed_of(self.step))
         batch = feed.batch(self.step)
-        learning_rates = rates(self.stage, self.rates, self.step, self.steps, self.history)
-        for group, rate in zip(self.optimizer.param_groups, learning_rates, strict=True):
+        rates = learning_rates(self.stage, self.rates, self.step, self.steps, self.history)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self.frozen_start.begin_step(self.step)
         self.optimizer.zero_grad()
         with in_step():
-            found = gradients(self.model, batch, self.stage, self.precision, self.scaler)
+            found = add_gradients(self.model, batch, self.stage, self.precision, self.scaler)
             self.scaler.unscale_(self.optimizer)
             found["norm"] = clip_grad_norm_(self.model.parameters(), self.stage.max_grad_norm or math.inf)
             found["scale"] = self.scaler.scale(torch.ones((), device=self.device))
-            diagnostics = read_together(found)
+            diagnostics = read_numbers(found)
             failed = any_process(not math.isfinite(diagnostics["loss"]))
         norm, scale = diagnostics.pop("norm"), diagnostics.pop("scale")
         if failed:
@@ -304,7 +304,7 @@ class StageTraining:
         figures |= {"skipped": self.skipped} if self.skipped else {}
         seconds = round(self.seconds + time.monotonic() - began, 2)
         figures |= {"lr": self.optimizer.param_groups[0]["lr"], "seconds": seconds, "validation": values}
-        line = EpochLine.model_validate(figures | diagnostics | {"collapsed": collapsed(diagnostics)})
+        line = EpochLine.model_validate(figures | diagnostics | {"collapsed": collapse_messages(diagnostics)})
         self.sums, self.seconds, self.skipped = {}, 0.0, 0
         self.lines.append(line)
         if is_first():
@@ -312,7 +312,7 @@ class StageTraining:
                 file.write(json.dumps(line.document()) + "\n")
         is_best = epoch in checkpoints.kept_epochs(self.best)
         if self.stage.save_minutes is None or epoch == 1 or self._is_over() or self._is_state_due():
-            self._save(is_best)
+            self._save_state(is_best)
         elif is_best:
             self._save_best(epoch)
         self.tracking.update()
@@ -333,11 +333,11 @@ class StageTraining:
 
     def _with_average(self) -> AbstractContextManager[None]:
         """Context manager that replaces the model's weights by their moving average, if the stage has one."""
-        return self.average.in_model() if self.average else nullcontext()
+        return self.average.use_average() if self.average else nullcontext()
 
     def _is_over(self) -> bool:
         """Return whether the stage has trained all its steps, or ends early."""
-        return self.step == self.stage.epochs * self.steps or is_over(self.stage.stop, self.history)
+        return self.step == self.stage.epochs * self.steps or ends_early(self.stage.stop, self.history)
 
     def _is_state_due(self) -> bool:
         """Return whether the last saved state is older than `save_minutes`."""
@@ -353,9 +353,9 @@ class StageTraining:
     def _ranked_weights(self) -> dict[str, Any]:
         """Return the model's weights for ranking. If it has adapters, they are added to the weights."""
         weights = self.model.state_dict()
-        return self.adapters.merged(weights) if self.adapters else weights
+        return self.adapters.merge_adapters(weights) if self.adapters else weights
 
-    def _save(self, is_best: bool) -> None:
+    def _save_state(self, is_best: bool) -> None:
         """Save the state to resume from. If `is_best`, also save the weights of this epoch for ranking."""
         if self.step % self.steps:  # after an epoch, the weights have been checked before the validation
             self._require_finite()
@@ -384,7 +384,7 @@ class StageTraining:
         self.writer.save(state, ranked if is_best else None)
 
 
-def _validation_of(
+def _build_validation(
     stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers | None, precision: str
 ) -> Watching:
     """Build the object that validates a stage. precision: Precision for computing embeddings."""

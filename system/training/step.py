@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch.amp.grad_scaler import GradScaler
 
-from system.batches.shares import chunks_of
+from system.batches.shares import divide_into_chunks
 from system.compute.device import in_precision, on_device
 from system.compute.distributed import GradientSums, is_first, process_count, process_index
 from system.losses import terms
 from system.losses.base import BatchScores
 from system.models.batch import Batch, Share
-from system.models.embeddings import Embedded, joined
+from system.models.embeddings import Embedded, concatenate_embeddings
 from system.models.gathered import gather_embeddings
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
@@ -27,10 +27,10 @@ from system.recipe import schema
 # B items, N captions
 
 
-def gradients(
+def add_gradients(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, torch.Tensor]:
-    """Compute the gradients of a batch's loss, and add them to the model's parameters.
+    """Add the gradients of a batch's loss to the model's parameters; return the loss and its diagnostics.
 
     The gradients are scaled by `scaler`.
     With several processes, each embeds its share of the batch and computes the loss of the whole batch. The gradients
@@ -41,17 +41,17 @@ def gradients(
     wait for the GPU.
     """
     if stage.grad_cache_chunk is None and process_count() == 1:
-        return _backward(embedded_scores(model, batch, precision), stage, scaler)
-    return _by_chunks(model, batch, stage, precision, scaler)
+        return _compute_loss_and_gradients(embed_and_score(model, batch, precision), stage, scaler)
+    return _add_gradients_by_chunks(model, batch, stage, precision, scaler)
 
 
-def read_together(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
+def read_numbers(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
     """Read several values from the GPU as numbers, with a single wait. values: Tensors with one element each."""
     stacked = torch.stack([value.float() for value in values.values()])
     return dict(zip(values, stacked.tolist(), strict=True))
 
 
-def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> BatchScores:
+def embed_and_score(model: RetrievalModel, batch: Batch, precision: str) -> BatchScores:
     """Embed a batch, and score all pairs of its clips and captions.
 
     Embeddings are computed in `precision`. Scores are always computed in float32, for two reasons: a sum over 512 x 512
@@ -62,18 +62,20 @@ def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> Batc
     return model.batch_scores(batch, clips, captions)
 
 
-def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> dict[str, torch.Tensor]:
-    """Compute the loss and its gradients. Returns: A dict with "loss" and the values of `terms.diagnose`."""
-    loss = terms.total(scores, stage.losses)
+def _compute_loss_and_gradients(
+    scores: BatchScores, stage: schema.Stage, scaler: GradScaler
+) -> dict[str, torch.Tensor]:
+    """Compute the loss and its gradients; return a dict with "loss" and the values of `terms.diagnose`."""
+    loss = terms.total_loss(scores, stage.losses)
     diagnostics = {"loss": loss.detach(), **terms.diagnose(scores, stage.losses)}
     scaler.scale(loss).backward()
     return diagnostics
 
 
-def _by_chunks(
+def _add_gradients_by_chunks(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, torch.Tensor]:
-    """Compute the gradients of a batch that is divided into chunks.
+    """Add the gradients of a batch that is divided into chunks; return the loss and its diagnostics.
 
     First the gradients of the loss with respect to the embeddings are computed. Then the gradients of the encoders are
     computed, one chunk at a time. With `grad_cache_chunk` (gradient caching), each chunk is first embedded without a
@@ -98,13 +100,13 @@ def _by_chunks(
         leaves = gather_embeddings(list(local.values()), side.sizes, device)
         for leaf in leaves:
             leaf.values.requires_grad_()
-        found = joined(leaves).rows(on_device(side.order, device))
+        found = concatenate_embeddings(leaves).rows(on_device(side.order, device))
         gathered.append(found)
         kept = local if size is None else {}
         sides.append([_Embedding(first + n, side.chunks[n], kept.get(n), leaves[n]) for n in local])
         first += len(side.chunks)
     torch.manual_seed(seed)
-    values = _backward(model.batch_scores(batch, *gathered), stage, scaler)
+    values = _compute_loss_and_gradients(model.batch_scores(batch, *gathered), stage, scaler)
     if not is_first():  # parameters outside the encoders have the full gradient in every process; count it once
         for parameter in model.parameters():
             parameter.grad = None
@@ -171,10 +173,10 @@ def begin_chunk(seed: int, number: int) -> None:
 def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
     """Divide a batch's clips into chunks of `size` clips of similar length. size: None for one chunk per process."""
     lengths = next(iter(batch.audio.values())).lengths
-    share = batch.share or Share(chunks_of(lengths.tolist(), size, 1), 0, 1)
+    share = batch.share or Share(divide_into_chunks(lengths.tolist(), size, 1), 0, 1)
     position = {row: n for n, row in enumerate(share.rows)} if batch.share else {}
 
-    def embedded(rows: list[int]) -> Embedded:
+    def embed_rows(rows: list[int]) -> Embedded:
         """Embed the clips at the indexes `rows` of the batch."""
         audio = batch.audio
         if size is not None:
@@ -183,7 +185,7 @@ def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunk
         found: Embedded = model.audio(audio)  # a process's only chunk keeps its width: see `pad_to_batch` of collate
         return found
 
-    return _chunks(embedded, share.chunks)
+    return _make_chunks(embed_rows, share.chunks)
 
 
 def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
@@ -194,11 +196,11 @@ def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chu
     if size is not None:
         size = math.ceil(size * len(batch.captions) / len(batch.clip_keys))
     lengths = model.text.lengths(batch.captions) if size is not None else [0] * len(batch.captions)
-    rows = chunks_of(lengths, size, process_count())
-    return _chunks(lambda rows: model.text([batch.captions[i] for i in rows]), rows)
+    rows = divide_into_chunks(lengths, size, process_count())
+    return _make_chunks(lambda rows: model.text([batch.captions[i] for i in rows]), rows)
 
 
-def _chunks(embedded: Callable[[list[int]], Embedded], rows: list[list[int]]) -> Chunks:
+def _make_chunks(embedded: Callable[[list[int]], Embedded], rows: list[list[int]]) -> Chunks:
     """Return the Chunks of a batch: for each chunk, a function that embeds it, and its size; and their order.
 
     embedded: Function that embeds the clips or captions at given indexes. rows: Indexes of each chunk.

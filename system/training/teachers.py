@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 def open_teachers(
     names: Sequence[str], recipe: schema.Recipe, stage_name: str, run: Run, data: Data, device: torch.device
 ) -> Teachers:
-    """Embed all clips and captions of a stage by its teachers, or read stored embeddings.
+    """Return the teachers of a stage, with their embeddings of all its clips and captions, computed or read from files.
 
     A teacher is a trained model from whose scores the stage learns. All clips for training and validation are embedded.
     The embeddings are cached in the folder `teachers` of the recipe's `banks`. names: Names of the teachers. device:
@@ -46,7 +46,7 @@ def open_teachers(
     stage = recipe.stages[stage_name]
     sources = dict.fromkeys((*stage.train.data, *stage.monitor.data))
     clips = [clip for source in sources for clip in data.readable_clips(source)]
-    return Teachers({teacher: taught(teacher, recipe, run, clips, data, device) for teacher in names})
+    return Teachers({teacher: teacher_embeddings(teacher, recipe, run, clips, data, device) for teacher in names})
 
 
 class _Table:
@@ -88,7 +88,7 @@ def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -
     return Taught(*tables)
 
 
-def taught(
+def teacher_embeddings(
     name: str, recipe: schema.Recipe, run: Run, clips: Sequence[Clip], data: Data, device: torch.device
 ) -> Taught:
     """Return the embeddings of clips and their captions by the teacher `name`: read from a file, or computed."""
@@ -106,13 +106,13 @@ def taught(
     log.info("teacher %s: embedding clips and captions with %s, checkpoint %s", name, folder, trained.facts.checkpoint)
     cache = banks / "teachers"
     found = CachedEmbeddings(trained.recipe.model, Path(trained.recipe.banks), cache).fill(trained.model, clips, True)
-    captions = _captions_bank(trained, cache)
+    captions = _open_captions_bank(trained, cache)
     texts = {caption_key(clip, i): text for clip in clips for i, text in enumerate(clip.captions)}
     store_vectors(captions, texts, lambda part: embed_texts(trained.model, part).values, f"by teacher {name}")
     return Taught(found.bank, captions)
 
 
-def _captions_bank(trained: Trained, cache: Path) -> Bank:
+def _open_captions_bank(trained: Trained, cache: Path) -> Bank:
     """Open the bank, a folder on disk, that caches a teacher's embeddings of captions.
 
     The bank's name is a checksum of everything that changes an embedding.

@@ -95,11 +95,11 @@ class MLflow(Tracker):
         """Find the run in MLflow by its tag, or start a new MLflow run."""
         import mlflow
 
-        key = _identity(run)
+        key = _run_id(run)
         found = mlflow.search_runs(filter_string=f"tags.lbar_kit = '{key}'", output_format="list")
         self.mlflow, known = mlflow, {"run_id": found[0].info.run_id} if found else {"run_name": run.folder.name}
         run_id = mlflow.start_run(**known).info.run_id
-        with _closed_on_error(self):
+        with _close_on_error(self):
             mlflow.set_tag("lbar_kit", key)
             history = mlflow.MlflowClient().get_metric_history(run_id, "epoch")
         self.last = max((entry.step for entry in history), default=-1)
@@ -138,8 +138,8 @@ class WandB(Tracker):
         """Find the run in Weights & Biases by its id, or start a new run."""
         import wandb
 
-        self.run = wandb.init(id=_identity(run), name=run.folder.name, dir=str(run.folder), resume="allow")
-        with _closed_on_error(self):
+        self.run = wandb.init(id=_run_id(run), name=run.folder.name, dir=str(run.folder), resume="allow")
+        with _close_on_error(self):
             self.last = self.run.step - 1
 
     def write(self, values: dict[str, float], step: int) -> None:
@@ -154,7 +154,7 @@ class WandB(Tracker):
 TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 
-def tracker(name: str) -> type[Tracker]:
+def tracker_class(name: str) -> type[Tracker]:
     """Return the class of the tracker `name`: tensorboard, mlflow or wandb.
 
     Raises KitError for an unknown name, or if a required package or environment variable is missing.
@@ -171,7 +171,7 @@ def tracker(name: str) -> type[Tracker]:
     return kind
 
 
-def _identity(run: Run) -> str:
+def _run_id(run: Run) -> str:
     """Return a text that identifies the run in trackers.
 
     The text does not change if the run is resumed, or ranked again with other settings.
@@ -180,7 +180,7 @@ def _identity(run: Run) -> str:
     return hashlib.sha256(f"{run.folder.name} {noted.began} {noted.machine}".encode()).hexdigest()[:16]
 
 
-def figures(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str, float]]]:
+def metrics_by_step(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield, for each line of metrics.jsonl, its step and a dict from the names of its metrics to their values.
 
     The step is the number of updates until the end of the line's epoch, counted over all stages. Names of metrics are
@@ -213,7 +213,7 @@ class Tracking:
                 try:
                     self.trackers.append(kind(self.run))
                 except Exception as error:  # of a server, a network, a full disk: training does not need them
-                    _give_up(kind, error)
+                    _warn_of_failure(kind, error)
         except BaseException as error:
             self._close(error)
             raise
@@ -229,26 +229,26 @@ class Tracking:
             try:
                 one.close(_status_after(error))
             except Exception as failure:
-                _give_up(type(one), failure)
+                _warn_of_failure(type(one), failure)
 
     def update(self) -> None:
         """Send the lines of metrics.jsonl that a tracker does not have yet to each tracker."""
         if not self.trackers or not self.run.metrics.exists():
             return
-        for step, values in figures(self.run.read_metrics()):
+        for step, values in metrics_by_step(self.run.read_metrics()):
             for one in [one for one in self.trackers if step > one.last]:
                 try:
                     one.write(values, step)
                 except Exception as error:
                     self.trackers.remove(one)
-                    _give_up(type(one), error)
+                    _warn_of_failure(type(one), error)
                     with suppress(Exception):
                         one.close("FAILED")
                 one.last = step
 
 
 @contextmanager
-def _closed_on_error(one: Tracker) -> Iterator[None]:
+def _close_on_error(one: Tracker) -> Iterator[None]:
     """Context manager that closes the tracker `one` if its block fails.
 
     A tracked run that stays open would block the next run.
@@ -266,7 +266,7 @@ def _status_after(error: BaseException | None) -> Status:
     return "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED" if error else "FINISHED"
 
 
-def _give_up(kind: type[Tracker], error: Exception) -> None:
+def _warn_of_failure(kind: type[Tracker], error: Exception) -> None:
     """Log a warning that a tracker has failed, and gets no more data of the run."""
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     log.warning(

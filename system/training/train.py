@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 
 
 def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = None) -> RetrievalModel:
-    """Build the model before training, and check that nothing has changed since the run began.
+    """Build and return the model; check that nothing has changed since the run began, and write the run's provenance.
 
-    The run's provenance and vocabulary are written, and texts are embedded by frozen text encoders.
+    The run's vocabulary is written too, and texts are embedded by frozen text encoders.
     device: Device of all computations; None for this machine's default device.
     Raises KitError if data, weights, or an exported model have changed since the run began. Also raises the errors of
     require_windows and refuse_leaks.
@@ -56,9 +56,11 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
     if not run.vocabulary.exists():
         write_json(
             run.vocabulary,
-            training_vocabulary(recipe, data.clips, [*_additional_texts(recipe.trained_on, data), *new_words(data)]),
+            training_vocabulary(
+                recipe, data.clips, [*_additional_texts(recipe.trained_on, data), *texts_with_new_words(data)]
+            ),
         )
-    model = initial_model(recipe, run, device)
+    model = build_initial_model(recipe, run, device)
     if is_first():
         contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
         refuse_leaks(recipe, data)
@@ -78,12 +80,12 @@ def _additional_texts(names: Iterable[str], data: Data) -> list[str]:
 
 def new_texts(data: Data) -> list[str]:
     """Return the texts that augmentation may use instead of captions during training."""
-    return [text for augmentation in data.augmentations.values() for text in augmentation.texts()]
+    return [text for augmentation in data.augmentations.values() for text in augmentation.alternative_texts()]
 
 
-def new_words(data: Data) -> list[str]:
+def texts_with_new_words(data: Data) -> list[str]:
     """Return the texts whose words augmentation may add to captions during training."""
-    return [text for augmentation in data.augmentations.values() for text in augmentation.words()]
+    return [text for augmentation in data.augmentations.values() for text in augmentation.texts_with_new_words()]
 
 
 def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Sequence[type[Tracker]] = ()) -> None:
@@ -105,15 +107,15 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
                 lines += done.lines
                 continue
             model.load_state_dict(initial)
-            hint = _less_memory(stage, loaded.recipe.model.embeds_in_chunks)
+            hint = _memory_hint(stage, loaded.recipe.model.embeds_in_chunks)
             with memory_errors(f"stage {name}: batch_size {stage.batch_size}", hint):
                 lines += StageTraining(loaded.recipe, name, run, data, model, relevance, tracking).run_to_end(lines)
         on_first(lambda: run.write_metrics(lines))
         tracking.update()
 
 
-def _less_memory(stage: schema.Stage, in_chunks: bool) -> str:
-    """Describe how to change a stage so that it needs less memory, as the end of an error message."""
+def _memory_hint(stage: schema.Stage, in_chunks: bool) -> str:
+    """Return the end of an error message: how to change a stage so that it needs less memory."""
     if not in_chunks:
         return "lower batch_size, or use a GPU with more memory"
     at_once = stage.grad_cache_chunk or stage.batch_size
@@ -124,7 +126,7 @@ def _less_memory(stage: schema.Stage, in_chunks: bool) -> str:
 
 
 def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
-    """Prepare the relevance (CIDEr-D, factors on margins) of all stages' captions; None if no loss needs it.
+    """Return the relevance (CIDEr-D, margin factors) of all stages' captions; None if no loss needs it.
 
     Document frequencies are counted in the recipe's `relevance.corpus`. A figure of the distribution of CIDEr-D is
     written to the file `figure`.
@@ -147,7 +149,7 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
     return relevance
 
 
-def initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -> RetrievalModel:
+def build_initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -> RetrievalModel:
     """Build the model before training: new layers with random weights, and networks with published weights.
 
     The model only depends on the recipe, its seed, the vocabulary, and the published weights.

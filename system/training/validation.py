@@ -18,8 +18,8 @@ from submission.arrays import sizes
 from submission.formats.truth import matrix_truth, read_annotations
 from submission.metrics.retrieval import average_precision, recall
 from submission.ordering import relevant_ranks
-from system.batches.collate import without_audio
-from system.batches.sampler import Item, items_of
+from system.batches.collate import make_batch_without_audio
+from system.batches.sampler import Item, make_items
 from system.batches.teachers import Teachers
 from system.compute.device import in_precision
 from system.compute.distributed import gather_dealt, on_first, process_count, process_index
@@ -41,7 +41,7 @@ class Watching(Protocol):
     """Validation after every epoch."""
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the monitored metrics, and the diagnostics of `watch`. All processes get the same values."""
+        """Return the monitored metrics, and the numbers of collapse_diagnostics. All processes get the same values."""
 
 
 class Validation:
@@ -72,7 +72,7 @@ class Validation:
                 "add clips, or change monitor.data"
             )
         self.stage, self.features = stage, features
-        items = items_of(list(self.clips.values()), stage.unit)
+        items = make_items(list(self.clips.values()), stage.unit)
         order = np.random.default_rng(0).permutation(len(items))
         full = len(items) // stage.batch_size * stage.batch_size or len(items)
         count = stage.captions_per_clip
@@ -80,11 +80,11 @@ class Validation:
         if isinstance(count, int):
             chosen = [Item(item.clip, item.captions[:count], item.numbers[:count]) for item in chosen]
         groups = [chosen[i : i + stage.batch_size] for i in range(0, full, stage.batch_size)]
-        self.batches = [(group, without_audio(group, features, relevance, teachers)) for group in groups]
+        self.batches = [(group, make_batch_without_audio(group, features, relevance, teachers)) for group in groups]
         self.texts = [caption for clip in self.clips.values() for caption in clip.captions]
-        self.relevant = self._relevant()
+        self.relevant = self._relevant_clips()
 
-    def _relevant(self) -> dict[int, list[int]]:
+    def _relevant_clips(self) -> dict[int, list[int]]:
         """Return a dict from the index of every scored caption to the indexes of its relevant clips.
 
         Without annotations, all captions are scored, and the relevant clip is the caption's own clip. With annotations,
@@ -102,7 +102,7 @@ class Validation:
         return {number: sorted(row_of[name] for name in several or ()) for number, several in names.items()}
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the monitored metrics, and the diagnostics of `watch`. All processes get the same values."""
+        """Return the monitored metrics, and the numbers of collapse_diagnostics. All processes get the same values."""
         with in_precision(model.device, self.precision):
             clips = embed_clips(model, list(self.clips.values()), self.features).float()
             captions = embed_texts_together(model, self.texts).float()
@@ -112,7 +112,7 @@ class Validation:
         if {"mAP@10", "mAP@16", "recall_sum"} & set(self.stage.monitor.metrics):
             values |= self._metrics_of_all(model, clips, captions)
         found: dict[str, float] = {name: values[name] for name in self.stage.monitor.metrics}
-        return on_first(lambda: (found, watch(clips, captions, captions_alike)))
+        return on_first(lambda: (found, collapse_diagnostics(clips, captions, captions_alike)))
 
     def _metrics_of_batches(
         self, model: RetrievalModel, clips: Embeddings, captions: Embedded
@@ -134,14 +134,14 @@ class Validation:
                 clips.rows([clip_row[item.clip.id] for item in items]),
                 captions.rows([text_row[text] for text in batch.captions]),
             )
-            loss = float(terms.total(scores, self.stage.losses))
+            loss = float(terms.total_loss(scores, self.stage.losses))
             batch_values.append((loss, *terms.accuracies(scores), share_of_equal_scores(scores.scores_by_caption)))
         every = gather_dealt(batch_values)
         means = [sum(value / len(every) for value in values) for values in zip(*every, strict=True)]
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
 
     def _metrics_of_all(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
-        """Compute mAP@10, mAP@16 and the sum of recalls over all clips and all scored captions; see _relevant."""
+        """Compute mAP@10, mAP@16 and the sum of recalls over all clips and all scored captions; see _relevant_clips."""
         with torch.inference_mode():
             matrix = np.concatenate(list(score_together(model, captions, clips)))
         relevant = list(self.relevant.values())
@@ -151,7 +151,7 @@ class Validation:
         return found | {"recall_sum": sum(recalls)}
 
 
-def spread(embedded: Embeddings) -> float:
+def direction_spread(embedded: Embeddings) -> float:
     """Return how much the directions of embeddings differ: 1 - mean cosine of all pairs.
 
     The result is 0 if all vectors are equal, and about 1 if their directions are random. A vector and itself count as a
@@ -169,7 +169,7 @@ def spread(embedded: Embeddings) -> float:
     return float(1 - units.mean(0).square().sum())
 
 
-def zeros(embedded: Embeddings) -> float:
+def share_of_zeros(embedded: Embeddings) -> float:
     """Return the share of embeddings whose values are all 0, within 1e-6.
 
     For series of frames, the result is the share of such frames; padding is not counted.
@@ -189,25 +189,27 @@ def share_of_equal_scores(scores: torch.Tensor) -> float:
     return float((scores.amax(0) - scores.amin(0) <= 1e-6).float().mean())
 
 
-def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = None) -> dict[str, float]:
-    """Compute numbers that show whether embeddings have collapsed, as a dict by their names in metrics.jsonl.
+def collapse_diagnostics(
+    clips: Embeddings, captions: Embedded, captions_alike: float | None = None
+) -> dict[str, float]:
+    """Return numbers that show whether embeddings have collapsed: a dict by their names in metrics.jsonl.
 
     The numbers are, for clips and for captions, the spread of the embeddings' directions and the share of embeddings
     that are zero. captions_alike: Share of captions with equal scores for all clips; added to the dict if not None.
     """
     diagnostics = {
-        "spread_of_clips": spread(clips),
-        "zeros_of_clips": zeros(clips),
-        "spread_of_captions": spread(captions),
-        "zeros_of_captions": zeros(captions),
+        "spread_of_clips": direction_spread(clips),
+        "zeros_of_clips": share_of_zeros(clips),
+        "spread_of_captions": direction_spread(captions),
+        "zeros_of_captions": share_of_zeros(captions),
     }
     return diagnostics if captions_alike is None else diagnostics | {"captions_alike": captions_alike}
 
 
-def collapsed(diagnostics: dict[str, float]) -> list[str]:
+def collapse_messages(diagnostics: dict[str, float]) -> list[str]:
     """Return a message for each sign that the model has collapsed; an empty list if it has not collapsed.
 
-    diagnostics: The result of `watch`.
+    diagnostics: The result of collapse_diagnostics.
     """
     reasons = [
         f"most embeddings of {side} are equal or zero (spread {diagnostics[f'spread_of_{side}']:.1e}, "

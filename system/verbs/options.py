@@ -45,10 +45,10 @@ def add_device_argument(parser: argparse.ArgumentParser) -> None:
 
 def track(text: str) -> "type[Tracker]":
     """Parse the name of an installed tracker, as a type of argparse."""
-    from system.training.tracking import tracker
+    from system.training.tracking import tracker_class
 
     try:
-        return tracker(text)
+        return tracker_class(text)
     except KitError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

@@ -19,15 +19,15 @@ _INDEX = """
 import json, sys, time
 import numpy as np
 import torch
-from system.models.embeddings import Embedded, prepared
+from system.models.embeddings import Embedded, prepare_for_scoring
 from system.ranking.index import VectorIndex
 from system.ranking.model import SPARE
 count, dim = int(sys.argv[1]), int(sys.argv[2])
 def resident(what="VmRSS:"):
     return int(open("/proc/self/status").read().split(what)[1].split()[0]) / 2**20
 draws = torch.manual_seed(0)
-pool = prepared(Embedded(torch.randn(count, dim, generator=draws)))
-queries = prepared(Embedded(torch.randn(200, dim, generator=draws))).values
+pool = prepare_for_scoring(Embedded(torch.randn(count, dim, generator=draws)))
+queries = prepare_for_scoring(Embedded(torch.randn(200, dim, generator=draws))).values
 before, began = resident(), time.perf_counter()
 index = VectorIndex(pool.values)
 built, memory = time.perf_counter() - began, resident() - before

@@ -29,7 +29,7 @@ from system.plan.estimates import Estimates, Load
 from system.recipe.load import load_recipe
 from system.training.average import WeightAverage
 from system.training.lora import Adapters
-from system.training.step import gradients
+from system.training.step import add_gradients
 
 recipe_file, text, banks, clips, seconds = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5])
 recipe = load_recipe(recipe_file, [f"model.text.model={text}", f"banks={banks}", "model.audio.weights="]).recipe
@@ -50,7 +50,7 @@ batch = Batch([str(n) for n in range(clips)], audio, texts, torch.arange(clips))
 adapters = Adapters(model, stage.lora, 0) if stage.lora else None
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
 average = WeightAverage(model, stage.average.decay) if stage.average else None
-gradients(model, batch, stage, "float32", GradScaler("cpu", enabled=False))
+add_gradients(model, batch, stage, "float32", GradScaler("cpu", enabled=False))
 if changes:
     optimizer.step()
 peak = 1024 * (kibibytes("VmHWM") - before)

@@ -45,7 +45,7 @@ def test_text_encoder_step_on_captions_sorted_by_length_is_faster_than_padding_t
         return encoder(texts).values
 
     def to_the_longest() -> torch.Tensor:
-        return encoder.embed_alike(texts).values
+        return encoder.embed_batch(texts).values
 
     def step(embed: Any) -> None:
         encoder.zero_grad()
@@ -77,7 +77,7 @@ def test_time_of_relaxing_margins_by_relevance_is_compared_with_a_training_step(
         )
         batch = losses.BatchScores(each, torch.from_numpy(row_of), same, factors, lambda: each, lambda: each)
         term = Ranking.model_validate({"kind": "ranking", "weight": 1, "margin": 0.2, "relax": relax})
-        losses.total(batch, [term]).backward()
+        losses.total_loss(batch, [term]).backward()
 
     def text_step() -> None:
         encoder.zero_grad()

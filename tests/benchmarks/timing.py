@@ -9,7 +9,7 @@ from torch.amp.grad_scaler import GradScaler
 from system.models.batch import Batch
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
-from system.training.step import gradients
+from system.training.step import add_gradients
 
 
 def best_seconds(works: Sequence[Callable[[], object]], times: int) -> list[float]:
@@ -34,7 +34,7 @@ def seconds_a_step(model: RetrievalModel, batch: Batch, stage: schema.Stage, pre
     for _ in range(12 if on_gpu else 3):
         began = time.perf_counter()
         optimizer.zero_grad()
-        gradients(model, batch, stage, precision, scaler)
+        add_gradients(model, batch, stage, precision, scaler)
         scaler.step(optimizer)
         scaler.update()
         if on_gpu:

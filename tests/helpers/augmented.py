@@ -57,7 +57,7 @@ def killed_and_resumed(path: Path, out: Path, at_step: int, monkeypatch: pytest.
     """Train a recipe in a process that is interrupted in a step, then again to the end."""
     from system.training import stage
 
-    gradients: Callable[..., Any] = stage.gradients
+    gradients: Callable[..., Any] = stage.add_gradients
     calls: list[int] = []
 
     def broken_off(*arguments: Any) -> Any:
@@ -67,7 +67,7 @@ def killed_and_resumed(path: Path, out: Path, at_step: int, monkeypatch: pytest.
         return gradients(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(stage, "gradients", broken_off)
+        patched.setattr(stage, "add_gradients", broken_off)
         assert main(["train", str(path), "--out", str(out)]) == 130
     assert len(calls) == at_step
     assert main(["train", str(path), "--out", str(out)]) == 0

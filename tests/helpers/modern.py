@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from data_tools.audio.read import read_audio
-from system.models.costs import weights_left_out
+from system.models.costs import skip_weight_init
 from system.networks.weights import Weights
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden"
@@ -105,9 +105,9 @@ def kaldi_log_mel(samples: np.ndarray, exponent: float, scale: float) -> np.ndar
 
 def built(make: Callable[[], Any], name: str, *small: str) -> Any:
     """A network with the filled weights of `name`, in evaluation mode; `small` as in published."""
-    with weights_left_out():
+    with skip_weight_init():
         network = make()
-    network.take(published(name, *small))
+    network.load_tensors(published(name, *small))
     return network.eval().requires_grad_(False)
 
 

@@ -4,7 +4,7 @@ import torch
 
 from system.losses.base import BatchScores
 from system.models.batch import Batch
-from system.models.embeddings import joined
+from system.models.embeddings import concatenate_embeddings
 from system.models.retrieval import RetrievalModel
 from system.training.step import audio_chunks, begin_chunk, caption_chunks
 
@@ -18,5 +18,5 @@ def in_one_graph(model: RetrievalModel, batch: Batch, size: int) -> BatchScores:
             begin_chunk(seed, number)
             found.append(chunk())
             number += 1
-        sides.append(joined(found).rows(chunks.order))
+        sides.append(concatenate_embeddings(found).rows(chunks.order))
     return model.batch_scores(batch, *sides)

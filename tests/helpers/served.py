@@ -39,9 +39,9 @@ class Letters(TextEncoder):
     """Embeds a text by how often it has the letters a, b and c, so that scores can be worked by hand."""
 
     def forward(self, texts: Sequence[str]) -> Embedded:
-        return self.embed_alike(texts)
+        return self.embed_batch(texts)
 
-    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+    def embed_batch(self, texts: Sequence[str]) -> Embedded:
         return Embedded(torch.tensor([[float(text.count(letter)) for letter in "abc"] for text in texts]))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:

@@ -54,7 +54,7 @@ if __name__ == "__main__":
     from system.training import stage
 
     steps: list[dict[str, float]] = []
-    gradients = stage.gradients
+    gradients = stage.add_gradients
 
     def measured(*arguments: Any) -> dict[str, float]:
         before = dict(received)
@@ -63,7 +63,7 @@ if __name__ == "__main__":
         steps.append({name: size - before[name] for name, size in received.items()} | {"norm": squares**0.5})
         return found
 
-    stage.gradients = measured
+    stage.add_gradients = measured
     torch.set_num_threads(1)
     with processes(torch.device(sys.argv[2])):
         for job in json.loads(Path(sys.argv[1]).read_text()):

@@ -18,7 +18,7 @@ from data_tools.manifest import Clip
 from system.batches.collate import Resident, collate
 from system.batches.sampler import Item
 from system.experts import LogMelSlaney, Waveform
-from system.experts.network import in_pieces
+from system.experts.network import compute_in_pieces
 from system.features.bank import open_bank
 from system.features.build import Features
 from system.models.audio import Panns, PooledMlp
@@ -28,10 +28,10 @@ from system.models.audio.segmented import SpecAugment
 from system.models.batch import Series
 from system.networks import panns as networks
 from system.networks import published
-from system.networks.augment import random_parts
+from system.networks.augment import crop_longer_waves
 from system.networks.frontend import LogMelFrontEnd
 from system.networks.layers import pooled_over_time
-from system.networks.panns import Cnn14, ResNet38, fold_norms
+from system.networks.panns import Cnn14, ResNet38, fold_batch_norms
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -99,9 +99,9 @@ def test_batch_frames_have_the_dtype_of_their_bank(tmp_path: Path) -> None:
         assert padded.values[..., 0].tolist() == expected.tolist()
         assert padded.lengths.tolist() == [2, 5]
         resident = Resident(["a", "b"], features, CPU)
-        assert torch.equal(resident.audio(["b", "a"])["waveform"].values, padded.values)
+        assert torch.equal(resident.gather_audio(["b", "a"])["waveform"].values, padded.values)
         assert resident.tables["waveform"][0].dtype == padded.values.dtype
-        assert Resident.size(["a", "b"], features) == 7 * np.dtype(dtype).itemsize
+        assert Resident.bytes_needed(["a", "b"], features) == 7 * np.dtype(dtype).itemsize
 
 
 def test_log_mel_frequencies_that_do_not_rise_are_refused() -> None:
@@ -124,7 +124,7 @@ def test_random_parts_cover_all_positions_of_longer_waves() -> None:
     lengths = torch.tensor([40, 25, 10, 7, 11] * 100)
     waves = waves.masked_fill(torch.arange(40) >= lengths[:, None], 0)
     torch.manual_seed(0)
-    parts, own = random_parts(waves, lengths, 10)
+    parts, own = crop_longer_waves(waves, lengths, 10)
     assert parts.shape == (500, 10)
     assert parts.dtype == torch.int16
     assert own.tolist() == [10, 10, 10, 7, 10] * 100
@@ -136,9 +136,9 @@ def test_random_parts_cover_all_positions_of_longer_waves() -> None:
         assert first.min() >= 1
         assert first.max() <= last
         assert len(set(first.tolist())) > min(last, 20) * 0.7
-    assert random_parts(waves, lengths, 40) == (waves, lengths)
+    assert crop_longer_waves(waves, lengths, 40) == (waves, lengths)
     torch.manual_seed(0)
-    assert torch.equal(random_parts(waves, lengths, 10)[0], parts)
+    assert torch.equal(crop_longer_waves(waves, lengths, 10)[0], parts)
 
 
 def test_spec_augment_masks_random_stripes_of_every_clip() -> None:
@@ -253,7 +253,7 @@ def test_panns_frame_depends_only_on_inputs_within_its_receptive_field(
     to_either_side = max(32 * 15 - int(seen.min()), int(seen.max()) - (32 * 16 - 1))
     assert to_either_side == {4: 126, 10: 302}[network.reach]
     assert 32 * (network.reach - 1) < to_either_side <= 32 * network.reach
-    assert torch.allclose(in_pieces(network, x, 2, 32, network.reach, 2), whole, rtol=1e-12, atol=0)
+    assert torch.allclose(compute_in_pieces(network, x, 2, 32, network.reach, 2), whole, rtol=1e-12, atol=0)
 
 
 @torch.inference_mode()
@@ -272,7 +272,7 @@ def test_panns_network_with_folded_batch_norms_gives_the_same_output(narrow: Cal
     x = torch.randn(1, 1, 70, 64)
     with torch.inference_mode():
         expected = network(x)
-    fold_norms(network)
+    fold_batch_norms(network)
     norms = [name for name, module in network.named_modules() if isinstance(module, torch.nn.BatchNorm2d)]
     assert not norms
     with torch.inference_mode():

@@ -23,9 +23,9 @@ from system.models.batch import Series
 from system.networks import atst_frame, efficientat
 from system.networks.atst_frame import AtstFrame
 from system.networks.efficientat import MobileNet, MobileNetOnWaves
-from system.networks.efficientat_published import VARIANTS, rounded
+from system.networks.efficientat_published import VARIANTS, round_to_multiple_of_8
 from system.networks.kaldi_log_mel import KaldiLogMel
-from system.networks.segment import begun
+from system.networks.segment import count_clip_frames
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -158,7 +158,16 @@ def test_planted_mistakes_in_efficientat_exceed_the_test_tolerance(
 
 
 def test_efficientat_channels_are_multiples_of_eight() -> None:
-    assert [rounded(number) for number in (1, 6.4, 9.6, 16, 25.6, 35.2, 44.8, 268.8)] == [8, 8, 16, 16, 24, 32, 48, 272]
+    assert [round_to_multiple_of_8(number) for number in (1, 6.4, 9.6, 16, 25.6, 35.2, 44.8, 268.8)] == [
+        8,
+        8,
+        16,
+        16,
+        24,
+        32,
+        48,
+        272,
+    ]
     assert [VARIANTS[name].dim for name in ("mn04", "mn10", "mn20", "mn40")] == [384, 960, 1920, 3840]
 
 
@@ -241,11 +250,11 @@ def test_planted_mistakes_in_atst_log_mel_exceed_the_test_tolerance(
     made = AtstFrame(False)
     made.window = HANN(1024, periodic=False)
     assert mel_error(golden, made) > 1e-3
-    atst_frame._basis.cache_clear()
+    atst_frame._mel_filters.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(atst_frame, "HIGHEST", 8000.0)
         wrong = AtstFrame(False)
-    atst_frame._basis.cache_clear()
+    atst_frame._mel_filters.cache_clear()
     assert mel_error(golden, wrong) > 0.1
 
 
@@ -293,17 +302,17 @@ def test_atst_checkpoint_with_key_prefixes_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "atstframe_base.ckpt"
     torch.save({"state_dict": student | teacher, "epoch": 3}, path)
     made = AtstFrame(False)
-    made.take_published(path)
+    made.load_published(path)
     assert all(torch.equal(value, plain[key]) for key, value in made.state_dict().items())
     torch.save({"other": torch.zeros(3)}, path)
     with pytest.raises(KitError, match="has no tensor mask_embed"):
-        made.take_published(path)
+        made.load_published(path)
 
 
 def test_number_of_frames_that_begin_within_a_clip_matches_hand_values() -> None:
     lengths = torch.tensor([1, 40, 41, 80, 100])
-    assert begun(lengths, 100, 5).tolist() == [1, 2, 3, 4, 5]
-    assert begun(torch.tensor([1]), 1000, 1).tolist() == [1]
+    assert count_clip_frames(lengths, 100, 5).tolist() == [1, 2, 3, 4, 5]
+    assert count_clip_frames(torch.tensor([1]), 1000, 1).tolist() == [1]
 
 
 # As encoders of clips
@@ -366,7 +375,7 @@ def test_clip_embedding_is_the_same_alone_and_in_a_batch(settings: EfficientAT |
         ),
         (
             EfficientAT.model_validate(mobile_settings(max_seconds=1.5)),
-            "max_seconds: must be at least segment_seconds, 2, so that training can fill a segment",
+            "max_seconds: max_seconds must be at least segment_seconds, 2, to fill a segment in training",
         ),
     ],
 )
@@ -387,10 +396,10 @@ def test_efficientat_refuses_the_checkpoint_of_another_network(tmp_path: Path) -
     path = tmp_path / "x.pt"
     torch.save(mobile("mn04").state_dict(), path)
     made = MobileNet("mn04")
-    efficientat.take_published(made, path)
+    efficientat.load_published(made, path)
     assert torch.equal(made.features[16][1].running_var, mobile("mn04").features[16][1].running_var)  # type: ignore[index]
     with pytest.raises(KitError, match=r"features.0.0.weight has shape \(8, 1, 3, 3\), not \(16, 1, 3, 3\)"):
-        efficientat.take_published(MobileNet("mn10"), path)
+        efficientat.load_published(MobileNet("mn10"), path)
 
 
 @pytest.mark.parametrize(("weights", "momentum"), [(None, 0.1), ("x.pt", 0.01)])

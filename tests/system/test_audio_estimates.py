@@ -10,7 +10,7 @@ import tiny
 from plans import fact, plan
 
 from system.models.audio import Crnn, Gru, Panns, PooledMlp
-from system.models.costs import count, count_parameters, weights_left_out
+from system.models.costs import count_parameters, measure_cost, skip_weight_init
 from system.models.text import FirstToken, SentenceTransformers, WordVectors
 from system.plan.content import Content
 from system.plan.estimates import Estimates
@@ -58,7 +58,7 @@ def audio_settings(content: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(("content", "out"), AUDIO)
 def test_trained_parts_in_the_settings_match_those_of_the_built_encoder(content: dict[str, Any], out: int) -> None:
     settings = audio_settings(content)
-    with weights_left_out():
+    with skip_weight_init():
         encoder = settings.build_without_files(out)
     counted = {name: count_parameters(part, trainable=True) > 0 for name, part in encoder.parts().items()}
     assert settings.trained_parts == counted
@@ -69,7 +69,7 @@ def test_estimated_passt_cost_matches_hand_values() -> None:
     costs = {}
     for name, changes in {"whole": {}, "frozen": {"trainable": False}}.items():
         settings = audio_settings(PANNS | changes)
-        with weights_left_out():
+        with skip_weight_init():
             encoder = settings.build_without_files(1024).train()
         costs[name] = [settings.cost(encoder, 3.0, seconds, half=False) for seconds in (20.0, 5.0)]
     # 10 of 20 seconds: 1,000 columns of 64 bands. The two largest outputs are the first ones, of 64 channels. The
@@ -82,7 +82,7 @@ def test_estimated_passt_cost_matches_hand_values() -> None:
     assert whole.flops == pytest.approx(3 * frozen.flops, rel=0.05)
     assert shorter.kept == pytest.approx(whole.kept / 2, rel=0.02)
     settings = audio_settings(AUDIO[-1][0])
-    with weights_left_out():
+    with skip_weight_init():
         encoder = settings.build_without_files(300).train()
     positions = 16 * 3.125  # a linear layer, then both directions of three gates
     gru = 6 * 2 * 3 * 150 * (70 + 150)
@@ -105,11 +105,11 @@ def test_estimated_text_parameters_match_hand_values(tmp_path: Path) -> None:
     assert text_parameters(first_token()) == (BERT + mlp, 0) == (112_564_736, 0)
     assert text_parameters(first_token(trainable=False)) == (mlp, BERT)
     network, run = first_token(trainable=False).network_for_costs([])
-    assert count(network, run, half=False).flops == 4 * 768 * 2048 + 6 * 2048 * 1024
+    assert measure_cost(network, run, half=False).flops == 4 * 768 * 2048 + 6 * 2048 * 1024
     words = {"kind": "word_vectors", "vectors": "v.bin", "dim": 300, "unknown": "one", "embedding": "words"}
     vectors = WordVectors.model_validate(words | {"padding": "masked"})
     assert text_parameters(vectors) == (0, 0)
-    assert count(*vectors.network_for_costs([]), half=False).flops == 0
+    assert measure_cost(*vectors.network_for_costs([]), half=False).flops == 0
     sentence = {"kind": "sentence_transformers", "dim": 384, "trainable": False, "projection": "linear"}
     known, unknown = (SentenceTransformers.model_validate(sentence | {"model": m}) for m in ("all-MiniLM-L6-v2", "x"))
     assert text_parameters(known) == (385 * 384, 22_713_216)
@@ -154,7 +154,7 @@ def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path: Path) -> N
         f"panns: the weight file {weights} is missing; download it to this path from {address}, or change the setting "
         "with --set model.audio.weights=..."
     )
-    assert "MISSING  text model bert-base-uncased: neither a folder nor in the hub's cache" in text
+    assert "MISSING  text model bert-base-uncased: the model is neither a folder nor in the hub's cache" in text
     parameters = "network 68,507,072, mlp 6,294,528, text 112,564,736; 187,366,336 trainable in total"
     assert fact(text, "parameters") == parameters
     assert text.endswith("\n3 MISSING, 1 WARNING")

@@ -16,11 +16,11 @@ from loaded import largest, loaded, relative, weights
 
 from system.experts import LogMelSlaney, PannsCnn14
 from system.models.audio import Crnn, Panns
-from system.models.audio.crnn_encoder import CrnnEncoder, run_gru, stretched
+from system.models.audio.crnn_encoder import CrnnEncoder, run_gru, stretch_series
 from system.models.audio.panns_encoder import PannsEncoder
 from system.models.batch import Series
 from system.networks.frontend import LogMelFrontEnd, mel_basis, published_log_mel
-from system.networks.panns import Cnn14, take_published
+from system.networks.panns import Cnn14, load_published
 from system.networks.weights import Weights
 
 CPU = torch.device("cpu")
@@ -63,7 +63,7 @@ def pooled(encoder: PannsEncoder, samples: np.ndarray) -> torch.Tensor:
     """(2048,) of 16-bit samples."""
     waves = torch.from_numpy(samples)[None]
     with torch.inference_mode():
-        return encoder._pooled(waves, torch.tensor([len(samples)]))[0]
+        return encoder._compute_pooled(waves, torch.tensor([len(samples)]))[0]
 
 
 @pytest.mark.parametrize("letter", "ABS")
@@ -103,12 +103,12 @@ def test_all_poolings_of_resnet38_match_original_code(
     content = golden("panns_resnet38")
     waves = torch.from_numpy(wave(content, "A"))[None]
     with torch.inference_mode():
-        maps = encoder._maps(waves)
+        maps = encoder._compute_maps(waves)
     mean, deviation, highest, *shape = json.loads(str(content["A_stages"]))["conv_block_after1"]
     assert list(maps.shape) == shape
     found = [float(maps.double().mean()), float(maps.double().std()), float(maps.max())]
     assert found == pytest.approx([mean, deviation, highest], rel=2e-5)
-    monkeypatch.setattr(encoder, "_maps", lambda _: maps)
+    monkeypatch.setattr(encoder, "_compute_maps", lambda _: maps)
     frames, both = maps[0].mean(2), maps[0].amax(2) + maps[0].mean(2)
     assert relative(frames.T, content["A_frames"]) < 2e-5
     for how, series in (("mean", frames), ("max_mean", both)):
@@ -161,10 +161,10 @@ def test_cnn14_frames_match_original_code(golden: Golden) -> None:
     """Cnn14 for 16 kHz is the same network with another front-end."""
     content = golden("panns_cnn14_16k")
     network = Cnn14(0.2).eval()
-    take_published(network, weights("panns_cnn14_16k"))
+    load_published(network, weights("panns_cnn14_16k"))
     front_end = published_log_mel(weights("panns_cnn14_16k"), PannsCnn14.fft, PannsCnn14.hop)
     columns = front_end(torch.from_numpy(wave(content, "A"))[None])
-    assert relative(network(network.standardised(columns)).mean(3)[0].T, content["A_frames"]) < 2e-5
+    assert relative(network(network.normalise_bands(columns)).mean(3)[0].T, content["A_frames"]) < 2e-5
 
 
 # CRNN
@@ -177,7 +177,7 @@ def crnn(embedding: str = "frames") -> CrnnEncoder:
     tensors = {
         key.removeprefix("audio_enc.").replace("features.", ""): torch.from_numpy(fill(key, shapes)) for key in shapes
     }
-    take_published(made, Weights(Path("filled"), tensors))
+    load_published(made, Weights(Path("filled"), tensors))
     return made.eval()
 
 
@@ -230,9 +230,9 @@ def test_crnn_layers_match_dcase2022_baseline(golden: Golden) -> None:
     series = [torch.from_numpy(content[f"{letter}_logmel_reflect"]) for letter in "AB"]
     lengths = torch.tensor([len(one) for one in series])
     values = torch.nn.utils.rnn.pad_sequence(series, batch_first=True, padding_value=7.0)
-    maps, shorter = made.convolved(values, lengths)
+    maps, shorter = made.apply_convolutions(values, lengths)
     hidden = run_gru(made.gru, maps, shorter)
-    frames = stretched(hidden, shorter, lengths)
+    frames = stretch_series(hidden, shorter, lengths)
     unit = made({"logmel": Series(values, lengths)})
     mean = crnn("mean")({"logmel": Series(values, lengths)})
     for row, (letter, length, short) in enumerate(zip("AB", lengths.tolist(), shorter.tolist(), strict=True)):
@@ -273,7 +273,7 @@ def test_crnn_frames_match_xie2023(golden: Golden) -> None:
     names = {key: key.replace("features.", "") for key in shapes}
     both = {names[key]: shape for key, shape in shapes.items()}
     tensors = {name.removeprefix("audio_enc."): torch.from_numpy(fill(name, both)) for name in both}
-    take_published(made, Weights(Path("filled"), tensors))
+    load_published(made, Weights(Path("filled"), tensors))
     length = int(content["model_T"])
     values = torch.from_numpy(np.stack([logmel[f"{letter}_logmel_reflect"][:length] for letter in "AB"]))
     found = made({"logmel": Series(values, torch.tensor([length, length]))}).values

@@ -26,7 +26,7 @@ from system.ranking.embedding import embed_clips, embed_texts
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
-from system.training.step import gradients
+from system.training.step import add_gradients
 
 STRIPES = {"time_stripes": 2, "time_width": 64, "band_stripes": 2, "band_width": 8}
 PANNS = tiny.panns(spec_augment=STRIPES, hidden=64)
@@ -100,7 +100,7 @@ def test_narrow_panns_overfits_real_recordings(shared: Path, tmp_path: Path, mon
         optimizer.param_groups[0]["lr"] = 3e-3 * (1 - step / 100)
         model.train()
         optimizer.zero_grad()
-        seen.append(float(gradients(model, batch, recipe.stages["only"], "float32", scaler())["loss"]))
+        seen.append(float(add_gradients(model, batch, recipe.stages["only"], "float32", scaler())["loss"]))
         optimizer.step()
     assert np.mean(seen[-10:]) < 0.15 * seen[0]
     assert before < 0.6
@@ -131,9 +131,9 @@ def test_gradients_with_grad_cache_use_the_same_crops_masks_and_dropout_as_witho
         torch.manual_seed(6)
         stage = recipe.stages["only"].model_copy(update={"grad_cache_chunk": 2})
         if is_cached:
-            gradients(model, batch, stage, "float32", scaler())
+            add_gradients(model, batch, stage, "float32", scaler())
         else:
-            losses.total(in_one_graph(model, batch, 2), stage.losses).backward()
+            losses.total_loss(in_one_graph(model, batch, 2), stage.losses).backward()
         found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert len(found[0]) == len(found[1])
     assert (found[0] - found[1]).abs().max() < 1e-4 * found[1].abs().max()
@@ -174,7 +174,7 @@ def test_full_size_panns_bert_training_step_runs(tmp_path: Path, bert: Path) -> 
     for _ in range(2):
         torch.manual_seed(1)
         optimizer.zero_grad()
-        seen.append(float(gradients(model, batch, recipe.stages["only"], "float32", scaler())["loss"]))
+        seen.append(float(add_gradients(model, batch, recipe.stages["only"], "float32", scaler())["loss"]))
         grads = {name: p.grad for name, p in model.named_parameters()}
         assert all(grad is not None and grad.isfinite().all() for grad in grads.values())
         optimizer.step()

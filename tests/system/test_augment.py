@@ -18,7 +18,7 @@ from data_tools.manifest import Clip, read_manifest
 from system.__main__ import main
 from system.batches.augment import Augmentation
 from system.batches.augment_settings import Augment
-from system.batches.sampler import Item, Sampler, items_of
+from system.batches.sampler import Item, Sampler, make_items
 from system.batches.teachers import Taught, Teachers, caption_key
 from system.features.bank import open_bank
 from system.losses.relevance.relax import Cider, Relevance
@@ -62,7 +62,7 @@ def test_replaced_captions_match_hand_computed_random_draws(
     found = augmentation(items, [seed])
     assert [item.captions for item in found] == expected
     assert [item.numbers for item in found] == [(0, 1), (0,)]
-    assert augmentation.texts() == ["a pair of dogs", "dogs, two of them", "Rain"]
+    assert augmentation.alternative_texts() == ["a pair of dogs", "dogs, two of them", "Rain"]
 
 
 def test_caption_is_replaced_only_by_alternatives_of_its_index(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_probability_1_replaces_all_captions_with_alternatives(tmp_path: Path) -
 def test_replacing_captions_does_not_alter_the_draws_of_clips_and_captions(world: Path, tmp_path: Path) -> None:
     clips = [one for one in read_manifest(world) if one.split == "development"]
     augmentation = Augmentation(replacing(augmented.alternatives(world, tmp_path / "a.csv")), clips)
-    items = items_of(clips, "clip")
+    items = make_items(clips, "clip")
     plain, changed = (Sampler([items], "size", 8, 2, (1, 0), augment) for augment in (None, augmentation))
     for step in (5, 0, 3):
         pairs = list(zip(plain.batch(step), changed.batch(step), strict=True))
@@ -145,16 +145,16 @@ def test_bad_lines_of_an_alternatives_file_are_refused(
         (
             "a.jsonl",
             '{"clip": "dogs.wav", "caption": 0}\n',
-            "line 1: expects an object with clip, caption, alternative; ",
+            "line 1: the line must be an object with clip, caption, alternative; ",
         ),
         (
             "a.jsonl",
             '{"clip": "dogs.wav", "caption": true, "alternative": "x"}\n',
             "caption is missing or not a string",
         ),
-        ("a.jsonl", "[1]\n", "line 1: expects an object"),
+        ("a.jsonl", "[1]\n", "line 1: the line must be an object"),
         ("a.jsonl", "{\n", "a.jsonl, line 1: "),
-        ("a.txt", "x", "a.txt: must be a .csv or .jsonl file; rename or convert it"),
+        ("a.txt", "x", "a.txt is not a .csv or .jsonl file; rename or convert it"),
         ("a.csv", "", "a.csv: the file is empty"),
     ],
 )

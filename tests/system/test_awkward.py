@@ -29,7 +29,7 @@ from system.features.shared_work import shared_work
 from system.models import embeddings
 from system.models.audio import EfficientAT, Passt
 from system.models.audio.base import AudioSettings
-from system.models.costs import Cost, weights_left_out
+from system.models.costs import Cost, skip_weight_init
 from system.models.embeddings import Embedded, Ragged
 from system.models.moment_score import MomentScore, cosines_of_queries
 from system.networks.published import HOP, SHORTEST, STRIDE
@@ -207,13 +207,13 @@ def test_shortest_clip_for_panns_gives_one_frame() -> None:
 def test_loaded_batch_norm_adds_its_epsilon_inside_the_square_root() -> None:
     values = {"weight": 2.0, "bias": 1.0, "running_mean": 0.5, "running_var": 1e-4}
     tensors = {f"bn.{name}": torch.tensor([value]) for name, value in values.items()}
-    scale, shift = Weights(Path("w.pth"), tensors).affine("bn", 1, 1e-3)
+    scale, shift = Weights(Path("w.pth"), tensors).batch_norm_scale_and_shift("bn", 1, 1e-3)
     assert float(scale) == pytest.approx(2 / math.sqrt(1e-4 + 1e-3), rel=1e-6)
     assert float(shift) == pytest.approx(1 - 0.5 * float(scale), rel=1e-6)
 
 
 def cost(settings: AudioSettings, seconds: float) -> Cost:
-    with weights_left_out():
+    with skip_weight_init():
         encoder = settings.build_without_files(1024).train()
     return settings.cost(encoder, 10, seconds, half=False)
 
@@ -251,7 +251,7 @@ def test_passt_accepts_max_seconds_equal_to_segment_seconds_but_no_less() -> Non
 def test_cost_estimate_of_clips_stops_growing_at_max_seconds() -> None:
     """Two segments and a half for clips of 20 s on average, if some have 30 s; three for clips of 30 s or more."""
     settings = Passt.model_validate(PASST)
-    with weights_left_out():
+    with skip_weight_init():
         encoder = settings.build_without_files(1024).train()
     costs = {
         seconds: settings.cost(encoder, *seconds, half=False) for seconds in ((10, 10), (20, 30), (30, 30), (99, 300))
@@ -312,15 +312,15 @@ def test_teacher_with_another_vocabulary_stores_caption_embeddings_in_another_ba
     unbroken: Path, tmp_path: Path
 ) -> None:
     trained = open_trained(unbroken)
-    before = teachers._captions_bank(trained, tmp_path).folder
+    before = teachers._open_captions_bank(trained, tmp_path).folder
     assert trained.model.text.vocabulary
     trained.model.text.vocabulary = trained.model.text.vocabulary[::-1]
-    assert teachers._captions_bank(trained, tmp_path).folder != before
+    assert teachers._open_captions_bank(trained, tmp_path).folder != before
 
 
 def test_resumed_wandb_run_continues_after_its_last_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: SimpleNamespace(step=5)))
-    monkeypatch.setattr(tracking, "_identity", lambda run: "id")
+    monkeypatch.setattr(tracking, "_run_id", lambda run: "id")
     assert tracking.WandB(Run(tmp_path)).last == 4
 
 

@@ -11,8 +11,8 @@ import tiny
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from system.batches.collate import without_audio
-from system.batches.sampler import Item, Sampler, items_of
+from system.batches.collate import make_batch_without_audio
+from system.batches.sampler import Item, Sampler, make_items
 from system.features.bank import open_bank
 from system.features.build import Features
 from system.moments.windows import Grid
@@ -35,7 +35,7 @@ def fake_clips(count: int, source: str, captions: int) -> list[Clip]:
 
 
 def test_equal_mix_draws_sources_equally_and_repeats_no_item_before_all_are_drawn() -> None:
-    big, small = items_of(fake_clips(30, "big", 1), "clip"), items_of(fake_clips(6, "small", 1), "clip")
+    big, small = make_items(fake_clips(30, "big", 1), "clip"), make_items(fake_clips(6, "small", 1), "clip")
     sampler = Sampler([big, small], "equal", 8, 1, (1,))
     seen = [item for step in range(15) for item in sampler.batch(step)]
     counts = {source: sum(item.clip.source == source for item in seen) for source in ("big", "small")}
@@ -46,7 +46,7 @@ def test_equal_mix_draws_sources_equally_and_repeats_no_item_before_all_are_draw
 
 
 def test_mix_by_size_draws_every_item_equally_often() -> None:
-    sources = [items_of(fake_clips(n, s, 1), "clip") for n, s in ((30, "big"), (6, "small"))]
+    sources = [make_items(fake_clips(n, s, 1), "clip") for n, s in ((30, "big"), (6, "small"))]
     sampler = Sampler(sources, "size", 12, "all", (1,))
     seen = [item.clip.id for step in range(3) for item in sampler.batch(step)]
     assert len(set(seen)) == 36
@@ -54,7 +54,7 @@ def test_mix_by_size_draws_every_item_equally_often() -> None:
 
 
 def test_batch_depends_only_on_seed_and_step() -> None:
-    make = lambda seed: Sampler([items_of(fake_clips(20, "a", 5), "clip")], "size", 8, 2, seed)  # noqa: E731
+    make = lambda seed: Sampler([make_items(fake_clips(20, "a", 5), "clip")], "size", 8, 2, seed)  # noqa: E731
     one, other = make((1, 0)), make((1, 0))
     for step in (9, 2, 5):
         one.batch(step)
@@ -68,7 +68,7 @@ def test_batch_depends_only_on_seed_and_step() -> None:
 
 
 def test_captions_of_a_clip_are_drawn_again_in_every_step() -> None:
-    sampler = Sampler([items_of(fake_clips(4, "a", 9), "clip")], "size", 4, 2, (0,))
+    sampler = Sampler([make_items(fake_clips(4, "a", 9), "clip")], "size", 4, 2, (0,))
     drawn = {step: {item.clip.id: item.captions for item in sampler.batch(step)} for step in range(6)}
     for clip in drawn[0]:
         assert len({drawn[step][clip] for step in drawn}) > 2
@@ -76,20 +76,20 @@ def test_captions_of_a_clip_are_drawn_again_in_every_step() -> None:
 
 def test_training_items_have_one_caption_by_pair_and_up_to_all_captions_by_clip() -> None:
     clips = fake_clips(4, "a", 3)
-    assert [item.captions for item in items_of(clips, "pair")][:4] == [("a 0 0",), ("a 0 1",), ("a 0 2",), ("a 1 0",)]
-    sampler = Sampler([items_of(clips, "clip")], "size", 4, 5, (0,))
+    assert [item.captions for item in make_items(clips, "pair")][:4] == [("a 0 0",), ("a 0 1",), ("a 0 2",), ("a 1 0",)]
+    sampler = Sampler([make_items(clips, "clip")], "size", 4, 5, (0,))
     assert all(len(item.captions) == 3 for item in sampler.batch(0))
 
 
 @pytest.mark.parametrize("sizes", [[3], [4, 3], [9, 0]])
 def test_fewer_items_than_batch_size_are_refused(sizes: list[int]) -> None:
     with pytest.raises(KitError, match="batch_size 8 needs at least 8 training items"):
-        Sampler([items_of(fake_clips(n, "a", 1), "clip") for n in sizes], "equal", 8, 1, (0,))
+        Sampler([make_items(fake_clips(n, "a", 1), "clip") for n in sizes], "equal", 8, 1, (0,))
 
 
 def test_sources_are_shuffled_independently() -> None:
     """Two sources of ten items: the same order in both would pair their items for ever."""
-    sources = [items_of(fake_clips(10, name, 1), "clip") for name in ("one", "two")]
+    sources = [make_items(fake_clips(10, name, 1), "clip") for name in ("one", "two")]
     sampler = Sampler(sources, "equal", 20, 1, (1,))
     items = sampler.batch(0)
     orders = [[int(item.clip.file_name) for item in items if item.clip.source == name] for name in ("one", "two")]
@@ -146,7 +146,7 @@ def test_moments_drawn_by_their_length_depend_only_on_seed_and_step() -> None:
 
 @pytest.mark.parametrize(("items", "steps"), [(8, 1), (15, 1), (16, 2), (31, 3)])
 def test_epoch_of_all_items_has_only_full_batches(items: int, steps: int) -> None:
-    assert Sampler([items_of(fake_clips(items, "a", 1), "clip")], "size", 8, 1, (1,)).steps_of_all == steps
+    assert Sampler([make_items(fake_clips(items, "a", 1), "clip")], "size", 8, 1, (1,)).steps_of_all == steps
 
 
 def test_moment_batch_labels_cover_all_windows_of_an_item(tmp_path: Path) -> None:
@@ -156,6 +156,6 @@ def test_moment_batch_labels_cover_all_windows_of_an_item(tmp_path: Path) -> Non
     features = Features({"any": bank}, {long.id: "five", short.id: "three"}, grids={"any": Grid(1.0, 0.5)})
     windows = (((0.0, 1.0), (3.0, 5.0)), ((2.0, 9.0),))
     items = [Item(clip, ("a",), windows=each) for clip, each in zip((long, short), windows, strict=True)]
-    labels = without_audio(items, features, None).labels
+    labels = make_batch_without_audio(items, features, None).labels
     assert labels is not None
     assert labels.int().tolist() == [[1, 0, 0, 1, 1], [0, 0, 1, 0, 0]]

@@ -17,7 +17,7 @@ from torch import nn
 
 from data_tools.errors import KitError
 from system.networks import beats
-from system.networks.beats import Beats, bucket
+from system.networks.beats import Beats, distance_buckets
 from system.networks.beats_published import CONFIG, PARAMETERS
 from system.networks.kaldi_fbank import KaldiFbank, mel_triangles, symmetric_window
 
@@ -106,7 +106,7 @@ def test_planted_mistakes_in_beats_log_mel_exceed_the_test_tolerance(
 
 
 def test_beats_distance_buckets_match_original_code() -> None:
-    assert bucket(torch.arange(-2000, 2001)).tolist() == modern.golden()["beats_bucket_of_offset"].tolist()
+    assert distance_buckets(torch.arange(-2000, 2001)).tolist() == modern.golden()["beats_bucket_of_offset"].tolist()
 
 
 def test_beats_mask_matches_original_code() -> None:
@@ -114,9 +114,9 @@ def test_beats_mask_matches_original_code() -> None:
     nn.Module.__init__(made)
     made.padding = "original"
     lengths = torch.tensor([160_000, 88_000])
-    assert (~made._mask(lengths, 160_000, 998, 496)).tolist() == modern.golden()["beats_pad_mask"].tolist()
+    assert (~made._token_mask(lengths, 160_000, 998, 496)).tolist() == modern.golden()["beats_pad_mask"].tolist()
     made.padding = "alone"
-    counts = made._mask(torch.tensor([160_000, 88_000, 2799, 1]), 160_000, 998, 496).sum(1)
+    counts = made._token_mask(torch.tensor([160_000, 88_000, 2799, 1]), 160_000, 998, 496).sum(1)
     assert counts.tolist() == [496, 272, 8, 8]
 
 
@@ -202,19 +202,19 @@ def pairs_of_four(attention: Any, query: torch.Tensor) -> torch.Tensor:
 
 
 def reversed_offsets(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(beats, "bucket", lambda offsets: bucket(-offsets))
+    patch.setattr(beats, "distance_buckets", lambda offsets: distance_buckets(-offsets))
 
 
 def first_output_dropped(positions: Any, x: torch.Tensor) -> torch.Tensor:
     weight = positions.weight_v * (positions.weight_g / positions.weight_v.norm(dim=(0, 1), keepdim=True))
-    convolved = F.conv1d(x.transpose(1, 2), weight, positions.bias, padding=64, groups=16)
-    return F.gelu(convolved[..., 1:]).transpose(1, 2)
+    apply_convolutions = F.conv1d(x.transpose(1, 2), weight, positions.bias, padding=64, groups=16)
+    return F.gelu(apply_convolutions[..., 1:]).transpose(1, 2)
 
 
 def norm_per_output(positions: Any, x: torch.Tensor) -> torch.Tensor:
     weight = positions.weight_v * (positions.weight_g / positions.weight_v.norm(dim=(1, 2), keepdim=True))
-    convolved = F.conv1d(x.transpose(1, 2), weight, positions.bias, padding=64, groups=16)
-    return F.gelu(convolved[..., :-1]).transpose(1, 2)
+    apply_convolutions = F.conv1d(x.transpose(1, 2), weight, positions.bias, padding=64, groups=16)
+    return F.gelu(apply_convolutions[..., :-1]).transpose(1, 2)
 
 
 def other_positions(made: Callable[[Any, torch.Tensor], torch.Tensor]) -> Callable[[pytest.MonkeyPatch], None]:
@@ -311,13 +311,13 @@ def checkpoint(path: Path, made: Beats, **changes: Any) -> Path:
 def test_beats_checkpoint_is_loaded_with_old_and_new_names(tmp_path: Path) -> None:
     made, other = Beats("alone"), Beats("alone")
     path = checkpoint(tmp_path / "beats.pt", made)
-    other.take_published(path)
+    other.load_published(path)
     content = torch.load(path)
     for part, new in beats.NEW_NAMES.items():
         content["model"][f"encoder.pos_conv.0.{new}"] = content["model"].pop(f"encoder.pos_conv.0.{part}")
     torch.save(content, path)
     third = Beats("alone")
-    third.take_published(path)
+    third.load_published(path)
     for key, value in made.state_dict().items():
         assert torch.equal(value, other.state_dict()[key])
         assert torch.equal(value, third.state_dict()[key])
@@ -328,10 +328,10 @@ def test_beats_checkpoint_with_another_configuration_is_refused(tmp_path: Path) 
     path = checkpoint(tmp_path / "x.pt", Beats("alone"), max_distance=1280, layer_norm_first=True)
     said = r"cfg has layer_norm_first True, not False; cfg has max_distance 1280, not 800; name a checkpoint"
     with pytest.raises(KitError, match=said):
-        Beats("alone").take_published(path)
+        Beats("alone").load_published(path)
     torch.save({"model": {}}, path)
     with pytest.raises(KitError, match="has no tensors under the key cfg"):
-        Beats("alone").take_published(path)
+        Beats("alone").load_published(path)
 
 
 @pytest.mark.usefixtures("narrow")
@@ -350,7 +350,7 @@ def test_beats_gradient_decay_changes_gradients_only() -> None:
 
 
 def test_beats_parameter_count_matches_published() -> None:
-    with modern.weights_left_out():
+    with modern.skip_weight_init():
         assert sum(one.numel() for one in Beats("alone").parameters()) == PARAMETERS
     keys = {key for key in modern.described("beats_ft")["keys"] if "predictor" not in key}
     expected_keys = {key.replace("encoder.relative", "encoder.layers.0.self_attn.relative") for key in network_keys()}

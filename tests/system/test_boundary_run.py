@@ -53,8 +53,8 @@ def test_all_weights_of_a_boundary_score_are_trained(run: Path) -> None:
     """All numbers and the layer have moved from their start."""
     score = open_trained(run).model.moments
     start = {"scale": 10.0, "offset": -3.0, "enter": -2.0, "leave": -2.0, "rate": 1.0}
-    assert score.numbers().keys() == start.keys()
-    assert all(abs(value - start[name]) > 1e-4 for name, value in score.numbers().items())
+    assert score.trained_numbers().keys() == start.keys()
+    assert all(abs(value - start[name]) > 1e-4 for name, value in score.trained_numbers().items())
 
 
 def test_plan_and_run_count_the_same_weights_of_a_boundary_score(run: Path, tmp_path: Path) -> None:

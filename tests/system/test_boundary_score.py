@@ -160,8 +160,8 @@ def test_fitting_a_boundary_score_changes_its_single_numbers_but_not_its_layers(
     series = FrameSeries(values, [grid.edges(one.shape[1], 20.0) for one in values], [grid] * 20)
     fitted = fitted_score(score, series, moments, "a model")
     assert isinstance(fitted, BoundaryScore)
-    assert fitted.numbers().keys() == {"scale", "offset", "enter", "leave", "rate"}
-    assert fitted.numbers()["rate"] > 0.1
-    assert fitted.numbers()["scale"] > 1
+    assert fitted.trained_numbers().keys() == {"scale", "offset", "enter", "leave", "rate"}
+    assert fitted.trained_numbers()["rate"] > 0.1
+    assert fitted.trained_numbers()["scale"] > 1
     assert torch.equal(fitted.changes.weight, layer)
-    assert score.numbers() == pytest.approx({"scale": 10, "offset": -3, "enter": -2, "leave": -2, "rate": 1})
+    assert score.trained_numbers() == pytest.approx({"scale": 10, "offset": -3, "enter": -2, "leave": -2, "rate": 1})

@@ -16,7 +16,7 @@ from system.losses.relevance import pairs as cider_pairs
 from system.losses.relevance import tokens
 from system.losses.relevance.pairs import CiderAmong, Distribution, distribution
 from system.losses.relevance.scorer import CiderD
-from system.losses.relevance.tokens import ptb_tokens, regex_tokens, tokens_of
+from system.losses.relevance.tokens import ptb_tokens, regex_tokens, tokenize
 
 Tokens = list[str]
 
@@ -106,7 +106,7 @@ def test_cider_of_captions_added_later_equals_cider_of_all_added_together() -> N
     cider = CiderD(each(captions[:20]))
     together = cider.features(captions)
     assert np.array_equal(cider.corpus_features().candidate, cider.features(captions[:20]).candidate)
-    later = cider.features(captions[:30]).followed_by(cider.features(captions[30:]))
+    later = cider.features(captions[:30]).with_appended(cider.features(captions[30:]))
     every = np.arange(len(captions))
     assert np.array_equal(CiderAmong(later, every).scores(0, 42), CiderAmong(together, every).scores(0, 42))
     assert CiderAmong(later, every).scores(40, 41)[0, 41] > 1
@@ -150,7 +150,7 @@ def official(documents: list[list[Tokens]], pairs: Sequence[tuple[Tokens, Tokens
 @pytest.mark.parametrize("pairs", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("per_document", [1, 5])
 def test_cider_matches_pycocoevalcap_on_clotho(shared: Path, pairs: int, per_document: int) -> None:
-    captions = tokens_of(clotho(shared, "development"), "regex")
+    captions = tokenize(clotho(shared, "development"), "regex")
     documents = [captions[i : i + per_document] for i in range(0, len(captions), per_document)]
     random = np.random.default_rng(pairs)
     repeated = [n for n, words in enumerate(captions) if len(words) - len(set(words)) > 2]
@@ -228,9 +228,9 @@ def test_regex_tokens_match_ptb_on_clotho_and_nearly_on_audiocaps(shared: Path) 
     java()
     captions = clotho(shared, "development", "validation", "evaluation")
     assert len(captions) == 29_645
-    assert tokens_of(captions, "regex") == tokens_of(captions, "ptb")
+    assert tokenize(captions, "regex") == tokenize(captions, "ptb")
     captions = audiocaps(shared, "train", "val", "test")
-    both = zip(tokens_of(captions, "regex"), tokens_of(captions, "ptb"), strict=True)
+    both = zip(tokenize(captions, "regex"), tokenize(captions, "ptb"), strict=True)
     assert sum(ours != theirs for ours, theirs in both) == 20
 
 
@@ -300,7 +300,7 @@ def test_cider_distribution_without_pairs_of_different_clips_is_refused() -> Non
 
 @pytest.fixture(scope="module")
 def development(shared: Path) -> list[Tokens]:
-    return tokens_of(clotho(shared, "development"), "regex")
+    return tokenize(clotho(shared, "development"), "regex")
 
 
 @pytest.mark.parametrize(

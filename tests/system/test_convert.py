@@ -11,7 +11,7 @@ from outcomes import refused
 from data_tools.errors import KitError
 from system.__main__ import main
 from system.experts.tflite import read_layers
-from system.experts.yamnet import shapes
+from system.experts.yamnet import layer_shapes
 
 TFLITE = "data/yamnet/yamnet.tflite"
 
@@ -34,7 +34,7 @@ def test_yamnet_layers_have_documented_order_and_shapes(shared: Path) -> None:
     for one in described:
         assert list(layers[f"{one['idx']:02d}_w"].shape) == one["w_shape"]
         assert (f"{one['idx']:02d}_b" in layers) == one["has_bias"]
-    assert {name: layers[name].shape for name in shapes()} == shapes()
+    assert {name: layers[name].shape for name in layer_shapes()} == layer_shapes()
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ def test_damaged_and_foreign_tflite_files_are_refused(
 def test_tflite_of_another_model_is_refused(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = dict(read_layers(shared / TFLITE))
     del other["02_b"]
-    monkeypatch.setattr("system.experts.tflite._layers", lambda *_: other.items())
+    monkeypatch.setattr("system.experts.tflite._weights_and_biases", lambda *_: other.items())
     with pytest.raises(KitError, match="is not yamnet"):
         read_layers(shared / TFLITE)
     other |= {"02_b": np.zeros(64), "20_w": np.zeros((1, 3, 3, 7))}

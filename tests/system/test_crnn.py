@@ -13,10 +13,10 @@ from system.models.audio.crnn_encoder import (
     MIN_FRAMES,
     CrnnEncoder,
     GruEncoder,
-    filled,
     masked_norm,
+    pad_short_clips,
     run_gru,
-    stretched,
+    stretch_series,
 )
 from system.models.batch import Series
 
@@ -100,11 +100,11 @@ def test_crnn_with_counted_padding_matches_public_code_in_training() -> None:
 
 
 def test_short_series_are_padded_to_four_frames_with_silence() -> None:
-    values, lengths = filled(torch.arange(1.0, 13).view(2, 6, 1), torch.tensor([2, 6]))
+    values, lengths = pad_short_clips(torch.arange(1.0, 13).view(2, 6, 1), torch.tensor([2, 6]))
     assert values[0, :, 0].tolist() == [1, 2, pytest.approx(SILENCE), pytest.approx(SILENCE), 5, 6]
     assert values[1, :, 0].tolist() == [7, 8, 9, 10, 11, 12]
     assert lengths.tolist() == [4, 6]
-    short, lengths = filled(torch.ones(1, 1, 1), torch.tensor([1]))
+    short, lengths = pad_short_clips(torch.ones(1, 1, 1), torch.tensor([1]))
     assert short[0, :, 0].tolist() == [1, *[pytest.approx(SILENCE)] * 3]
     assert lengths.tolist() == [4]
 
@@ -120,7 +120,7 @@ def test_clips_under_four_frames_are_padded_with_silence() -> None:
 @pytest.mark.parametrize(("given", "wanted"), [(1, 4), (1, 7), (2, 8), (7, 31), (25, 101), (39, 156)])
 def test_stretched_series_match_torch_interpolation(given: int, wanted: int) -> None:
     values = torch.randn(2, 40, 3)
-    found = stretched(values, torch.tensor([given, 40]), torch.tensor([wanted, 163]))
+    found = stretch_series(values, torch.tensor([given, 40]), torch.tensor([wanted, 163]))
     assert found.shape == (2, 163, 3)
     for row, (own, size) in enumerate(((given, wanted), (40, 163))):
         expected = F.interpolate(values[row : row + 1, :own].transpose(1, 2), size, mode="linear").transpose(1, 2)

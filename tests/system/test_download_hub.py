@@ -91,11 +91,11 @@ def test_sharded_hub_model_of_an_expert_is_loaded_and_identified(tmp_path: Path)
     assert len(shards) > 1
     settings = ["config.json", "preprocessor_config.json"]
     assert list(expert.checksums()) == ["model", *settings, *shards]
-    before = expert.key()
+    before = expert.bank_name()
     assert expert.load_network().dim == 16
     last = tmp_path / "sharded" / shards[-1]
     last.write_bytes(last.read_bytes()[:-4] + b"abcd")
-    assert expert.key() != before
+    assert expert.bank_name() != before
 
 
 def test_download_fetches_the_hub_model_of_an_audio_encoder(

@@ -17,7 +17,7 @@ from torch import nn
 
 from data_tools.errors import KitError
 from system.networks import eat
-from system.networks.eat import Eat, positions
+from system.networks.eat import Eat, position_table
 from system.networks.eat_published import PARAMETERS, VARIANTS, Variant
 from system.networks.kaldi_fbank import symmetric_window
 from system.networks.transformer_blocks import Attention, Block, PostNormBlock
@@ -90,7 +90,7 @@ def test_eat_padding_is_zero_before_the_normalisation() -> None:
 
 def test_eat_positions_match_original_code() -> None:
     golden = modern.golden()
-    assert relative(positions(768)[golden["eat_position_rows"]], golden["eat_position_at"]) < 2e-4
+    assert relative(position_table(768)[golden["eat_position_rows"]], golden["eat_position_at"]) < 2e-4
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def no_scale(attention: Attention, x: torch.Tensor, mask: torch.Tensor | None = 
 
 
 def swapped_table() -> torch.Tensor:
-    return torch.cat(positions(768).split(384, 1)[::-1], 1)
+    return torch.cat(position_table(768).split(384, 1)[::-1], 1)
 
 
 def povey(made: Eat, patch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ def test_eat_padding_after_the_normalisation_exceeds_the_test_tolerance(
 @torch.inference_mode()
 def test_eat_epsilon_of_layer_norms_matches_original_code(monkeypatch: pytest.MonkeyPatch) -> None:
     made: Eat = modern.built(lambda: Eat("base", "multiple_of_16", "cls"), "eat_base", *SMALL)
-    monkeypatch.setitem(made._buffers, "positions", positions(768) * 2**-10)
+    monkeypatch.setitem(made._buffers, "positions", position_table(768) * 2**-10)
     waves, expected = modern.wave("A3"), modern.golden()["eat_A3_304_small_cls"]
     assert relative(made(waves, modern.whole(waves))[0], expected) < 2e-5
     for module in made.modules():
@@ -292,7 +292,7 @@ def test_eat_checkpoints_of_all_layouts_are_loaded(tmp_path: Path, layout: str) 
         path, prefix = tmp_path / "eat.pt", "" if layout == "fairseq" else "model."
         renamed = {prefix + eat._fairseq_key(key): value for key, value in values.items()}
         torch.save({"model": renamed | {"_ema": {"x": torch.zeros(2)}}, "cfg": {"task": {"_name": "mae"}}}, path)
-    other.take_published(path)
+    other.load_published(path)
     assert all(torch.equal(value, values[key]) for key, value in other.state_dict().items())
 
 
@@ -301,10 +301,10 @@ def test_eat_checkpoint_of_another_size_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     safetensors.torch.save_file({"model.extra_tokens": torch.zeros(1, 1, 1024)}, path)
     with pytest.raises(KitError, match=r"model.extra_tokens has shape \(1, 1, 1024\), not \(1, 1, 768\)"):
-        Eat("base", 1024, "cls").take_published(path)
+        Eat("base", 1024, "cls").load_published(path)
     path.write_bytes(b"0" * 30)
     with pytest.raises(KitError, match="is damaged, truncated, or not a checkpoint of tensors"):
-        Eat("base", 1024, "cls").take_published(path)
+        Eat("base", 1024, "cls").load_published(path)
 
 
 def test_eat_keys_and_parameter_count_match_published() -> None:

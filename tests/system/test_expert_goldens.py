@@ -16,7 +16,7 @@ from loaded import KINDS, TIMELY, largest, loaded, relative, weights
 
 from system.experts import PannsCnn14, Vggish, audioset, openl3, vggish, vggsound
 from system.networks.frontend import published_log_mel
-from system.networks.panns import Cnn14, fold_norms, take_published
+from system.networks.panns import Cnn14, fold_batch_norms, load_published
 from system.networks.weights import Weights, read_weights
 
 CPU = torch.device("cpu")
@@ -157,9 +157,9 @@ def test_panns_blocks_match_original_statistics(golden: Golden) -> None:
     content = golden("panns_cnn14_16k")
     stages = json.loads(str(content["A_stages"]))
     network = Cnn14()
-    take_published(network, weights("panns_cnn14_16k"))
-    fold_norms(network)
-    scale, shift = weights("panns_cnn14_16k").affine("bn0", 64, network.bn0.eps)
+    load_published(network, weights("panns_cnn14_16k"))
+    fold_batch_norms(network)
+    scale, shift = weights("panns_cnn14_16k").batch_norm_scale_and_shift("bn0", 64, network.bn0.eps)
     x = (panns_log_mel(content, "A") * scale + shift)[None, None]
     for block in range(1, 7):
         x = network.get_submodule(f"conv_block{block}")(x)
@@ -192,7 +192,7 @@ def test_planted_mistakes_in_panns_exceed_the_test_tolerance(
 
 def openl3_log_mel(weights: Weights, content: dict[str, np.ndarray], letter: str) -> torch.Tensor:
     parts = openl3.one_second_windows(wave(content, letter))[content[f"{letter}_logmel_frame_index"]]
-    return openl3.log_mel(torch.from_numpy(parts.copy()), openl3.front_end(weights))
+    return openl3.log_mel(torch.from_numpy(parts.copy()), openl3.build_front_end(weights))
 
 
 @pytest.mark.parametrize("letter", [*(pytest.param(one, marks=pytest.mark.slow) for one in "AB"), "S"])
@@ -213,11 +213,11 @@ def test_openl3_without_leading_silence_matches_original_code(
 @torch.inference_mode()
 def test_openl3_before_last_pooling_matches_original_code(golden: Golden) -> None:
     content, own = golden("openl3"), weights("openl3")
-    scale, shift = own.affine("batch_normalization_1", 1, openl3.EPS)
+    scale, shift = own.batch_norm_scale_and_shift("batch_normalization_1", 1, openl3.EPS)
     columns = openl3.log_mel(
-        torch.from_numpy(openl3.one_second_windows(wave(content, "B")).copy()), openl3.front_end(own)
+        torch.from_numpy(openl3.one_second_windows(wave(content, "B")).copy()), openl3.build_front_end(own)
     )
-    maps = openl3.convolutions(own)((columns * scale + shift)[:, None])
+    maps = openl3.build_convolutions(own)((columns * scale + shift)[:, None])
     assert maps.shape == (2, 512, 32, 24)
     found = torch.stack([maps.mean((2, 3)), maps.amax((2, 3))])
     assert relative(found, content["B_pre_pool_mean_max_per_channel"]) < 5e-5
@@ -268,7 +268,7 @@ def test_vggish_frames_match_original_code(
     content = golden("vggish")
     columns = audioset.log_mel(wave(content, letter), vggish.OFFSET)
     assert largest(columns, content[f"{letter}_logmel"]) < 1e-4
-    parts = vggish.examples(wave(content, letter))
+    parts = vggish.cut_into_examples(wave(content, letter))
     assert [len(parts), 1, *parts.shape[1:]] == content[f"{letter}_examples_shape"].tolist()
     for name in ("embedding_raw", "pca"):
         assert relative(frames("vggish", **OUTPUTS[name])[letter], content[f"{letter}_{name}"]) < 2e-5
@@ -281,8 +281,8 @@ def test_vggish_frames_match_original_code(
 @torch.inference_mode()
 def test_vggish_convolutions_match_original_statistics(golden: Golden) -> None:
     content = golden("vggish")
-    parts = torch.from_numpy(vggish.examples(wave(content, "A")).copy())
-    maps = vggish.convolutions(weights("vggish"))(parts[:, None])
+    parts = torch.from_numpy(vggish.cut_into_examples(wave(content, "A")).copy())
+    maps = vggish.build_convolutions(weights("vggish"))(parts[:, None])
     assert statistics(maps) == pytest.approx(content["A_conv_stats"], rel=2e-5)
 
 
@@ -312,7 +312,7 @@ def test_vggish_quantising_matches_hand_values() -> None:
 
 def test_vggish_projection_matches_hand_values() -> None:
     vectors, means = torch.tensor([[1.0, 2.0], [0.0, 3.0]]), torch.tensor([1.0, -1.0])
-    assert vggish.project(torch.tensor([[2.0, 1.0]]), vectors, means).tolist() == [[5.0, 6.0]]
+    assert vggish.apply_pca(torch.tensor([[2.0, 1.0]]), vectors, means).tolist() == [[5.0, 6.0]]
 
 
 # VGGSound
@@ -349,7 +349,7 @@ def test_vggsound_on_ten_second_input_matches_original_code(changed: Compute, go
 @torch.inference_mode()
 def test_vggsound_layers_match_original_statistics(golden: Golden) -> None:
     content = golden("vggsound")
-    network = vggsound.residual_network(weights("vggsound"))
+    network = vggsound.build_residual_network(weights("vggsound"))
     stages = json.loads(str(content["Anotile_stages"]))
     x = torch.from_numpy(vggsound.spectrogram(wave(content, "A")))[None, None]
     for position, layer in enumerate(network):

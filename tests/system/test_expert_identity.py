@@ -56,7 +56,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("there")
 @pytest.mark.parametrize("key", STAYED)
 def test_unchanged_experts_have_the_same_bank_keys_as_in_earlier_versions(key: str) -> None:
-    assert STAYED[key].key() == key
+    assert STAYED[key].bank_name() == key
     assert "resampling" not in STAYED[key].model_dump(mode="json")
 
 
@@ -66,12 +66,12 @@ def test_experts_with_changed_frames_use_new_banks(there: Path, key: str) -> Non
     before = {**expert.identity(), "version": 1}
     bank = open_bank(there / "banks" / key, expert.dim, expert.dtype, before)
     assert tiny.store_all(bank, [("clip", np.ones((2, expert.dim), np.float32))]) == ["clip"]
-    assert expert.key() != key
+    assert expert.bank_name() != key
     assert "clip" not in bank_of(expert, there / "banks")
     assert open_bank(there / "banks" / key, expert.dim, expert.dtype, before).read("clip").shape == (2, expert.dim)
-    shutil.move(there / "banks" / key, there / "other" / expert.key())
+    shutil.move(there / "banks" / key, there / "other" / expert.bank_name())
     with pytest.raises(
-        KitError, match=rf"{expert.key()} has frames of other settings: .*'version': 1.*delete this folder"
+        KitError, match=rf"{expert.bank_name()} has frames of other settings: .*'version': 1.*delete this folder"
     ):
         bank_of(expert, there / "other")
 
@@ -79,7 +79,7 @@ def test_experts_with_changed_frames_use_new_banks(there: Path, key: str) -> Non
 @pytest.mark.usefixtures("there")
 def test_resampling_setting_changes_the_bank_key() -> None:
     ways = [LOGMEL.model_copy(update={"resampling": how}) for how in ("soxr_hq", "kaiser_best", "kaiser_best_0.2")]
-    assert len({expert.key() for expert in ways}) == 3
+    assert len({expert.bank_name() for expert in ways}) == 3
     assert [expert.model_dump().get("resampling") for expert in ways] == [None, "kaiser_best", "kaiser_best_0.2"]
 
 

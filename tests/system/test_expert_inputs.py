@@ -170,8 +170,8 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path, zipped: boo
     content = {"model": {"a": torch.arange(500.0), "b": np.arange(3.0)}, "queue": [np.int64(7), np.float32(0.5)]}
     torch.save(content, whole, _use_new_zipfile_serialization=zipped)
     weights = read_weights(whole, "model")
-    assert weights.take("a", 500).tolist() == list(range(500))
-    assert weights.take("b", 3).dtype == torch.float32
+    assert weights.checked_tensor("a", 500).tolist() == list(range(500))
+    assert weights.checked_tensor("b", 3).dtype == torch.float32
     data = whole.read_bytes()
     bad = tmp_path / "bad.pth"
     for damaged in (b"", b"<html>Not found</html>", data[: len(data) // 2], data[:-9], data[:60], b"PK\x03\x04" + data):
@@ -205,7 +205,7 @@ def test_arrays_pickled_by_numpy_1_are_read(tmp_path: Path) -> None:
     old = data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
     assert old != data or np.__version__ < "2"
     path.write_bytes(old)
-    assert read_weights(path).take("a", 2, 3).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert read_weights(path).checked_tensor("a", 2, 3).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -216,6 +216,6 @@ def test_missing_weight_file_is_reported_with_its_address(tmp_path: Path, kind: 
     for setting, address in expert.published_addresses().items():
         assert unquote(address).endswith(Path(settings[setting]).name), "filled files have the published names"
     with pytest.raises(
-        KitError, match=rf"no weight file {settings['weights']}; published at http.*; save it at this path"
+        KitError, match=rf"the weight file {settings['weights']} is missing; published at http.*; save it at this path"
     ):
-        expert.key()
+        expert.bank_name()

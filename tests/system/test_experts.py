@@ -16,11 +16,11 @@ from plans import plan
 from data_tools.errors import KitError
 from system.__main__ import main
 from system.experts import Expert, PannsCnn14, Vggish
-from system.experts.audioset import log_mel, patches
+from system.experts.audioset import cut_into_patches, log_mel
 from system.experts.logmel import LogMel
-from system.experts.network import by_rows, exact, in_pieces
+from system.experts.network import apply_by_rows, compute_in_pieces, exact_arithmetic
 from system.experts.yamnet import OFFSET, PATCH_HOP, Yamnet, load_network
-from system.networks.segment import of_one_length
+from system.networks.segment import group_by_length
 from system.recipe.load import load_recipe
 from system.verbs.experts import table, usual
 
@@ -89,7 +89,7 @@ def test_yamnet_log_mel_of_a_tone_matches_definition() -> None:
 
 def test_yamnet_patches_match_hand_values() -> None:
     columns = np.repeat(np.arange(200, dtype=np.float32)[:, None], 64, 1)
-    found = patches(columns, PATCH_HOP)
+    found = cut_into_patches(columns, PATCH_HOP)
     assert [(int(p[0, 0]), int(p[-1, 0])) for p in found] == [(0, 95), (48, 143), (96, 191)]
 
 
@@ -121,8 +121,10 @@ def test_yamnet_last_frame_includes_the_end_of_the_clip(shared: Path) -> None:
 
 def test_missing_and_wrong_yamnet_files_are_refused(tmp_path: Path) -> None:
     missing = Yamnet(kind="yamnet", weights=str(tmp_path / "none.npz"))
-    with pytest.raises(KitError, match=r"no weight file .*none\.npz.*yamnet\.tflite.*save it at this path"):
-        missing.key()
+    with pytest.raises(
+        KitError, match=r"the weight file .*none\.npz is missing; .*yamnet\.tflite.*save it at this path"
+    ):
+        missing.bank_name()
     (tmp_path / "text.npz").write_text("no weights")
     with pytest.raises(KitError, match="does not contain the 31 layers"):
         load_network(tmp_path / "text.npz", CPU)
@@ -176,14 +178,14 @@ def test_logmel_frames_are_independent_of_other_clips() -> None:
 
 
 def test_bank_key_of_an_expert_depends_on_settings_but_not_weight_paths(shared: Path, tmp_path: Path) -> None:
-    assert LOGMEL.key() != LOGMEL.model_copy(update={"bands": 33}).key()
+    assert LOGMEL.bank_name() != LOGMEL.model_copy(update={"bands": 33}).bank_name()
     there = shared / YAMNET_FILE
     copy = tmp_path / "copy.npz"
     copy.write_bytes(there.read_bytes())
-    a, b = (Yamnet(kind="yamnet", weights=str(path)).key() for path in (there, copy))
+    a, b = (Yamnet(kind="yamnet", weights=str(path)).bank_name() for path in (there, copy))
     assert a == b
     copy.write_bytes(there.read_bytes() + b"x")
-    assert Yamnet(kind="yamnet", weights=str(copy)).key() != a
+    assert Yamnet(kind="yamnet", weights=str(copy)).bank_name() != a
 
 
 # running networks in batches
@@ -197,15 +199,15 @@ def test_function_by_rows_fills_batches_with_rows_of_several_series() -> None:
         return 2 * rows[:, 0]
 
     wholes = [np.arange(n * 3.0).reshape(n, 3) for n in (1, 5, 2, 7)]
-    found = by_rows(wholes, 4, twice)
+    found = apply_by_rows(wholes, 4, twice)
     assert sizes == [4, 4, 4, 3]
     assert [len(one) for one in found] == [1, 5, 2, 7]
     assert all(np.array_equal(one, 2 * whole[:, 0]) for one, whole in zip(found, wholes, strict=True))
 
 
 def test_series_are_grouped_by_equal_length_up_to_a_maximum_total() -> None:
-    assert list(of_one_length([5, 3, 5, 5, 9, 3], 10)) == [[1, 5], [0, 2], [3], [4]]
-    assert list(of_one_length([20], 10)) == [[0]]
+    assert list(group_by_length([5, 3, 5, 5, 9, 3], 10)) == [[1, 5], [0, 2], [3], [4]]
+    assert list(group_by_length([20], 10)) == [[0]]
 
 
 @pytest.mark.parametrize("size", [4, 5, 7, 8, 9, 23, 24, 40, 41])
@@ -223,16 +225,16 @@ def test_convolutions_computed_in_pieces_match_one_pass(size: int, is_ceiled: bo
     whole = network(x)
     for most in (1, 2, 5):
         seen.clear()
-        assert torch.allclose(in_pieces(network, x, 2, 4, 1, most), whole)
+        assert torch.allclose(compute_in_pieces(network, x, 2, 4, 1, most), whole)
         assert max(seen) <= 4 * (most + 2) + 3
     if size >= 24:
-        assert not torch.allclose(in_pieces(network, x, 2, 4, 0, 2), whole)
+        assert not torch.allclose(compute_in_pieces(network, x, 2, 4, 0, 2), whole)
 
 
 def test_context_manager_exact_restores_precision_settings_at_its_end() -> None:
     torch.set_float32_matmul_precision("high")
     try:
-        with exact():
+        with exact_arithmetic():
             assert torch.get_float32_matmul_precision() == "highest"
             assert torch.is_inference_mode_enabled()
         assert torch.get_float32_matmul_precision() == "high"

@@ -258,7 +258,7 @@ def test_all_weights_are_opened_before_any_frame_is_computed(tmp_path: Path) -> 
     experts = {"first": logmel, "second": Yamnet(kind="yamnet", weights=str(tmp_path / "cut.npz"))}
     with pytest.raises(KitError, match=r"cut.npz"):
         build_features(read_manifest(manifest), experts, tmp_path / "banks")
-    assert not len(open_bank(tmp_path / "banks" / logmel.key(), 8, "float16", logmel.identity()))
+    assert not len(open_bank(tmp_path / "banks" / logmel.bank_name(), 8, "float16", logmel.identity()))
 
 
 def test_changed_audio_of_equal_size_and_time_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

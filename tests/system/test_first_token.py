@@ -139,5 +139,5 @@ def test_mean_of_tokens_matches_transformers_and_has_its_own_bank(minilm: str, t
 def test_caption_cleaning_matches_systems_of_2024_and_2025(goldens: Path) -> None:
     content = np.load(goldens / "losses_2025.npz")
     of = settings("x", removed=string.punctuation, lowercase=True)
-    assert [of.cleaned(text) for text in content["clean_in"].tolist()] == content["clean_out"].tolist()
-    assert settings("x", removed=string.punctuation).cleaned("A Dog!") == "A Dog"
+    assert [of.clean_caption(text) for text in content["clean_in"].tolist()] == content["clean_out"].tolist()
+    assert settings("x", removed=string.punctuation).clean_caption("A Dog!") == "A Dog"

@@ -69,7 +69,7 @@ def test_openl3_log_mel_of_recordings_matches_published_code(recording: Recordin
     parts = published.openl3_seconds(wave)[[1, 4]]
     assert torch.equal(parts, torch.from_numpy(openl3.one_second_windows(wave)[[1, 4]]))
     expected = published.openl3_log_mel(published.in_float64(weights("openl3")), parts)
-    found = openl3.log_mel(parts, openl3.front_end(weights("openl3")))
+    found = openl3.log_mel(parts, openl3.build_front_end(weights("openl3")))
     assert found.dtype == torch.float32
     assert largest(found, expected.numpy()) < 1e-5
     assert expected.min() < -70, "no band is empty"
@@ -103,7 +103,7 @@ def test_openl3_log_mel_of_silence_and_click_matches_published_code() -> None:
     expected = published.openl3_log_mel(published.in_float64(weights("openl3")), parts)
     assert not expected[0].any(), "silence is as loud as its maximum"
     assert expected[1:].amin((1, 2)).tolist() == pytest.approx([-80, -59.95], abs=0.01)  # the least amplitude is 1e-10
-    assert largest(openl3.log_mel(parts, openl3.front_end(weights("openl3"))), expected.numpy()) < 1e-5
+    assert largest(openl3.log_mel(parts, openl3.build_front_end(weights("openl3"))), expected.numpy()) < 1e-5
 
 
 # PANNs
@@ -154,7 +154,7 @@ def test_mel_power_of_published_kernels_matches_direct_products(monkeypatch: pyt
     generator = torch.Generator().manual_seed(1)
     real, imaginary = (own + 0.01 * torch.randn(own.shape, generator=generator) for own in frontend.dft_kernels(32))
     basis, waves = torch.rand(17, 5, generator=generator), torch.randn(3, 100, generator=generator)
-    found = MelPower.of_kernels(real, imaginary, basis, 6)(waves)
+    found = MelPower.from_kernels(real, imaginary, basis, 6)(waves)
     columns = waves.double().unfold(1, 32, 6)
     power = (columns @ real[:, 0].double().T) ** 2 + (columns @ imaginary[:, 0].double().T) ** 2
     assert found.dtype == torch.float64

@@ -18,8 +18,8 @@ from data_tools.errors import KitError
 from system.experts import HuggingFaceExpert
 from system.models.audio import HubFrames, HuggingFace
 from system.models.batch import Series
-from system.models.costs import weights_left_out
-from system.networks.hugging_face import HubAudio, read_folder
+from system.models.costs import skip_weight_init
+from system.networks.hugging_face import HubAudio, build_from_folder
 from system.networks.hugging_face_types import ROWS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -58,8 +58,8 @@ def samples(kind: str, seconds: float, seed: int = 0) -> np.ndarray:
 
 
 def network(kind: str) -> HubAudio:
-    made = read_folder(KINDS[kind], hub_folder(kind))  # type: ignore[arg-type]
-    made.take_published(hub_folder(kind))
+    made = build_from_folder(KINDS[kind], hub_folder(kind))  # type: ignore[arg-type]
+    made.load_published(hub_folder(kind))
     return made.eval()
 
 
@@ -201,23 +201,23 @@ def test_hub_training_is_reproducible_with_torch_seed(kind: str) -> None:
 def test_hub_model_of_another_type_is_refused(tmp_path: Path) -> None:
     folder = hub_folder("wavlm")
     with pytest.raises(KitError, match=r"its config.json says model_type wavlm, not hubert; set type: wavlm"):
-        read_folder("hubert", folder)
+        build_from_folder("hubert", folder)
     ((key, said),) = settings("wavlm", type="hubert").missing_files()
     assert (key, said.endswith("says model_type wavlm, not hubert; set type: wavlm")) == ("model", True)
     with pytest.raises(KitError, match=r"says model_type clap; set type: clap_audio_model"):
-        read_folder("whisper", hub_folder("clap"))
+        build_from_folder("whisper", hub_folder("clap"))
     shutil.copytree(folder, tmp_path / "other")
     path = tmp_path / "other" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "dasheng"}))
     with pytest.raises(KitError, match=r"model_type dasheng, which is not supported; supported: audio-spectrogram"):
-        read_folder("wavlm", path.parent)
+        build_from_folder("wavlm", path.parent)
     (path.parent / "preprocessor_config.json").unlink()
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "wavlm"}))
     with pytest.raises(KitError, match=r"no settings of its feature extractor \(preprocessor_config.json"):
-        read_folder("wavlm", path.parent)
+        build_from_folder("wavlm", path.parent)
     path.unlink()
     with pytest.raises(KitError, match=r"has no config.json; name the folder of a Hugging Face model"):
-        read_folder("wavlm", path.parent)
+        build_from_folder("wavlm", path.parent)
 
 
 def test_hub_model_with_wrong_sample_rate_or_missing_weights_is_refused(tmp_path: Path) -> None:
@@ -226,19 +226,19 @@ def test_hub_model_with_wrong_sample_rate_or_missing_weights_is_refused(tmp_path
     path = folder / "preprocessor_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sampling_rate": 8000}))
     with pytest.raises(KitError, match=r"feature extractor expects 8,000 Hz, but models of type wavlm need 16,000"):
-        read_folder("wavlm", folder)
+        build_from_folder("wavlm", folder)
     shutil.copy(hub_folder("wavlm") / "preprocessor_config.json", path)
-    made = read_folder("wavlm", folder)
+    made = build_from_folder("wavlm", folder)
     from safetensors.torch import load_file, save_file
 
     tensors = load_file(folder / "model.safetensors")
     del tensors["encoder.layers.1.feed_forward.output_dense.weight"]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(KitError, match=r"no weights for 1 tensors, such as encoder.layers.1.feed_forward"):
-        made.take_published(folder)
+        made.load_published(folder)
     (folder / "model.safetensors").write_bytes(b"not a file of tensors")
     with pytest.raises(KitError, match=r"its weights cannot be read \(.*download or save the model again"):
-        made.take_published(folder)
+        made.load_published(folder)
 
 
 def test_missing_hub_model_is_reported_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +260,7 @@ def test_sizes_and_costs_of_hub_models_are_read_from_config_json(kind: str) -> N
     of = settings(kind)
     assert of.vector_dim == network(kind).dim
     assert of.sample_rate == network(kind).extractor.sampling_rate
-    with weights_left_out():
+    with skip_weight_init():
         encoder = of.build_without_files(8).train()
     counts = [sum(p.numel() for p in one.parameters()) for one in (encoder.parts()["network"], network(kind))]
     assert counts[0] == counts[1]
@@ -275,11 +275,11 @@ def test_sizes_and_costs_of_hub_models_are_read_from_config_json(kind: str) -> N
         ({"segment_seconds": 10.5}, "segment_seconds: {} needs segments of 0.1 to 10.0 s, not 10.5 s"),
         (
             {"head": "none"},
-            "head: none needs equal sizes, but vectors have 12 values and text embeddings 8; set head: linear",
+            "head: head none needs equal sizes, but vectors have 12 values and text embeddings 8; set head: linear",
         ),
         (
             {"head": "none", "hidden": 4},
-            "head: none means no layer, but hidden sets the size of a layer; set hidden: null, or head: linear",
+            "head: head none means no layer, but hidden is the size of a layer; set hidden: null, or head: linear",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from test_similarity import made
 
 from submission.ordering import ranked_columns
 from system.models.cosine import cosine
-from system.models.embeddings import Embedded, prepared
+from system.models.embeddings import Embedded, prepare_for_scoring
 from system.models.text.encoder import TextEncoder
 from system.ranking import index, model
 from system.ranking.index import VectorIndex, index_of
@@ -24,9 +24,9 @@ class Drawn(TextEncoder):
     """Embeds a text by its number."""
 
     def forward(self, texts: Sequence[str]) -> Embedded:
-        return self.embed_alike(texts)
+        return self.embed_batch(texts)
 
-    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+    def embed_batch(self, texts: Sequence[str]) -> Embedded:
         seeds = [int(text) if text.isdigit() else 0 for text in texts]
         return Embedded(torch.stack([torch.randn(32, generator=torch.manual_seed(seed)) for seed in seeds]))
 
@@ -56,7 +56,7 @@ def searched(count: int) -> Search:
 
 def expected(count: int, text: str, last: int) -> tuple[list[int], list[float]]:
     """Rank without an index."""
-    scores = cosine(pool(count), Drawn().embed_alike([text])).T.numpy()
+    scores = cosine(pool(count), Drawn().embed_batch([text])).T.numpy()
     names = [f"{number:05d}.wav" for number in np.random.default_rng(0).permutation(count)]
     rows = ranked_columns(scores, names, last)[0]
     return rows.tolist(), scores[0, rows].tolist()
@@ -115,11 +115,11 @@ def test_candidates_found_in_a_vector_index_match_hand_values() -> None:
 def test_pools_without_index_log_the_reason(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(index, "MIN_CLIPS", 6)
-    assert index_of(prepared(Embedded(torch.ones(5, 3)))) is None
+    assert index_of(prepare_for_scoring(Embedded(torch.ones(5, 3)))) is None
     assert not caplog.messages
-    assert index_of(prepared(ragged(made(1, [2] * 6)))) is None
+    assert index_of(prepare_for_scoring(ragged(made(1, [2] * 6)))) is None
     monkeypatch.setitem(sys.modules, "faiss", None)
-    assert index_of(prepared(Embedded(torch.ones(7, 3)))) is None
+    assert index_of(prepare_for_scoring(Embedded(torch.ones(7, 3)))) is None
     frames, lacking = caplog.messages
     assert frames.startswith("this model compares frames with words and cannot use an index: ")
     assert frames.endswith("a query is scored against all of 6 clips")

@@ -15,7 +15,7 @@ from data_tools.manifest import Clip
 from system.__main__ import main
 from system.batches.collate import Feed, Resident, collate
 from system.batches.crops import Crops
-from system.batches.sampler import Added, Item, Sampler, items_of
+from system.batches.sampler import Added, Item, Sampler, make_items
 from system.features.bank import open_bank
 from system.features.build import Features
 from system.models.audio.panns_encoder import PannsEncoder
@@ -45,12 +45,12 @@ def test_random_parts_of_long_clips_match_hand_values() -> None:
 
 def test_offsets_of_random_parts_depend_on_seed_stage_step_and_item() -> None:
     def made(*seed: int) -> Sampler:
-        return Sampler([items_of([clip(f"{n}.wav", "x") for n in range(9)], "clip")], "size", 8, 1, seed)
+        return Sampler([make_items([clip(f"{n}.wav", "x") for n in range(9)], "clip")], "size", 8, 1, seed)
 
-    assert made(1, 0).offsets(3).tolist() == made(1, 0).offsets(3).tolist()
-    others = [made(1, 0).offsets(4), made(1, 1).offsets(3), made(2, 0).offsets(3)]
-    assert not any(np.equal(made(1, 0).offsets(3), other).any() for other in others)
-    many = np.concatenate([made(1, 0).offsets(step) for step in range(500)])
+    assert made(1, 0).crop_offsets(3).tolist() == made(1, 0).crop_offsets(3).tolist()
+    others = [made(1, 0).crop_offsets(4), made(1, 1).crop_offsets(3), made(2, 0).crop_offsets(3)]
+    assert not any(np.equal(made(1, 0).crop_offsets(3), other).any() for other in others)
+    many = np.concatenate([made(1, 0).crop_offsets(step) for step in range(500)])
     assert many.shape == (4000, 2)
     assert np.unique(many).size == 8000
     for column in many.T:
@@ -59,7 +59,7 @@ def test_offsets_of_random_parts_depend_on_seed_stage_step_and_item() -> None:
 
 def fed(folder: Path, steps: list[int], resident: bool, longest: int | None) -> dict[int, Batch]:
     features, clips = sounds(folder)
-    sampler = Sampler([items_of(clips, "clip")], "size", 5, 1, (1, 0))
+    sampler = Sampler([make_items(clips, "clip")], "size", 5, 1, (1, 0))
     feed = Feed(sampler, features, None, CPU, None, longest)
     if resident:
         feed.resident = Resident(LENGTHS, features, CPU)

@@ -20,7 +20,7 @@ from torch import nn
 from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.experiments.summary import parameters_of
-from system.models.low_rank import adapted_layers, adapter_parameters
+from system.models.low_rank import adapted_layers, count_adapter_parameters
 from system.plan.content import Content
 from system.plan.estimates import Estimates
 from system.recipe.load import load_recipe
@@ -83,7 +83,7 @@ def test_moving_average_of_weights_matches_hand_values() -> None:
         decay = min(0.5, (1 + number) / (10 + number))
         expected = decay * expected + (1 - decay) * weight
     assert decay == 0.5
-    with average.in_model():
+    with average.use_average():
         assert layer.weight.item() == pytest.approx(expected)
     assert layer.weight.item() == 512.0
 
@@ -94,7 +94,7 @@ def test_moving_average_of_weights_includes_statistics_of_batch_norms() -> None:
     norm(torch.randn(64, 2) * 3 + 5)
     after = norm.running_mean.clone()  # type: ignore[union-attr]
     average.update(0)
-    with average.in_model():
+    with average.use_average():
         assert torch.allclose(norm.running_mean, 0.9 * after)  # type: ignore[arg-type]
         assert norm.num_batches_tracked == 1
     assert torch.equal(norm.running_mean, after)  # type: ignore[arg-type]
@@ -217,14 +217,14 @@ def test_output_with_adapters_equals_that_of_the_summed_weights(world: Path, tmp
     plain, adapted = (build_model(loaded, []).eval() for _ in range(2))
     adapters = Adapters(adapted, Lora.model_validate(LORA), 7)
     texts = ["a low tone", "a high tone, then a deep tone"]
-    plain.load_state_dict(adapters.merged(adapted.state_dict()))
+    plain.load_state_dict(adapters.merge_adapters(adapted.state_dict()))
     with torch.no_grad():
         before = plain.text(texts).values
         assert torch.allclose(adapted.text(texts).values, before, atol=1e-6), "the product is zero at first"
         for name, value in adapted.named_parameters():
             if ".lora_" in name:
                 nn.init.normal_(value)
-        plain.load_state_dict(adapters.merged(adapted.state_dict()))
+        plain.load_state_dict(adapters.merge_adapters(adapted.state_dict()))
         assert torch.allclose(plain.text(texts).values, adapted.text(texts).values, atol=1e-5)
         assert not torch.allclose(plain.text(texts).values, before, atol=1e-2)
         names = [name for name, value in adapted.named_parameters() if value.requires_grad]
@@ -265,7 +265,7 @@ def test_stage_after_adapters_trains_all_layers_again(world: Path, tmp_path: Pat
 def test_adapter_layers_are_chosen_by_the_ends_of_their_names() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 5)))
     assert list(adapted_layers(network, None)) == ["0", "2.0"]
-    assert adapter_parameters(network, 2, None) == 2 * (3 + 4) + 2 * (4 + 5)
+    assert count_adapter_parameters(network, 2, None) == 2 * (3 + 4) + 2 * (4 + 5)
     assert list(adapted_layers(network, ["2.0"])) == ["2.0"]
 
 
@@ -276,7 +276,7 @@ def test_incompatible_adapter_settings_are_refused(
     assert "model.audio trains no published network" in refused(capsys, "train", path, "--out", tmp_path / "a")
     path = recipe(world, tmp_path / "layers", lora=LORA | {"layers": ["q_proj"]})
     text = refused(capsys, "train", path, "--out", tmp_path / "b")
-    assert "lora.layers q_proj: the network has no such linear layer; its linear layers are" in text
+    assert "lora.layers q_proj: no linear layer of the network has such a name; its linear layers are" in text
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
     path = recipe(world, tmp_path / "peft", lora=LORA)
     assert "lora needs the package peft; install it" in refused(capsys, "train", path, "--out", tmp_path / "c")

@@ -58,7 +58,7 @@ def test_ranking_and_matching_losses_match_hand_values() -> None:
     batch = batch_scores(scores)
     assert RANKING.value(batch).item() == pytest.approx(0.8 / 3)
     assert MATCHING.value(batch).item() == pytest.approx(-0.7)
-    assert losses.total(batch, [RANKING, MATCHING]).item() == pytest.approx(0.8 / 3 - 2.1)
+    assert losses.total_loss(batch, [RANKING, MATCHING]).item() == pytest.approx(0.8 / 3 - 2.1)
 
 
 def test_pairs_of_one_clip_are_never_negatives() -> None:
@@ -75,7 +75,7 @@ def test_relaxed_ranking_loss_matches_hand_values() -> None:
     # i = 2: j = 0: .2 + .0 - .7 < 0, .2 + .8 - .7 = .3; j = 1: .14 + .2 - .7 < 0, .14 + .6 - .7 = .04.
     batch = batch_scores(scores, relax=relax)
     assert RELAXED.value(batch).item() == pytest.approx((0.18 + 0.3 + 0.04) / 3)
-    captions, clips = losses.gaps(batch, 0.2, relaxed=True)
+    captions, clips = losses.margin_violations(batch, 0.2, relaxed=True)
     assert captions[1, 2].item() == pytest.approx(0.18)
     assert (clips[2, 0].item(), clips[2, 1].item()) == (pytest.approx(0.3), pytest.approx(0.04))
     assert RANKING.value(batch).item() == pytest.approx(0.8 / 3)  # a plain term leaves r alone
@@ -160,7 +160,7 @@ def test_loss_diagnostics_match_hand_values() -> None:
     scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
     relax = np.full((3, 3), 0.4)
     batch = batch_scores(scores, relax=relax)
-    losses.total(batch, [RELAXED, MATCHING])
+    losses.total_loss(batch, [RELAXED, MATCHING])
     seen = {name: value.item() for name, value in losses.diagnose(batch, [RELAXED, MATCHING]).items()}
     # Hardest by row .8, .6, .2, by column .1, .3, .8. Full margin: 4 hinges of 12 are above zero (see by hand above);
     # with .08 two are left: row 1, .08 + .6 - .5, and column 2, .08 + .8 - .7.
@@ -200,7 +200,7 @@ def test_metric_learning_losses_and_gradients_match_original_code(name: str, gol
         given = [f"{case}_audio", f"{case}_text"] if case.startswith("emb") else [f"{case}_sim"]
         leaves = [torch.tensor(golden[key], requires_grad=True) for key in given]
         scores = cosine(*map(Embedded, leaves)) if len(leaves) == 2 else leaves[0]
-        loss = losses.total(batch_scores(scores, golden[f"{case}_labels"].tolist()), [ORIGINAL[name]])
+        loss = losses.total_loss(batch_scores(scores, golden[f"{case}_labels"].tolist()), [ORIGINAL[name]])
         assert loss.item() == pytest.approx(float(golden[f"{case}_{name}_loss"]), abs=1e-9)
         loss.backward()
         for key, leaf in zip(given, leaves, strict=True):
@@ -308,7 +308,7 @@ def test_items_without_negatives_add_no_loss_or_gradient(term: Loss) -> None:
     """A batch of one clip, and one whose items are all captions of one; same-clip NT-Xent has negatives even there."""
     for ids in ([0], [3, 3, 3, 3]):
         scores = torch.rand(len(ids), len(ids), requires_grad=True)
-        loss = losses.total(batch_scores(scores, ids, np.ones((len(ids), len(ids)))), [term])
+        loss = losses.total_loss(batch_scores(scores, ids, np.ones((len(ids), len(ids)))), [term])
         loss.backward()
         assert scores.grad is not None
         if term is not PUBLIC_NT_XENT or len(ids) == 1:
@@ -321,7 +321,7 @@ def test_items_without_negatives_add_no_loss_or_gradient(term: Loss) -> None:
 def test_perfectly_separated_batch_has_zero_hinge_losses(term: Loss) -> None:
     scores = torch.full((4, 4), -1.0).fill_diagonal_(0.5).requires_grad_()
     if term.kind != "nt_xent" and term is not WEIGHTED["sum"]:
-        loss = losses.total(batch_scores(scores, relax=np.ones((4, 4))), [term])
+        loss = losses.total_loss(batch_scores(scores, relax=np.ones((4, 4))), [term])
         loss.backward()
         assert scores.grad is not None
         assert loss.item() == 0
@@ -332,7 +332,7 @@ def test_losses_pass_gradcheck_in_float64() -> None:
     scores = torch.rand(5, 5, dtype=torch.float64, requires_grad=True)
     relax = torch.rand(5, 5, dtype=torch.float64)
     assert torch.autograd.gradcheck(
-        lambda s: losses.total(
+        lambda s: losses.total_loss(
             batch_scores(s, [0, 1, 2, 0, 4], relax), [RELAXED, MATCHING, NT_XENT, WEIGHTED["each"], WEIGHTED["sum"]]
         ),
         scores,

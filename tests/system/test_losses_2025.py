@@ -15,7 +15,7 @@ from system.losses.base import BatchScores
 from system.models.cosine import cosine
 from system.models.embeddings import Embedded
 from system.recipe import schema
-from system.training.schedule import rates
+from system.training.schedule import learning_rates
 
 POSITIVES = NtXent(kind="nt_xent", weight=1, temperature="learned", same_clip="positives")
 DISTILL = Distill(kind="distill", weight=1, teachers=["one", "two", "three"], temperature="learned")
@@ -80,11 +80,11 @@ def test_distillation_and_its_gradients_match_original_code(golden: dict[str, An
 def test_total_loss_is_the_sum_of_weighted_losses_without_squared_weights(golden: dict[str, Any], name: str) -> None:
     """The original squares the first weight: its half is a quarter."""
     case = case_of(golden, name)
-    mixed = losses.total(case.batch, [POSITIVES, case.distill])
+    mixed = losses.total_loss(case.batch, [POSITIVES, case.distill])
     assert mixed.item() == pytest.approx(golden[f"{name}_mixed"], abs=1e-9)
     (gradient,) = torch.autograd.grad(mixed, case.leaves[:1])
     assert gradient.numpy() == pytest.approx(golden[f"{name}_mixed_grad_audio"], abs=1e-9)
-    quarter = losses.total(case.batch, [POSITIVES.model_copy(update={"weight": 0.25}), case.distill])
+    quarter = losses.total_loss(case.batch, [POSITIVES.model_copy(update={"weight": 0.25}), case.distill])
     assert quarter.item() == pytest.approx(golden[f"{name}_half"], abs=1e-9)
 
 
@@ -186,13 +186,17 @@ def test_epoch_schedules_match_the_public_code(golden: dict[str, Any]) -> None:
         golden["lr25_epoch_batch"], golden["lr25"], golden["lr25_small_batch"], strict=True
     ):
         step = int(epoch) * steps + int(batch)
-        assert rates(stage(16, 2e-5), [2e-5, 5e-6], step, steps, []) == pytest.approx([large, small], abs=1e-12, rel=0)
+        assert learning_rates(stage(16, 2e-5), [2e-5, 5e-6], step, steps, []) == pytest.approx(
+            [large, small], abs=1e-12, rel=0
+        )
     for epoch, group, line in zip(golden["lr24_epoch"], golden["lr24_groups"], golden["lr24_linear"], strict=True):
         step = round(epoch * steps)
         assert step / steps == pytest.approx(epoch)
         bases = [4e-6, 2e-5, 2e-5, 2e-5]
-        assert rates(stage(15, 2e-5, 0), bases, step, steps, []) == pytest.approx(group, abs=1e-12, rel=0)
-        assert rates(stage(15, 2e-5, 0, "linear"), [2e-5], step, steps, []) == pytest.approx([line], abs=1e-12, rel=0)
+        assert learning_rates(stage(15, 2e-5, 0), bases, step, steps, []) == pytest.approx(group, abs=1e-12, rel=0)
+        assert learning_rates(stage(15, 2e-5, 0, "linear"), [2e-5], step, steps, []) == pytest.approx(
+            [line], abs=1e-12, rel=0
+        )
 
 
 def test_epoch_schedule_without_falling_epochs_is_refused() -> None:
@@ -202,4 +206,4 @@ def test_epoch_schedule_without_falling_epochs_is_refused() -> None:
         kind="epochs", shape="linear", start_lr=0.5, floor_lr=0, warmup_epochs=0, until_epoch=2
     )
     made = schema.Stage.model_construct(schedule=without)
-    assert [rates(made, [1.0], step, 2, [])[0] for step in range(6)] == [1, 0.75, 0.5, 0.25, 0, 0]
+    assert [learning_rates(made, [1.0], step, 2, [])[0] for step in range(6)] == [1, 0.75, 0.5, 0.25, 0, 0]

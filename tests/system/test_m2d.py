@@ -29,9 +29,9 @@ from system.networks.m2d_published import (
     NORM_STATS,
     PARAMETERS,
     Geometry,
-    address_of,
-    chosen_geometry,
-    geometry_of_file,
+    choose_geometry,
+    find_address,
+    read_geometry_from_path,
 )
 from system.networks.transformer_blocks import Attention, Block, PostNormBlock
 
@@ -130,7 +130,7 @@ def test_m2d_clip_in_a_longer_segment_matches_the_clip_alone() -> None:
 def test_m2d_number_of_time_steps_matches_hand_values(columns: int, steps: int) -> None:
     made = M2d(CLAP_GEOMETRY, "mean").eval()
     samples = (columns - 1) * 160 + 80
-    assert made._steps(torch.tensor([columns])).tolist() == [steps]
+    assert made._columns_to_steps(torch.tensor([columns])).tolist() == [steps]
     if 3 < columns < 1500:
         waves = torch.zeros(1, samples)
         with torch.inference_mode():
@@ -203,7 +203,7 @@ Plant = Callable[[M2d, pytest.MonkeyPatch], None]
 MISTAKES: dict[str, tuple[float, Plant]] = {
     "tanh GELU": (2e-4, lambda _, patch: modern.tanh_gelu(patch)),
     "symmetric Hann": (5e-3, symmetric),
-    "zero padding": (0.05, lambda _, patch: patch.setattr(M2dLogMel, "_reflected", zero_padding)),
+    "zero padding": (0.05, lambda _, patch: patch.setattr(M2dLogMel, "_reflect_ends", zero_padding)),
     "positions cut in one piece": (0.5, positions_in_one_piece),
     "positions from entry 0": (0.5, positions_from_zero),
     "post-norm": (0.5, lambda _, patch: patch.setattr(Block, "forward", PostNormBlock.forward)),
@@ -278,12 +278,12 @@ def test_m2d_archives_with_key_prefixes_are_loaded(tmp_path: Path, prefix: str) 
         archive.write(folder / "checkpoint-300.pth", f"{folder.name}/checkpoint-300.pth")
     copyfile(tmp_path / f"{folder.name}.zip", tmp_path / f"{folder.name}.zip.part")  # as during a download
     for path in (folder / "checkpoint-300.pth", *tmp_path.glob(f"{folder.name}.zip*")):
-        assert geometry_of_file(path) == G608
-        other.take_published(path)
+        assert read_geometry_from_path(path) == G608
+        other.load_published(path)
         assert all(torch.equal(value, made.state_dict()[key]) for key, value in other.state_dict().items())
     del values[f"{prefix}norm_stats"]
     torch.save(values, folder / "old.pth")
-    other.take_published(folder / "old.pth")
+    other.load_published(folder / "old.pth")
     assert other.norm_stats.tolist() == pytest.approx(NORM_STATS)  # type: ignore[operator]
 
 
@@ -292,26 +292,26 @@ def test_m2d_file_of_another_geometry_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pth"
     torch.save(M2d(G608, "mean").state_dict(), path)
     with pytest.raises(KitError, match=r"pos_embed has shape \(1, 191, 768\), not \(1, 311, 768\)"):
-        M2d(CLAP_GEOMETRY, "mean").take_published(path)
+        M2d(CLAP_GEOMETRY, "mean").load_published(path)
     with pytest.raises(KitError, match=r"has no tensor audio_proj\.sem_token"):
-        M2dClap(G608).take_published(path)
+        M2dClap(G608).load_published(path)
     with zipfile.ZipFile(tmp_path / "empty.zip", "w"):
         pass
     with pytest.raises(KitError, match="is damaged, truncated, or not a checkpoint of tensors"):
-        M2d(G608, "mean").take_published(tmp_path / "empty.zip")
+        M2d(G608, "mean").load_published(tmp_path / "empty.zip")
 
 
 def test_m2d_geometry_is_read_from_the_names_of_files() -> None:
-    names = {name: geometry_of_file(Path("x") / name) for name in (*ADDRESSES, CLAP_FILE)}
+    names = {name: read_geometry_from_path(Path("x") / name) for name in (*ADDRESSES, CLAP_FILE)}
     assert names["m2d_vit_base-80x200p16x4-230529.zip"] == Geometry(80, 200, 16, 4, 16_000)
     assert names["m2d_as_vit_base-80x1001p16x16p32k-240413_AS-FT_enconly.zip"] == CLAP_GEOMETRY._replace(rate=32_000)
     assert names[CLAP_FILE] == CLAP_GEOMETRY
     assert None not in names.values()
-    assert geometry_of_file(Path("m2d_vit_base-80x608p16x16/checkpoint.pth")) == G608
-    assert geometry_of_file(Path("m2d.pth")) is None
-    assert chosen_geometry("80x608p16x16", "m2d.pth") == chosen_geometry(None, "80x608p16x16.zip") == G608
-    assert address_of(Path("data/m2d_vit_base-80x200p16x4-230529.zip")).startswith("https://github.com/nttcslab/m2d/")
-    assert address_of(Path("m2d_vit_base-80x200p16x4-230529/x.pth")).startswith("the archive https://")
+    assert read_geometry_from_path(Path("m2d_vit_base-80x608p16x16/checkpoint.pth")) == G608
+    assert read_geometry_from_path(Path("m2d.pth")) is None
+    assert choose_geometry("80x608p16x16", "m2d.pth") == choose_geometry(None, "80x608p16x16.zip") == G608
+    assert find_address(Path("data/m2d_vit_base-80x200p16x4-230529.zip")).startswith("https://github.com/nttcslab/m2d/")
+    assert find_address(Path("m2d_vit_base-80x200p16x4-230529/x.pth")).startswith("the archive https://")
 
 
 @pytest.mark.parametrize(
@@ -324,13 +324,13 @@ def test_m2d_geometry_is_read_from_the_names_of_files() -> None:
         (
             "80x608p16x16",
             "80x1001p16x16.zip",
-            "geometry 80x608p16x16 differs from that in the name of",
+            "geometry 80x608p16x16 differs from the geometry in the name of",
         ),
     ],
 )
 def test_unknown_or_contradicting_m2d_geometry_is_refused(geometry: str | None, weights: str | None, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        chosen_geometry(geometry, weights)
+        choose_geometry(geometry, weights)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_m2d_keys_and_parameter_count_match_published(name: str, make: Callable[
 @torch.inference_mode()
 def test_m2d_of_other_geometries_has_as_many_frames_as_steps(name: str, frames: int) -> None:
     """Not compared with the original code: three seconds."""
-    geometry = chosen_geometry(name, None)
+    geometry = choose_geometry(name, None)
     made = M2d(geometry, "stacked").eval()
     waves = torch.randn(1, 3 * geometry.rate, generator=torch.Generator().manual_seed(1)) * 0.1
     found, counts = made.frames(F.pad(waves, (0, 2 * geometry.rate)), modern.whole(waves))

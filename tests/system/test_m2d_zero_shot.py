@@ -78,7 +78,7 @@ def test_zero_shot_m2d_clap_ranks_by_cosines_of_both_encoders(
     assert main(["run", str(recipe), "--out", str(tmp_path / "run")]) == 0
     matrix = read_scores(tmp_path / "run/scores/evaluation.npy")
     network = m2d.M2dClap(CLAP_GEOMETRY).eval()
-    network.take_published(archive)
+    network.load_published(archive)
     folder = world.parent / "evaluation"
     waves = [torch.from_numpy(read_audio(folder / name, 16_000))[None] for name in matrix.file_names]
     clips = torch.cat([network(one, torch.tensor([one.shape[1]])) for one in waves])
@@ -122,5 +122,5 @@ def test_first_token_without_head_has_the_size_of_the_transformer(minilm: str, t
 def test_hidden_layer_without_head_is_refused(root: Path, tmp_path: Path) -> None:
     content = yaml.safe_load((root / "recipes/zero_shot/m2d_clap.yaml").read_text())
     content["model"]["text"]["hidden"] = 20
-    with pytest.raises(RecipeError, match=r"none means no layer, but hidden sets the size of a layer"):
+    with pytest.raises(RecipeError, match=r"none means no layer, but hidden is the size of a layer"):
         load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))

@@ -21,8 +21,8 @@ from system.batches import collate as collating
 from system.batches.augment import Augmentation
 from system.batches.augment_settings import Augment
 from system.batches.collate import Feed, collate
-from system.batches.mixing import joined, mixed
-from system.batches.sampler import Added, Item, Sampler, items_of
+from system.batches.mixing import join_captions, mix_waves
+from system.batches.sampler import Added, Item, Sampler, make_items
 from system.features.bank import open_bank
 from system.features.build import Features
 from system.models.embeddings import Embedded
@@ -70,7 +70,7 @@ def test_waves_of_mixtures_match_hand_values(
     waves = wave(*own), wave(*other)
     for one in waves:
         one.flags.writeable = False  # as a bank gives them
-    found = mixed(*waves, decibels, place)
+    found = mix_waves(*waves, decibels, place)
     assert found.dtype == np.int16
     assert found[:, 0].tolist() == expected
 
@@ -97,7 +97,7 @@ def test_mixtures_of_recordings_have_the_requested_level(shared: Path) -> None:
         if not own.any() or not other.any() or decibels(own) < 20:
             continue
         level, place = draw.uniform(-5, 5), draw.uniform()
-        found = mixed(own, other, level, place).astype(np.int64)
+        found = mix_waves(own, other, level, place).astype(np.int64)
         assert len(found) == max(len(own), len(other))
         first = int(place * (abs(len(own) - len(other)) + 1))
         at, to = (first, first + len(own)) if len(own) < len(other) else (0, len(own))
@@ -114,9 +114,9 @@ def test_mixtures_of_recordings_have_the_requested_level(shared: Path) -> None:
 
 
 def test_captions_of_mixed_clips_are_joined_with_the_given_text() -> None:
-    assert joined("Dogs bark. ", "It rains!", "and") == "Dogs bark and It rains!"
-    assert joined("Dogs bark", "It rains", "") == "Dogs bark It rains"
-    assert joined("?!", "It rains", " while ") == "while It rains"
+    assert join_captions("Dogs bark. ", "It rains!", "and") == "Dogs bark and It rains!"
+    assert join_captions("Dogs bark", "It rains", "") == "Dogs bark It rains"
+    assert join_captions("?!", "It rains", " while ") == "while It rains"
 
 
 def test_mixed_clips_match_hand_computed_random_draws() -> None:
@@ -201,7 +201,7 @@ def test_captions_of_mixed_pairs_come_from_the_pair_file(tmp_path: Path) -> None
     file = table(tmp_path / "m.jsonl", PAIRS, *rows, ("dogs.wav", "mute.wav", "x"), ("cats.wav", "gone.wav", "x"))
     augmentation = Augmentation(mixing(joined_by=None, merged=str(file)), [DOGS, RAIN, CATS, MUTE])
     assert augmentation.notes == [f"{file}: 4 lines; 2 of them name no pair of training clips"]
-    assert augmentation.texts() == ["dogs in rain", "rain on dogs"]
+    assert augmentation.alternative_texts() == ["dogs in rain", "rain on dogs"]
     items = [Item(one, tuple(one.captions), tuple(range(len(one.captions)))) for one in (DOGS, RAIN, CATS)]
     seen = set()
     for step in range(60):
@@ -213,7 +213,7 @@ def test_captions_of_mixed_pairs_come_from_the_pair_file(tmp_path: Path) -> None
         seen.add((dogs.captions, rain.captions))
     texts = [("dogs in rain",), ("rain on dogs",)]
     assert seen == {(one, other) for one in texts for other in texts}
-    left = augmentation.among([DOGS, CATS])
+    left = augmentation.limited_to([DOGS, CATS])
     assert left(items[:1], [0]) == items[:1], "a clip without frames is not mixed"
     assert augmentation(items[:1], [0]) != items[:1]
 
@@ -240,7 +240,7 @@ def test_mixing_with_fewer_than_two_clips_is_refused() -> None:
         Augmentation(mixing(), [DOGS, DOGS, MUTE])
     augmentation = Augmentation(mixing(), [DOGS, RAIN])
     with pytest.raises(KitError, match="mix needs at least two training clips"):
-        augmentation.among([DOGS])
+        augmentation.limited_to([DOGS])
 
 
 def banks(folder: Path) -> Features:
@@ -291,11 +291,11 @@ def test_training_frames_are_not_kept_on_the_gpu_if_clips_are_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features, clips = banks(tmp_path), [DOGS, RAIN, CATS]
-    monkeypatch.setattr(collating, "_fits", lambda size, device: True)
+    monkeypatch.setattr(collating, "_fits_on_gpu", lambda size, device: True)
     for augment, kept in ((None, True), (Augmentation(mixing(), clips), False)):
-        sampler = Sampler([items_of(clips, "pair")], "size", 3, None, (1,), augment)
+        sampler = Sampler([make_items(clips, "pair")], "size", 3, None, (1,), augment)
         with closing(Feed(sampler, features, None, CPU)) as feed:
-            feed.settle()
+            feed.copy_frames_if_room()
             assert (feed.resident is not None) == kept
             found = feed.batch(1)
             expected = collate(sampler.batch(1), features)
@@ -328,7 +328,7 @@ def test_mixing_with_stored_frames_or_teachers_is_refused(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"low_db": 6}, "augment.mix.low_db: is greater than high_db, 5; exchange the two values"),
+        ({"low_db": 6}, "augment.mix.low_db: low_db is greater than high_db, 5; exchange the two values"),
         ({"joined_by": None}, "augment.mix.joined_by: set either joined_by or merged"),
         ({"merged": "m.csv"}, "augment.mix.joined_by: set either joined_by or merged"),
         ({"high_db": 61}, "augment.mix.high_db: must be 60 or less, not 61"),
@@ -371,9 +371,9 @@ def test_killed_and_resumed_mixing_run_matches_uninterrupted_run(
 
     def spied(*arguments: Any) -> np.ndarray:
         calls.append(1)
-        return mixed(*arguments)
+        return mix_waves(*arguments)
 
-    monkeypatch.setattr(collating, "mixed", spied)
+    monkeypatch.setattr(collating, "mix_waves", spied)
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
     assert 5 <= len(calls) <= 5 * 8, "in four steps, and one that was made ahead; never in validation"
     assert '"meanwhile"' in (tmp_path / "run/vocabulary.json").read_text()

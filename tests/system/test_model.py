@@ -29,7 +29,7 @@ from system.ranking.embedding import embed_clips, embed_pool, embed_texts
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
-from system.training.step import embedded_scores
+from system.training.step import embed_and_score
 from system.training.validation import Validation
 
 RANKING = Ranking(kind="ranking", weight=1, margin=0.2, relax="none")
@@ -158,7 +158,7 @@ def test_scores_of_several_captions_are_averaged(world: Any) -> None:
         Item(clips[0], ("deep hum", "a")),
     ]
     with torch.no_grad():
-        found = embedded_scores(model, collate(items, features), "float32")
+        found = embed_and_score(model, collate(items, features), "float32")
         for i, j in itertools.product(range(3), repeat=2):
             clip = model.audio(collate([items[i]], features).audio)
             each = [cosine(clip, model.text([text])).item() for text in items[j].captions]
@@ -175,7 +175,7 @@ def test_batch_items_with_the_same_audio_count_as_one_clip(world: Any) -> None:
     twin = clips[0].model_copy(update={"id": "twin"})
     doubled = Features(features.banks, features.keys | {"twin": features.keys[clips[0].id]})
     batch = collate([Item(clip, ("a tone",)) for clip in (clips[0], clips[1], twin)], doubled)
-    same = embedded_scores(scratch_model(recipe), batch, "float32").same_clip
+    same = embed_and_score(scratch_model(recipe), batch, "float32").same_clip
     assert same.tolist() == [[True, False, True], [False, True, False], [True, False, True]]
 
 
@@ -183,9 +183,9 @@ def test_scores_are_float32_with_16_bit_embeddings(world: Any) -> None:
     recipe, clips, features = world
     model = scratch_model(recipe).train()
     items = [Item(clip, ("a tone", "deep hum")) for clip in clips[:8]]
-    scores = embedded_scores(model, collate(items, features), "bf16")
+    scores = embed_and_score(model, collate(items, features), "bf16")
     assert scores.scores_by_caption.dtype == scores.scores.dtype == torch.float32
-    loss = losses.total(scores, [RANKING, MATCHING])
+    loss = losses.total_loss(scores, [RANKING, MATCHING])
     assert loss.dtype == torch.float32
     loss.backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
@@ -242,8 +242,8 @@ def test_validation_metrics_match_slow_reference(world: Any) -> None:
     expected = []
     with torch.no_grad():
         for batch in batches:
-            scores = embedded_scores(model, collate(batch, features), "float32")
-            expected.append([losses.total(scores, stage.losses).item(), *losses.accuracies(scores)])
+            scores = embed_and_score(model, collate(batch, features), "float32")
+            expected.append([losses.total_loss(scores, stage.losses).item(), *losses.accuracies(scores)])
         matrix = cosine(
             embed_texts(model, [c for clip in own for c in clip.captions]), embed_clips(model, own, features)
         )

@@ -22,7 +22,7 @@ from system.models.audio.segmented import FromPublished
 from system.models.batch import Series
 from system.networks import beats, eat, m2d
 from system.networks.eat_published import VARIANTS, Variant
-from system.networks.m2d_published import CLAP_GEOMETRY, chosen_geometry
+from system.networks.m2d_published import CLAP_GEOMETRY, choose_geometry
 from system.recipe.load import load_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread", "narrow")
@@ -91,7 +91,7 @@ def expert(kind: str, folder: Path, **changes: Any) -> SegmentExpert:
         values = KINDS[kind][1] | common | changes
         return EatExpert.model_validate({"kind": kind, "weights": str(path)} | values)
     if kind == "m2d":
-        torch.save(m2d.M2d(chosen_geometry("80x608p16x16", None), "mean").state_dict(), path)
+        torch.save(m2d.M2d(choose_geometry("80x608p16x16", None), "mean").state_dict(), path)
         values = {"geometry": None, "bands": "stacked"} | common | changes
         return M2dExpert.model_validate({"kind": kind, "weights": str(path)} | values)
     torch.save(m2d.M2dClap(CLAP_GEOMETRY).state_dict(), path)
@@ -124,7 +124,7 @@ def test_modern_experts_give_frames_of_consecutive_segments(kind: str, tmp_path:
     assert made.frames_per_second == PER_SECOND[kind]
     ten = made.model_copy(update={"segment_seconds": 10.0})
     assert ten.frames_per_second == pytest.approx({"beats": 6.2, "eat": 6.3, "m2d": 6.3, "m2d_clap": 6.2}[kind])
-    assert made.key() != clip.key()
+    assert made.bank_name() != clip.bank_name()
 
 
 def test_modern_expert_of_stacked_bands_has_3840_values(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from served import Letters, model_of
 from data_tools.errors import DataError, KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment
-from system.batches.sampler import Item, items_of_moments
+from system.batches.sampler import Item, make_moment_items
 from system.experts.logmel import LogMel
 from system.features.bank import open_bank
 from system.features.build import Features
@@ -111,7 +111,7 @@ def test_two_state_loss_with_zero_transition_weights_equals_cross_entropy() -> N
     for row, length in enumerate(lengths):
         labels[row, length:] = False
     free = batch(drawn(3, 7), lengths, labels)
-    frames = free.of_frames()._replace(enter=torch.tensor(0.0), leave=torch.tensor(0.0))
+    frames = free.require_frames()._replace(enter=torch.tensor(0.0), leave=torch.tensor(0.0))
     free = dataclasses.replace(free, frames=frames)
     likelihood = TwoState(kind="two_state", weight=1, per_frame=True).value(free)
     entropy = FrameCrossEntropy(kind="frame_cross_entropy", weight=1).value(free)
@@ -166,9 +166,9 @@ def test_training_items_of_moments_contain_their_windows() -> None:
     clip = Clip(id="c", path="c.wav", captions=[])  # type: ignore[call-arg]
     heard = Moment(id="1", text="A dog barks", clip="c", windows=[(1.0, 2.0)])
     elsewhere = Moment(id="2", text="A dog barks", clip="d", windows=[(1.0, 2.0)])
-    assert items_of_moments([clip], [heard, elsewhere]) == [Item(clip, ("A dog barks",), (0,), None, ((1.0, 2.0),))]
+    assert make_moment_items([clip], [heard, elsewhere]) == [Item(clip, ("A dog barks",), (0,), None, ((1.0, 2.0),))]
     with pytest.raises(KitError, match="moment 3 has no windows"):
-        items_of_moments([clip], [Moment(id="3", text="A dog barks", clip="c", windows=None)])
+        make_moment_items([clip], [Moment(id="3", text="A dog barks", clip="c", windows=None)])
 
 
 def test_training_windows_after_the_end_of_a_recording_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -176,14 +176,14 @@ def test_training_windows_after_the_end_of_a_recording_are_left_out(caplog: pyte
     some = Moment(id="1", text="A dog barks", clip="c", windows=[(70.0, 80.0), (59.0, 62.0), (60.0, 61.0)])
     none = Moment(id="2", text="A cat mews", clip="c", windows=[(60.5, 61.0)])
     unknown = clip.model_copy(update={"seconds": None})
-    assert [item.windows for item in items_of_moments([clip], [some, none])] == [((59.0, 62.0),)]
+    assert [item.windows for item in make_moment_items([clip], [some, none])] == [((59.0, 62.0),)]
     assert caplog.messages == [
         "left out 3 windows that begin after the end of their recording, and 1 moment without any other window; "
         "python -m data_tools check MANIFEST --moments FILE lists them"
     ]
-    assert [len(item.windows) for item in items_of_moments([unknown], [some, none])] == [3, 1]
+    assert [len(item.windows) for item in make_moment_items([unknown], [some, none])] == [3, 1]
     with pytest.raises(DataError, match="all windows of 1 moment begin after the end of their recording; python -m"):
-        items_of_moments([clip], [none])
+        make_moment_items([clip], [none])
 
 
 def test_validation_loss_is_the_mean_over_moments(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_validation_loss_is_the_mean_over_moments(tmp_path: Path) -> None:
     model: Any = model_of(Letters())
     model.score, model.temperature = score_of(2.0, -1.0, 0.0, 0.0), None
     embedded = Ragged(torch.cat([known, silent]), torch.tensor([2, 2]))
-    found = validation._values(model, embedded, model.text.embed_alike(validation.texts))
+    found = validation._values(model, embedded, model.text.embed_batch(validation.texts))
     assert found == {"loss": pytest.approx(math.log(1 + math.exp(-1)) + 1 / 3, abs=1e-6)}
 
 
@@ -219,13 +219,13 @@ def test_fitted_moment_score_has_the_highest_likelihood_per_frame() -> None:
 
     @torch.inference_mode()
     def cost(**moved: float) -> float:
-        score = score_of(**{name: value + moved.get(name, 0.0) for name, value in fitted.numbers().items()})
+        score = score_of(**{name: value + moved.get(name, 0.0) for name, value in fitted.trained_numbers().items()})
         total = 0.0
         for each, known in zip(values, windows, strict=True):
             labels, length = torch.from_numpy(labels_of(known, len(each), grid))[None], torch.tensor([len(each)])
-            found = log_likelihood(score.affine(each)[None], length, labels, score.enter, score.leave)
+            found = log_likelihood(score.scale_and_offset(each)[None], length, labels, score.enter, score.leave)
             total -= found.item() / len(each)
         return total
 
-    for name in fitted.numbers():
+    for name in fitted.trained_numbers():
         assert cost() < min(cost(**{name: step}) for step in (-0.05, 0.05)), name

@@ -447,8 +447,8 @@ def test_fitted_score_is_stored_in_run_and_export_and_used_without_fit_option(
     assert entry.fitted is not None
     trained = open_trained(run)
     fitted = {name: value for name, value in entry.fitted if value is not None}
-    assert score_of_windows(trained).numbers() == pytest.approx(fitted, rel=1e-6)
-    assert trained.model.moments.numbers() != pytest.approx(fitted, rel=1e-3), "clips: as trained"
+    assert score_of_windows(trained).trained_numbers() == pytest.approx(fitted, rel=1e-6)
+    assert trained.model.moments.trained_numbers() != pytest.approx(fitted, rel=1e-3), "clips: as trained"
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
     asked = ["--audio", str(manifest), "--moments", str(manifest.parent / "moments.jsonl"), "--split", "evaluation"]
     cache, expected = tmp_path / "cache", (run / "scores" / "fitted.windows.jsonl").read_bytes()
@@ -458,7 +458,9 @@ def test_fitted_score_is_stored_in_run_and_export_and_used_without_fit_option(
         assert main(["rank", str(model), *asked, "--out", str(out)]) == 0
         assert out.read_bytes() == expected
         assert opened_for_page(model, cache, caplog) == []
-        assert open_trained(model).model.moments.numbers() == pytest.approx(trained.model.moments.numbers(), rel=1e-6)
+        assert open_trained(model).model.moments.trained_numbers() == pytest.approx(
+            trained.model.moments.trained_numbers(), rel=1e-6
+        )
         again = ["rank", str(model), *asked, "--fit", "validation", "--out", str(out)]
         assert main(again) == 0
         assert out.read_bytes() == expected, "a fit begins with the trained values, whatever was fitted before"

@@ -83,14 +83,14 @@ def test_overflowed_gradients_end_the_stage_before_the_update(
         path, calls = write(world, folder, max_grad_norm=limit), []
 
         def spoilt(model: Any, *rest: Any, calls: list[int] = calls) -> dict[str, float]:
-            seen = step.gradients(model, *rest)
+            seen = step.add_gradients(model, *rest)
             calls.append(1)
             if len(calls) == 5:
                 next(p for p in model.parameters() if p.grad is not None).grad.view(-1)[0] = torch.nan
             return seen
 
         with monkeypatch.context() as patch:
-            patch.setattr(stage, "gradients", spoilt)
+            patch.setattr(stage, "add_gradients", spoilt)
             output = refused(capsys, "train", path, "--out", folder / "run")
         assert "step 4: the norm of the gradients is nan" in output
         state_after_one_epoch(folder / "run")
@@ -99,7 +99,7 @@ def test_overflowed_gradients_end_the_stage_before_the_update(
 def test_overflow_in_the_first_step_is_reported_with_nothing_saved(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "gradients", lambda *_: {"loss": torch.tensor(torch.nan)})
+    monkeypatch.setattr(stage, "add_gradients", lambda *_: {"loss": torch.tensor(torch.nan)})
     output = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
     assert "step 0: the loss is nan" in output
     assert "no state was saved" in output

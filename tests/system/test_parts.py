@@ -96,7 +96,7 @@ def test_run_resumed_while_a_part_is_frozen_is_bit_identical(
 
     def once(stage: Any, asked: dict[str, bool]) -> None:
         if stage.step in (2, 4):  # in the frozen start, and with its end
-            stage._save(None)
+            stage._save_state(None)
             raise Interrupted("stopped")
         stop(stage, asked)
 
@@ -120,7 +120,7 @@ def one_more(monkeypatch: pytest.MonkeyPatch, path: Path, run: Path, steps: int)
 
     def next_step(stage: Any, asked: dict[str, bool]) -> None:
         if stage.step == steps + 1:
-            stage._save(None)
+            stage._save_state(None)
             raise Interrupted("stopped")
 
     with monkeypatch.context() as patched:

@@ -18,12 +18,12 @@ from torch import nn
 from data_tools.errors import KitError
 from system.models.audio import Passt as Settings
 from system.models.audio.segmented_encoder import SegmentedEncoder
-from system.models.audio.segments import SegmentAttention, SegmentMean, cut, segmented
+from system.models.audio.segments import SegmentAttention, SegmentMean, crop_long_clips, cut_into_segments
 from system.models.batch import Series
-from system.models.costs import count_parameters, weights_left_out
+from system.models.costs import count_parameters, skip_weight_init
 from system.networks import kaldi_log_mel, passt, transformer_blocks
 from system.networks.kaldi_log_mel import KaldiLogMel, mel_triangles
-from system.networks.passt import Passt, kept_positions, take_published
+from system.networks.passt import Passt, draw_remaining_positions, load_published
 from system.networks.passt_published import DIM, VARIANTS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -186,7 +186,7 @@ def test_patchout_and_gradients_match_original_code(golden: Golden, monkeypatch:
         asked.append((size, left_out))
         return torch.from_numpy(places.get(size, np.arange(size)))
 
-    monkeypatch.setattr(passt, "kept_positions", drawn)
+    monkeypatch.setattr(passt, "draw_remaining_positions", drawn)
     made = network(patchout=(15, 2, 0)).train()
     features = made(training_inputs(golden))[:, :2].mean(1)
     assert asked == [(62, 15), (8, 2), (282, 0)]
@@ -212,7 +212,7 @@ def test_unstructured_patchout_matches_original_code(golden: Golden, monkeypatch
         assert left_out == 0
         return torch.arange(size)
 
-    monkeypatch.setattr(passt, "kept_positions", drawn)
+    monkeypatch.setattr(passt, "draw_remaining_positions", drawn)
     with torch.no_grad():
         found = network(patchout=(0, 0, 100)).train()(training_inputs(golden)[:1])
     assert found.shape[1] == 2 + 396
@@ -392,7 +392,7 @@ def test_passt_encoder_matches_2025_baseline_embeddings(golden: Golden) -> None:
         audio = batch_of(*baseline_clips(golden))
         seconds = [len(clip) / 32_000 for clip in baseline_clips(golden)]
         assert seconds == golden["d25_durations"].tolist()
-        pieces, lengths, clips = segmented(audio["waveform"], 320_000, 320_000)
+        pieces, lengths, clips = cut_into_segments(audio["waveform"], 320_000, 320_000)
         assert lengths.tolist() == [320_000, 320_000, 176_000, 320_000, 320_000, 176_000]
         assert clips.tolist() == [0, 1, 1, 2, 2, 2]
         found = torch.cat([made.network(part.float() / 32_768, lengths) for part in pieces.split(2)])
@@ -420,7 +420,7 @@ def test_mean_of_passt_segments_matches_original_code(goldens: Path) -> None:
         content["pool_segments"], content["pool_durations"], content["pool_out"], content["pool_out_2024"], strict=True
     ):
         wave = Series(torch.zeros(1, 960_000, 1, dtype=torch.int16), torch.tensor([round(seconds * 32_000)]))
-        clips = segmented(wave, 320_000, 320_000).clips
+        clips = cut_into_segments(wave, 320_000, 320_000).clips
         found = SegmentMean()(torch.from_numpy(values[: len(clips)]), clips, 1, torch.ones(len(clips)))
         for one in (expected, older):
             assert F.normalize(found)[0].numpy() == pytest.approx(one, abs=1e-12)
@@ -428,14 +428,14 @@ def test_mean_of_passt_segments_matches_original_code(goldens: Path) -> None:
 
 def test_clips_are_cut_into_segments_as_computed_by_hand() -> None:
     values = torch.arange(1, 8).repeat(2, 1)[..., None]
-    pieces, lengths, clips = segmented(Series(values, torch.tensor([7, 3])), 3, 2)
+    pieces, lengths, clips = cut_into_segments(Series(values, torch.tensor([7, 3])), 3, 2)
     assert lengths.tolist() == [3, 3, 3, 3]
     assert pieces.tolist() == [[1, 2, 3], [3, 4, 5], [5, 6, 7], [1, 2, 3]]
     assert clips.tolist() == [0, 0, 0, 1]
-    pieces, lengths, clips = segmented(Series(values, torch.tensor([4, 1])), 3, 3)
+    pieces, lengths, clips = cut_into_segments(Series(values, torch.tensor([4, 1])), 3, 3)
     assert lengths.tolist() == [3, 1, 1]
     assert pieces.tolist() == [[1, 2, 3], [4, 0, 0], [1, 0, 0]], "padding of the batch is not computed"
-    pieces, lengths, clips = segmented(Series(values[:, :2], torch.tensor([2, 2])), 3, 3)
+    pieces, lengths, clips = cut_into_segments(Series(values[:, :2], torch.tensor([2, 2])), 3, 3)
     assert pieces.tolist() == [[1, 2, 0], [1, 2, 0]]
     assert clips.tolist() == [0, 1]
 
@@ -469,20 +469,20 @@ def test_mean_by_length_weights_a_short_last_passt_segment_by_its_audio() -> Non
 
 def test_passt_takes_a_random_part_only_in_training() -> None:
     clip = torch.arange(20).short()[None, :, None]
-    part = cut(Series(clip, torch.tensor([20])), 8)
+    part = crop_long_clips(Series(clip, torch.tensor([20])), 8)
     assert part.lengths.tolist() == [8]
     assert (part.values[0, 1:, 0] - part.values[0, :-1, 0] == 1).all()
-    whole = cut(Series(clip, torch.tensor([20])), 30)
+    whole = crop_long_clips(Series(clip, torch.tensor([20])), 30)
     assert whole.lengths.tolist() == [20]
 
 
 def test_patchout_keeps_sorted_positions_without_repeats() -> None:
-    places = kept_positions(62, 15, torch.device("cpu"))
+    places = draw_remaining_positions(62, 15, torch.device("cpu"))
     assert len(places) == len(set(places.tolist())) == 47
     assert places.tolist() == sorted(places.tolist())
-    assert kept_positions(5, 9, torch.device("cpu")).shape == (1,)
+    assert draw_remaining_positions(5, 9, torch.device("cpu")).shape == (1,)
     state = torch.get_rng_state()
-    assert kept_positions(5, 0, torch.device("cpu")).tolist() == [0, 1, 2, 3, 4]
+    assert draw_remaining_positions(5, 0, torch.device("cpu")).tolist() == [0, 1, 2, 3, 4]
     assert torch.equal(torch.get_rng_state(), state), "nothing is drawn"
 
 
@@ -527,11 +527,11 @@ def test_checkpoint_of_another_passt_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     tensors = {key: torch.zeros(shape) for key, shape in SHAPES["s16"].items()}
     torch.save({"model": tensors}, path)
-    take_published(Passt("s16"), path)  # at the top, or under `model`
+    load_published(Passt("s16"), path)  # at the top, or under `model`
     with pytest.raises(
         KitError, match=r"freq_new_pos_embed has shape \(1, 768, 8, 1\), not \(1, 768, 12, 1\): it is not"
     ):
-        take_published(Passt("s10"), path)
+        load_published(Passt("s10"), path)
     with pytest.raises(ValueError, match="63 patches in time, but PaSST accepts at most 62"):
         network()(torch.zeros(1, 128, 1008))
 
@@ -542,11 +542,17 @@ def test_checkpoint_of_another_passt_is_refused(tmp_path: Path) -> None:
         ({"segment_seconds": 10.1}, "segment_seconds: PaSST s16 needs segments of 0.16 to 10.07 s, not 10.1 s"),
         (
             {"segment_seconds": 2, "hop_seconds": 3, "patchout_time": 0},
-            "hop_seconds: must be at most segment_seconds, else parts of a clip would be skipped",
+            "hop_seconds: hop_seconds must be at most segment_seconds, else parts of a clip would be skipped",
         ),
-        ({"patchout_time": 62}, "patchout_time: must be less than 62, so that one column of patches remains"),
-        ({"patchout_bands": 8}, "patchout_bands: must be less than 8, so that one row of patches remains"),
-        ({"patchout_tokens": 282}, "patchout_tokens: must be less than 282, so that one patch remains"),
+        (
+            {"patchout_time": 62},
+            "patchout_time: patchout_time must be less than 62, so that one column of patches remains",
+        ),
+        (
+            {"patchout_bands": 8},
+            "patchout_bands: patchout_bands must be less than 8, so that one row of patches remains",
+        ),
+        ({"patchout_tokens": 282}, "patchout_tokens: patchout_tokens must be less than 282, so that one patch remains"),
     ],
 )
 def test_incompatible_passt_settings_are_reported(changes: dict[str, Any], said: str) -> None:
@@ -557,7 +563,7 @@ def test_incompatible_passt_settings_are_reported(changes: dict[str, Any], said:
 def test_passt_lists_as_trained_only_parts_with_parameters() -> None:
     for changes in ({}, {"segment_pooling": "attention", "hidden": 7}, {"trainable": False, "weights": "x.pt"}):
         made = Settings.model_validate(settings(**changes))
-        with weights_left_out():
+        with skip_weight_init():
             network = made.build_without_files(12)
         trained = {name: count_parameters(part, trainable=True) > 0 for name, part in network.parts().items()}
         assert made.trained_parts == trained

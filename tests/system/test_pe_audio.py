@@ -15,7 +15,7 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
 from system.models.text import PeAudioText
-from system.networks.hugging_face import HubAudio, quiet, read_folder
+from system.networks.hugging_face import HubAudio, build_from_folder, silence_transformers
 from system.networks.pe_audio import PeTexts, read_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -60,8 +60,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sounds(folder: Path) -> HubAudio:
-    made = read_folder("pe_audio", folder)
-    made.take_published(folder)
+    made = build_from_folder("pe_audio", folder)
+    made.load_published(folder)
     return made.eval()
 
 
@@ -80,7 +80,7 @@ def test_pe_sounds_match_transformers_5_0(folder: Path, golden: dict[str, np.nda
 def test_pe_texts_match_transformers_5_0_and_not_the_state_after_the_final_norm(
     folder: Path, golden: dict[str, np.ndarray]
 ) -> None:
-    with quiet():
+    with silence_transformers():
         made = PeTexts.from_pretrained(folder, config=read_config(folder)).eval()
     ids, mask = (torch.from_numpy(golden[f"pe_{name}"]).long() for name in ("ids", "attention_mask"))
     found = made(ids, mask).numpy()

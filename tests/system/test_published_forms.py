@@ -13,7 +13,7 @@ from loaded import relative
 from test_hugging_face import KINDS, LIBRARY, batch, samples
 from threads import one_thread  # noqa: F401  a fixture
 
-from system.networks.hugging_face import read_folder
+from system.networks.hugging_face import build_from_folder
 from system.networks.hugging_face_types import ROWS
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -94,8 +94,8 @@ def test_published_models_in_every_file_format_match_transformers(kind: str, tmp
         if reason := save(kind, form, folder):
             cells.append(f"{form}: {reason}")
             continue
-        network = read_folder(KINDS[kind], folder)  # type: ignore[arg-type]
-        network.take_published(folder)
+        network = build_from_folder(KINDS[kind], folder)  # type: ignore[arg-type]
+        network.load_published(folder)
         with torch.inference_mode():
             found = network.eval()(*batch([wave], len(wave)))[0]
         difference = relative(found, library_vector(kind, folder, wave))

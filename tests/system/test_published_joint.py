@@ -24,7 +24,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip, write_manifest
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.models.published import settings_of
+from system.models.published import published_model_settings
 from system.models.settings import Model
 from system.recipe.load import RecipeError, load_recipe
 from system.retriever import load_model
@@ -297,22 +297,22 @@ def test_null_value_in_a_published_model_configuration_counts_as_absent(tmp_path
         folder.mkdir()
         content = {"model_type": kind, "text_config": None, "architectures": None, "audio_config": {}}
         (folder / "config.json").write_text(json.dumps(content))
-        assert settings_of(str(folder))["text"]["dim"] == dim
+        assert published_model_settings(str(folder))["text"]["dim"] == dim
 
 
 def test_settings_of_published_models_are_derived_from_their_names() -> None:
-    gemma = Model.model_validate(settings_of("google/embeddinggemma-2"))
-    assert (gemma.text.dim, gemma.score.kind, gemma.unpublished) == (768, "cosine", None)
-    clap = settings_of("laion/larger_clap_general")
+    gemma = Model.model_validate(published_model_settings("google/embeddinggemma-2"))
+    assert (gemma.text.dim, gemma.score.kind, gemma.first_unpublished) == (768, "cosine", None)
+    clap = published_model_settings("laion/larger_clap_general")
     assert (clap["text"]["dim"], clap["audio"]["segment_seconds"]) == (512, 10)
     for name, score in (
         ("facebook/pe-av-base-16-frame", "dot_product"),
         ("facebook/pe-a-frame-large", "frame_dot_products"),
     ):
-        settings = Model.model_validate(settings_of(name))
-        assert (settings.text.dim, settings.score.kind, settings.unpublished) == (1024, score, None)
+        settings = Model.model_validate(published_model_settings(name))
+        assert (settings.text.dim, settings.score.kind, settings.first_unpublished) == (1024, score, None)
     with pytest.raises(KitError, match="neither a folder nor in the hub's cache"):
-        settings_of("someone/something")
+        published_model_settings("someone/something")
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_mistakes_in_a_model_of_kind_published_are_reported_with_their_key(
 
 
 def test_cosines_of_untrained_pe_are_refused() -> None:
-    settings = settings_of("facebook/pe-av-small") | {"score": {"kind": "cosine"}}
+    settings = published_model_settings("facebook/pe-av-small") | {"score": {"kind": "cosine"}}
     with pytest.raises(
         ValueError, match="frozen text encoder pe_audio needs score dot_product or frame_dot_products, not cosine"
     ):
@@ -361,7 +361,7 @@ def test_download_accepts_the_name_of_a_hub_model(
 
 def test_clap_recipe_is_that_of_kind_published(root: Path) -> None:
     shipped = load_recipe(root / "recipes/zero_shot/clap.yaml").recipe.model
-    assert Model.model_validate(settings_of("laion/clap-htsat-unfused")) == shipped
+    assert Model.model_validate(published_model_settings("laion/clap-htsat-unfused")) == shipped
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from system.models.embeddings import Embedded, Ragged
 from system.models.frame_word import frame_word
 from system.models.score import FrameWord
 from system.ranking import embedding
-from system.training.validation import spread, zeros
+from system.training.validation import direction_spread, share_of_zeros
 
 REDUCTIONS = typing.get_args(FrameWord.model_fields["reduce"].annotation)
 
@@ -71,13 +71,13 @@ def test_scoring_a_long_clip_computes_at_most_max_dot_products_at_a_time(
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", 1 << 10)
     monkeypatch.setattr(scoring, "_LONG", 16)
     sizes: list[int] = []
-    real = scoring._of_piece
+    real = scoring._reduce_piece
 
     def watched(frames: torch.Tensor, words: Any, reduce: str) -> torch.Tensor:
-        sizes.append(frames.shape[0] * frames.shape[1] * words.wide)
+        sizes.append(frames.shape[0] * frames.shape[1] * words.values_per_frame)
         return real(frames, words, reduce)
 
-    monkeypatch.setattr(scoring, "_of_piece", watched)
+    monkeypatch.setattr(scoring, "_reduce_piece", watched)
     clips, captions = made(6, [5, 4000, 16, 7]), made(7, [10] * 6)
     frame_word(ragged(clips), captions, reduce)
     assert max(sizes) <= 1 << 10
@@ -87,8 +87,10 @@ def test_scoring_a_long_clip_computes_at_most_max_dot_products_at_a_time(
 def test_spread_and_share_of_zeros_are_equal_for_ragged_and_padded_series() -> None:
     filled = made(3, [4, 1, 0, 9], dim=3)
     filled.values[0, 1] = 1e-7
-    assert spread(ragged(filled)) == pytest.approx(spread(Embedded(filled.values, filled.lengths)), abs=1e-12)
-    assert zeros(ragged(filled)) == zeros(filled) == pytest.approx(1 / 14)
+    assert direction_spread(ragged(filled)) == pytest.approx(
+        direction_spread(Embedded(filled.values, filled.lengths)), abs=1e-12
+    )
+    assert share_of_zeros(ragged(filled)) == share_of_zeros(filled) == pytest.approx(1 / 14)
 
 
 def test_clips_are_divided_into_embedding_batches_as_computed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:

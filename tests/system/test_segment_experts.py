@@ -135,11 +135,13 @@ def test_segment_expert_identity_ignores_weight_paths(experts: dict[str, Segment
     shutil.copytree(hub_folder("wavlm"), tmp_path / "there")
     here = experts["hugging_face"]
     there = here.model_copy(update={"model": str(tmp_path / "there")})
-    assert here.key() == there.key()
+    assert here.bank_name() == there.bank_name()
     assert "model" not in json.loads(json.dumps(here.identity()))
-    assert here.key() != here.model_copy(update={"segment_seconds": 2.0}).key()
+    assert here.bank_name() != here.model_copy(update={"segment_seconds": 2.0}).bank_name()
     (tmp_path / "there" / "model.safetensors").unlink()
-    with pytest.raises(KitError, match=r"no weight file .*there/model.safetensors; .*is neither a folder with a model"):
+    with pytest.raises(
+        KitError, match=r"the weight file .*there/model.safetensors is missing; .*is neither a folder with a model"
+    ):
         there.checksums()
 
 

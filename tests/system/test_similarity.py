@@ -158,13 +158,13 @@ def test_captions_with_repeated_words_are_scored_like_in_a_loop(shared: Path, mo
     captions = series(*(np.array([vector[word] for word in text]) for text in texts)).float()
     clips = made(8, [30, 20, 45], dim=16).float()
     rows: list[int] = []
-    real = scoring._against_words
+    real = scoring._score_against_words
 
     def watched(frames: torch.Tensor, counts: torch.Tensor, words: Any, reduce: str) -> torch.Tensor:
         rows.append(len(words.vectors))
         return real(frames, counts, words, reduce)
 
-    monkeypatch.setattr(scoring, "_against_words", watched)
+    monkeypatch.setattr(scoring, "_score_against_words", watched)
     for reduce in REDUCTIONS:
         expected = oracle(clips, captions, reduce)
         assert torch.allclose(frame_word(clips, captions, reduce).double(), expected, rtol=0, atol=1e-5)
@@ -177,5 +177,5 @@ def test_captions_of_an_item_are_averaged_with_equal_weights() -> None:
     batch = losses.BatchScores(
         each, torch.tensor([0] * 7 + [1]), torch.eye(2, dtype=torch.bool), None, lambda: each, lambda: torch.eye(8)
     )
-    assert batch.average[:, 0].tolist() == pytest.approx([1 / 7] * 7 + [0])
+    assert batch.caption_average[:, 0].tolist() == pytest.approx([1 / 7] * 7 + [0])
     assert batch.scores.flatten().tolist() == pytest.approx([3.0, 7.0, 11.0, 15.0])

@@ -25,7 +25,7 @@ from system.recipe import schema
 from system.recipe.data import load_data
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
-from system.training.step import gradients
+from system.training.step import add_gradients
 
 SCALER = torch.amp.GradScaler("cpu", enabled=False)
 BANDS = {"sample_rate": 16000, "bands": 64, "window_seconds": 0.04, "hop_seconds": 0.02}
@@ -65,7 +65,7 @@ def without_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
 def require_no_wait(model: RetrievalModel, batch: Batch, stage: schema.Stage) -> None:
     model.train().to(GPU)
     with AsOnGpu():
-        found = gradients(model, batch.to(GPU), stage, "float32", SCALER)
+        found = add_gradients(model, batch.to(GPU), stage, "float32", SCALER)
     assert {"loss", "positive"} <= found.keys()
     assert all(value.device == GPU for value in found.values())
     trained = [p for p in model.audio.parameters() if p.requires_grad]
@@ -142,7 +142,7 @@ def test_frames_on_a_gpu_are_gathered_without_a_wait(world: Path, tmp_path: Path
     keys = [features.keys[clip.id] for clip in clips]
     resident = Resident(keys, features, GPU)
     with AsOnGpu():
-        audio = resident.audio(keys[2:6], Crops(9, np.full((4, 2), 0.5)))
+        audio = resident.gather_audio(keys[2:6], Crops(9, np.full((4, 2), 0.5)))
     assert audio["logmel"].values.shape[:2] == (4, 9)
     assert audio["logmel"].lengths.tolist() == [9] * 4
 

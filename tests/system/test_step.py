@@ -13,16 +13,16 @@ from one_graph import in_one_graph
 
 from data_tools.manifest import read_manifest
 from system.batches.collate import Feed, Resident, collate
-from system.batches.sampler import Item, Sampler, items_of
+from system.batches.sampler import Item, Sampler, make_items
 from system.features.build import Features, build_features
 from system.losses import terms as losses
 from system.losses.relevance.relax import Cider, Relevance
-from system.models.embeddings import joined
+from system.models.embeddings import concatenate_embeddings
 from system.models.retrieval import RetrievalModel
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
 from system.training import step
-from system.training.step import audio_chunks, caption_chunks, gradients, read_together
+from system.training.step import add_gradients, audio_chunks, caption_chunks, read_numbers
 
 CPU = torch.device("cpu")
 CIDER = Cider.model_validate(tiny.relevance())
@@ -73,9 +73,9 @@ def test_gradients_with_grad_cache_match_those_without_it(world: World, at_once:
     batch = collate(world.items, world.features, world.relevance)
     stage = world.recipe.stages["only"]
     plain, cached = world.model(0.0), world.model(0.0)
-    output = read_together(gradients(plain, batch, stage, "float32", scaler()))
+    output = read_numbers(add_gradients(plain, batch, stage, "float32", scaler()))
     by_chunks = stage.model_copy(update={"grad_cache_chunk": at_once})
-    told_cached = read_together(gradients(cached, batch, by_chunks, "float32", scaler()))
+    told_cached = read_numbers(add_gradients(cached, batch, by_chunks, "float32", scaler()))
     assert told_cached == pytest.approx(output, rel=1e-5)
     assert {"loss", "positive", "hardest_negative", "violations", "violations_relaxed"} == set(output)
     difference = (grads(cached) - grads(plain)).abs().max() / grads(plain).abs().max()
@@ -88,14 +88,14 @@ def test_cached_gradients_repeat_the_same_dropout(world: World) -> None:
     stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": 5})
     one, other = world.model(0.3), world.model(0.3)
     torch.manual_seed(8)
-    gradients(one, batch, stage, "float32", scaler())
+    add_gradients(one, batch, stage, "float32", scaler())
     torch.manual_seed(8)
-    losses.total(in_one_graph(other, batch, 5), stage.losses).backward()
+    losses.total_loss(in_one_graph(other, batch, 5), stage.losses).backward()
     assert len(audio_chunks(other, batch, 5).chunks) == 5
     assert (grads(one) - grads(other)).abs().max() / grads(other).abs().max() < 1e-5
     torch.manual_seed(9)
     another = world.model(0.3)
-    gradients(another, batch, stage, "float32", scaler())
+    add_gradients(another, batch, stage, "float32", scaler())
     assert (grads(one) - grads(another)).abs().max() > 1e-3 * grads(one).abs().max(), "dropout had no part in it"
 
 
@@ -109,7 +109,7 @@ def test_grad_cache_chunks_contain_every_clip_and_caption_once_in_order(world: W
         ):
             found = [chunk() for chunk in chunks.chunks]
             assert [len(one.values) for one in found] == chunks.sizes
-            assert torch.allclose(joined(found).rows(chunks.order).values, whole.values, atol=1e-5)
+            assert torch.allclose(concatenate_embeddings(found).rows(chunks.order).values, whole.values, atol=1e-5)
 
 
 def test_gradient_cache_works_with_a_frozen_encoder(world: World) -> None:
@@ -118,8 +118,8 @@ def test_gradient_cache_works_with_a_frozen_encoder(world: World) -> None:
     for model in (plain, cached):
         model.text.requires_grad_(False)
     stage = world.recipe.stages["only"]
-    gradients(plain, batch, stage, "float32", scaler())
-    gradients(cached, batch, stage.model_copy(update={"grad_cache_chunk": 5}), "float32", scaler())
+    add_gradients(plain, batch, stage, "float32", scaler())
+    add_gradients(cached, batch, stage.model_copy(update={"grad_cache_chunk": 5}), "float32", scaler())
     assert (grads(cached) - grads(plain)).abs().max() / grads(plain).abs().max() < 1e-5
     assert all(p.grad is None for p in cached.text.parameters())
 
@@ -145,7 +145,7 @@ def test_audio_gradients_are_exchanged_before_the_backward_pass_of_the_text(
     monkeypatch.setattr(step, "GradientSums", Sums)
     batch, model = collate(world.items, world.features, world.relevance), world.model(0.0)
     stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": at_once})
-    step._by_chunks(model, batch, stage, "float32", scaler())
+    step._add_gradients_by_chunks(model, batch, stage, "float32", scaler())
     audio, rest = ({id(parameter) for parameter in one} for one in begun)
     assert audio == {id(parameter) for parameter in model.audio.parameters()}
     assert rest == {id(parameter) for parameter in model.parameters()} - audio
@@ -158,7 +158,7 @@ def test_training_step_returns_a_nan_loss_with_and_without_grad_cache(world: Wor
     for at_once in (None, 4):
         model = world.model(0.0)
         stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": at_once})
-        assert np.isnan(read_together(gradients(model, broken, stage, "float32", scaler()))["loss"])
+        assert np.isnan(read_numbers(add_gradients(model, broken, stage, "float32", scaler()))["loss"])
 
 
 def test_batch_contains_the_margin_factors_of_its_captions(world: World) -> None:
@@ -196,15 +196,15 @@ def test_frames_on_the_device_match_padded_batches(world: World) -> None:
     keys = [world.features.keys[clip.id] for clip in world.clips]
     resident = Resident(keys, world.features, CPU)
     batch = collate([world.items[n] for n in (3, 0, 3, 17)], world.features)
-    found = resident.audio(batch.clip_keys)["logmel"]
+    found = resident.gather_audio(batch.clip_keys)["logmel"]
     assert torch.equal(found.lengths, batch.audio["logmel"].lengths)
     assert torch.equal(found.values, batch.audio["logmel"].values)
     held = resident.tables["logmel"][0]
-    assert Resident.size(keys + keys, world.features) == held.numel() * held.element_size()
+    assert Resident.bytes_needed(keys + keys, world.features) == held.numel() * held.element_size()
 
 
 def sampler(world: World) -> Sampler:
-    return Sampler([items_of(world.clips, "clip")], "size", 8, 2, (1, 0))
+    return Sampler([make_items(world.clips, "clip")], "size", 8, 2, (1, 0))
 
 
 def batches(feed: Feed, steps: list[int]) -> list[Any]:
@@ -241,7 +241,7 @@ def test_batches_of_the_next_steps_are_prefetched(world: World, with_relevance: 
             asked.append(step)
             return super().batch(step)
 
-    spied = Spied([items_of(world.clips, "clip")], "size", 8, 2, (1, 0))
+    spied = Spied([make_items(world.clips, "clip")], "size", 8, 2, (1, 0))
     with closing(Feed(spied, world.features, relevance, CPU)) as feed:
         feed.batch(4)
         ahead = [5] if with_relevance else [5, 6, 7]
@@ -281,5 +281,5 @@ def test_scores_are_float32_for_any_embedding_dtype(
 
     monkeypatch.setattr(model, "batch_scores", spied)
     stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": at_once})
-    gradients(model, collate(world.items, world.features, world.relevance), stage, "bf16", scaler())
+    add_gradients(model, collate(world.items, world.features, world.relevance), stage, "bf16", scaler())
     assert seen == {torch.float32}

@@ -18,7 +18,7 @@ from data_tools.manifest import read_manifest, write_manifest
 from data_tools.tables import read_table, write_table
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.batches.sampler import Item, Sampler, items_of
+from system.batches.sampler import Item, Sampler, make_items
 from system.batches.teachers import caption_key
 from system.experiments.run import run_recipe
 from system.ranking.embedding import embed_clips, embed_texts
@@ -89,7 +89,7 @@ def test_killed_and_resumed_distillation_matches_uninterrupted_run(
     from system.training import stage
 
     calls: list[int] = []
-    gradients = stage.gradients
+    gradients = stage.add_gradients
 
     def broken_off(*arguments: Any) -> Any:
         calls.append(1)
@@ -101,7 +101,7 @@ def test_killed_and_resumed_distillation_matches_uninterrupted_run(
     steps = json.loads((distilled / "finetune/done.json").read_text())["steps"]
     broken_off_at = json.loads((distilled / "pretrain/done.json").read_text())["steps"] + steps // 2 + 2
     with monkeypatch.context() as patched:
-        patched.setattr(stage, "gradients", broken_off)
+        patched.setattr(stage, "add_gradients", broken_off)
         assert main(command) == 130
     assert (tmp_path / "again/finetune/last.pt").exists()
     assert main(command) == 0
@@ -201,7 +201,7 @@ def test_keys_of_captions_for_teachers_differ_by_clip_index_and_text(world: Path
 def test_training_items_contain_the_indexes_of_their_captions(world: Path, unit: str) -> None:
     clips = read_manifest(world)
     for count in (None,) if unit == "pair" else (1, 3, "all"):
-        sampler = Sampler([items_of(clips, unit)], "size", 8, count, (1, 2))
+        sampler = Sampler([make_items(clips, unit)], "size", 8, count, (1, 2))
         for item in (item for step in range(5) for item in sampler.batch(step)):
             assert item.captions == tuple(item.clip.captions[number] for number in item.numbers)
 

@@ -166,7 +166,7 @@ def test_captions_are_cut_to_the_positions_of_a_model(model: str, tmp_path: Path
     folder = saved(tmp_path / "m", network, model_max_length=None)
     long = " ".join(["dogbarks"] * 300)
     encoder = tokens("first_token", folder, tmp_path / "banks")
-    assert len(encoder._tokens([long])[0]) == POSITIONS[model]
+    assert len(encoder._token_ids([long])[0]) == POSITIONS[model]
     assert torch.isfinite(encoder([long, "狗" * 400]).values).all()
     transformer = Transformer(str(folder))
     modules = [transformer, Pooling(16)]
@@ -189,7 +189,7 @@ def test_encoder_of_an_encoder_decoder_model_is_used(model: str, kind: str, tmp_
     folder = saved(tmp_path / "m", network)
     encoder = tokens(kind, folder, tmp_path / "banks", trainable=True).eval()
     with torch.no_grad():
-        states = network.get_encoder()(**encoder._inputs(["a dog barks"])).last_hidden_state
+        states = network.get_encoder()(**encoder._model_inputs(["a dog barks"])).last_hidden_state
         expected = states[:, 0] if kind == "first_token" else states.mean(1)
         found = encoder._vectors(["a dog barks"])
         assert torch.allclose(found, expected, atol=1e-5)

@@ -20,7 +20,7 @@ from system.__main__ import main
 from system.training import tracking
 from system.training.interrupt import Interrupted
 from system.training.stage import StageTraining
-from system.training.tracking import figures
+from system.training.tracking import metrics_by_step
 
 Told = dict[str, list[tuple[int, float]]]  # by name, the steps and values in order
 
@@ -33,7 +33,7 @@ def recipe(world: Path, tmp_path: Path) -> Path:
 
 def of_metrics(run: Path) -> Told:
     told: Told = {}
-    for step, values in figures(read_metrics(run / "metrics.jsonl", "")):
+    for step, values in metrics_by_step(read_metrics(run / "metrics.jsonl", "")):
         for name, value in values.items():
             told.setdefault(name, []).append((step, value))
     return told
@@ -53,7 +53,10 @@ def assert_same(found: Told, expected: Told) -> None:
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, recipe: Path, run: Path, epochs: int, *track: str) -> None:
     """Run until so many epochs of all stages are done, and end before the last of them is saved in a checkpoint."""
-    save, count = StageTraining._save, len((run / "metrics.jsonl").read_text().splitlines()) if run.exists() else 0
+    save, count = (
+        StageTraining._save_state,
+        len((run / "metrics.jsonl").read_text().splitlines()) if run.exists() else 0,
+    )
 
     def stop(stage: Any, weights: Any) -> None:
         nonlocal count
@@ -63,7 +66,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, recipe: Path, run: Path, epochs
         save(stage, weights)
 
     with monkeypatch.context() as patched:
-        patched.setattr(StageTraining, "_save", stop)
+        patched.setattr(StageTraining, "_save_state", stop)
         assert main(["run", str(recipe), "--out", str(run), *track]) == 130
 
 
@@ -97,7 +100,7 @@ def test_metrics_of_a_finished_run_can_be_sent_to_a_tracker_later(recipe: Path, 
 
 def test_metrics_without_steps_are_tracked_by_epoch() -> None:
     lines = [EpochLine(stage="only", epoch=n, seconds=1.0, loss=0.5) for n in (1, 2)]
-    assert list(figures(lines)) == [
+    assert list(metrics_by_step(lines)) == [
         (n, {"epoch": n, "only/seconds": 1.0, "only/loss": 0.5}) for n in (1, 2)
     ]  # fmt: skip
 
@@ -194,7 +197,7 @@ def test_tracking_server_gets_every_step_once_after_a_resume(
     assert main(["run", str(recipe), "--out", str(run), "--track", name]) == 0
     assert main(["run", str(recipe), "--out", str(run), "--track", name]) == 0
     (told,) = server.runs.values()
-    expected = list(figures(read_metrics(run / "metrics.jsonl", "")))
+    expected = list(metrics_by_step(read_metrics(run / "metrics.jsonl", "")))
     at = "_at_" if name == "mlflow" else "@"
     assert told == [(step, {key.replace("@", at): value for key, value in values.items()}) for step, values in expected]
     assert server.names == ["run"]
@@ -258,7 +261,7 @@ def test_failed_run_is_tracked_as_failed(
     def fails(stage: Any, weights: Any) -> None:
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(StageTraining, "_save", fails)
+    monkeypatch.setattr(StageTraining, "_save_state", fails)
     command = ["run", str(recipe), "--out", str(tmp_path / "run"), "--track", "mlflow", "--track", "wandb"]
     assert main(command) == 1
     assert "the disk is gone" in capsys.readouterr().err
@@ -334,10 +337,10 @@ def test_wandb_needs_a_login_or_offline_mode(case: str, tmp_path: Path, monkeypa
         (tmp_path / ".netrc").chmod(0o600)
     monkeypatch.setattr(tracking, "find_spec", lambda name: object())
     if is_taken:
-        assert tracking.tracker("wandb") is tracking.WandB
+        assert tracking.tracker_class("wandb") is tracking.WandB
     else:
         with pytest.raises(
             KitError,
             match=r"has no destination; set the environment variable WANDB_PROJECT or .*wandb login",
         ):
-            tracking.tracker("wandb")
+            tracking.tracker_class("wandb")

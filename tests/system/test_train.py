@@ -33,7 +33,7 @@ from system.recipe.load import load_recipe
 from system.runs import checkpoints
 from system.runs.folder import Run
 from system.runs.log_file import LogFile
-from system.training.parts import make_ready
+from system.training.parts import prepare_for_stage
 from system.training.stage import StageTraining
 from system.training.validation import Validation
 
@@ -439,7 +439,7 @@ def test_trained_networks_are_compiled_only_on_a_gpu(
         encoders = SimpleNamespace(parts=lambda: {"network": audio}), SimpleNamespace(trained=trained)
         model: Any = SimpleNamespace(audio=encoders[0], text=encoders[1], device=torch.device("cuda"))
         stage: Any = SimpleNamespace(compile=True, batch_norm="process")
-        make_ready(model, stage)
+        prepare_for_stage(model, stage)
         assert called == compiled
 
 
@@ -499,7 +499,7 @@ def test_fp16_updates_with_infinite_loss_are_skipped(
     """Steps 1 and 4 of six; on the CPU with the true losses of float32."""
     from system.training import stage as module
 
-    true, steps = module.gradients, iter(range(100))
+    true, steps = module.add_gradients, iter(range(100))
 
     def gradients(*arguments: Any) -> dict[str, torch.Tensor]:
         values = true(*arguments)
@@ -508,7 +508,7 @@ def test_fp16_updates_with_infinite_loss_are_skipped(
         next(one.grad for one in arguments[0].parameters() if one.grad is not None).fill_(math.inf)
         return values | {"loss": torch.tensor(math.inf)}
 
-    monkeypatch.setattr(module, "gradients", gradients)
+    monkeypatch.setattr(module, "add_gradients", gradients)
     assert train_as_fp16(world, tmp_path, monkeypatch) == 0
     epochs = lines(tmp_path / "run")
     assert [line["skipped"] for line in epochs] == [1, 1]
@@ -523,7 +523,9 @@ def test_many_infinite_losses_in_a_row_end_fp16_training(
 ) -> None:
     from system.training import stage as module
 
-    monkeypatch.setattr(module, "gradients", lambda *arguments: {"loss": arguments[-1].scale(torch.tensor(math.nan))})
+    monkeypatch.setattr(
+        module, "add_gradients", lambda *arguments: {"loss": arguments[-1].scale(torch.tensor(math.nan))}
+    )
     monkeypatch.setattr(module, "SKIPPED_LIMIT", 2)
     assert train_as_fp16(world, tmp_path, monkeypatch) == 1
     assert (
@@ -556,7 +558,7 @@ def test_frames_moved_to_the_gpu_after_the_first_step_change_no_metric(
         asked.append(size)
         return is_moved
 
-    monkeypatch.setattr(module, "_fits", fits)
+    monkeypatch.setattr(module, "_fits_on_gpu", fits)
     assert main(["train", str(path), "--out", str(tmp_path / "moved")]) == 0
     assert len(asked) == 1, "decided once, after the first step"
     assert len(made) == is_moved

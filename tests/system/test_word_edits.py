@@ -19,8 +19,8 @@ from data_tools.words import words_of
 from system.__main__ import main
 from system.batches.augment import Augmentation
 from system.batches.augment_settings import Augment
-from system.batches.sampler import Item, Sampler, items_of
-from system.batches.word_edits import deleted, edited, inserted, replaced, swapped
+from system.batches.sampler import Item, Sampler, make_items
+from system.batches.word_edits import delete_words, edit_caption, insert_synonyms, replace_by_synonyms, swap_words
 from system.losses.relevance.relax import Cider, Relevance
 
 DOGS = clip("dogs.wav", "Two dogs bark, loudly!")
@@ -56,17 +56,17 @@ class Script:
 @pytest.mark.parametrize(
     ("way", "n", "draws", "expected"),
     [
-        (deleted, 2, [[3, 1]], "two bark"),
-        (deleted, 0, [[]], "two dogs bark loudly"),
-        (deleted, 4, [[0, 1, 3]], "bark"),
-        (swapped, 1, [[0, 3]], "loudly dogs bark two"),
-        (swapped, 2, [[0, 1], [1, 2]], "dogs bark two loudly"),
-        (swapped, 0, [], "two dogs bark loudly"),
-        (replaced, 1, [[1], 1], "two puppies bark loudly"),
-        (replaced, 9, [[2, 1], 0, 0], "two hounds yap loudly"),
-        (replaced, 0, [[]], "two dogs bark loudly"),
-        (inserted, 1, [1, 0, 0], "yap two dogs bark loudly"),
-        (inserted, 2, [0, 4, 1, 0, 5, 0], "two dogs bark loudly puppies hounds"),
+        (delete_words, 2, [[3, 1]], "two bark"),
+        (delete_words, 0, [[]], "two dogs bark loudly"),
+        (delete_words, 4, [[0, 1, 3]], "bark"),
+        (swap_words, 1, [[0, 3]], "loudly dogs bark two"),
+        (swap_words, 2, [[0, 1], [1, 2]], "dogs bark two loudly"),
+        (swap_words, 0, [], "two dogs bark loudly"),
+        (replace_by_synonyms, 1, [[1], 1], "two puppies bark loudly"),
+        (replace_by_synonyms, 9, [[2, 1], 0, 0], "two hounds yap loudly"),
+        (replace_by_synonyms, 0, [[]], "two dogs bark loudly"),
+        (insert_synonyms, 1, [1, 0, 0], "yap two dogs bark loudly"),
+        (insert_synonyms, 2, [0, 4, 1, 0, 5, 0], "two dogs bark loudly puppies hounds"),
     ],
 )
 def test_word_edits_match_hand_values(way: Any, n: int, draws: list[Any], expected: str) -> None:
@@ -78,9 +78,9 @@ def test_word_edits_match_hand_values(way: Any, n: int, draws: list[Any], expect
 
 def test_edited_caption_is_lower_case_without_punctuation() -> None:
     text = "Two dogs bark, loudly!"
-    assert edited(text, 0.25, None, Script(1, 1, (4, 0.25), [0, 1])) == "dogs two bark loudly"  # type: ignore[arg-type]
-    assert edited(text, 0.25, SYNONYMS, Script(3, 0, (4, 0.25))) == "two dogs bark loudly"  # type: ignore[arg-type]
-    assert edited("A dog's bark", 1.0, None, Script(0, 2, (3, 1.0), [0, 2])) == "dog's"  # type: ignore[arg-type]
+    assert edit_caption(text, 0.25, None, Script(1, 1, (4, 0.25), [0, 1])) == "dogs two bark loudly"  # type: ignore[arg-type]
+    assert edit_caption(text, 0.25, SYNONYMS, Script(3, 0, (4, 0.25))) == "two dogs bark loudly"  # type: ignore[arg-type]
+    assert edit_caption("A dog's bark", 1.0, None, Script(0, 2, (3, 1.0), [0, 2])) == "dog's"  # type: ignore[arg-type]
 
 
 def exact(words: Sequence[str], rate: float, synonyms: Mapping[str, list[str]] | None) -> dict[str, float]:
@@ -137,7 +137,7 @@ def test_each_edited_text_occurs_with_its_exact_probability(
     text: str, rate: float, synonyms: dict[str, list[str]] | None
 ) -> None:
     draws, draw = 20_000, np.random.default_rng(3)
-    seen = Counter(edited(text, rate, synonyms, draw) for _ in range(draws))
+    seen = Counter(edit_caption(text, rate, synonyms, draw) for _ in range(draws))
     expected = exact(words_of(text), rate, synonyms)
     assert sum(expected.values()) == pytest.approx(1)
     assert seen.keys() <= expected.keys()
@@ -148,9 +148,9 @@ def test_each_edited_text_occurs_with_its_exact_probability(
 def test_word_edits_never_remove_all_words_of_a_caption() -> None:
     draw = np.random.default_rng(0)
     for _ in range(300):
-        assert edited("Rain!", 1.0, None, draw) == "rain"
-        assert words_of(edited("Heavy rain", 1.0, {"rain": ["drizzle"]}, draw))
-        assert edited("...", 1.0, SYNONYMS, draw) == "..."
+        assert edit_caption("Rain!", 1.0, None, draw) == "rain"
+        assert words_of(edit_caption("Heavy rain", 1.0, {"rain": ["drizzle"]}, draw))
+        assert edit_caption("...", 1.0, SYNONYMS, draw) == "..."
 
 
 def editing(probability: float, rate: float, synonyms: Path | None = None, **parts: Any) -> Augment:
@@ -171,7 +171,7 @@ def test_synonyms_are_read_from_a_file(tmp_path: Path) -> None:
     file = table(tmp_path / "s.csv", ("word", "synonym"), ("Dogs", "Guide-dogs!"), ("dogs", "the hounds"), ("cat", "x"))
     augmentation = Augmentation(editing(1, 1, file), [DOGS])
     assert augmentation.notes == [f"{file}: 3 lines; 1 of them names no word of a training caption"]
-    assert augmentation.words() == ["guide-dogs", "the hounds"]
+    assert augmentation.texts_with_new_words() == ["guide-dogs", "the hounds"]
     items = [Item(DOGS, tuple(DOGS.captions), (0,))]
     seen = {augmentation(items, [step])[0].captions[0] for step in range(200)}
     assert {"two guide-dogs bark loudly", "two the hounds bark loudly"} <= seen
@@ -195,7 +195,7 @@ def test_word_edits_do_not_alter_the_random_draws_of_alternatives(world: Path, t
     clips = [one for one in read_manifest(world) if one.split == "development"]
     captions = {"file": str(augmented.alternatives(world, tmp_path / "a.csv")), "probability": 0.5}
     parts = Augment.model_validate({"captions": captions}), editing(1, 0.01, captions=captions)
-    samplers = [Sampler([items_of(clips, "clip")], "size", 8, 2, (1, 0), Augmentation(part, clips)) for part in parts]
+    samplers = [Sampler([make_items(clips, "clip")], "size", 8, 2, (1, 0), Augmentation(part, clips)) for part in parts]
     for step in range(5):
         for before, after in zip(*(sampler.batch(step) for sampler in samplers), strict=True):
             plain, changed = (Counter(words_of(" ".join(item.captions))) for item in (before, after))

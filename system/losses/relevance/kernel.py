@@ -15,7 +15,7 @@ import numpy as np
 _DENSE_SHARE = 12  # a feature of more than 1 in 12 captions is kept as a full row, which is faster to add
 
 
-def _compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
+def compile_loop(loop: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator that compiles a loop with numba, and caches the code on disk if possible."""
     compiled: Callable[..., Any]
     try:
@@ -44,11 +44,11 @@ class Postings(NamedTuple):
     dense: np.ndarray
 
 
-@_compiled
-def postings(
+@compile_loop
+def build_postings(
     captions: np.ndarray, start: np.ndarray, feature: np.ndarray, reference: np.ndarray, size: int, like: np.ndarray
 ) -> Any:
-    """Build the table of n-gram weights of the reference captions, for `score`.
+    """Build the table of n-gram weights of the reference captions, for `score_captions`.
 
     captions: (M,) row of each reference in the table of all captions (NgramFeatures). start, feature, reference: Arrays
     of this table: the index of each caption's first feature, the number of each feature, and its weight in a reference.
@@ -88,8 +88,8 @@ def postings(
     return slot, begin, column, weight, dense_row, dense
 
 
-@_compiled
-def score(
+@compile_loop
+def score_captions(
     captions: np.ndarray,
     start: np.ndarray,
     feature: np.ndarray,
@@ -103,8 +103,8 @@ def score(
 
     captions: (R,) row of each candidate in the table of all captions (NgramFeatures). start, feature, candidate: Arrays
     of this table: the index of each caption's first feature, the number of each feature, and its weight in a candidate.
-    postings: Result of the function `postings`. penalty: (L, M) factors for the difference in length of a candidate and
-    a reference; a row for each of the L different lengths of candidates. level: (R,) row in penalty of each candidate.
+    postings: Result of `build_postings`. penalty: (L, M) factors for the difference in length of a candidate and a
+    reference; a row for each of the L different lengths of candidates. level: (R,) row in penalty of each candidate.
     """
     slot, begin, column, weight, dense_row, dense = postings
     for r in range(len(captions)):
@@ -127,8 +127,8 @@ def score(
             row[m] *= factor[m]
 
 
-@_compiled
-def count_high(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
+@compile_loop
+def count_upper_bits(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
     """Count float32 numbers by the value of their upper bits; the results are added to `counts`.
 
     bits: (X,) float32 numbers, read as whole numbers. shift: Number of lowest bits that are ignored.
@@ -137,8 +137,8 @@ def count_high(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
         counts[x >> shift] += 1
 
 
-@_compiled
-def count_low(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.ndarray) -> None:
+@compile_loop
+def count_lower_bits(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.ndarray) -> None:
     """Count float32 numbers by the value of their lowest `shift` bits; the results are added to `counts`.
 
     bits: (X,) float32 numbers, read as whole numbers. counts: (K, 2**shift). row: The row of `counts` for each value of

@@ -66,7 +66,7 @@ class CiderAmong:
         levels, self._level = np.unique(lengths, return_inverse=True)
         self._penalty = np.exp((levels[:, None] - lengths) ** 2 / (-2 * SIGMA**2)).astype(dtype)
         f = features
-        self._postings = kernel.postings(members, f.start, f.feature, f.reference, f.size, np.empty(0, dtype))
+        self._postings = kernel.build_postings(members, f.start, f.feature, f.reference, f.size, np.empty(0, dtype))
 
     def __len__(self) -> int:
         """Return the number of captions, M."""
@@ -79,12 +79,12 @@ class CiderAmong:
         """
         f, out = self._features, np.empty((last - first, len(self)), self._dtype)
         members, level = self._members[first:last], self._level[first:last]
-        self._kernel.score(members, f.start, f.feature, f.candidate, self._postings, level, self._penalty, out)
+        self._kernel.score_captions(members, f.start, f.feature, f.candidate, self._postings, level, self._penalty, out)
         return out
 
 
 def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np.ndarray | None = None) -> Distribution:
-    """Compute mean and percentiles of the CIDEr-D between all ordered pairs of captions.
+    """Compute mean, percentiles and histogram of the CIDEr-D between all ordered pairs of captions.
 
     Scores are float32. The function needs a few MiB of memory per thread in addition to the features.
 
@@ -98,7 +98,7 @@ def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np
     order = np.argsort(features.lengths, kind="stable")  # so that neighbours share a row of the length penalty
     scores = _Scores(CiderAmong(features, order), None if clip_of is None else clip_of[order])
     counts, total = np.zeros(2 * _BINS, np.int64), 0.0
-    for part, part_total in scores.results(_high_counts):
+    for part, part_total in scores.apply_to_parts(_count_by_upper_bits):
         counts += part
         total += part_total
     high = counts[:_BINS]
@@ -113,7 +113,7 @@ def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np
         zeros=int(high[0]),
         mean=total / pairs,
         percentiles=_scores_at_ranks(scores, high, ranks),
-        histogram=_coarse(high),
+        histogram=_merge_bins(high),
     )
 
 
@@ -121,19 +121,19 @@ class _Scores:
     """The CIDEr-D of all pairs of captions, computed again at every use, block by block to save memory."""
 
     def __init__(self, among: CiderAmong, clip_of: np.ndarray | None) -> None:
-        """Store the captions, and optionally the clip of each caption."""
+        """Store the scorer of the captions, and the clip of each caption; None if no pair is left out."""
         self._among, self._clip_of = among, clip_of
 
-    def results(self, of_blocks: Callable[[Iterator[np.ndarray]], Result]) -> Iterator[Result]:
+    def apply_to_parts(self, of_blocks: Callable[[Iterator[np.ndarray]], Result]) -> Iterator[Result]:
         """Apply the function `of_blocks` to each part of all scores in a thread, and yield the results in order.
 
         A part has the scores of _PART_ROWS candidates; the function gets an iterator of blocks of these scores.
         """
         starts = range(0, len(self._among), _PART_ROWS)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            yield from threads.map(lambda start: of_blocks(self._blocks(start)), starts)
+            yield from threads.map(lambda start: of_blocks(self._score_blocks(start)), starts)
 
-    def _blocks(self, start: int) -> Iterator[np.ndarray]:
+    def _score_blocks(self, start: int) -> Iterator[np.ndarray]:
         """Yield the scores of the part that begins with candidate `start`, in blocks (R, M) of R candidates.
 
         Pairs that are left out have the score -0. This score adds nothing to sums, and its bits are a larger number
@@ -149,19 +149,19 @@ class _Scores:
             yield block
 
 
-def _high_counts(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, float]:
-    """Count scores by the value of their upper bits. Returns: The counts, (2 x _BINS,), and the sum of the scores."""
+def _count_by_upper_bits(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, float]:
+    """Count scores by the value of their upper bits; return the counts, (2 x _BINS,), and the sum of the scores."""
     from system.losses.relevance import kernel
 
     counts, total = np.zeros(2 * _BINS, np.int64), 0.0
     for block in blocks:
         total += float(block.sum(1).sum(dtype=np.float64))
         bits = block.ravel().view(np.uint32)
-        kernel.count_high(bits, _LOW_BITS, counts)
+        kernel.count_upper_bits(bits, _LOW_BITS, counts)
     return counts, total
 
 
-def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
+def _count_by_lower_bits(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
     """Count the scores in K bins by the value of their lower 15 bits. Returns: (K, 2^15) counts.
 
     A bin has the scores with the same upper bits. row: (2 x _BINS,) row of the counts for each value of the upper bits;
@@ -171,7 +171,7 @@ def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
 
     counts = np.zeros((int(row.max()) + 1, 1 << _LOW_BITS), np.int64)
     for block in blocks:
-        kernel.count_low(block.ravel().view(np.uint32), _LOW_BITS, row, counts)
+        kernel.count_lower_bits(block.ravel().view(np.uint32), _LOW_BITS, row, counts)
     return counts
 
 
@@ -186,15 +186,15 @@ def _scores_at_ranks(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> li
     row = np.full(2 * _BINS, -1, np.int64)
     row[wanted] = np.arange(len(wanted))
     low = np.zeros((len(wanted), 1 << _LOW_BITS), np.int64)
-    for part in scores.results(lambda blocks: _low_counts(blocks, row)):
+    for part in scores.apply_to_parts(lambda blocks: _count_by_lower_bits(blocks, row)):
         low += part
     within = ranks - (up_to - high)[bins]
     lower = [np.searchsorted(low[k].cumsum(), rank, side="right") for k, rank in zip(row_of_rank, within, strict=True)]
     return list(map(float, (bins << _LOW_BITS | lower).astype(np.uint32).view(np.float32)))
 
 
-def _coarse(high: np.ndarray) -> Histogram:
-    """Merge the counts of many small bins to a histogram with fewer bins."""
+def _merge_bins(high: np.ndarray) -> Histogram:
+    """Merge the counts of all values of the upper bits to a histogram with fewer bins."""
     octaves = np.arange(_OCTAVES.start * _PER_OCTAVE, _OCTAVES.stop * _PER_OCTAVE + 1) / _PER_OCTAVE
     first = np.append(np.uint32(0), np.exp2(octaves).astype(np.float32).view(np.uint32) >> _LOW_BITS)
     edges = (first << _LOW_BITS).view(np.float32)

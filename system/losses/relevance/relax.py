@@ -24,7 +24,7 @@ from data_tools.errors import KitError
 from data_tools.files import write_text
 from system.losses.relevance.pairs import CiderAmong, Distribution, distribution
 from system.losses.relevance.scorer import CiderD, NgramFeatures
-from system.losses.relevance.tokens import tokens_of
+from system.losses.relevance.tokens import tokenize
 
 VERSION = 2  # raised by hand when the same corpus and settings begin to give other percentiles
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class PercentileFactor(Strict):
-    """r(c) at a percentile of the corpus's scores."""
+    """Factor on the margin for pairs of captions whose CIDEr-D is at a percentile of the corpus's scores."""
 
     percentile: float = Field(ge=0, le=100)  # of the CIDEr-D scores of all pairs
     factor: float = Field(ge=0, le=1)  # factor on the margin from this percentile on
@@ -68,7 +68,7 @@ class Corpus:
         """Tokenize the captions, and count in how many documents each n-gram occurs."""
         self._tokenizer = tokenizer
         self._clip_of = np.repeat(np.arange(len(clips)), [len(captions) for captions in clips])
-        tokens = tokens_of([caption for captions in clips for caption in captions], tokenizer)
+        tokens = tokenize([caption for captions in clips for caption in captions], tokenizer)
         ends = np.cumsum([len(captions) for captions in clips], dtype=int)
         of_clips = [tokens[end - len(captions) : end] for captions, end in zip(clips, ends, strict=True) if captions]
         counted = of_clips if documents == "clip" else [[caption] for caption in tokens]
@@ -79,10 +79,10 @@ class Corpus:
 
     def features(self, captions: Sequence[str]) -> NgramFeatures:
         """Tokenize captions, and compute their n-gram features for CIDEr-D."""
-        return self._cider.features(tokens_of(captions, self._tokenizer))
+        return self._cider.features(tokenize(captions, self._tokenizer))
 
     def distribution(self, percents: Sequence[float], pairs: str) -> Distribution:
-        """Compute mean and percentiles of the CIDEr-D between the corpus's captions.
+        """Compute mean, percentiles and histogram of the CIDEr-D between the corpus's captions.
 
         percents: The requested percentiles, each in [0, 100]. pairs: "all" ordered pairs of captions, or "other_clips":
         only pairs of captions of different clips.
@@ -135,7 +135,7 @@ class Relevance:
         """Read or compute the percentiles of CIDEr-D in the corpus, and set the factors on margins."""
         self._settings = settings
         self._corpus = Corpus(corpus, settings.documents, settings.tokenizer)
-        self.distribution = self._distribution(corpus, folder)
+        self.distribution = self._load_distribution(corpus, folder)
         self.thresholds = self.distribution.percentiles
         if len(set(self.thresholds)) < len(self.thresholds):
             log.warning(
@@ -148,7 +148,7 @@ class Relevance:
         self._features = self._corpus.features([])
         self._adding = threading.Lock()
 
-    def _distribution(self, corpus: Sequence[Sequence[str]], folder: Path) -> Distribution:
+    def _load_distribution(self, corpus: Sequence[Sequence[str]], folder: Path) -> Distribution:
         """Read the distribution of CIDEr-D in the corpus from a file in `folder`, or compute and store it."""
         percents = [point.percentile for point in self._settings.relax]
         if any(later <= earlier for earlier, later in pairwise(percents)):
@@ -190,7 +190,7 @@ class Relevance:
             new = [caption for caption in dict.fromkeys(captions) if caption not in self._rows]
             if new:
                 first = len(self._features)
-                self._features = self._features.followed_by(self._corpus.features(new))
+                self._features = self._features.with_appended(self._corpus.features(new))
                 self._rows.update(zip(new, range(first, first + len(new)), strict=True))
 
     def cider_between(self, captions: Sequence[str]) -> np.ndarray:

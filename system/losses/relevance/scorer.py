@@ -43,11 +43,11 @@ class _NgramNumbers:
         """Return the number of known n-grams, with the empty n-gram."""
         return len(self._grams) + 1
 
-    def words(self, words: Iterable[str]) -> np.ndarray:
+    def number_words(self, words: Iterable[str]) -> np.ndarray:
         """Return the number that identifies each word; a new word gets the next number."""
         return np.array([self._words.setdefault(word, len(self._words)) for word in words], np.int64)
 
-    def grams(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
+    def number_ngrams(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
         """Return the number that identifies each n-gram; a new n-gram gets the next number.
 
         beginnings: For each n-gram, the number of the n-gram that remains without its last word. last: For each n-gram,
@@ -57,7 +57,7 @@ class _NgramNumbers:
         numbers = [self._grams.setdefault(key, len(self._grams) + 1) for key in keys.tolist()]
         return np.array(numbers, np.int64)[inverse]
 
-    def occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
+    def number_occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
         """Return a number for every occurrence of an n-gram; repeated occurrences in a caption get different numbers.
 
         An n-gram that occurs several times thus counts as often as both captions contain it. grams: Number of the
@@ -66,7 +66,7 @@ class _NgramNumbers:
         word is an artificial word for k. Artificial words are numbered downwards from the largest number.
         """
         features = grams.copy()
-        features[k > 1] = self.grams(grams[k > 1], _LOW - k[k > 1])
+        features[k > 1] = self.number_ngrams(grams[k > 1], _LOW - k[k > 1])
         return features
 
 
@@ -84,17 +84,17 @@ class _Counts(NamedTuple):
     lengths: np.ndarray
 
 
-def _count(captions: Sequence[Tokens], numbers: _NgramNumbers) -> _Counts:
+def _count_ngrams(captions: Sequence[Tokens], numbers: _NgramNumbers) -> _Counts:
     """Count the n-grams of each caption. numbers: Table that gives every n-gram a number."""
     lengths = np.array([len(tokens) for tokens in captions], np.int64)
-    words = numbers.words(chain.from_iterable(captions))
+    words = numbers.number_words(chain.from_iterable(captions))
     caption = np.repeat(np.arange(len(captions)), lengths)
     position = np.arange(len(words)) - np.repeat(lengths.cumsum() - lengths, lengths)  # of a word in its caption
     ending = np.zeros(len(words), np.int64)  # the n-gram that ends at each word; at first the empty one
     parts = []
     for order in range(1, ORDERS + 1):
         at = np.flatnonzero(position >= order - 1)
-        grams = numbers.grams(ending[at - 1], words[at])
+        grams = numbers.number_ngrams(ending[at - 1], words[at])
         ending[at] = grams
         keys, counts = np.unique(caption[at] << 32 | grams, return_counts=True)
         parts.append((keys >> 32, keys & _LOW, counts, np.full(len(keys), order)))
@@ -123,7 +123,7 @@ class NgramFeatures:
         """Return the number of captions."""
         return len(self.lengths)
 
-    def followed_by(self, more: "NgramFeatures") -> "NgramFeatures":
+    def with_appended(self, more: "NgramFeatures") -> "NgramFeatures":
         """Return these features with the features `more` of other captions, which the same CiderD computed later."""
         return NgramFeatures(
             start=np.concatenate([self.start, self.start[-1] + more.start[1:]]),
@@ -149,7 +149,7 @@ class CiderD:
         if not documents:
             raise KitError("the corpus of CIDEr-D has no captions; name data sources or files that have captions")
         self._numbers = _NgramNumbers()
-        counts = self._corpus = _count([tokens for captions in documents for tokens in captions], self._numbers)
+        counts = self._corpus = _count_ngrams([tokens for captions in documents for tokens in captions], self._numbers)
         document = np.repeat(np.arange(len(documents)), [len(captions) for captions in documents])
         pairs = np.sort(document[counts.caption] << 32 | counts.gram)
         distinct = pairs[np.flatnonzero(np.diff(pairs, prepend=-1))]
@@ -159,16 +159,16 @@ class CiderD:
 
     def corpus_features(self) -> NgramFeatures:
         """Return the features of the captions of all documents, in the order of the documents."""
-        return self._weighed(self._corpus)
+        return self._weigh_features(self._corpus)
 
     def features(self, captions: Sequence[Tokens]) -> NgramFeatures:
         """Return the features of captions, in float64.
 
         They can only be compared with features that the same object has computed.
         """
-        return self._weighed(_count(captions, self._numbers))
+        return self._weigh_features(_count_ngrams(captions, self._numbers))
 
-    def _weighed(self, counts: _Counts) -> NgramFeatures:
+    def _weigh_features(self, counts: _Counts) -> NgramFeatures:
         """Convert counts of n-grams to sparse features, weighted by the n-grams' document frequencies."""
         captions = len(counts.lengths)
         idf = np.full(len(self._numbers), self._log_documents)
@@ -185,7 +185,7 @@ class CiderD:
         sizes = np.bincount(counts.caption[entry], minlength=captions)
         return NgramFeatures(
             start=np.concatenate([[0], sizes.cumsum()]),
-            feature=self._numbers.occurrences(counts.gram[entry], occurrence),
+            feature=self._numbers.number_occurrences(counts.gram[entry], occurrence),
             candidate=weights[entry],
             reference=(counts.times * weights)[entry] * (SCALE / ORDERS),
             lengths=np.maximum(0, counts.lengths - 1),

@@ -61,6 +61,6 @@ def ptb_tokens(captions: Sequence[str]) -> list[list[str]]:
     return [tokens[n][0].split() for n in range(len(lines))]
 
 
-def tokens_of(captions: Sequence[str], tokenizer: str) -> list[list[str]]:
+def tokenize(captions: Sequence[str], tokenizer: str) -> list[list[str]]:
     """Return the tokens of each caption by the tokenizer "regex" or "ptb". Raises KitError as ptb_tokens does."""
     return ptb_tokens(captions) if tokenizer == "ptb" else [regex_tokens(caption) for caption in captions]

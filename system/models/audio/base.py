@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from system.experts import Expert
 from system.models.base import EncoderKind
-from system.models.costs import Cost, count_once
+from system.models.costs import Cost, measure_cost_once
 from system.moments.windows import Grid
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ class AudioSettings(EncoderKind):
         return self.build(out)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Count operations and memory of a training step on a clip of `seconds` seconds.
+        """Return the operations and memory of a training step on a clip of `seconds` seconds.
 
         longest: Duration of the longest clip of the batch, in seconds. half: Whether to count the cost of 16-bit
-        training; see costs.count.
+        training; see costs.measure_cost.
         """
         import torch
 
@@ -78,22 +78,22 @@ class AudioSettings(EncoderKind):
 
         limit = math.inf if self.training_frames is None else self.training_frames
 
-        def frames(expert: Expert, seconds: float) -> int:
+        def frame_count(expert: Expert, seconds: float) -> int:
             """Return the number of frames of a clip of `seconds` seconds, at most the limit for training."""
             return max(1, round(min(seconds * expert.frames_per_second, limit)))
 
-        def run() -> torch.Tensor:
+        def embed_silence() -> torch.Tensor:
             """Run the encoder on a clip of zeros, and return its embedding."""
             audio = {}
             for name, expert in self.experts.items():
                 dtype = getattr(torch, expert.dtype)
-                values = torch.zeros(1, frames(expert, longest), expert.dim, dtype=dtype)
-                audio[name] = Series(values, torch.tensor([frames(expert, seconds)]))
+                values = torch.zeros(1, frame_count(expert, longest), expert.dim, dtype=dtype)
+                audio[name] = Series(values, torch.tensor([frame_count(expert, seconds)]))
             embedded: torch.Tensor = encoder(audio).values
             return embedded
 
         key = self.model_dump_json(), seconds, longest
-        return count_once(key, encoder, run, half)
+        return measure_cost_once(key, encoder, embed_silence, half)
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
         """Yield the name and an error message of each setting that does not fit embeddings of `out` values."""

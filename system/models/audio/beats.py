@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from system.models.audio.segmented import FromPublished, Network
-from system.networks.beats_published import DIM, LICENCE, LIMITS, PRETRAINED, RATE, Padding, address_of
+from system.networks.beats_published import DIM, LICENCE, LIMITS, PRETRAINED, RATE, Padding, find_address
 
 
 class Beats(FromPublished):
@@ -47,7 +47,7 @@ class Beats(FromPublished):
 
     def published_address(self) -> str:
         """Return the address where the weights are published."""
-        return address_of(Path(self.weights or PRETRAINED))
+        return find_address(Path(self.weights or PRETRAINED))
 
     def build_network(self) -> Network:
         """Build the network with untrained weights."""

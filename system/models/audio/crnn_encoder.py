@@ -48,19 +48,19 @@ class CrnnEncoder(AudioEncoder):
         """Build the layers. inputs: Number of values per frame after the convolutions, 128 x (bands // 64)."""
         super().__init__()
         self.expert, self.embedding, self.padding = expert, embedding, padding
-        self.cnn = convolutions(dropout)
-        self.gru = _gru(inputs, hidden)
+        self.cnn = build_convolutions(dropout)
+        self.gru = _build_gru(inputs, hidden)
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         """Embed the clips of a batch."""
-        values, lengths = filled(*audio[self.expert])
+        values, lengths = pad_short_clips(*audio[self.expert])
         if self.training and self.padding == "counted":
             lengths = torch.full_like(lengths, values.shape[1])
-        series = run_gru(self.gru, *self.convolved(values, lengths))
-        return _embedded(stretched(series, lengths // MIN_FRAMES, lengths), lengths, self.embedding)
+        series = run_gru(self.gru, *self.apply_convolutions(values, lengths))
+        return _to_embeddings(stretch_series(series, lengths // MIN_FRAMES, lengths), lengths, self.embedding)
 
-    def convolved(self, values: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Apply the convolutions to log-mel frames. They reduce the number of frames to a quarter.
+    def apply_convolutions(self, values: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Apply the convolutions to log-mel frames; return a quarter as many frames, and their numbers without padding.
 
         B clips of T frames, values (B, T, bands), and lengths (B,) >= 4 without padding -> (B, T // 4, 128 x (bands //
         64)) and lengths // 4.
@@ -88,20 +88,20 @@ class GruEncoder(AudioEncoder):
         self.expert, self.embedding = expert, embedding
         self.linear = nn.Linear(dim, width)
         self.dropout = nn.Dropout(dropout)
-        self.gru = _gru(width, hidden)
+        self.gru = _build_gru(width, hidden)
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         """Embed the clips of a batch."""
         values, lengths = audio[self.expert]
         series = run_gru(self.gru, self.dropout(self.linear(values.float())), lengths)
-        return _embedded(series, lengths, self.embedding)
+        return _to_embeddings(series, lengths, self.embedding)
 
     def parts(self) -> dict[str, nn.Module]:
         """Return a dict from the name of each part of the encoder to its torch module."""
         return {"linear": self.linear, "gru": self.gru}
 
 
-def convolutions(dropout: float) -> nn.Sequential:
+def build_convolutions(dropout: float) -> nn.Sequential:
     """Build the convolutions of the CRNN, in the order of the public code.
 
     The result computes, for B clips of T frames, (B, 1, T, bands) -> (B, 128 channels, T // 4, bands // 64).
@@ -128,8 +128,8 @@ def convolutions(dropout: float) -> nn.Sequential:
     )
 
 
-def filled(values: torch.Tensor, lengths: torch.Tensor) -> Series:
-    """Pad clips under 4 frames with silence to 4 frames."""
+def pad_short_clips(values: torch.Tensor, lengths: torch.Tensor) -> Series:
+    """Return clips of at least 4 frames: shorter clips are padded with silence."""
     values = F.pad(values, (0, 0, 0, max(0, MIN_FRAMES - values.shape[1])))
     positions = torch.arange(values.shape[1])
     lacking = on_device((positions < MIN_FRAMES) & (positions >= lengths[:, None]), values.device)
@@ -137,7 +137,7 @@ def filled(values: torch.Tensor, lengths: torch.Tensor) -> Series:
 
 
 def masked_norm(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Apply a batch norm without counting padding. The output is 0 for padding.
+    """Apply a batch norm that ignores padding; its output is 0 for padding.
 
     x: (B, C, T, F) with channels C, time steps T and bands F. lengths: (B,) numbers of time steps without padding.
     """
@@ -153,7 +153,7 @@ def masked_norm(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) ->
 
 
 def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Run a GRU on padded series. The output is 0 for padding.
+    """Run a GRU on padded series; its output is 0 for padding.
 
     B series of T vectors, values (B, T, D), with lengths (B,) -> (B, longest length, 2 x hidden).
     Each direction starts at an end of the series, not in its padding.
@@ -163,7 +163,7 @@ def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.T
     return series
 
 
-def stretched(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+def stretch_series(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """Stretch every padded series to its wanted length, by interpolation.
 
     B series of T vectors, values (B, T, D), with lengths (B,), and wanted lengths (B,) -> (B, longest wanted length,
@@ -178,14 +178,14 @@ def stretched(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor)
     return torch.lerp(values[rows, before], values[rows, after], weights)
 
 
-def _embedded(series: torch.Tensor, lengths: torch.Tensor, embedding: Embedding) -> Embedded:
-    """Scale frames to length 1. If `embedding` is "mean", return the mean of the frames, scaled to length 1."""
+def _to_embeddings(series: torch.Tensor, lengths: torch.Tensor, embedding: Embedding) -> Embedded:
+    """Return frames scaled to length 1, or, if `embedding` is "mean", their mean scaled to length 1."""
     lengths = on_device(lengths, series.device)
     if embedding == "mean":
         return Embedded(F.normalize(pooled_over_time(series, lengths, "mean"), dim=-1))
     return Embedded(F.normalize(series.float(), dim=-1), lengths)
 
 
-def _gru(inputs: int, hidden: int) -> nn.GRU:
+def _build_gru(inputs: int, hidden: int) -> nn.GRU:
     """Build a bidirectional GRU."""
     return nn.GRU(inputs, hidden, batch_first=True, bidirectional=True)

@@ -42,7 +42,7 @@ class AudioEncoder(nn.Module, ABC):
         """
 
     def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
-        """Embed the clips, and also return the embeddings of each expert if several experts are averaged.
+        """Embed clips; return their embeddings, and those of each expert if the embedding is a mean over experts.
 
         The embeddings by expert are a dict from expert to (B, E); it is empty if the encoder has only one expert.
         """

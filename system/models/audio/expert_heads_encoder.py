@@ -48,12 +48,12 @@ class ExpertHead(nn.Module):
     def forward(self, series: Series) -> torch.Tensor:
         """Embed clips from the frames of one expert. Clips of similar length are grouped, to reduce padding."""
         order, device = series.lengths.argsort(stable=True), series.values.device
-        parts = [self._pooled(series.rows(rows)) for rows in order.split(suited_to(device, CLIPS_AT_ONCE))]
+        parts = [self._encode_and_pool(series.rows(rows)) for rows in order.split(suited_to(device, CLIPS_AT_ONCE))]
         result: torch.Tensor = self.out(torch.cat(parts)[on_device(order.argsort(), device)])
         return result
 
-    def _pooled(self, series: Series) -> torch.Tensor:
-        """Return the mean over all frames of each clip, (B, width)."""
+    def _encode_and_pool(self, series: Series) -> torch.Tensor:
+        """Encode the frames of each clip in windows; return the mean over all frames of the clip, (B, width)."""
         device = series.values.device
         pooled = torch.zeros(len(series.lengths), self.out.in_features, device=device)
         for start in range(0, int(series.lengths.max()), self.window):
@@ -88,6 +88,6 @@ class ExpertHeadsEncoder(AudioEncoder):
         return {name.removeprefix("expert_"): head for name, head in self.heads.items()}
 
     def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
-        """Embed the clips with every expert. Returns: The mean over experts, and a dict from expert to embeddings."""
+        """Embed clips with every expert; return the mean over experts, and a dict from expert to embeddings."""
         by_expert = {name: head(audio[name]) for name, head in self.parts().items()}
         return Embedded(torch.stack(list(by_expert.values())).mean(0)), by_expert

@@ -28,7 +28,7 @@ class HubFrames(HuggingFace):
 
     @property
     def embeds_series(self) -> bool:
-        """Whether an embedding is a series of frames or of words, instead of one vector."""
+        """Always True: the embedding of a clip is a series with one vector per frame."""
         return True
 
     @property
@@ -47,12 +47,15 @@ class HubFrames(HuggingFace):
         if self.segment_pooling != "mean":
             yield "segment_pooling", "hugging_face_frames does not pool; set segment_pooling: mean, which has no effect"
         if self.hop_seconds != self.segment_seconds:
-            yield "hop_seconds", "must be equal to segment_seconds, so that frames are neither repeated nor skipped"
+            yield (
+                "hop_seconds",
+                "hop_seconds must be equal to segment_seconds, so that frames are neither repeated nor skipped",
+            )
         frames = self.segment_seconds * TOKENS_PER_SECOND[self.type]
         if abs(frames - round(frames)) > 1e-9:
-            yield "segment_seconds", "must be a multiple of 0.04 s, the duration of a frame"
+            yield "segment_seconds", "segment_seconds must be a multiple of 0.04 s, the duration of a frame"
 
-    def _encoder(self, network: "Network", out: int, pretrained: "Path | None") -> Encoder:
+    def _build_encoder(self, network: "Network", out: int, pretrained: "Path | None") -> Encoder:
         """Build the audio encoder that returns the network's frames."""
         from system.models.audio.hub_frames_encoder import HubFramesEncoder
 

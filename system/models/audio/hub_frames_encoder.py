@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from system.experts.waveform import FULL_SCALE
 from system.models.audio.segmented_encoder import NetworkEncoder
-from system.models.audio.segments import segmented
+from system.models.audio.segments import cut_into_segments
 from system.models.batch import Series
 from system.models.embeddings import Embedded
 from system.networks.segment import SegmentNetwork
@@ -30,7 +30,7 @@ class HubFramesEncoder(NetworkEncoder):
     def forward(self, audio: dict[str, Series]) -> Embedded:
         """Return the frames (B, L, D) of the clips of a batch as their embeddings."""
         waves = audio[self.expert]
-        segments = segmented(waves, self.size, self.size)
+        segments = cut_into_segments(waves, self.size, self.size)
         found: list[list[torch.Tensor]] = [[] for _ in waves.lengths]
         for wave, length, clip in zip(segments.waves, segments.lengths, segments.clips.tolist(), strict=True):
             frames, counts = self.network.frames(wave[None, : int(length)].float() / FULL_SCALE, length[None])

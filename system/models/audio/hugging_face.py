@@ -14,7 +14,7 @@ from data_tools.errors import DataError, KitError
 from system.experts.base import file_sha256
 from system.models.audio.segmented import Network, Segmented
 from system.models.base import Facts, hub_facts
-from system.models.costs import UnknownSizeError, unknown_if_it_fails
+from system.models.costs import UnknownSizeError, raise_unknown_size
 from system.networks.hub_configs import UNKNOWN, model_config
 from system.networks.hugging_face_types import ROWS, Type, type_problem
 
@@ -99,14 +99,14 @@ class HuggingFace(Segmented):
         return self._config() is not None
 
     def pretrained(self) -> Path | None:
-        """Return the folder with the model's weights, fetched if missing."""
+        """Return the folder with the model's weights; download it if it is missing."""
         return fetch(self.model, "audio model")
 
     def build_network(self) -> Network:
-        """Build the network from the model's folder, fetched if missing."""
-        from system.networks.hugging_face import read_folder
+        """Build the network from the model's folder, which is downloaded if missing; its weights are untrained."""
+        from system.networks.hugging_face import build_from_folder
 
-        network = read_folder(self.type, fetch(self.model, "audio model"))
+        network = build_from_folder(self.type, fetch(self.model, "audio model"))
         if network.fuses_crops:
             log.warning(
                 "audio model %s was published to combine crops of clips over %g s (enable_fusion); the kit instead "
@@ -115,20 +115,20 @@ class HuggingFace(Segmented):
         return network
 
     def build_network_without_files(self) -> Network:
-        """Build the network from its configuration only. Raises UnknownSizeError if it is not known."""
+        """Build the network from its configuration alone. Raises UnknownSizeError if the configuration is not known."""
         from transformers.initialization import no_init_weights
 
-        from system.networks.hugging_face import of_sizes, read_folder
+        from system.networks.hugging_face import build_from_folder, build_from_sizes
 
         config = self._config()
         if config is None:
             raise UnknownSizeError(f"audio model {self.model}: {UNKNOWN}")
         folder = local_folder(self.model, "audio model")
-        with unknown_if_it_fails(f"audio model {self.model}"), no_init_weights():
+        with raise_unknown_size(f"audio model {self.model}"), no_init_weights():
             if folder is None:
-                return of_sizes(self.type, config)
+                return build_from_sizes(self.type, config)
             try:
-                return read_folder(self.type, folder)
+                return build_from_folder(self.type, folder)
             except KitError as error:
                 raise UnknownSizeError(str(error)) from error
 
@@ -140,10 +140,10 @@ class HuggingFace(Segmented):
         return {path.name: file_sha256(path) for path in paths if path.is_file()}
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
-        """Download the model if it is missing. Yields the setting's name, "model", and an error message if this fails.
+        """Yield "model" and an error message if the model cannot be used, even after downloading it if it is missing.
 
-        Also yields them for a folder without a usable model, or if the type in its config.json is not the setting
-        `type`.
+        Causes are a failed download, a folder without a complete model, and a config.json of another type than the
+        setting `type`.
         """
         try:
             folder = fetch(self.model, "audio model")
@@ -152,7 +152,7 @@ class HuggingFace(Segmented):
         except FileNotFoundError:
             yield (
                 "model",
-                f"audio model {self.model}: no config.json in its folder; name the folder of a model",
+                f"audio model {self.model} has no config.json in its folder; name the folder of a Hugging Face model",
             )
         except DataError as error:
             yield "model", str(error)

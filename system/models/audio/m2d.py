@@ -13,7 +13,7 @@ from system.networks.m2d_published import (
     CLAP_GEOMETRY,
     DIM,
     LICENCE,
-    address_of,
+    find_address,
 )
 
 
@@ -32,12 +32,12 @@ class M2d(M2dInput, FromPublished):
     @property
     def sample_rate(self) -> int:
         """Sample rate of the network's input, in Hz."""
-        return self.input.rate
+        return self.input_geometry.rate
 
     @property
     def vector_dim(self) -> int:
         """Number of values in the vector that the network returns per segment."""
-        return self.values
+        return self.frame_size
 
     @property
     def title(self) -> str:
@@ -46,13 +46,13 @@ class M2d(M2dInput, FromPublished):
 
     def published_address(self) -> str:
         """Return the address where the weights are published."""
-        return address_of(Path(self.weights or ""))
+        return find_address(Path(self.weights or ""))
 
     def build_network(self) -> Network:
         """Build the network with untrained weights."""
         from system.networks.m2d import M2d
 
-        return M2d(self.input, self.bands)
+        return M2d(self.input_geometry, self.bands)
 
 
 class M2dClap(FromPublished):

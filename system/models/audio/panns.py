@@ -55,7 +55,7 @@ class Panns(AudioSettings, Resampled):
 
     @property
     def training_frames(self) -> int:
-        """Maximum number of samples per clip in training; of a longer clip, a random part is used."""
+        """Maximum number of samples per clip in training; a random part of this length is cut out of longer clips."""
         return max(1, round(self.max_seconds * RATE))
 
     @property

@@ -12,17 +12,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from system.compute.device import on_device, suited_to
-from system.experts.network import in_pieces
+from system.experts.network import compute_in_pieces
 from system.experts.waveform import FULL_SCALE
 from system.models.audio.encoder import AudioEncoder
 from system.models.batch import Series
 from system.models.embeddings import Embedded
-from system.networks.augment import random_parts, stripes
+from system.networks.augment import crop_longer_waves, draw_stripe_mask
 from system.networks.frontend import LogMelFrontEnd
 from system.networks.layers import mlp, pooled_over_time
-from system.networks.panns import NETWORKS, take_published
+from system.networks.panns import NETWORKS, load_published
 from system.networks.published import DIM, HOP, RATE, SHORTEST, STRIDE
-from system.networks.segment import of_one_length
+from system.networks.segment import group_by_length
 from system.networks.weights import read_weights
 
 # B clips, N samples, T frames
@@ -83,47 +83,47 @@ class PannsEncoder(AudioEncoder):
         return self
 
     def load_pretrained(self) -> None:
-        """Load the published weights, if there are any, into the network."""
+        """Load the published weights into the network; do nothing for a network without them."""
         if self.weights is not None:
-            take_published(self.network, read_weights(self.weights, "model"))
+            load_published(self.network, read_weights(self.weights, "model"))
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         """Embed the clips of a batch."""
         waves, lengths = audio[self.expert].values[..., 0], audio[self.expert].lengths
         if self.training:
-            waves, lengths = random_parts(waves, lengths, self.training_samples)  # unless it was cut before
+            waves, lengths = crop_longer_waves(waves, lengths, self.training_samples)  # unless it was cut before
         waves, lengths = F.pad(waves, (0, max(0, SHORTEST - waves.shape[1]))), lengths.clamp(min=SHORTEST)
         return Embedded(
-            self.mlp(self._pooled(waves, lengths) if self.training else self._one_length_at_a_time(waves, lengths))
+            self.mlp(self._compute_pooled(waves, lengths) if self.training else self._pool_by_length(waves, lengths))
         )
 
-    def _one_length_at_a_time(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Embed waves in groups of equal length. Returns (B, 2048)."""
+    def _pool_by_length(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Compute the network's pooled output for waves, in groups of equal length: (B, 2048)."""
         pooled = torch.empty(len(waves), DIM, device=waves.device)
         max_samples = suited_to(waves.device, SECONDS_AT_ONCE) * RATE
-        for indices in of_one_length(lengths.tolist(), max_samples):
+        for indices in group_by_length(lengths.tolist(), max_samples):
             group_lengths = lengths[indices]
-            pooled[indices] = self._pooled(waves[indices, : int(group_lengths[0])], group_lengths)
+            pooled[indices] = self._compute_pooled(waves[indices, : int(group_lengths[0])], group_lengths)
         return pooled
 
-    def _pooled(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def _compute_pooled(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Compute the network's output for waves, pooled over frequency and time.
 
         waves: (B, N) int16. lengths: Numbers of samples, at least one frame each. Returns: (B, 2048).
         """
-        maps = self._maps(waves.float() / FULL_SCALE).float()  # a sum over frames needs more than 16 bits
+        maps = self._compute_maps(waves.float() / FULL_SCALE).float()  # a sum over frames needs more than 16 bits
         frames = maps.mean(3) if self.frequency_pooling == "mean" else maps.amax(3) + maps.mean(3)
         counts = on_device((1 + lengths // HOP) // STRIDE, frames.device)
         return pooled_over_time(frames.transpose(1, 2), counts, self.time_pooling)
 
-    def _maps(self, waves: torch.Tensor) -> torch.Tensor:
+    def _compute_maps(self, waves: torch.Tensor) -> torch.Tensor:
         """Compute the last convolutional maps of waves: (B, N) float32 -> (B, 2048, T, 2)."""
-        columns = self.network.standardised(self.front_end(waves))
+        columns = self.network.normalise_bands(self.front_end(waves))
         if self.training:
             augment = self.spec_augment
             result: torch.Tensor = self.network(columns if augment is None else spec_augment(columns, **augment))
             return result
-        return in_pieces(self.network, columns, 2, STRIDE, self.network.reach, PIECE)
+        return compute_in_pieces(self.network, columns, 2, STRIDE, self.network.reach, PIECE)
 
     def parts(self) -> dict[str, nn.Module]:
         """Return a dict from the name of each part of the encoder to its torch module."""
@@ -143,6 +143,6 @@ def spec_augment(
     cover all of it; torchlibrosa raises an error.
     """
     batch, _, length, bands = columns.shape
-    in_time = stripes(batch, length, time_stripes, time_width, columns.device)
-    in_bands = stripes(batch, bands, band_stripes, band_width, columns.device)
+    in_time = draw_stripe_mask(batch, length, time_stripes, time_width, columns.device)
+    in_bands = draw_stripe_mask(batch, bands, band_stripes, band_width, columns.device)
     return columns.masked_fill((in_time[:, :, None] | in_bands[:, None, :])[:, None], 0.0)

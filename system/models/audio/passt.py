@@ -57,10 +57,10 @@ class Passt(FromPublished):
             ("patchout_bands", "row", self.patchout_bands, variant.rows),
         ):
             if left_out >= size:
-                yield key, f"must be less than {size}, so that one {line} of patches remains"
+                yield key, f"{key} must be less than {size}, so that one {line} of patches remains"
         rest = (variant.rows - self.patchout_bands) * (patches - self.patchout_time)
         if self.patchout_tokens >= rest > 0:
-            yield "patchout_tokens", f"must be less than {rest}, so that one patch remains"
+            yield "patchout_tokens", f"patchout_tokens must be less than {rest}, so that one patch remains"
 
     def published_address(self) -> str:
         """Return the address where the weights are published."""

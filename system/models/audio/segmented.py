@@ -62,7 +62,7 @@ class Segmented(AudioSettings, Resampled):
 
     @property
     def training_frames(self) -> int:
-        """Maximum number of samples per clip in training; of a longer clip, a random part is used."""
+        """Maximum number of samples per clip in training; a random part of this length is cut out of longer clips."""
         return round(self.max_seconds * self.sample_rate)
 
     @property
@@ -119,26 +119,31 @@ class Segmented(AudioSettings, Resampled):
             said = f"{self.title} needs segments of {shortest} to {longest} s, not {self.segment_seconds} s"
             yield "segment_seconds", said
         if self.hop_seconds > self.segment_seconds:
-            yield "hop_seconds", "must be at most segment_seconds, else parts of a clip would be skipped"
+            yield "hop_seconds", "hop_seconds must be at most segment_seconds, else parts of a clip would be skipped"
         if self.max_seconds < self.segment_seconds:
-            said = f"must be at least segment_seconds, {self.segment_seconds:g}, so that training can fill a segment"
+            said = (
+                f"max_seconds must be at least segment_seconds, {self.segment_seconds:g}, to fill a segment in training"
+            )
             yield "max_seconds", said
         if self.head == "none" and self.hidden is not None:
-            yield "head", "none means no layer, but hidden sets the size of a layer; set hidden: null, or head: linear"
+            yield (
+                "head",
+                "head none means no layer, but hidden is the size of a layer; set hidden: null, or head: linear",
+            )
         if self.head == "none" and self.size_known and self.vector_dim != out:
-            said = f"none needs equal sizes, but vectors have {self.vector_dim} values and text embeddings {out}"
+            said = f"head none needs equal sizes, but vectors have {self.vector_dim} values and text embeddings {out}"
             yield "head", f"{said}; set head: linear"
 
     def build(self, out: int) -> Encoder:
         """Build the encoder with untrained weights. out: Number of values per embedding."""
-        return self._encoder(self.build_network(), out, self.pretrained())
+        return self._build_encoder(self.build_network(), out, self.pretrained())
 
     def build_without_files(self, out: int) -> Encoder:
         """Build the encoder without published files, for counting its cost."""
-        return self._encoder(self.build_network_without_files(), out, None)
+        return self._build_encoder(self.build_network_without_files(), out, None)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Count the cost of a training step for the mean number of segments of a clip.
+        """Return the cost of a training step for one clip, by the mean number of segments of a clip.
 
         This number is estimated: a clip of mean length, plus half a segment since lengths differ. It is at most the
         number of segments of the longest clip. Example: Clotho's clips of 15 to 30 s have 2.67 segments of 10 s on
@@ -149,7 +154,7 @@ class Segmented(AudioSettings, Resampled):
         segments = min(limit, 1.5 + max(-0.5, more))
         return super().cost(encoder, self.segment_seconds, self.segment_seconds, half).times(segments)
 
-    def _encoder(self, network: Network, out: int, pretrained: Path | None) -> Encoder:
+    def _build_encoder(self, network: Network, out: int, pretrained: Path | None) -> Encoder:
         """Build the audio encoder that runs `network` on the segments of clips."""
         from system.models.audio.segmented_encoder import SegmentedEncoder
 

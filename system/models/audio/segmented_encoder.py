@@ -13,7 +13,7 @@ from data_tools.errors import KitError
 from system.compute.device import suited_to
 from system.experts.waveform import FULL_SCALE
 from system.models.audio.encoder import AudioEncoder
-from system.models.audio.segments import SegmentAttention, SegmentMean, cut, segmented
+from system.models.audio.segments import SegmentAttention, SegmentMean, crop_long_clips, cut_into_segments
 from system.models.batch import Series
 from system.models.embeddings import Embedded
 from system.networks.layers import head
@@ -40,9 +40,9 @@ class NetworkEncoder(AudioEncoder):
         return self
 
     def load_pretrained(self) -> None:
-        """Load the published weights, if there are any, into the network."""
+        """Load the published weights into the network; do nothing for a network without them."""
         if self.pretrained is not None:
-            self.network.take_published(self.pretrained)
+            self.network.load_published(self.pretrained)
 
     def save_assets(self, folder: Path) -> None:
         """Write the files that another machine needs to build the network."""
@@ -88,14 +88,14 @@ class SegmentedEncoder(NetworkEncoder):
         self.size, self.hop, self.training_samples = size, hop, training_samples
         dim = network.dim
         self.pooling = SegmentAttention(dim) if pooling == "attention" else SegmentMean(pooling == "seconds")
-        self.head = head(dim, hidden, out) if has_head else _no_head(dim, out)
+        self.head = head(dim, hidden, out) if has_head else _identity_head(dim, out)
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         """Embed the clips of a batch."""
         waves = audio[self.expert]
         if self.training:
-            waves = cut(waves, self.training_samples)  # batches are already cut; other input is not
-        segments = segmented(waves, self.size, self.hop)
+            waves = crop_long_clips(waves, self.training_samples)  # batches are already cut; other input is not
+        segments = cut_into_segments(waves, self.size, self.hop)
         at_once = len(segments.waves) if self.training else suited_to(waves.values.device, SEGMENTS_AT_ONCE)
         parts = zip(segments.waves.split(at_once), segments.lengths.split(at_once), strict=True)
         vectors = torch.cat([self.network(part.float() / FULL_SCALE, lengths) for part, lengths in parts])
@@ -107,10 +107,10 @@ class SegmentedEncoder(NetworkEncoder):
         return {"network": self.network, "head": nn.ModuleList([self.pooling, self.head])}
 
 
-def _no_head(dim: int, out: int) -> nn.Module:
-    """Return a layer that does nothing. Raises KitError if vectors (`dim`) and embeddings (`out`) differ in size."""
+def _identity_head(dim: int, out: int) -> nn.Module:
+    """Return a layer that changes nothing. Raises KitError if vectors (`dim`) and embeddings (`out`) differ in size."""
     if dim != out:
         raise KitError(
-            f"model.audio returns vectors of {dim} values, but model.text {out}; set model.audio.head to linear"
+            f"model.audio returns vectors of {dim} values, but model.text has {out}; set model.audio.head to linear"
         )
     return nn.Identity()

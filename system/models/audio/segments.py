@@ -11,7 +11,7 @@ from torch import nn
 
 from system.compute.device import on_device
 from system.models.batch import Series
-from system.networks.augment import random_parts
+from system.networks.augment import crop_longer_waves
 
 # B clips, N samples, S segments of all clips, D values
 
@@ -28,8 +28,8 @@ class Segments(NamedTuple):
     clips: torch.Tensor
 
 
-def segmented(waves: Series, size: int, hop: int) -> Segments:
-    """Cut padded clips into segments of `size` samples.
+def cut_into_segments(waves: Series, size: int, hop: int) -> Segments:
+    """Cut padded clips into segments of `size` samples; return the segments of all clips.
 
     waves: (B, N) samples.
     A segment begins every `hop` samples, until all samples of the clip are in a segment. The last segment is
@@ -46,9 +46,9 @@ def segmented(waves: Series, size: int, hop: int) -> Segments:
     return Segments(values[clips[:, None], samples].masked_fill(silent, 0), (~silent).sum(1), clips)
 
 
-def cut(waves: Series, max_samples: int) -> Series:
+def crop_long_clips(waves: Series, max_samples: int) -> Series:
     """Cut a random part of `max_samples` samples out of every longer clip, for training."""
-    values, lengths = random_parts(waves.values[..., 0], waves.lengths, max_samples)
+    values, lengths = crop_longer_waves(waves.values[..., 0], waves.lengths, max_samples)
     return Series(values[..., None], lengths)
 
 
@@ -67,7 +67,7 @@ class SegmentMean(nn.Module):
     def forward(self, values: torch.Tensor, clips: torch.Tensor, size: int, lengths: torch.Tensor) -> torch.Tensor:
         """Average the vectors of each clip's segments. lengths: (S,) samples without padding."""
         weights = lengths[:, None].float() / lengths.max() if self.by_length else torch.ones_like(values[:, :1])
-        return averaged(values, weights, clips, size)
+        return average_per_clip(values, weights, clips, size)
 
 
 class SegmentAttention(nn.Module):
@@ -81,10 +81,10 @@ class SegmentAttention(nn.Module):
         """Average the vectors of each clip's segments, weighted by attention. Lengths have no effect."""
         scores = self.weight(values).float()
         highest = scores.new_full((size, 1), -torch.inf).scatter_reduce(0, clips[:, None], scores.detach(), "amax")
-        return averaged(values, (scores - highest[clips]).exp(), clips, size)
+        return average_per_clip(values, (scores - highest[clips]).exp(), clips, size)
 
 
-def averaged(values: torch.Tensor, weights: torch.Tensor, clips: torch.Tensor, size: int) -> torch.Tensor:
+def average_per_clip(values: torch.Tensor, weights: torch.Tensor, clips: torch.Tensor, size: int) -> torch.Tensor:
     """Compute, for each clip, the weighted mean of the vectors of its segments.
 
     values (S, D) of S segments -> (B, D) of B clips, in float32 or wider. weights: (S, 1) above 0.

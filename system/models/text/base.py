@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from system.models.base import EncoderKind
-from system.models.costs import TOKENS, weights_left_out
+from system.models.costs import TOKENS, skip_weight_init
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ class TextSettings(EncoderKind):
         return False
 
     def texts_fault(self, texts: Sequence[str]) -> str | None:
-        """Return why any of the texts cannot be embedded; None if all can, or if only the network could show this."""
+        """Return why one of the texts cannot be embedded; None if no reason is known without building the network."""
         return None
 
     @abstractmethod
@@ -67,7 +67,7 @@ class TextSettings(EncoderKind):
         The network has shapes but no values.
         Raises UnknownSizeError if the network's sizes are not known on this machine.
         """
-        with weights_left_out():
+        with skip_weight_init():
             encoder = self.build(vocabulary, Path()).train()
         caption = " ".join(islice(cycle(vocabulary), TOKENS))
-        return encoder, lambda: encoder.embed_alike([caption]).values
+        return encoder, lambda: encoder.embed_batch([caption]).values

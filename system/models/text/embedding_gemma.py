@@ -31,7 +31,7 @@ class EmbeddingGemmaText(VectorSettings):
         return EmbeddingGemmaEncoder(self.model, self.dim, is_linear, self.trainable, Bank(banks, self.kind))
 
     def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build an untrained network from a config.json. Returns: The network, and the size of its vectors."""
+        """Build an untrained network from a config.json; return the network, and the size of its vectors."""
         from transformers import EmbeddingGemma2TextConfig, EmbeddingGemma2TextModel
 
         sizes = EmbeddingGemma2TextConfig.from_dict(config["text_config"])

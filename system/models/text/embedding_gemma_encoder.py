@@ -8,8 +8,8 @@ import torch
 
 from data_tools.classify.model_files import fetch
 from data_tools.documents.json_text import parse_json
-from system.models.text.joint_files import load_text_side, require_type
-from system.models.text.pretrained_encoder import Bank, TransformerEncoder, longest_input, projection
+from system.models.text.joint_files import load_text_encoder, require_model_type
+from system.models.text.pretrained_encoder import Bank, TransformerEncoder, build_projection, longest_input
 
 PROMPTS = "config_sentence_transformers.json"
 QUERY_PROMPTS = ("query", "SearchQuery", "Retrieval-query")  # names of the prompt for search queries, the first counts
@@ -26,17 +26,17 @@ class EmbeddingGemmaEncoder(TransformerEncoder):
         from system.networks.embedding_gemma import GemmaTexts, read_config
 
         folder = fetch(name)
-        require_type(name, folder, ("embedding_gemma2",), "EmbeddingGemma 2")
-        tokenizer, model = load_text_side(name, folder, GemmaTexts, lambda: read_config(folder, with_audio=False))
+        require_model_type(name, folder, ("embedding_gemma2",), "EmbeddingGemma 2")
+        tokenizer, model = load_text_encoder(name, folder, GemmaTexts, lambda: read_config(folder, with_audio=False))
         self.prompt = query_prompt(folder)
-        self.project = projection(name, int(model.config.text_config.embedding_dim), dim, linear)
-        self.take_tokenizer(tokenizer)
-        self.take(model, name, self.project, trainable, bank, dim)
+        self.project = build_projection(name, int(model.config.text_config.embedding_dim), dim, linear)
+        self.store_tokenizer(tokenizer)
+        self.store_model(model, name, self.project, trainable, bank, dim)
         self._longest = longest_input(tokenizer, model.language_model, None)
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """Compute the vectors (N, V) of texts with the model."""
-        vectors: torch.Tensor = self._model(**self._inputs(texts))
+        vectors: torch.Tensor = self._model(**self._model_inputs(texts))
         return vectors
 
     def save_assets(self, folder: Path) -> None:

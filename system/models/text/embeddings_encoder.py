@@ -29,7 +29,7 @@ class TextEmbeddingsEncoder(TextEncoder):
         self._files = files
         self._vectors = read_vectors(files, "caption").require_dim(dim, files)
 
-    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+    def embed_batch(self, texts: Sequence[str]) -> Embedded:
         """Return the embeddings of some texts. Raises KitError for a text without an embedding."""
         self.prepare(texts)
         values = np.concatenate([self._vectors.read(text) for text in texts])

@@ -10,7 +10,7 @@ from torch import nn
 
 from data_tools.words import words_of
 from system.compute.device import on_device, suited_to
-from system.models.embeddings import Embedded, joined
+from system.models.embeddings import Embedded, concatenate_embeddings
 
 # N captions, D embedding
 
@@ -47,11 +47,11 @@ class TextEncoder(nn.Module, ABC):
         """
         order = torch.tensor(self.lengths(texts)).argsort(stable=True)
         size = suited_to(self.device, TEXTS_AT_ONCE) if self.caches_texts else QUERIES_AT_ONCE
-        parts = [self.embed_alike([texts[i] for i in rows.tolist()]) for rows in order.split(size)]
-        return joined(parts).rows(on_device(order.argsort(), self.device))
+        parts = [self.embed_batch([texts[i] for i in rows.tolist()]) for rows in order.split(size)]
+        return concatenate_embeddings(parts).rows(on_device(order.argsort(), self.device))
 
     @abstractmethod
-    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+    def embed_batch(self, texts: Sequence[str]) -> Embedded:
         """Embed a batch of texts of similar length, padded to the longest."""
 
     @abstractmethod

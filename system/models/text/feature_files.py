@@ -50,10 +50,10 @@ class TextFeatureFiles(TextSettings):
         """Return the trained layers, for counting their cost, and a function that runs these layers on one query."""
         import torch
 
-        from system.models.costs import weights_left_out
+        from system.models.costs import skip_weight_init
         from system.networks.layers import head
 
-        with weights_left_out():
+        with skip_weight_init():
             after = head(self.values, self.hidden, self.dim)
         return after, lambda: after(torch.zeros(1, self.values))
 

@@ -49,26 +49,28 @@ class TextFeatureFilesEncoder(TextEncoder):
         self._ids: dict[str, str] = {}
         texts: dict[str, str] = {}
         for path in queries:
-            for name, text in _texts_in(path):
+            for name, text in _read_queries(path):
                 if texts.setdefault(name, text) != text:
                     raise KitError(f"{path}: the id {name} belongs to two different texts; give each query its own id")
                 self._ids.setdefault(text, name)
         self._vectors: dict[str, np.ndarray] = {}
 
-    def _vector(self, text: str) -> np.ndarray:
+    def _pooled_features(self, text: str) -> np.ndarray:
         """Return the pooled features (V,) of a query. Raises KitError for an unlisted query or a missing file."""
         if text not in self._vectors:
             if text not in self._ids:
                 raise KitError(f"the query {text[:60]!r} has no features; add the file with this query to text.queries")
-            self._vectors[text] = self._read(self._ids[text])
+            self._vectors[text] = self._read_and_pool(self._ids[text])
         return self._vectors[text]
 
-    def _read(self, name: str) -> np.ndarray:
-        """Read and pool the features of a query by its id."""
+    def _read_and_pool(self, name: str) -> np.ndarray:
+        """Read the features of a query from the file that is named by its id, and pool them over tokens."""
         paths = [self._files / f"qid{name}.npz", self._files / f"{name}.npz"]
         path = next((path for path in paths if path.is_file()), None)
         if path is None:
-            raise KitError(f"{paths[0]}: no such file; copy the features of all queries into {self._files}")
+            raise KitError(
+                f"the feature file {paths[0]} is missing; copy the features of all queries into {self._files}"
+            )
         tokens = read_frames(path, self._array)
         if tokens.shape[1] != self._values:
             cure = f"set text.values to {tokens.shape[1]}"
@@ -78,9 +80,9 @@ class TextFeatureFilesEncoder(TextEncoder):
         )
         return pooled
 
-    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+    def embed_batch(self, texts: Sequence[str]) -> Embedded:
         """Embed some queries from their pooled features."""
-        vectors = torch.from_numpy(np.stack([self._vector(text) for text in texts]))
+        vectors = torch.from_numpy(np.stack([self._pooled_features(text) for text in texts]))
         return Embedded(self.mlp(on_device(vectors, self.device)))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
@@ -90,19 +92,21 @@ class TextFeatureFilesEncoder(TextEncoder):
     def prepare(self, texts: Sequence[str]) -> None:
         """Read the features of queries. Raises KitError for a query without a feature file."""
         for text in texts:
-            self._vector(text)
+            self._pooled_features(text)
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without features."""
         return [text for text in texts if text not in self._ids]
 
 
-def _texts_in(path: Path) -> list[tuple[str, str]]:
+def _read_queries(path: Path) -> list[tuple[str, str]]:
     """Return the id and the text of every line of a file of moments or queries. Raises KitError for other files."""
     found = []
     for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
         value = parse_json(line, f"{path}, line {number}")
         if not isinstance(value, dict) or not {"id", "text"} <= value.keys():
-            raise KitError(f"{path}, line {number}: has no id or no text; name a file of moments or queries (.jsonl)")
+            raise KitError(
+                f"{path}, line {number}: the query has no id or no text; name a file of moments or queries (.jsonl)"
+            )
         found.append((str(value["id"]), str(value["text"])))
     return found

@@ -1,4 +1,4 @@
-"""Text side of a joint model: its files."""
+"""Load the text encoder of a model of audio and text."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from data_tools.errors import KitError, first_line
 TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # without one, the library makes an empty tokenizer
 
 
-def require_type(name: str, folder: Path, types: tuple[str, ...], title: str) -> None:
+def require_model_type(name: str, folder: Path, types: tuple[str, ...], title: str) -> None:
     """Raise KitError if the model type in a folder's config.json is not in `types`. title: Name of these types."""
     found = parse_json((folder / "config.json").read_bytes(), "config.json").get("model_type")
     if found not in types:
@@ -22,21 +22,21 @@ def require_type(name: str, folder: Path, types: tuple[str, ...], title: str) ->
         )
 
 
-def load_text_side(name: str, folder: Path, kind: Any, settings: Callable[[], Any]) -> tuple[Any, Any]:
-    """Load the tokenizer and the text encoder of a model from a folder. Returns: The tokenizer, and the text encoder.
+def load_text_encoder(name: str, folder: Path, kind: Any, settings: Callable[[], Any]) -> tuple[Any, Any]:
+    """Load and return the tokenizer and the text encoder of a model in a folder.
 
     kind: Class of the text encoder. settings: Function that reads the settings of this class; its errors are reported
     as errors of the folder. Raises KitError if the tokenizer or weights are missing, and for damaged files.
     """
     from transformers import AutoTokenizer
 
-    from system.networks.hugging_face import quiet
+    from system.networks.hugging_face import silence_transformers
 
     if not any(one.is_file() for pattern in TOKENIZER_FILES for one in folder.glob(pattern)):
         raise KitError(
             f"text model {folder} has no tokenizer file, such as tokenizer.json; download or save the model again"
         )
-    with quiet():
+    with silence_transformers():
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             model, said = kind.from_pretrained(

@@ -32,7 +32,7 @@ class PeAudioText(VectorSettings):
         return PeAudioEncoder(self.model, self.dim, self.projection == "linear", self.trainable, Bank(banks, self.kind))
 
     def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build an untrained network from a config.json. Returns: The network, and the size of its vectors."""
+        """Build an untrained network from a config.json; return the network, and the size of its vectors."""
         from transformers import AutoConfig, AutoModel
 
         sizes = {"model_type": "modernbert", **config["text_config"]}

@@ -9,8 +9,8 @@ import torch
 
 from data_tools.classify.model_files import fetch
 from data_tools.documents.json_text import parse_json
-from system.models.text.joint_files import load_text_side, require_type
-from system.models.text.pretrained_encoder import Bank, TransformerEncoder, longest_input, projection
+from system.models.text.joint_files import load_text_encoder, require_model_type
+from system.models.text.pretrained_encoder import Bank, TransformerEncoder, build_projection, longest_input
 
 TYPES = ("pe_audio", "pe_audio_video")
 
@@ -24,9 +24,9 @@ class PeAudioEncoder(TransformerEncoder):
         """Load the model. linear: Whether a trained layer follows. Raises KitError for a model of another type."""
         super().__init__()
         tokenizer, model = load_pe_texts(name)
-        self.project = projection(name, int(model.config.text_config.hidden_size), dim, linear)
-        self.take_tokenizer(tokenizer)
-        self.take(model, name, self.project, trainable, bank, dim)
+        self.project = build_projection(name, int(model.config.text_config.hidden_size), dim, linear)
+        self.store_tokenizer(tokenizer)
+        self.store_model(model, name, self.project, trainable, bank, dim)
         self._longest = longest_input(tokenizer, model.text_model, None)
 
     @property
@@ -36,7 +36,7 @@ class PeAudioEncoder(TransformerEncoder):
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """Compute the vectors (N, V) of texts with the model."""
-        vectors: torch.Tensor = self._model(**self._inputs(texts))
+        vectors: torch.Tensor = self._model(**self._model_inputs(texts))
         return vectors
 
     def save_assets(self, folder: Path) -> None:
@@ -56,5 +56,5 @@ def load_pe_texts(name: str) -> tuple[Any, Any]:
     from system.networks.pe_audio import PeTexts, read_config
 
     folder = fetch(name)
-    require_type(name, folder, TYPES, "PE-AV or PE-A-Frame")
-    return load_text_side(name, folder, PeTexts, lambda: read_config(folder))
+    require_model_type(name, folder, TYPES, "PE-AV or PE-A-Frame")
+    return load_text_encoder(name, folder, PeTexts, lambda: read_config(folder))

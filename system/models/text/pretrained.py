@@ -14,7 +14,7 @@ from data_tools.classify.model_files import fetch, folder_problem, installed_as,
 from data_tools.documents.strict import Size, mistakes
 from data_tools.errors import DataError
 from system.models.base import Facts, hub_facts
-from system.models.costs import TOKENS, UnknownSizeError, unknown_if_it_fails, weights_left_out
+from system.models.costs import TOKENS, UnknownSizeError, raise_unknown_size, skip_weight_init
 from system.models.text.base import Encoder, TextSettings
 from system.networks.hub_configs import UNKNOWN, model_config
 
@@ -42,7 +42,7 @@ class PreTrained(TextSettings):
         """
 
     def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build an untrained network from a config.json. Returns: The network, and the size of its vectors."""
+        """Build an untrained network from a config.json; return the network, and the size of its vectors."""
         from transformers import AutoConfig, AutoModel
 
         network = AutoModel.from_config(AutoConfig.for_model(**config))
@@ -58,11 +58,11 @@ class PreTrained(TextSettings):
         config = model_config(self.model)
         if config is None:
             raise UnknownSizeError(f"text model {self.model}: {UNKNOWN}")
-        with unknown_if_it_fails(f"text model {self.model}"), weights_left_out(), no_init_weights():
+        with raise_unknown_size(f"text model {self.model}"), skip_weight_init(), no_init_weights():
             network, width = self.network_without_weights(config)
             after = self.layers_after(width)
 
-        def run() -> torch.Tensor:
+        def embed_zeros() -> torch.Tensor:
             """Run the network and the trained layers on a caption of zeros, and return the embedding."""
             vectors = torch.zeros(1, width)
             if self.trainable:
@@ -71,10 +71,10 @@ class PreTrained(TextSettings):
             result: torch.Tensor = after(vectors)
             return result
 
-        return torch.nn.ModuleList([network.train().requires_grad_(self.trainable), after]), run
+        return torch.nn.ModuleList([network.train().requires_grad_(self.trainable), after]), embed_zeros
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
-        """Download the model if it is missing. Yields `model` and an error message if the download fails."""
+        """Yield "model" and an error message if the model is damaged, or missing and not downloadable."""
         try:
             problem = folder_problem(fetch(self.model))
         except DataError as error:
@@ -116,7 +116,7 @@ class TokenSettings(PreTrained):
     def _require_layers_for_hidden(self) -> Self:
         """Raise an error if `hidden` sets the size of a layer, but `head` is `none`."""
         if self.head == "none" and self.hidden is not None:
-            said = "none means no layer, but hidden sets the size of a layer; set hidden: null, or head: linear"
+            said = "head none means no layer, but hidden is the size of a layer; set hidden: null, or head: linear"
             raise cast(ValidationError, mistakes([(("head",), said)]))
         return self
 
@@ -130,8 +130,8 @@ class TokenSettings(PreTrained):
         """Whether the encoder has trainable parameters."""
         return self.trainable or self.head == "linear"
 
-    def cleaned(self, text: str) -> str:
-        """Clean a caption for the tokenizer."""
+    def clean_caption(self, text: str) -> str:
+        """Return a caption without the characters in `removed`, in lower case if `lowercase` is set."""
         text = text.lower() if self.lowercase else text
         return text.translate(str.maketrans("", "", self.removed))
 
@@ -144,7 +144,7 @@ class TokenSettings(PreTrained):
             self.model,
             Bank(banks, f"{self.kind}{cut}"),
             pooling=self.pooling,
-            cleaned=self.cleaned,
+            cleaned=self.clean_caption,
             trainable=self.trainable,
             max_tokens=self.max_tokens,
             dropout=self.dropout,
@@ -162,7 +162,7 @@ class TokenSettings(PreTrained):
         return head(width, self.hidden, self.dim) if self.head == "linear" else nn.Identity()
 
     def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build an untrained network from a config.json. Returns: The network, and the size of its vectors."""
+        """Build an untrained network from a config.json; return the network, and the size of its vectors."""
         network: Any
         network, width = super().network_without_weights(config)
         network.pooler = None  # TokenEncoder removes it too
@@ -253,9 +253,9 @@ class SentenceTransformers(VectorSettings):
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         """Build the encoder from the published model. Layers after the model are untrained."""
-        from system.models.text.sentence_encoder import sentence_encoder
+        from system.models.text.sentence_encoder import load_sentence_encoder
 
-        return sentence_encoder(self.model, self.dim, self.projection == "linear", self.trainable, banks)
+        return load_sentence_encoder(self.model, self.dim, self.projection == "linear", self.trainable, banks)
 
 
 class Clap(VectorSettings):
@@ -275,7 +275,7 @@ class Clap(VectorSettings):
         return ClapEncoder(self.model, self.dim, self.projection == "linear", self.trainable, Bank(banks, "clap"))
 
     def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build an untrained network from a config.json. Returns: The network, and the size of its vectors."""
+        """Build an untrained network from a config.json; return the network, and the size of its vectors."""
         from transformers import ClapTextConfig, ClapTextModelWithProjection
 
         sizes = ClapTextConfig.from_dict(config.get("text_config", config))

@@ -44,7 +44,7 @@ class PreTrainedEncoder(TextEncoder):
     If the model is frozen, its vector of each text is computed once, without dropout, and stored on disk in a bank.
     """
 
-    def take(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: Bank, size: int) -> None:
+    def store_model(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: Bank, size: int) -> None:
         """Store the pre-trained model in the encoder; if it is frozen, open the bank that caches its vectors.
 
         Args:
@@ -77,7 +77,7 @@ class PreTrainedEncoder(TextEncoder):
     def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """Compute the vectors (N, V) of texts with the frozen model."""
 
-    def _cleaned(self, texts: Sequence[str]) -> list[str]:
+    def _clean_texts(self, texts: Sequence[str]) -> list[str]:
         """Return the texts unchanged; a subclass may clean the texts for the tokenizer."""
         return list(texts)
 
@@ -90,9 +90,9 @@ class PreTrainedEncoder(TextEncoder):
         store_vectors(self.bank, dict(zip(keys, texts, strict=True)), self._frozen_vectors, f"by {self._name}")
         return torch.from_numpy(np.stack([self.bank.read(key)[0] for key in keys]))
 
-    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+    def embed_batch(self, texts: Sequence[str]) -> Embedded:
         """Embed some texts of similar length, padded to the longest."""
-        texts, (after,) = self._cleaned(texts), self._after
+        texts, (after,) = self._clean_texts(texts), self._after
         if self.trained is not None:
             return Embedded(after(self._vectors(texts)))
         if self.caches_texts:
@@ -100,19 +100,19 @@ class PreTrainedEncoder(TextEncoder):
         return Embedded(after(self._frozen_vectors(texts)))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens or words of each text, for grouping by length."""
+        """Return the number of characters of each text, for grouping by length; 0 if its vector is in the bank."""
         if self.trained is None and self.caches_texts:
             return [0] * len(texts)  # vectors in a bank are not padded
         return [len(text) for text in texts]
 
     def prepare(self, texts: Sequence[str]) -> None:
         """Compute and store the frozen model's vectors of texts, which do not change during training."""
-        unique = list(dict.fromkeys(self._cleaned(texts)))
+        unique = list(dict.fromkeys(self._clean_texts(texts)))
         if self.trained is None and unique:
             self._cached_vectors(unique)
 
     def identity(self) -> str | None:
-        """Return the checksum of the pre-trained model or file."""
+        """Return the checksum of the pre-trained model."""
         return self._identity
 
     def frozen_parameters(self) -> int:
@@ -129,7 +129,7 @@ class TransformerEncoder(PreTrainedEncoder):
     prompt = ""
     _longest = NO_LIMIT
 
-    def take_tokenizer(self, tokenizer: Any) -> None:
+    def store_tokenizer(self, tokenizer: Any) -> None:
         """Store the tokenizer in the encoder, and start an empty cache of tokens."""
         tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # texts are tokenised only once
         self.tokenizer = tokenizer
@@ -149,7 +149,7 @@ class TransformerEncoder(PreTrainedEncoder):
         vectors = torch.cat([self._vectors([texts[i] for i in group]) for group in groups])
         return vectors[torch.from_numpy(np.argsort(order)).to(vectors.device)]
 
-    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
+    def _token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of cleaned texts, cached if `caches_texts`."""
         known = self._known_tokens if self.caches_texts else {}
         missing = [text for text in dict.fromkeys(texts) if text not in known]
@@ -158,28 +158,28 @@ class TransformerEncoder(PreTrainedEncoder):
             known |= dict(zip(batch, self._tokenise(batch), strict=True))
         return [known[text] for text in texts]
 
-    def _inputs(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
+    def _model_inputs(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return the model's inputs for cleaned texts: padded tokens, including those of the prompt, and their mask."""
-        tokens = self._tokens([self.prompt + text for text in texts])
+        tokens = self._token_ids([self.prompt + text for text in texts])
         inputs = self.tokenizer.pad({"input_ids": tokens}, return_tensors="pt")
         return {name: on_device(inputs[name], self.device) for name in ("input_ids", "attention_mask")}
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens or words of each text, for grouping by length."""
+        """Return the number of tokens of each text, for grouping by length; 0 if its vector is in the bank."""
         if self.trained is None and self.caches_texts:
             return super().lengths(texts)
-        return [len(tokens) for tokens in self._tokens([self.prompt + text for text in self._cleaned(texts)])]
+        return [len(tokens) for tokens in self._token_ids([self.prompt + text for text in self._clean_texts(texts)])]
 
     def prepare(self, texts: Sequence[str]) -> None:
         """Compute and store the tokens of texts, and, if the model is frozen, their vectors."""
         super().prepare(texts)
         if self.trained is not None:
-            self._tokens([self.prompt + text for text in self._cleaned(texts)])
+            self._token_ids([self.prompt + text for text in self._clean_texts(texts)])
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without any known word."""
         unknown = {self.tokenizer.unk_token_id, *self.tokenizer.all_special_ids}
-        tokens = self._tokens(self._cleaned(texts))
+        tokens = self._token_ids(self._clean_texts(texts))
         return [text for text, ids in zip(texts, tokens, strict=True) if set(ids) <= unknown]
 
     def unknown_words(self, text: str) -> list[str]:
@@ -188,12 +188,12 @@ class TransformerEncoder(PreTrainedEncoder):
         Words are separated by blanks.
         """
         words = list(dict.fromkeys(text.split()))
-        tokens = self._tokens(self._cleaned(words))
+        tokens = self._token_ids(self._clean_texts(words))
         return [word for word, ids in zip(words, tokens, strict=True) if self.tokenizer.unk_token_id in ids]
 
 
-def projection(name: str, found: int, dim: int, linear: bool) -> nn.Module:
-    """Build the linear layer after a model; without `linear`, a layer that does nothing.
+def build_projection(name: str, found: int, dim: int, linear: bool) -> nn.Module:
+    """Build the linear layer after a model; without `linear`, a layer that returns its input.
 
     name: Name of the model, for the error message. found: Size of the model's vectors. dim: Size of vectors in the
     settings. Raises KitError if both sizes differ.
@@ -212,14 +212,14 @@ class ClapEncoder(TransformerEncoder):
         """Load the model. linear: Whether a trained layer follows the model."""
         super().__init__()
         tokenizer, model = load_clap(name)
-        self.project = projection(name, int(model.config.projection_dim), dim, linear)
-        self.take_tokenizer(tokenizer)
-        self.take(model, name, self.project, trainable, bank, dim)
+        self.project = build_projection(name, int(model.config.projection_dim), dim, linear)
+        self.store_tokenizer(tokenizer)
+        self.store_model(model, name, self.project, trainable, bank, dim)
         self._longest = longest_input(tokenizer, model, CLAP_TOKENS)
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """Compute the vectors (N, V) of texts with the trainable model."""
-        vectors: torch.Tensor = self._model(**self._inputs(texts)).text_embeds
+        """Compute the vectors (N, V) of texts with the model, trained or frozen."""
+        vectors: torch.Tensor = self._model(**self._model_inputs(texts)).text_embeds
         return vectors
 
     def save_assets(self, folder: Path) -> None:
@@ -268,18 +268,18 @@ class TokenEncoder(TransformerEncoder):
         self._whole = [whole]  # the published model, with its decoder if it has one
         model = whole.get_encoder() if whole.config.is_encoder_decoder else whole
         width = int(model.config.hidden_size)
-        self.mlp = head(width, hidden, dim) if has_head else projection(name, width, dim, linear=False)
-        self.take_tokenizer(tokenizer)
-        self.take(model, name, self.mlp, trainable, bank, width)
+        self.mlp = head(width, hidden, dim) if has_head else build_projection(name, width, dim, linear=False)
+        self.store_tokenizer(tokenizer)
+        self.store_model(model, name, self.mlp, trainable, bank, width)
         self._longest = longest_input(tokenizer, model, max_tokens)
 
-    def _cleaned(self, texts: Sequence[str]) -> list[str]:
+    def _clean_texts(self, texts: Sequence[str]) -> list[str]:
         """Clean the texts for the tokenizer with the function `cleaned`."""
         return list(map(self.clean, texts))
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """Compute the vectors (N, V) of texts with the trainable model."""
-        inputs = self._inputs(texts)
+        """Compute the vectors (N, V) of texts with the model, trained or frozen."""
+        inputs = self._model_inputs(texts)
         tokens: torch.Tensor = self._model(**inputs).last_hidden_state
         if self.pooling == "first":
             return tokens[:, 0]

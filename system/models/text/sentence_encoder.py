@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from data_tools.classify.embed import load_sentence_transformer
-from system.models.text.pretrained_encoder import Bank, PreTrainedEncoder, TransformerEncoder, projection
+from system.models.text.pretrained_encoder import Bank, PreTrainedEncoder, TransformerEncoder, build_projection
 
 
-def sentence_encoder(name: str, dim: int, linear: bool, trainable: bool, banks: Path) -> PreTrainedEncoder:
+def load_sentence_encoder(name: str, dim: int, linear: bool, trainable: bool, banks: Path) -> PreTrainedEncoder:
     """Load a sentence-transformers model as a text encoder.
 
     The class of the encoder depends on the model's input: tokens of a transformer, or words.
@@ -35,9 +35,9 @@ class SentenceTransformersEncoder(TransformerEncoder):
         super().__init__()
         self.prompt = default_prompt(model)
         self._prompt_length = model.preprocess(["a"], prompt=self.prompt).get("prompt_length") if self.prompt else None
-        self.project = projection(name, model.get_embedding_dimension(), dim, linear)
-        self.take_tokenizer(model.tokenizer)
-        self.take(model, name, self.project, trainable, bank, dim)
+        self.project = build_projection(name, model.get_embedding_dimension(), dim, linear)
+        self.store_tokenizer(model.tokenizer)
+        self.store_model(model, name, self.project, trainable, bank, dim)
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
         """Return the token ids of each text, cut to the longest input of the model."""
@@ -47,7 +47,7 @@ class SentenceTransformersEncoder(TransformerEncoder):
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """Compute the vectors (N, V) of texts with the trainable model."""
-        inputs: dict[str, Any] = dict(self._inputs(texts))
+        inputs: dict[str, Any] = dict(self._model_inputs(texts))
         if self._prompt_length is not None:  # some models exclude the prompt from their mean
             inputs["prompt_length"] = self._prompt_length
         vectors: torch.Tensor = self._model(inputs)["sentence_embedding"]
@@ -55,10 +55,10 @@ class SentenceTransformersEncoder(TransformerEncoder):
 
     def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """Compute the vectors (N, V) of texts with the frozen model."""
-        return encoded(self._model.to(self.device), texts)
+        return encode_frozen(self._model.to(self.device), texts)
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens or words of each text, for grouping by length."""
+        """Return the number of tokens, or characters, of each text, for grouping by length; 0 for cached vectors."""
         if self.trained is None and not self.caches_texts:
             return [len(text) for text in texts]
         return super().lengths(texts)
@@ -77,8 +77,8 @@ class StaticEncoder(PreTrainedEncoder):
     def __init__(self, model: Any, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
         super().__init__()
         self._prompt = default_prompt(model)
-        self.project = projection(name, model.get_embedding_dimension(), dim, linear)
-        self.take(model, name, self.project, trainable, bank, dim)
+        self.project = build_projection(name, model.get_embedding_dimension(), dim, linear)
+        self.store_model(model, name, self.project, trainable, bank, dim)
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """Compute the vectors (N, V) of texts with the trainable model."""
@@ -89,11 +89,11 @@ class StaticEncoder(PreTrainedEncoder):
 
     def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """Compute the vectors (N, V) of texts with the frozen model."""
-        return encoded(self._model.to(self.device), texts)
+        return encode_frozen(self._model.to(self.device), texts)
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without any known word. Their vectors are zero."""
-        vectors = encoded(self._model.to(self.device), texts, prompt="").abs().sum(1)
+        vectors = encode_frozen(self._model.to(self.device), texts, prompt="").abs().sum(1)
         return [text for text, total in zip(texts, vectors.tolist(), strict=True) if total == 0]
 
     def save_assets(self, folder: Path) -> None:
@@ -102,14 +102,11 @@ class StaticEncoder(PreTrainedEncoder):
 
 
 def default_prompt(model: Any) -> str:
-    """Return the prompt that a sentence-transformers model puts before every text.
-
-    It is "" for most models.
-    """
+    """Return the prompt that a sentence-transformers model puts before every text; "" for most models."""
     return str(model.prompts.get(model.default_prompt_name) or "")
 
 
-def encoded(model: Any, texts: Sequence[str], prompt: str | None = None) -> torch.Tensor:
+def encode_frozen(model: Any, texts: Sequence[str], prompt: str | None = None) -> torch.Tensor:
     """Compute the vectors (N, V) of texts with a frozen sentence-transformers model.
 
     prompt: Text before every input; None for the model's default prompt.

@@ -62,10 +62,10 @@ class Transformer(TextSettings):
                 return known[text]
 
             def lengths(self, texts: Sequence[str]) -> list[int]:
-                """Return the number of tokens or words of each text, for grouping by length."""
+                """Return the number of known words of each text, for grouping by length."""
                 return [len(self.word_indexes(text)) for text in texts]
 
-            def embed_alike(self, texts: Sequence[str]) -> Embedded:
+            def embed_batch(self, texts: Sequence[str]) -> Embedded:
                 """Embed some texts of similar length, padded to the longest."""
                 numbers = [torch.tensor(self.word_indexes(text) or [0]) for text in texts]
                 filled = on_device(nn.utils.rnn.pad_sequence(numbers, batch_first=True), self.device)

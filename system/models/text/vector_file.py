@@ -59,13 +59,13 @@ class WordVectorFile:
         first, last = (int(np.searchsorted(self._hashes, hash(wanted[:-1]), side)) for side in ("left", "right"))
         for offset in self._offsets[first:last].tolist():
             if self._bytes[offset : offset + len(wanted)] == wanted:
-                return self._vector(offset + len(wanted))
+                return self._read_vector(offset + len(wanted))
         return None
 
-    def _vector(self, offset: int) -> np.ndarray:
+    def _read_vector(self, offset: int) -> np.ndarray:
         """Read the vector that begins at the byte `offset` of the file."""
         if self._is_binary:
-            return self._finite(np.frombuffer(self._bytes, "<f4", self.dim, offset).astype(np.float32), offset)
+            return self._require_finite(np.frombuffer(self._bytes, "<f4", self.dim, offset).astype(np.float32), offset)
         end = self._bytes.find(b"\n", offset)
         numbers = self._bytes[offset : end if end >= 0 else len(self._bytes)].split()
         try:
@@ -80,9 +80,9 @@ class WordVectorFile:
                 f"{self.path}: the vector at byte {offset} has {len(vector)} values, expected {self.dim}; "
                 f"{REPLACE_FILE}"
             )
-        return self._finite(vector, offset)
+        return self._require_finite(vector, offset)
 
-    def _finite(self, vector: np.ndarray, offset: int) -> np.ndarray:
+    def _require_finite(self, vector: np.ndarray, offset: int) -> np.ndarray:
         """Return the vector unchanged. Raises KitError, with the byte `offset`, if a value is not finite."""
         if not np.isfinite(vector).all():
             raise KitError(f"{self.path}: the vector at byte {offset} has infinite or NaN values; {REPLACE_FILE}")
@@ -91,7 +91,7 @@ class WordVectorFile:
     def _binary_words(self) -> Iterator[tuple[bytes, int]]:
         """Yield every word of a binary file, and the position of the word's first byte."""
         data, size = self._bytes, 4 * self.dim
-        count, dim, offset = self._first_line()
+        count, dim, offset = self._read_first_line()
         if dim is None:
             raise KitError(
                 f"{self.path} is not in word2vec's binary format: its first line is not the number of words and the "
@@ -114,7 +114,7 @@ class WordVectorFile:
     def _text_words(self) -> Iterator[tuple[bytes, int]]:
         """Yield every word of a text file, and the position of the word's first byte."""
         data = self._bytes
-        count, dim, offset = self._first_line()
+        count, dim, offset = self._read_first_line()
         if data[-1:] != b"\n":
             raise KitError(f"{self.path} is truncated: it ends within a line; {REPLACE_FILE}")
         lines_read = 0
@@ -137,8 +137,8 @@ class WordVectorFile:
                 f"{REPLACE_FILE}"
             )
 
-    def _first_line(self) -> tuple[int, int | None, int]:
-        """Read the number of words and the dimension in the first line. Also returns the byte at which words begin.
+    def _read_first_line(self) -> tuple[int, int | None, int]:
+        """Return the number of words and the dimension in the first line, and the byte at which the words begin.
 
         Returns: (0, None, 0) if the first line does not have both numbers.
         """

@@ -66,10 +66,7 @@ class WordVectors(TextSettings):
         return WordVectorsEncoder(Path(self.vectors), self.dim, self.embedding, self.unknown, self.padding)
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return a network without parameters or operations, for counting its cost.
-
-        The second result is a function that returns one caption of zero vectors.
-        """
+        """Return a network without parameters, for counting its cost, and a function that embeds a caption as zeros."""
         import torch
 
         return torch.nn.Identity(), lambda: torch.zeros(1, TOKENS, self.dim)

@@ -49,9 +49,9 @@ class WordVectorsEncoder(TextEncoder):
 
     def forward(self, texts: Sequence[str]) -> Embedded:
         """Embed all texts together, since padding costs no computation."""
-        return self.embed_alike(texts)
+        return self.embed_batch(texts)
 
-    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+    def embed_batch(self, texts: Sequence[str]) -> Embedded:
         """Embed some texts of similar length, padded to the longest."""
         words = [words_of(text) or [""] for text in texts]
         lengths = torch.tensor([len(caption) for caption in words])
@@ -69,51 +69,51 @@ class WordVectorsEncoder(TextEncoder):
 
     def vector(self, word: str) -> np.ndarray:
         """Return a word's vector (D,) in the file; for an unknown word, a random vector of length 1."""
-        known = self._known(word)
-        return known if known is not None else self._random(word if self.unknown == "each" else "")
+        known = self._find_vector(word)
+        return known if known is not None else self._random_vector(word if self.unknown == "each" else "")
 
-    def _known(self, word: str) -> np.ndarray | None:
+    def _find_vector(self, word: str) -> np.ndarray | None:
         """Return a word's vector in the file, or the mean of the vectors of its parts; None if no part is known."""
         if word in self._vectors:
             return self._vectors[word]
-        mean = self._in_file(word)
+        mean = self._look_up(word)
         if mean is None:
-            parts = [self._in_file(part) for part in re.split("['’-]", word)]
+            parts = [self._look_up(part) for part in re.split("['’-]", word)]
             found = [vector for vector in parts if vector is not None]
             mean = np.mean(found, axis=0) if found else None
         if self.caches_texts:
             self._vectors[word] = mean
         return mean
 
-    def _in_file(self, word: str) -> np.ndarray | None:
+    def _look_up(self, word: str) -> np.ndarray | None:
         """Return the file's vector of a word, or else of the capitalised word; None if both are missing."""
         found = self.file.get(word)
         return found if found is not None else self.file.get(word.capitalize())
 
-    def _random(self, seed: str) -> np.ndarray:
+    def _random_vector(self, seed: str) -> np.ndarray:
         """Return a random vector of length 1; the same seed always returns the same vector."""
         numbers = np.frombuffer(hashlib.sha256(seed.encode()).digest(), np.uint32)
         vector = np.random.default_rng(numbers.tolist()).standard_normal(self.dim)
         return np.array(vector / np.linalg.norm(vector), np.float32)
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Look up the vectors of the words of `texts` once, before training."""
+        """Look up and cache the vectors of all words of `texts`, before training."""
         for text in texts:
             for word in words_of(text):
-                self._known(word)
+                self._find_vector(word)
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens or words of each text, for grouping by length."""
+        """Return the number of words of each text, for grouping by length."""
         return [len(words_of(text)) for text in texts]
 
     def identity(self) -> str | None:
-        """Return the checksum of the pre-trained model or file."""
+        """Return the sha256 of the file of word vectors."""
         return file_sha256(self.path)
 
     def frozen_parameters(self) -> int:
-        """Count the parameters that are not trained."""
+        """Return the number of values in the file of word vectors."""
         return len(self.file) * self.dim
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without any known word."""
-        return [text for text in texts if all(self._known(word) is None for word in words_of(text))]
+        return [text for text in texts if all(self._find_vector(word) is None for word in words_of(text))]
