@@ -98,7 +98,7 @@ class RunModels:
         """Return {}: a run that is being ranked has no metadata of an earlier ranking, unlike a finished run."""
         return {}
 
-    def teacher_embeddings(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
+    def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
         """Return the embeddings of clips and of their captions by a teacher, a model that others learn from."""
         from system.training.teachers import teacher_embeddings
 

@@ -43,8 +43,8 @@ class MelPower(nn.Module):
         real, imaginary: (K, 1, size), cosines and sines times the window. basis: Mel filters. hop: Samples between
         columns. The layer computes an FFT, and adds a product with the rounding errors of the kernels. In empty bands
         of a recording these errors dominate. With OpenL3's kernels, an FFT without the errors differs by up to 1.0 dB
-        (0.5 dB for half of the clips), and an FFT in float32 by up to 6.2 dB (5.5 dB). The clips are 24 recordings of
-        ESC-10 at 48 kHz.
+        (0.5 dB for half of the clips). An FFT in float32 differs by up to 6.2 dB (5.5 dB). The clips are 24 recordings
+        of ESC-10 at 48 kHz.
         """
         kernels = torch.cat([real, imaginary], 1).double().permute(2, 0, 1)  # (size, K, 2)
         window = kernels[:, 0, 0]  # the cosine of frequency 0 is 1

@@ -102,7 +102,7 @@ def read_geometry_from_path(path: Path) -> Geometry | None:
 
 
 def choose_geometry(text: str | None, weights: str | None) -> Geometry:
-    """Return the input geometry in the setting `text`, or, if `text` is None, in the name of the weight file.
+    """Return the input geometry in the setting `text`; without this setting, that in the name of the weight file.
 
     Raises ValueError if neither has a geometry, or if both have one and they differ.
     """
