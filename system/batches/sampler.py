@@ -44,7 +44,7 @@ class Item(NamedTuple):
     windows: tuple[tuple[float, float], ...] = ()
 
 
-def require_known(moments: Iterable[Moment]) -> None:
+def require_known_windows(moments: Iterable[Moment]) -> None:
     """Raise KitError if the windows of any of the moments are not known."""
     if blind := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(
@@ -61,7 +61,7 @@ def make_moment_items(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[
     """
     by_id = {clip.id: clip for clip in clips}
     left = inside_recordings((moment for moment in moments if moment.clip in by_id), clips)
-    require_known(left)
+    require_known_windows(left)
     return [Item(by_id[one.clip], (one.text,), (0,), windows=tuple(one.windows or ())) for one in left]
 
 

@@ -149,9 +149,9 @@ class ExpertSettings(Resampled):
 
     @property
     def pretrained(self) -> str | None:
-        """Name of the pre-trained model whose frames are read from files.
+        """Name of the model whose frames are read from files; None for an expert that computes its frames.
 
-        None for an expert that computes its frames; `kind` then names the model.
+        If it is None, `kind` names the model.
         """
         return None
 
@@ -175,10 +175,7 @@ class ExpertSettings(Resampled):
 
     @property
     def hub_model(self) -> str | None:
-        """Name or folder of a Hugging Face model that is fetched with all its files.
-
-        None for weights in single files.
-        """
+        """Name or folder of the Hugging Face model that the expert uses; None if its weights are single files."""
         return None
 
     def weight_source(self) -> str:
@@ -193,7 +190,7 @@ class ExpertSettings(Resampled):
         return None
 
     def setting_fault(self, clips: Sequence[Clip]) -> str | None:
-        """Return a message if the files of all clips do not fit a setting; None if any fits or this is not known."""
+        """Return a message if a setting fits the file of no clip; None if it fits any file, or if this is not known."""
         return None
 
     def read(self, path: str) -> "np.ndarray":
@@ -269,14 +266,17 @@ class PublishedWeights(ExpertSettings):
 
 
 def some_file_faults(expert: ExpertSettings, clips: Sequence[Clip]) -> tuple[list[tuple[bool, str]], str | None]:
-    """Return the faults in the files of some clips, found by an expert's `file_fault` and `setting_fault`.
+    """Check the files of some clips; return the faults of single files, and the message of a fault that all files have.
 
-    Returns: The faults of single files, and the message of a fault that all checked files have; None without such a
-    fault. If all files have a fault, a setting is wrong, such as the hop of frames.
+    Faults are found by the expert's `file_fault` and `setting_fault`. If all files have a fault, a setting is wrong,
+    such as the hop of frames. The message is None if not all checked files have a fault.
     """
     some = clips[:: max(1, math.ceil(len(clips) / READ_FILES))]
     if text := expert.setting_fault(some):
         return [], text
     found = [fault for clip in some if (fault := expert.file_fault(clip))]
     in_all = len(found) == len(some) > 1
-    return found, f"none of {len(found)} checked files fits the expert; first: {found[0][1]}" if in_all else None
+    return (
+        found,
+        f"none of {len(found)} checked files fits the expert; the first fault is: {found[0][1]}" if in_all else None,
+    )

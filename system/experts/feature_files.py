@@ -89,9 +89,10 @@ class FeatureFiles(ExpertSettings):
         difference = abs(seconds - clip.seconds) if clip.seconds else 0.0
         if not clip.seconds or difference <= LENGTH_TOLERANCE + self.hop_seconds:
             return None
-        wrong = f"its frames last {seconds:.2f} s with `hop_seconds` {self.hop_seconds:g}, but its recording lasts"
-        cure = "replace the file, or correct `hop_seconds` or the manifest"
-        return difference > SPARE * clip.seconds, f"{clip.path}: {wrong} {clip.seconds:.2f} s; {cure}"
+        return difference > SPARE * clip.seconds, (
+            f"{clip.path}: its frames last {seconds:.2f} s with `hop_seconds` {self.hop_seconds:g}, but its recording "
+            f"lasts {clip.seconds:.2f} s; replace the file, or correct `hop_seconds` or the manifest"
+        )
 
     def setting_fault(self, clips: Sequence[Clip]) -> str | None:
         """Return a message if all recordings have the same hop between frames, but not the hop of the setting.
@@ -109,8 +110,10 @@ class FeatureFiles(ExpertSettings):
         off_by_frames = all(abs(seconds / self.hop_seconds - count) > 1 for count, seconds in known)
         if not off_by_frames or abs(hop / self.hop_seconds - 1) <= SAME_HOP:
             return None
-        fits = f"the frames of all checked files and the lengths of their recordings suggest {hop:.3g}"
-        return f"`hop_seconds` {self.hop_seconds:g} does not fit: {fits}; correct the setting or the manifest"
+        return (
+            f"`hop_seconds` {self.hop_seconds:g} does not fit: the frames of all checked files and the lengths of "
+            f"their recordings suggest {hop:.3g}; correct the setting or the manifest"
+        )
 
     def _frame_count(self, clip: Clip) -> int:
         """Return the number of a clip's frames; 0 if they cannot be read."""

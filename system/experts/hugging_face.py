@@ -38,7 +38,7 @@ class HuggingFaceExpert(SegmentExpert):
 
     @classmethod
     def with_weights_in(cls, folder: Path) -> Self:
-        """Return an expert of this class with its usual settings. The folder is not used."""
+        """Return the settings of an expert of this kind, with usual values. The folder is not used."""
         return cls.model_validate({"kind": "hugging_face", **cls.usual})
 
     @property

@@ -80,7 +80,7 @@ def apply_by_length(
 def compute_in_pieces(
     network: Network, x: torch.Tensor, axis: int, stride: int, halo: int, max_size: int
 ) -> torch.Tensor:
-    """Compute a network's output in pieces along an axis, so that memory does not grow with its length.
+    """Compute a network's output in pieces along an axis and join them, to limit the memory for a long input.
 
     network: Network that computes one output per `stride` positions of the axis. An output depends on inputs of at most
     `halo` outputs on either side. max_size: Number of outputs of a piece. `halo` more outputs are computed on either

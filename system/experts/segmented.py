@@ -59,7 +59,7 @@ class SegmentExpert(ExpertSettings):
         if not shortest <= self.segment_seconds <= longest:
             raise KitError(
                 f"expert {self.kind}: segment_seconds must be from {shortest} to {longest} s, not "
-                f"{self.segment_seconds}"
+                f"{self.segment_seconds}; correct it in the recipe"
             )
         network = self.load_network().eval().requires_grad_(False).to(device)
         size, at_once = round(self.segment_seconds * self.rate), suited_to(device, SEGMENTS_AT_ONCE)

@@ -81,5 +81,7 @@ def _read_values(model: Any, tensor: Any) -> np.ndarray:
         return np.array(values)
     scaling = tensor.Quantization()
     if scaling.ScaleLength() != 1:
-        raise ValueError("a layer has a weight scale per channel, but yamnet.tflite has one per layer; fetch that file")
+        raise ValueError(
+            "a layer has one weight scale per channel, but yamnet.tflite has one per layer; fetch yamnet.tflite"
+        )
     return np.array((values.astype(np.float32) - np.float32(scaling.ZeroPoint(0))) * np.float32(scaling.Scale(0)))

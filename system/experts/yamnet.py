@@ -96,7 +96,7 @@ def layer_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def load_network(path: Path, device: Device) -> Network:
-    """Build YAMNet from its weight file.
+    """Build YAMNet from its weight file, as a function from patches to embeddings and class scores.
 
     Returns: A function from patches (P, 96, 64) to embeddings (P, 1024) and class scores (P, 521), both float32 arrays.
     """
@@ -109,7 +109,7 @@ def load_network(path: Path, device: Device) -> Network:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name].astype(np.float32) for name in layer_shapes()}
         if {name: array.shape for name, array in arrays.items()} != layer_shapes():
-            raise ValueError("its arrays do not have the shapes of YAMNet's layers")
+            raise ValueError("the arrays in the file do not have the shapes of YAMNet's layers")
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged header or member
         raise KitError(
             f"{path} does not contain the 31 layers of yamnet.tflite ({error}); "

@@ -38,7 +38,7 @@ def _highest_column(values: Tensor, batch: BatchScores) -> Tensor:
 
 @choice
 def hardest(batch: BatchScores) -> Indices:
-    """Choose as negatives of each item the captions and the clip with the highest scores.
+    """Return two negatives per item, as indexes: the captions and the clip with the highest scores.
 
     For item i, these are the captions of the item j with the highest s_ij, and the clip k with the highest s_ki. s_ij
     is the score of clip i and the captions of item j.
@@ -49,7 +49,7 @@ def hardest(batch: BatchScores) -> Indices:
 
 @choice
 def semi_hard(batch: BatchScores) -> Indices:
-    """Choose as negatives of each item the captions and the clip with a score closest to the matching pair's score.
+    """Return two negatives per item, as indexes: the captions and the clip that score closest to the matching pair.
 
     Let s_ij be the score of clip i and the captions of item j. For item i, the captions are those of the item j with
     the smallest |s_ij - s_ii|. The clip is that of the item k with the smallest |s_ki - s_ii|. The scores of negatives
@@ -79,7 +79,7 @@ def _draw_columns(allowed: Tensor) -> Tensor:
 
 @choice
 def random(batch: BatchScores) -> Indices:
-    """Choose a random caption and a random clip of other items as negatives of each item.
+    """Return two random negatives per item, as indexes: the captions of another item, and the clip of another item.
 
     Both are drawn independently, with equal probability for all other items.
     """
@@ -89,7 +89,7 @@ def random(batch: BatchScores) -> Indices:
 
 @choice
 def random_apart(batch: BatchScores) -> Indices:
-    """Choose a random caption and a random clip as negatives of each item, from two different other items.
+    """Return two random negatives per item, as indexes: captions and a clip, from two different other items.
 
     If the batch has no third item, the caption and the clip may be from the same item, as in `random`.
     Source: the DCASE 2022 baseline's public code, which never ends on a batch without a third item.
@@ -103,7 +103,7 @@ def random_apart(batch: BatchScores) -> Indices:
 
 
 def _choose_by_similarity(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Indices:
-    """Choose as negatives of each item the clip and captions of the most, or least, similar item.
+    """Return two negatives per item, as indexes: clip and captions of the most, or the least, similar other item.
 
     scores: Function that returns the similarity (B, B) of the items, by their clips or by their captions. sign: 1 for
     the most similar item, -1 for the least similar item.
@@ -117,23 +117,23 @@ def _choose_by_similarity(batch: BatchScores, scores: "Callable[[], Tensor]", si
 
 @choice
 def text_hard(batch: BatchScores) -> Indices:
-    """Choose as negatives of each item the clip and the captions of the item with the most similar captions."""
+    """Return two negatives per item, as indexes: clip and captions of the item with the most similar captions."""
     return _choose_by_similarity(batch, lambda: batch.caption_scores, 1)
 
 
 @choice
 def text_easy(batch: BatchScores) -> Indices:
-    """Choose as negatives of each item the clip and the captions of the item with the least similar captions."""
+    """Return two negatives per item, as indexes: clip and captions of the item with the least similar captions."""
     return _choose_by_similarity(batch, lambda: batch.caption_scores, -1)
 
 
 @choice
 def audio_hard(batch: BatchScores) -> Indices:
-    """Choose as negatives of each item the clip and the captions of the item with the most similar clip."""
+    """Return two negatives per item, as indexes: clip and captions of the item with the most similar clip."""
     return _choose_by_similarity(batch, batch.clip_scores, 1)
 
 
 @choice
 def audio_easy(batch: BatchScores) -> Indices:
-    """Choose as negatives of each item the clip and the captions of the item with the least similar clip."""
+    """Return two negatives per item, as indexes: clip and captions of the item with the least similar clip."""
     return _choose_by_similarity(batch, batch.clip_scores, -1)

@@ -90,7 +90,7 @@ def margin_violations(batch: BatchScores, margin: float, relaxed: bool) -> tuple
     """
     if relaxed and batch.margin_factors is None:
         raise ValueError(
-            "relax needs margin factors, which this batch does not have; add the section relevance to the recipe"
+            "relax: cider needs margin factors, which this batch does not have; add the section relevance to the recipe"
         )
     margins = batch.margin_factors * margin if relaxed and batch.margin_factors is not None else margin
     matching_scores = batch.scores.diagonal()[:, None]

@@ -32,7 +32,7 @@ class BoundaryScore(MomentScore):
         """Convert cosines (B, 3, T) of frames, starts and ends to frame scores, and weights of starts and ends."""
         frames, entering, leaving = cosines.unbind(-2)
         steps = STEPS * self.rate
-        return FrameWeights(self.scale_and_offset(frames), self.enter + steps * entering, self.leave + steps * leaving)
+        return FrameWeights(self.scores_of_cosines(frames), self.enter + steps * entering, self.leave + steps * leaving)
 
     def _vectors_to_compare(self, frames: torch.Tensor) -> torch.Tensor:
         """Return three unit vectors per frame that are compared with sentences: (B, 3, T, D).

@@ -91,7 +91,7 @@ def _score_against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Wor
 
 
 def _reduce_piece(frames: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
-    """Compute the dot products of words with a piece (some frames of clips), and reduce them as `reduce` states.
+    """Compute the dot products of words with some frames of clips, and reduce them by the rule `reduce`.
 
     frames: (B, L, D), for B clips.
     The result depends on `reduce`. `best_word`: (N, B) for N captions, the highest product of each frame, summed over

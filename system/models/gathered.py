@@ -11,7 +11,7 @@ from system.models.embeddings import Embedded
 
 
 def gather_embeddings(local: Sequence[Embedded], sizes: Sequence[int], device: torch.device) -> list[Embedded]:
-    """Collect the embeddings of the chunks of all processes; every process gets all chunks, in order.
+    """Return the embeddings of all processes' chunks, in order; every process gets all chunks.
 
     The result has no gradients. Chunk i comes from process i % n, for n processes.
     local: Embeddings of the chunks of this process, in order. sizes: Number of embeddings in each chunk, of all

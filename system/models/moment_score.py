@@ -69,10 +69,10 @@ class MomentScore(nn.Module):
         for words in vectors.split(max(1, MAX_FRAME_SCORES // frames[..., 0].numel())):
             cosines = torch.einsum("b...td,nd->bn...t", frames, words).flatten(0, 1)
             repeated = lengths.repeat_interleave(len(words))
-            columns.append(self._scores_of_clips(self.weights(cosines), repeated).view(len(frames), -1))
+            columns.append(self._clip_scores_of_weights(self.weights(cosines), repeated).view(len(frames), -1))
         return torch.cat(columns, 1)
 
-    def _scores_of_clips(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
+    def _clip_scores_of_weights(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
         """Compute the scores (R,) of R clips from the weights of their frames. lengths: (R,) frames without padding."""
         return _log_odds(log_partition(weights.scores, lengths, weights.enter, weights.leave))
 
@@ -80,12 +80,12 @@ class MomentScore(nn.Module):
         """Return a dict from name (scale, offset, enter, ...) to the value of each trained number, without layers."""
         return {name: value.item() for name, value in self.named_parameters() if value.dim() == 0}
 
-    def scale_and_offset(self, cosines: torch.Tensor) -> torch.Tensor:
+    def scores_of_cosines(self, cosines: torch.Tensor) -> torch.Tensor:
         """Convert cosines of frames with a query to frame scores: scale x cosine + offset."""
         return self.scale * cosines + self.offset
 
     def cosines(self, clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the cosines of each clip's frames with the one caption of the clip.
+        """Compute the cosines of each clip's frames with the clip's only caption; return also the numbers of frames.
 
         Clips and captions have the same order. Returns: Cosines (B, T), the input of the method `weights`, and (B,)
         numbers of frames without padding. If a subclass compares K vectors per frame, the cosines are (B, K, T).
@@ -96,7 +96,7 @@ class MomentScore(nn.Module):
 
     def weights(self, cosines: torch.Tensor) -> FrameWeights:
         """Convert cosines from the method `cosines` to frame scores and the weights of moment starts and ends."""
-        return FrameWeights(self.scale_and_offset(cosines), self.enter, self.leave)
+        return FrameWeights(self.scores_of_cosines(cosines), self.enter, self.leave)
 
     def _vectors_to_compare(self, frames: torch.Tensor) -> torch.Tensor:
         """Convert frames (B, T, D) to the vectors (B, ..., T, D) that are compared with sentences."""

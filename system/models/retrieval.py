@@ -98,7 +98,7 @@ class RetrievalModel(nn.Module):
         return {"audio": self.audio, **self.audio.parts(), "text": self.text}
 
     def parameters_by_part(self) -> dict[str, int]:
-        """Count the trainable parameters of the audio encoder's parts, the text encoder, and the score's layers."""
+        """Return the numbers of trainable parameters of the audio encoder's parts, the text encoder, and the score."""
         parts = {
             name: sum(p.numel() for p in part.parameters() if p.requires_grad)
             for name, part in {**self.audio.parts(), "text": self.text}.items()

@@ -89,7 +89,7 @@ class Model(Strict):
         return {"audio": any(parts.values()) or not parts, **parts, "text": self.text.is_trained}
 
     @property
-    def first_unpublished(self) -> str | None:
+    def first_unpublished_encoder(self) -> str | None:
         """Name of the first encoder with layers without published weights; None if all layers have published weights.
 
         Layers without published weights are useless before training.

@@ -111,7 +111,9 @@ class Beats(SegmentNetwork):
         """Load a published checkpoint, pre-trained or fine-tuned. Raises KitError if its `cfg` has other settings."""
         content = read_weights(path)
         if problems := config_problems(content.section("cfg").tensors):
-            raise KitError(f"{path}: {'; '.join(problems)}; name a checkpoint of BEATs iter1, iter2, iter3 or iter3+")
+            raise KitError(
+                f"{path} is another model: {'; '.join(problems)}; name a BEATs iter1, iter2, iter3 or iter3+"
+            )
         self.load_tensors(content.section("model"))
 
     def load_tensors(self, weights: Weights) -> None:

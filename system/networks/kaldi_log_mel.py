@@ -70,7 +70,7 @@ class KaldiLogMel(nn.Module):
             return self._mask_stripes(columns) if self.training and self.masks is not None else columns
 
     def _mask_stripes(self, columns: torch.Tensor) -> torch.Tensor:
-        """Mask random stripes of the spectrograms."""
+        """Return the spectrograms with random stripes masked."""
         assert self.masks is not None
         (batch, bands, length), of = columns.shape, self.masks
         in_time = draw_stripe_mask(batch, length, of.time_stripes, of.time_width, columns.device)

@@ -45,7 +45,7 @@ class SeriesEncoder(nn.Module):
 
 
 def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Average series over time without padding.
+    """Return the mean of each series over time, without padding.
 
     B series of T vectors, values (B, T, W), and mask (B, T), false for padding -> (B, W). Padding, even NaN, is
     ignored.

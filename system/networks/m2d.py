@@ -147,7 +147,7 @@ class M2d(SegmentNetwork):
         return result
 
     def _encode_chunk(self, columns: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """Apply the transformer to a chunk (S, bands, T); tokens after `steps` (S,) time steps are masked.
+        """Return the transformer's tokens of a chunk (S, bands, T); tokens after `steps` (S,) time steps are masked.
 
         Returns: (S, F, T // patch columns, 768).
         """

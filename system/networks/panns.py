@@ -43,7 +43,7 @@ class PannsNetwork(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute the last convolutional maps of normalise_bands log-mel columns."""
+        """Compute the last convolutional maps of log-mel columns from `normalise_bands`."""
         ...
 
 

@@ -22,7 +22,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from data_tools.errors import KitError
 
-_WRONG_FILE = "it is not the published checkpoint; fetch it again"
+_WRONG_FILE = "the file is not the published checkpoint; fetch it again"
 
 
 class Weights:
@@ -115,7 +115,7 @@ def read_weights(path: Path, inside: str | None = None) -> Weights:
         content = _read_content(path)
     except FileNotFoundError:
         raise KitError(
-            f"no weight file {path}; correct the path, or fetch the file with python -m system download RECIPE"
+            f"the weight file {path} is missing; correct the path, or fetch it with python -m system download RECIPE"
         ) from None
     except Exception as error:  # a damaged file can make the unpickler raise any error
         raise KitError(f"{path} is damaged, truncated, or not a checkpoint of tensors; fetch it again") from error

@@ -13,7 +13,7 @@ from data_tools.datasets.download import cure_of
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, in_split, of_split, read_manifest
 from data_tools.moments import Moment, read_moments, require_recordings, require_true
-from system.batches.sampler import require_known
+from system.batches.sampler import require_known_windows
 from system.experts.base import some_file_faults
 from system.plan.content import Content
 from system.plan.estimates import Estimates
@@ -117,7 +117,7 @@ def _problems_of_windows(recipe: schema.Recipe, name: str, moments: Sequence[Mom
     validated = any(name in stage.monitor.data for stage in stages)
     try:
         if validated or any(name in stage.train.data for stage in stages):
-            require_known(moments)
+            require_known_windows(moments)
         if validated or any(name in (entry.data, entry.fit) for entry in recipe.rank_moments.values()):
             require_true(moments, "validation, ranking or fitting")
     except KitError as error:

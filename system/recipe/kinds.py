@@ -22,7 +22,7 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
     The recipe must have passed the schema.
     """
     for name, entry in recipe.rank.items():
-        if isinstance(entry, ByOneModel) and entry.stage is None and (part := recipe.model.first_unpublished):
+        if isinstance(entry, ByOneModel) and entry.stage is None and (part := recipe.model.first_unpublished_encoder):
             yield ("rank", name, "stage"), f"is null, but model.{part} has layers that must be trained; name a stage"
     for name, ranked in recipe.rank_moments.items():
         yield from _check_has_moments(("rank", name, "data"), ranked.data, recipe)

@@ -194,7 +194,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
         stage = list(recipe.stages)[-1]
     if stage is not None and stage not in recipe.stages:
         raise KitError(f"{run.folder} has no stage {stage!r}; its stages: {', '.join(recipe.stages) or 'none'}")
-    if stage is None and recipe.model.first_unpublished:
+    if stage is None and recipe.model.first_unpublished_encoder:
         teachers = ", ".join(str(schema.outside(teacher) or name) for name, teacher in recipe.teachers.items())
         cure = f"name one of the recipe's teachers ({teachers}) instead" if teachers else "name a run with stages"
         raise KitError(f"{run.folder} has no trained model, since its recipe has no stages; {cure}")

@@ -57,7 +57,7 @@ def _recipe_without_stages(path: Path, changes: list[str]) -> schema.Recipe:
             f"{path} has stages that must be trained first; train it with python -m system run {path}, then name the "
             "run's folder"
         )
-    if part := recipe.model.first_unpublished:
+    if part := recipe.model.first_unpublished_encoder:
         raise KitError(f"{path} has no stages, but its model.{part} has layers that must be trained first; add a stage")
     return recipe
 

@@ -42,7 +42,9 @@ class Adapters:
             raise KitError("lora needs the package peft; install it: pip install peft") from None
         networks = published_networks(model)
         if absent := [name for name in settings.networks if name not in networks]:
-            raise KitError(f"lora.networks {absent[0]}: this encoder trains no published network; leave it out")
+            raise KitError(
+                f"lora.networks {absent[0]}: this encoder trains no published network; remove it from lora.networks"
+            )
         self.model, self._chosen = model, settings.layers
         self._frozen = [p for name in settings.networks for p in networks[name].parameters() if p.requires_grad]
         torch.manual_seed(seed)
@@ -93,8 +95,8 @@ class Adapters:
             others = ", ".join(sorted(end for (_, end), is_used in used.items() if is_used)) or "none"
             problem = f"the network never calls its layers {', '.join(unused)}, so their adapters have no effect"
             if self._chosen:
-                raise KitError(f"lora.layers: {problem}; name other layers (called: {others})")
-            log.warning("lora: %s; to adapt others, set lora.layers (layers that it calls: %s)", problem, others)
+                raise KitError(f"lora.layers: {problem}; name layers that it calls ({others})")
+            log.warning("lora: %s; set lora.layers to layers that it calls (%s)", problem, others)
 
     def remove(self) -> None:
         """Remove the adapters from the model, and make all layers trainable again, for the next stage."""

@@ -14,7 +14,7 @@ from submission.editions import get_moments_edition
 from submission.metrics.moment_metrics import score_moments
 from submission.metrics.moments_summary import metric_values
 from system.batches.collate import make_batch_without_audio
-from system.batches.sampler import make_moment_items, require_known
+from system.batches.sampler import make_moment_items, require_known_windows
 from system.compute.device import in_precision
 from system.compute.distributed import on_first
 from system.features.build import Features
@@ -38,7 +38,7 @@ def require_windows(recipe: schema.Recipe, data: Data) -> None:
         if stage.unit != "moment":
             continue
         for source in dict.fromkeys((*stage.train.data, *stage.monitor.data)):
-            require_known(data.moments[source])
+            require_known_windows(data.moments[source])
         for source in stage.monitor.data:
             require_true(data.moments[source], f"data source {source}: validation")
         if schema.OF_WINDOWS & set(stage.monitor.metrics):

@@ -72,7 +72,7 @@ def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
             raise KitError(f"{problem}; start at most {stage.batch_size} processes, or use a larger batch")
         raise SaidElsewhere(problem)
     contents = {source: contents_of(clips, data.features.keys) for source, clips in data.clips.items()}
-    require_equal(contents, "its manifests or audio are different", "all processes must read the same files")
+    require_equal(contents, "its manifests or audio files are different", "all processes must read the same files")
 
 
 def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) -> None:

@@ -102,7 +102,7 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
     with Tracking(run, track if is_first() else ()) as tracking:
         for name, stage in loaded.recipe.stages.items():
             if on_first((run.folder / name / "done.json").exists):
-                log.info("stage %s is already finished", name)
+                log.info("stage %s is already finished and not trained again", name)
                 done = checkpoints.read_done(run.folder / name)
                 lines += done.lines
                 continue

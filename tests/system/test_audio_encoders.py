@@ -335,7 +335,7 @@ def test_panns_training_embedding_repeats_with_the_same_random_state(narrow: Cal
 def test_missing_and_wrong_published_weights_are_refused(narrow: Callable[..., PannsEncoder], tmp_path: Path) -> None:
     path = tmp_path / "ResNet38_mAP=0.434.pth"
     encoder = narrow(weights=str(path))
-    with pytest.raises(KitError, match=f"no weight file {path}"):
+    with pytest.raises(KitError, match=f"the weight file {path} is missing"):
         encoder.load_pretrained()
     state = {name: value + 1 for name, value in encoder.network.state_dict().items()}
     others = {"fc1.weight": torch.zeros(3), "spectrogram_extractor.stft.conv_real.weight": torch.zeros(2)}
@@ -347,7 +347,7 @@ def test_missing_and_wrong_published_weights_are_refused(narrow: Callable[..., P
     for content, output in (
         ({"model": {name: value for name, value in state.items() if name != "bn0.bias"}}, "has no tensor bn0.bias"),
         ({"model": other}, r"layer2\.0\.conv1\.weight has shape \(2, 2\), not \(8, 4, 3, 3\): it is not the published"),
-        (state, "has no tensors under the key model: it is not the published checkpoint"),
+        (state, "has no tensors under the key model: the file is not the published checkpoint"),
     ):
         torch.save(content, path)
         with pytest.raises(KitError, match=output):

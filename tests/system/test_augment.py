@@ -150,7 +150,7 @@ def test_bad_lines_of_an_alternatives_file_are_refused(
         (
             "a.jsonl",
             '{"clip": "dogs.wav", "caption": true, "alternative": "x"}\n',
-            "caption is missing or not a string",
+            "caption is missing or no text",
         ),
         ("a.jsonl", "[1]\n", "line 1: the line must be an object"),
         ("a.jsonl", "{\n", "a.jsonl, line 1: "),

@@ -282,7 +282,7 @@ def test_equal_captions_with_equal_embeddings_are_accepted(tmp_path: Path) -> No
     [
         ({"audio": "gone.npz"}, "model.audio: gone.npz: no such file; see the section Embeddings of another model"),
         ({"audio": []}, "model.audio"),
-        ({"text": "{folder}/wide.npz"}, "model.audio: clip embeddings have 5 values, text embeddings 2"),
+        ({"text": "{folder}/wide.npz"}, "model.audio: clip embeddings have 5 values, but text embeddings have 2"),
         ({"text": ["{folder}/text.npz", "{folder}/wide.npz"]}, "embeddings of different sizes"),
         ({"audio": "{folder}/r.txt"}, "is not a .npz, .parquet or .npy file of embeddings"),
         ({"score": {"kind": "cosine"}}, "model.score: "),

@@ -156,7 +156,7 @@ def test_checkpoint_with_missing_key_or_wrong_shape_is_refused(monkeypatch: pyte
     }[kind]
     tensors = dict(weights(kind).tensors)
     value = tensors.pop(key)
-    with pytest.raises(KitError, match=rf"^some\.pth has no tensor {key}: it is not the published checkpoint"):
+    with pytest.raises(KitError, match=rf"^some\.pth has no tensor {key}: the file is not the published checkpoint"):
         load(tensors)
     with pytest.raises(KitError, match=rf"^some\.pth: {key} has shape \(3, 3\), not \({value.shape[0]},"):
         load({**tensors, key: torch.zeros(3, 3)})
@@ -183,7 +183,7 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path, zipped: boo
     with pytest.raises(KitError, match="has no tensors under the key model_state_dict"):
         read_weights(whole, "model_state_dict")
     torch.save([1, 2], bad)
-    with pytest.raises(KitError, match="has no tensors: it is not the published checkpoint"):
+    with pytest.raises(KitError, match="has no tensors: the file is not the published checkpoint"):
         read_weights(bad)
 
 

@@ -330,8 +330,8 @@ def test_frames_of_a_slightly_other_length_are_used_with_a_warning(
         ({"hop_seconds": 1.04}, "`hop_seconds` 1.04 does not fit: .* suggest 1; correct the setting"),
         (
             {"values": VALUES + 1},
-            f"none of 6 checked files fits the expert; first: .*-test_00.npz: its frames have {VALUES} values, "
-            f"but the expert's setting `values` is {VALUES + 1}",
+            f"none of 6 checked files fits the expert; the first fault is: .*-test_00.npz: its frames have {VALUES} "
+            f"values, but the expert's setting `values` is {VALUES + 1}",
         ),
     ],
 )

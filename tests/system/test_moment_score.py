@@ -204,7 +204,7 @@ def test_validation_loss_is_the_mean_over_moments(tmp_path: Path) -> None:
     model: Any = model_of(Letters())
     model.score, model.temperature = score_of(2.0, -1.0, 0.0, 0.0), None
     embedded = Ragged(torch.cat([known, silent]), torch.tensor([2, 2]))
-    found = validation._values(model, embedded, model.text.embed_batch(validation.texts))
+    found = validation._compute_metrics(model, embedded, model.text.embed_batch(validation.texts))
     assert found == {"loss": pytest.approx(math.log(1 + math.exp(-1)) + 1 / 3, abs=1e-6)}
 
 
@@ -223,7 +223,7 @@ def test_fitted_moment_score_has_the_highest_likelihood_per_frame() -> None:
         total = 0.0
         for each, known in zip(values, windows, strict=True):
             labels, length = torch.from_numpy(labels_of(known, len(each), grid))[None], torch.tensor([len(each)])
-            found = log_likelihood(score.scale_and_offset(each)[None], length, labels, score.enter, score.leave)
+            found = log_likelihood(score.scores_of_cosines(each)[None], length, labels, score.enter, score.leave)
             total -= found.item() / len(each)
         return total
 

@@ -302,7 +302,7 @@ def test_null_value_in_a_published_model_configuration_counts_as_absent(tmp_path
 
 def test_settings_of_published_models_are_derived_from_their_names() -> None:
     gemma = Model.model_validate(published_model_settings("google/embeddinggemma-2"))
-    assert (gemma.text.dim, gemma.score.kind, gemma.first_unpublished) == (768, "cosine", None)
+    assert (gemma.text.dim, gemma.score.kind, gemma.first_unpublished_encoder) == (768, "cosine", None)
     clap = published_model_settings("laion/larger_clap_general")
     assert (clap["text"]["dim"], clap["audio"]["segment_seconds"]) == (512, 10)
     for name, score in (
@@ -310,7 +310,7 @@ def test_settings_of_published_models_are_derived_from_their_names() -> None:
         ("facebook/pe-a-frame-large", "frame_dot_products"),
     ):
         settings = Model.model_validate(published_model_settings(name))
-        assert (settings.text.dim, settings.score.kind, settings.first_unpublished) == (1024, score, None)
+        assert (settings.text.dim, settings.score.kind, settings.first_unpublished_encoder) == (1024, score, None)
     with pytest.raises(KitError, match="neither a folder nor in the hub's cache"):
         published_model_settings("someone/something")
 

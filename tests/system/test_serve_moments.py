@@ -79,7 +79,7 @@ def test_recordings_are_ranked_by_the_log_odds_of_any_moment(tmp_path: Path) -> 
     (answer,) = search.answer([SearchQuery("ab", 3)])
     score, words = search.ranker.model.moments, embed_texts(search.ranker.model, ["ab"])
     for hit in answer.hits or []:
-        frames = score.scale_and_offset(score.cosines(search.pool.embedded.rows([hit.row]), words)[0][0]).double()
+        frames = score.scores_of_cosines(score.cosines(search.pool.embedded.rows([hit.row]), words)[0][0]).double()
         bits = torch.tensor([[n >> t & 1 for t in range(10)] for n in range(1, 1024)]).double()
         turns = bits.diff(dim=1)
         weights = bits @ frames + score.enter * (turns == 1).sum(1) + score.leave * (turns == -1).sum(1)

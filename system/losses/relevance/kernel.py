@@ -48,7 +48,7 @@ class Postings(NamedTuple):
 def build_postings(
     captions: np.ndarray, start: np.ndarray, feature: np.ndarray, reference: np.ndarray, size: int, like: np.ndarray
 ) -> Any:
-    """Build the table of n-gram weights of the reference captions, for `score_captions`.
+    """Build the table of n-gram weights of the reference captions, for `score_captions`; return its arrays.
 
     captions: (M,) row of each reference in the table of all captions (NgramFeatures). start, feature, reference: Arrays
     of this table: the index of each caption's first feature, the number of each feature, and its weight in a reference.

@@ -45,7 +45,7 @@ class WideLogMel(LogMelSlaney):
     def _require_bands(cls, bands: int) -> int:
         """Raise an error if the spectrogram has too few mel bands for the convolutions."""
         if bands < MIN_BANDS:
-            raise ValueError(f"crnn needs at least {MIN_BANDS} mel bands, not {bands}")
+            raise ValueError(f"crnn needs at least {MIN_BANDS} mel bands, not {bands}; raise bands")
         return bands
 
 

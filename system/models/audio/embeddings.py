@@ -54,7 +54,10 @@ class AudioEmbeddings(AudioSettings):
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
         """Yield an error message if embeddings of texts and of clips have different sizes."""
         if out != self.dim:
-            yield "dim", f"clip embeddings have {self.dim} values, text embeddings {out}; name files of one model"
+            yield (
+                "dim",
+                f"clip embeddings have {self.dim} values, but text embeddings have {out}; name files of one model",
+            )
 
     def build(self, out: int) -> Encoder:
         """Build the encoder, which has no weights."""

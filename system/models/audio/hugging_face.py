@@ -140,7 +140,7 @@ class HuggingFace(Segmented):
         return {path.name: file_sha256(path) for path in paths if path.is_file()}
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
-        """Yield "model" and an error message if the model cannot be used, even after downloading it if it is missing.
+        """Yield "model" and an error message if the model is damaged, unsuitable, or missing and not downloadable.
 
         Causes are a failed download, a folder without a complete model, and a config.json of another type than the
         setting `type`.

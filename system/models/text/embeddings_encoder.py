@@ -40,7 +40,7 @@ class TextEmbeddingsEncoder(TextEncoder):
         return [0] * len(texts)
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Raise KitError if a text has no embedding."""
+        """Check texts before they are used: raise KitError if one of them has no embedding."""
         if absent := self.unreadable(list(dict.fromkeys(texts))):
             missing = f"no embedding of {counted(len(absent), 'text')}, such as {absent[0][:80]!r}"
             raise KitError(f"{' and '.join(self._files)}: {missing}; write embeddings of all captions and queries")

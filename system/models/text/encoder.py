@@ -56,7 +56,7 @@ class TextEncoder(nn.Module, ABC):
 
     @abstractmethod
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens or words of each text."""
+        """Return the number of tokens, words or characters of each text; 0 for texts that are not padded."""
 
     def prepare(self, texts: Sequence[str]) -> None:
         """Compute and store results, such as vectors, for texts that do not change during training."""

@@ -240,7 +240,7 @@ class VectorSettings(PreTrained):
         return after, lambda: after(torch.zeros(1, self.dim))
 
     def layers_after(self, width: int) -> "nn.Module":
-        """Build the linear layer after the model, if the settings have one."""
+        """Build the linear layer after the model; without `projection`, a layer that returns its input."""
         from torch import nn
 
         return nn.Linear(self.dim, self.dim) if self.projection == "linear" else nn.Identity()
