@@ -151,7 +151,7 @@ class ExpertSettings(Resampled):
     def pretrained(self) -> str | None:
         """Name of the model whose frames are read from files; None for an expert that computes its frames.
 
-        If it is None, `kind` names the model.
+        For such an expert, `kind` names the model.
         """
         return None
 
@@ -269,7 +269,7 @@ def some_file_faults(expert: ExpertSettings, clips: Sequence[Clip]) -> tuple[lis
     """Check the files of some clips; return the faults of single files, and the message of a fault that all files have.
 
     Faults are found by the expert's `file_fault` and `setting_fault`. If all files have a fault, a setting is wrong,
-    such as the hop of frames. The message is None if not all checked files have a fault.
+    such as the hop of frames. Without such a fault, there is no message.
     """
     some = clips[:: max(1, math.ceil(len(clips) / READ_FILES))]
     if text := expert.setting_fault(some):

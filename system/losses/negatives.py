@@ -40,8 +40,8 @@ def _highest_column(values: Tensor, batch: BatchScores) -> Tensor:
 def hardest(batch: BatchScores) -> Indices:
     """Return two negatives per item, as indexes: the captions and the clip with the highest scores.
 
-    For item i, these are the captions of the item j with the highest s_ij, and the clip k with the highest s_ki. s_ij
-    is the score of clip i and the captions of item j.
+    s_ij is the score of clip i and the captions of item j. For item i, the negatives are the captions of the item j
+    with the highest s_ij, and the clip k with the highest s_ki.
     """
     scores = batch.scores.detach()
     return _highest_column(scores, batch), _highest_column(scores.T, batch)

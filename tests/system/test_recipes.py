@@ -378,7 +378,7 @@ def test_incompatible_encoders_are_reported_with_line_and_key(tmp_path: Path) ->
         load_recipe(path)
     assert caught.value.problems == [
         f"{path}:{hidden}: model.audio.hidden: the GRU returns 2 x 7 values, but text embeddings have 32; "
-        "set hidden to half of that",
+        "set hidden to 16",
         f"{path}:{embedding}: model.audio.embedding: score cosine needs one embedding, not frames; set embedding: mean",
     ]
     with pytest.raises(RecipeError, match=r"model.text.heads: dim 32 is not a multiple of heads 5"):

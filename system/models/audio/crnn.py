@@ -33,7 +33,7 @@ class GruSettings(AudioSettings):
         if 2 * self.hidden != out:
             yield (
                 "hidden",
-                f"the GRU returns 2 x {self.hidden} values, but text embeddings have {out}; set hidden to half of that",
+                f"the GRU returns 2 x {self.hidden} values, but text embeddings have {out}; set hidden to {out // 2}",
             )
 
 
