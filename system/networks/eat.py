@@ -84,8 +84,8 @@ class Eat(SegmentNetwork):
     def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute the tokens of segments, (S, 1 + L, D), class token first, and a mask that is false for padding.
 
-        The other tokens are sorted by time, then by band. The mask, (S, 1 + L) bool, is true for tokens of the clip; with
-        `columns` 1024, no token is masked, and the mask is None.
+        The other tokens are sorted by time, then by band. The mask, (S, 1 + L) bool, is true for tokens of the clip. It
+        is missing (None) if `columns` is 1024, since no token is masked then.
         """
         columns = self.log_mel(waves, lengths)
         patches = self.local_encoder["proj"](columns[:, None]).flatten(2).transpose(1, 2)
