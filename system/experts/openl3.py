@@ -64,13 +64,13 @@ class OpenL3(PublishedWeights):
         """Return a function that computes the frames of waves on a device."""
         import torch
 
-        from system.experts.network import apply_by_rows, exact_arithmetic, place_on_device
+        from system.experts.network import apply_by_rows, exact_arithmetic, move_to_device
         from system.networks.weights import read_weights
 
         weights = read_weights(Path(self.weights))
         mel = build_front_end(weights).to(device)
         scale, shift = (part.to(device) for part in weights.batch_norm_scale_and_shift("batch_normalization_1", 1, EPS))
-        network = place_on_device(build_convolutions(weights), device)
+        network = move_to_device(build_convolutions(weights), device)
 
         @exact_arithmetic()
         def compute_embeddings(windows: np.ndarray) -> np.ndarray:

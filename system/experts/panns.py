@@ -37,7 +37,7 @@ class PannsExpert(PublishedWeights):
         """Return a function that computes the frames of waves on a device."""
         import torch
 
-        from system.experts.network import apply_by_length, compute_in_pieces, exact_arithmetic, place_on_device
+        from system.experts.network import apply_by_length, compute_in_pieces, exact_arithmetic, move_to_device
         from system.networks.frontend import published_log_mel
         from system.networks.panns import NETWORKS, fold_batch_norms, load_published
         from system.networks.weights import read_weights
@@ -48,7 +48,7 @@ class PannsExpert(PublishedWeights):
         fold_batch_norms(network)
         log_mel = published_log_mel(weights, self.fft, self.hop).to(device)
         scale, shift = (part.to(device) for part in weights.batch_norm_scale_and_shift("bn0", BANDS, network.bn0.eps))
-        convolutions = place_on_device(network, device)
+        convolutions = move_to_device(network, device)
         shortest = (STRIDE - 1) * self.hop  # samples for the columns of one frame
 
         @exact_arithmetic()

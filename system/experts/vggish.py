@@ -93,13 +93,13 @@ class Vggish(PublishedWeights):
         """Return a function that computes the frames of waves on a device."""
         import torch
 
-        from system.experts.network import apply_by_rows, exact_arithmetic, place_on_device
+        from system.experts.network import apply_by_rows, exact_arithmetic, move_to_device
         from system.networks.weights import read_weights
 
         weights = read_weights(Path(self.weights))
         features, dense = (
-            place_on_device(build_convolutions(weights), device),
-            place_on_device(build_dense_layers(weights), device),
+            move_to_device(build_convolutions(weights), device),
+            move_to_device(build_dense_layers(weights), device),
         )
         pca = None if self.pca_weights is None else read_pca(read_weights(Path(self.pca_weights)), device)
 

@@ -74,10 +74,10 @@ class VggSound(PublishedWeights):
         import torch
         from torch.nn.functional import avg_pool1d
 
-        from system.experts.network import apply_by_length, compute_in_pieces, exact_arithmetic, place_on_device
+        from system.experts.network import apply_by_length, compute_in_pieces, exact_arithmetic, move_to_device
         from system.networks.weights import read_weights
 
-        network = place_on_device(build_residual_network(read_weights(Path(self.weights), "model_state_dict")), device)
+        network = move_to_device(build_residual_network(read_weights(Path(self.weights), "model_state_dict")), device)
 
         @exact_arithmetic()
         def compute_frames(waves: np.ndarray) -> np.ndarray:

@@ -47,6 +47,7 @@ class MomentScore(nn.Module):
     frame_share = 1.0
 
     def __init__(self) -> None:
+        """Create the trained numbers: scale, offset, and the weights of moment starts and ends."""
         super().__init__()
         self.scale, self.offset = nn.Parameter(torch.tensor(SCALE)), nn.Parameter(torch.tensor(OFFSET))
         self.enter, self.leave = nn.Parameter(torch.tensor(TRANSITION)), nn.Parameter(torch.tensor(TRANSITION))

@@ -58,6 +58,7 @@ class AtstFrame(SegmentNetwork):
     dim = DIM
 
     def __init__(self, is_floor_of_batch: bool) -> None:
+        """Build the network. is_floor_of_batch: Whether the batch's largest value sets the lowest value in training."""
         super().__init__()
         self.is_floor_of_batch = is_floor_of_batch
         self.register_buffer("window", torch.hann_window(FFT), persistent=False)

@@ -62,6 +62,7 @@ class Beats(SegmentNetwork):
     dim = DIM
 
     def __init__(self, padding: Padding, gradient_decay: float = 1.0) -> None:
+        """Build the network with untrained weights. padding: How padding is masked, `alone` or `original`."""
         super().__init__()
         self.padding = padding
         self.front_end = KaldiFbank("povey", SCALE)
@@ -141,6 +142,7 @@ class _Encoder(nn.Module):
     """Positions by a convolution, a layer norm, and blocks that share the table of distances."""
 
     def __init__(self, gradient_decay: float) -> None:
+        """Build the layers. gradient_decay: Factor of the gradient before each block."""
         super().__init__()
         self.gradient_decay = gradient_decay
         self.pos_conv = nn.ModuleList([_Positions()])
@@ -167,6 +169,7 @@ class _Positions(nn.Module):
     """Grouped convolution over tokens, with weights normalised per kernel position: (S, L, 768) -> the same shape."""
 
     def __init__(self) -> None:
+        """Create the kernel of the convolution: its bias, its norms (weight_g) and its directions (weight_v)."""
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(DIM))
         self.weight_g = nn.Parameter(torch.ones(1, 1, KERNEL))
@@ -194,6 +197,7 @@ class _Attention(nn.Module):
     """Self-attention with a bias by distance, which each query scales by a gate."""
 
     def __init__(self) -> None:
+        """Build the projections of query, key, value and output, and the gate of the bias."""
         super().__init__()
         self.q_proj, self.k_proj = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM)
         self.v_proj, self.out_proj = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM)
@@ -221,6 +225,7 @@ class _Block(nn.Module):
     """Attention, then feed-forward, each added to its scaled input and followed by a layer norm (DeepNorm)."""
 
     def __init__(self) -> None:
+        """Build the attention, the feed-forward layers and their layer norms."""
         super().__init__()
         self.self_attn, self.self_attn_layer_norm = _Attention(), nn.LayerNorm(DIM, EPS)
         self.fc1, self.fc2 = nn.Linear(DIM, FFN_DIM), nn.Linear(FFN_DIM, DIM)

@@ -35,6 +35,7 @@ class _Gate(nn.Module):
     """Squeeze and excitation of channels: (B, C, F, T) -> the same, with a plain sigmoid."""
 
     def __init__(self, channels: int) -> None:
+        """Build the two linear layers that compute the gates of the channels."""
         super().__init__()
         size = round_to_multiple_of_8(channels // 4)
         self.fc1, self.fc2 = nn.Linear(channels, size), nn.Linear(size, channels)
@@ -49,6 +50,7 @@ class _Gates(nn.Module):
     """Wraps `_Gate`, so that the keys of its weights are those of the published files."""
 
     def __init__(self, channels: int) -> None:
+        """Build the wrapped gate. channels: Number of channels that it scales."""
         super().__init__()
         self.conc_se_layers = nn.ModuleList([_Gate(channels)])
 
@@ -60,6 +62,7 @@ class _Gates(nn.Module):
 
 class _InvertedResidual(nn.Module):
     def __init__(self, row: Row) -> None:
+        """Build the layers of an inverted residual block. row: Its settings."""
         super().__init__()
 
         def activation() -> nn.Module:
@@ -94,6 +97,7 @@ class MobileNet(nn.Module):
     """
 
     def __init__(self, name: Name, momentum: float = MOMENTUM) -> None:
+        """Build the network with untrained weights. momentum: Momentum of the running statistics of batch norms."""
         super().__init__()
         variant = VARIANTS[name]
         rows = variant.scaled_rows()
@@ -120,6 +124,7 @@ class MobileNetOnWaves(SegmentNetwork):
     Padding of a segment with silence is included."""
 
     def __init__(self, front_end: KaldiLogMel, network: MobileNet, dim: int) -> None:
+        """Store the log-mel and the network. dim: Number of values of a segment's vector."""
         super().__init__()
         self.front_end, self.network, self.dim = front_end, network, dim
 

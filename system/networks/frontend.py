@@ -30,6 +30,7 @@ class MelPower(nn.Module):
     moved: torch.Tensor | None
 
     def __init__(self, window: torch.Tensor, basis: torch.Tensor, hop: int, moved: torch.Tensor | None = None) -> None:
+        """Store the window, the mel filters, and the differences of published kernels; see the class."""
         super().__init__()
         self.hop = hop
         self.register_buffer("window", window.double(), persistent=False)
@@ -103,6 +104,7 @@ class LogMelFrontEnd(nn.Module):
     """
 
     def __init__(self, mel: MelPower | None = None) -> None:
+        """Store the mel power spectrogram; None for that of PANNs at 32 kHz."""
         super().__init__()
         self.mel = mel or MelPower.from_kernels(*dft_kernels(FFT), mel_basis(), HOP)
 

@@ -55,6 +55,7 @@ class KaldiLogMel(nn.Module):
     basis: torch.Tensor
 
     def __init__(self, jitter: bool, masks: Masks | None = None) -> None:
+        """Prepare the window and the mel filters. jitter: Whether the frequency limits are random in training."""
         super().__init__()
         self.jitter, self.masks = jitter, masks
         self.register_buffer("window", torch.hann_window(WINDOW, periodic=False), persistent=False)

@@ -50,6 +50,7 @@ class M2dLogMel(nn.Module):
     basis: torch.Tensor
 
     def __init__(self, geometry: Geometry) -> None:
+        """Prepare the window and the mel filters of the input geometry."""
         super().__init__()
         self.size, self.hop = geometry.size, geometry.hop
         self.register_buffer("window", torch.hann_window(self.size, dtype=torch.float64), persistent=False)
@@ -103,6 +104,7 @@ class M2d(SegmentNetwork):
     dim: int
 
     def __init__(self, geometry: Geometry, bands: Bands) -> None:
+        """Build the network with untrained weights. bands: Whether a frame joins or averages the bands' patches."""
         super().__init__()
         self.geometry, self.bands = geometry, bands
         self.dim = DIM * geometry.rows if bands == "stacked" else DIM
@@ -197,6 +199,7 @@ class M2dClap(M2d):
     """
 
     def __init__(self, geometry: Geometry) -> None:
+        """Build M2D, and the block that computes the semantic token, with untrained weights."""
         super().__init__(geometry, "mean")
         self.audio_proj = _Semantic()
 

@@ -29,6 +29,7 @@ class PannsNetwork(nn.Module, ABC):
     reach: ClassVar[int]
 
     def __init__(self, dropout: float = 0.0) -> None:
+        """Build the batch norm of the input. dropout: Rate of dropout between the layers."""
         super().__init__()
         self.bn0 = nn.BatchNorm1d(BANDS)
         self.dropout = nn.Dropout(dropout)
@@ -51,6 +52,7 @@ class ConvBlock(nn.Module):
     """Two times 3 x 3 convolution, batch norm and ReLU; then 2 x 2 average pooling if `halves`."""
 
     def __init__(self, inputs: int, outputs: int, halves: bool) -> None:
+        """Build both convolutions with their batch norms. halves: Whether 2 x 2 average pooling follows."""
         super().__init__()
         self.conv1, self.bn1 = convolution(inputs, outputs), nn.BatchNorm2d(outputs)
         self.conv2, self.bn2 = convolution(outputs, outputs), nn.BatchNorm2d(outputs)
@@ -105,6 +107,7 @@ class Cnn14(PannsNetwork):
     reach: ClassVar[int] = 4  # 2 x (1 + 2 + ... + 32) = 126 columns
 
     def __init__(self, dropout: float = 0.0) -> None:
+        """Build the blocks of Cnn14 with untrained weights. dropout: Rate after every block."""
         super().__init__(dropout)
         for n, (inputs, outputs) in enumerate(itertools.pairwise((1, *CNN14_CHANNELS)), start=1):
             self.add_module(f"conv_block{n}", ConvBlock(inputs, outputs, halves=n < len(CNN14_CHANNELS)))
@@ -123,6 +126,7 @@ class ResNet38(PannsNetwork):
     reach: ClassVar[int] = 10  # 2 + 12 + 32 + 96 + 96 + 64 = 302 columns
 
     def __init__(self, dropout: float = 0.0) -> None:
+        """Build the blocks of ResNet-38 with untrained weights. dropout: Rate inside and between the blocks."""
         super().__init__(dropout)
         self.conv_block1 = ConvBlock(1, RESNET38_STEM, halves=True)
         layers, inputs = OrderedDict[str, nn.Module](), RESNET38_STEM
@@ -148,6 +152,7 @@ class ResidualBlock(nn.Module):
     """
 
     def __init__(self, inputs: int, outputs: int, halves: bool, dropout: float) -> None:
+        """Build the block. halves: Whether average pooling halves time and frequency."""
         super().__init__()
         self.pool = nn.AvgPool2d(2) if halves else nn.Identity()
         self.conv1, self.bn1 = convolution(inputs, outputs), nn.BatchNorm2d(outputs)

@@ -25,6 +25,7 @@ class PatchProjection(nn.Module):
     """Convolution that embeds the patches of log-mels: (B, 1, bands, T) -> (B, 768, F', T')."""
 
     def __init__(self, stride: int) -> None:
+        """Build the convolution. stride: Columns and bands from one patch to the next."""
         super().__init__()
         self.proj = nn.Conv2d(1, DIM, PATCH, stride)
 
@@ -46,6 +47,7 @@ class Passt(nn.Module):
     """
 
     def __init__(self, name: Name, patchout: tuple[int, int, int] = (0, 0, 0)) -> None:
+        """Build the network with untrained weights. name: Published variant, which determines the sizes."""
         super().__init__()
         variant = VARIANTS[name]
         self.patchout = patchout
@@ -94,6 +96,7 @@ class PasstOnWaves(SegmentNetwork):
     dim = DIM
 
     def __init__(self, front_end: KaldiLogMel, transformer: Passt) -> None:
+        """Store the log-mel and the transformer."""
         super().__init__()
         self.front_end, self.transformer = front_end, transformer
 

@@ -42,6 +42,7 @@ class PeSounds(PeAudioPreTrainedModel):  # type: ignore[misc]
     main_input_name = "input_values"
 
     def __init__(self, config: PeAudioConfig) -> None:
+        """Build the audio encoder and its projection with untrained weights."""
         super().__init__(config)
         self.audio_encoder = PeAudioEncoder(config.audio_config)
         self.audio_head = PeAudioContrastiveHead(config.audio_config.hidden_size, config.text_config.hidden_size)
@@ -75,6 +76,7 @@ class PeTexts(PeAudioPreTrainedModel):  # type: ignore[misc]
     main_input_name = "input_ids"
 
     def __init__(self, config: PeAudioConfig) -> None:
+        """Build the text encoder, its projection, and the scale and bias of logits, with untrained weights."""
         super().__init__(config)
         self.text_model = AutoModel.from_config(config.text_config)
         self.text_audio_head = PeAudioContrastiveHead(config.text_config.hidden_size, config.text_config.hidden_size)

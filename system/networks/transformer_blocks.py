@@ -16,6 +16,7 @@ class Attention(nn.Module):
     """Self-attention over all positions, or over those of a mask."""
 
     def __init__(self, dim: int, heads: int, qkv_bias: bool) -> None:
+        """Build the linear layers. heads: Attention heads. qkv_bias: Whether query, key and value have a bias."""
         super().__init__()
         self.heads = heads
         self.qkv, self.proj = nn.Linear(dim, 3 * dim, bias=qkv_bias), nn.Linear(dim, dim)
@@ -36,6 +37,7 @@ class FeedForward(nn.Module):
     """Two linear layers with an exact GELU between them."""
 
     def __init__(self, dim: int, ffn_dim: int) -> None:
+        """Build both linear layers. ffn_dim: Number of values between them."""
         super().__init__()
         self.fc1, self.fc2 = nn.Linear(dim, ffn_dim), nn.Linear(ffn_dim, dim)
 

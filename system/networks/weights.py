@@ -29,6 +29,7 @@ class Weights:
     """Tensors of a checkpoint by their published keys."""
 
     def __init__(self, path: Path, tensors: Mapping[str, Any]) -> None:
+        """Store the tensors of a checkpoint. path: Its file, for error messages."""
         self.path, self.tensors = path, tensors
 
     def checked_tensor(self, key: str, *shape: int) -> torch.Tensor:

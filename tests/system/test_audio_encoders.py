@@ -346,7 +346,10 @@ def test_missing_and_wrong_published_weights_are_refused(narrow: Callable[..., P
     other = {**state, "resnet.layer2.0.conv1.weight": torch.zeros(2, 2)}
     for content, output in (
         ({"model": {name: value for name, value in state.items() if name != "bn0.bias"}}, "has no tensor bn0.bias"),
-        ({"model": other}, r"layer2\.0\.conv1\.weight has shape \(2, 2\), not \(8, 4, 3, 3\): it is not the published"),
+        (
+            {"model": other},
+            r"layer2\.0\.conv1\.weight has shape \(2, 2\), not \(8, 4, 3, 3\): the file is not the published",
+        ),
         (state, "has no tensors under the key model: the file is not the published checkpoint"),
     ):
         torch.save(content, path)

@@ -84,6 +84,7 @@ class GruEncoder(AudioEncoder):
     """Frames of a frozen expert -> linear -> GRU; see crnn.py. Padding has no effect."""
 
     def __init__(self, expert: str, dim: int, width: int, hidden: int, dropout: float, embedding: Embedding) -> None:
+        """Build the linear layer and the GRU. dim, width: Values per frame of the expert, and before the GRU."""
         super().__init__()
         self.expert, self.embedding = expert, embedding
         self.linear = nn.Linear(dim, width)

@@ -39,6 +39,7 @@ class ExpertHead(nn.Module):
         max_positions: int,
         dropout: float,
     ) -> None:
+        """Build the layers of one expert. dim: Values per frame. out: Values per embedding."""
         super().__init__()
         self.window = max_positions
         self.project = nn.Linear(dim, width)
@@ -76,6 +77,7 @@ class ExpertHeadsEncoder(AudioEncoder):
     """
 
     def __init__(self, dims: Mapping[str, int], out: int, **head: Any) -> None:
+        """Build one ExpertHead per expert in `dims`. out: Number of values per embedding."""
         super().__init__()
         self.heads = nn.ModuleDict({f"expert_{name}": ExpertHead(dim, out, **head) for name, dim in dims.items()})
 

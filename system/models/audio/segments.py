@@ -74,6 +74,7 @@ class SegmentAttention(nn.Module):
     """Vectors (S, D) of segments -> (B, D), the mean per clip, weighted by the softmax of a linear layer."""
 
     def __init__(self, dim: int) -> None:
+        """Build the linear layer that weights segments. dim: Number of values of a segment's vector."""
         super().__init__()
         self.weight = nn.Linear(dim, 1)
 

@@ -31,6 +31,7 @@ class TextEncoder(nn.Module, ABC):
     _marker: torch.Tensor
 
     def __init__(self) -> None:
+        """Register an empty buffer, which tells on which device the encoder is."""
         super().__init__()
         self.register_buffer("_marker", torch.empty(0), persistent=False)  # has the encoder's device
 

@@ -1,4 +1,4 @@
-"""Load the text encoder of a model of audio and text."""
+"""Load text encoders of audio-text models."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -32,6 +32,7 @@ class SentenceTransformersEncoder(TransformerEncoder):
     """A sentence-transformers model, with a linear layer if `linear`. A default prompt precedes each caption."""
 
     def __init__(self, model: Any, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
+        """Store a loaded model. dim: Size of its vectors. linear: Whether a trained layer follows."""
         super().__init__()
         self.prompt = default_prompt(model)
         self._prompt_length = model.preprocess(["a"], prompt=self.prompt).get("prompt_length") if self.prompt else None
@@ -75,6 +76,7 @@ class StaticEncoder(PreTrainedEncoder):
     """
 
     def __init__(self, model: Any, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
+        """Store a loaded model. dim: Size of its vectors. linear: Whether a trained layer follows."""
         super().__init__()
         self._prompt = default_prompt(model)
         self.project = build_projection(name, model.get_embedding_dimension(), dim, linear)

@@ -45,6 +45,7 @@ class Transformer(TextSettings):
 
         class TransformerEncoder(TextEncoder):
             def __init__(self) -> None:
+                """Build the word vectors, the encoder and the linear layer with untrained weights."""
                 super().__init__()
                 self.vocabulary = vocabulary
                 self._known: dict[str, list[int]] = {}

@@ -32,6 +32,7 @@ class WordVectorFile:
     """
 
     def __init__(self, path: Path, dim: int) -> None:
+        """Open the file, and find the position of every word. dim: Required number of values per vector, D."""
         self.path, self.dim = path, dim
         if not path.is_file() or not path.stat().st_size:
             raise KitError(
