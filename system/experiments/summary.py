@@ -79,7 +79,7 @@ def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
         name: ExpertFacts(
             **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second", "pretrained")},
             published=sorted(expert.published_addresses().values()),
-            unpublished=[str(expert.weight_files()[name]) for name in expert.settings_of_other_weights()],
+            unpublished=[str(expert.weight_files()[name]) for name in expert.settings_with_changed_weights()],
         )
         for name, expert in recipe.model.audio.experts.items()
     }

@@ -219,11 +219,11 @@ class ExpertSettings(Resampled):
                 hint = f"save it at this path, or set the expert's {name} to its path"
                 raise KitError(f"expert {self.kind}: the weight file {path} is missing; {self.weight_source()}; {hint}")
         found = {name: file_sha256(path) for name, path in self.weight_files().items()}
-        for name in self.settings_of_other_weights():
+        for name in self.settings_with_changed_weights():
             _warn_unpublished_weights(self.kind, self.weight_files()[name], found[name], self.known_sha256()[name])
         return found
 
-    def settings_of_other_weights(self) -> list[str]:
+    def settings_with_changed_weights(self) -> list[str]:
         """Return the names of the settings whose weight files differ from the published files.
 
         Only existing files with known published checksums are compared.

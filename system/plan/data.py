@@ -211,7 +211,7 @@ def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row |
         for path in expert.weight_files().values():
             if cure := cure_of(path, expert.weight_source()):
                 yield Problem(MISSING, str(path), cure)
-        for setting in expert.settings_of_other_weights():
+        for setting in expert.settings_with_changed_weights():
             cure = "its checksum is not the published one; delete the file and run python -m system download RECIPE"
             yield Problem(WARNING, str(expert.weight_files()[setting]), cure)
     if seconds and not estimates.from_files:
