@@ -302,7 +302,7 @@ def test_source_with_only_broken_audio_is_refused_before_training(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("where", ["stage.gradients", "validation.Validation.__call__", "stage.Feed.batch"])
+@pytest.mark.parametrize("where", ["stage.add_gradients", "validation.Validation.__call__", "stage.Feed.batch"])
 def test_full_gpu_memory_gives_one_error_message(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

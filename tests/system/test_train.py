@@ -551,7 +551,7 @@ def test_frames_moved_to_the_gpu_after_the_first_step_change_no_metric(
         made.append(arguments)
         return resident(*arguments)
 
-    made_resident.size = resident.size  # type: ignore[attr-defined]
+    made_resident.bytes_needed = resident.bytes_needed  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "Resident", made_resident)
 
     def fits(size: int, device: object) -> bool:
