@@ -31,7 +31,7 @@ class TextEncoder(nn.Module, ABC):
     _marker: torch.Tensor
 
     def __init__(self) -> None:
-        """Register an empty buffer, which tells on which device the encoder is."""
+        """Register an empty buffer whose device is the device of the encoder."""
         super().__init__()
         self.register_buffer("_marker", torch.empty(0), persistent=False)  # has the encoder's device
 
