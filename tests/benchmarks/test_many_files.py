@@ -35,9 +35,10 @@ def make_files(folder: Path, count: int) -> Path:
             (folder / path).parent.mkdir(exist_ok=True)
             content[MD5] = number.to_bytes(16, "big")
             (folder / path).write_bytes(content)
+            text = f"sound {number % 5000} and sound {number * 7 % 5000}, take {number // 1000} of {number % 1000}"
             line = {
                 "id": f"made/{split}/{number:07}.flac", "file_name": f"{number:07}.flac", "path": path, "seconds": 0.1,
-                "captions": [f"sound {number % 5000} and sound {number * 7 % 5000}, take {number // 1000} of {number % 1000}"], "source": "made",
+                "captions": [text], "source": "made",
                 "split": split, "freesound_id": str(number), "licence": "CC0", "uploader": f"user {number % 1000}",
             }  # fmt: skip
             manifest.write(json.dumps(line) + "\n")
