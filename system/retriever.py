@@ -59,7 +59,7 @@ class Retriever:
         normalize: Scale the vectors to length 1. Raises KitError for a model without a single vector per text.
         """
         texts = _listed(texts)
-        if unknown := self.ranker.unreadable(texts):
+        if unknown := self.ranker.without_known_words(texts):
             log.warning(
                 "the model knows no word of %s, such as %r; such texts have equal embeddings",
                 counted(len(unknown), "text"), unknown[0],
@@ -108,7 +108,7 @@ class Retriever:
             raise KitError(
                 "rank needs audio files, not waves; write the waves to files, or compare embeddings of encode_audio"
             )
-        if unknown := self.ranker.unreadable(texts):
+        if unknown := self.ranker.without_known_words(texts):
             raise KitError(f"the model knows no word of {unknown[0]!r}; reword it")
         pool = self.ranker.open(Listed(list({clip.id: clip for clip in self.clips_of(audio)}.values())))
         queries = [Query(id=text, text=text, relevant=None) for text in texts]

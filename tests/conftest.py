@@ -97,7 +97,7 @@ def _roomy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that a test makes draws no curves, which would be most of its time. A module whose tests look at them has
     an empty fixture of this name. Runs that several tests share have their curves."""
-    monkeypatch.setattr("system.runs.plots._draw", lambda path, *rest: path)
+    monkeypatch.setattr("system.runs.plots._draw_curves", lambda path, *rest: path)
 
 
 @pytest.fixture

@@ -181,7 +181,7 @@ def test_bag_of_words_encoder_of_the_extension_guide_is_the_mean_of_known_words(
     encoder = settings.build(["a", "dog"], tmp_path)
     encoder.bag.weight.data = torch.tensor([[1.0, 2.0], [3.0, 6.0]])
     assert encoder(["A zebra, a dog", "dog"]).values.tolist() == [[pytest.approx(5 / 3), pytest.approx(10 / 3)], [3, 6]]
-    assert encoder.unreadable(["zebra", "dog"]) == ["zebra"]
+    assert encoder.without_known_words(["zebra", "dog"]) == ["zebra"]
 
 
 @pytest.mark.slow

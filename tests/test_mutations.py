@@ -55,7 +55,7 @@ from system.models.text.vector_file import WordVectorFile, write_word_vectors
 from system.recipe.load import load_recipe
 from system.runs import checkpoints
 from system.runs.folder import Run
-from system.runs.open import _exported_facts
+from system.runs.open import _read_model_json
 
 SEED = os.environ.get("LBAR_SEED")
 SENTENCES = (KitError, DataError, SubmissionError)
@@ -296,7 +296,7 @@ def readers(unbroken: Path, world: Path, tmp_path: Path) -> dict[str, Reader]:
         **_submission_files(folder),
         **_system_files(folder, world),
         **_data_files(folder, world),
-        "model": (tmp_path / "model/model.json", lambda: _exported_facts(tmp_path / "model")),
+        "model": (tmp_path / "model/model.json", lambda: _read_model_json(tmp_path / "model")),
     }
 
 

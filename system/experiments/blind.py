@@ -17,7 +17,7 @@ from data_tools.manifest import Clip, Query, of_split, read_manifest, read_queri
 from submission.runs.record import BlindResult
 from system.ranking.checkpoint import RankBlind
 from system.recipe import schema
-from system.runs.provenance import contents_of
+from system.runs.provenance import contents_checksum
 
 if TYPE_CHECKING:
     from system.experts.base import Device
@@ -109,7 +109,7 @@ def _read(entry: RankBlind) -> tuple[Sequence[Clip], list[Query]]:
 def _sha256(clips: Sequence[Clip], queries: Sequence[Query], keys: Mapping[str, str]) -> str:
     """Return the sha256 of all clips and queries of a blind set."""
     lines = "".join(f"{query.id}\0{query.text}\n" for query in queries)
-    return hashlib.sha256(f"{contents_of(clips, keys)}\n{lines}".encode()).hexdigest()
+    return hashlib.sha256(f"{contents_checksum(clips, keys)}\n{lines}".encode()).hexdigest()
 
 
 def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device | None") -> dict[str, BlindSet]:

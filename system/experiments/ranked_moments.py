@@ -63,13 +63,13 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
     windows. A rank entry may name a data source `fit`, to which its score is fitted; all moments of this source must
     have windows.
     """
-    from system.ranking.frame_series import REPAIR_RECORDINGS, require_short, unreadable_recordings
+    from system.ranking.frame_series import REPAIR_RECORDINGS, describe_unreadable, require_short_recordings
 
     why = data.features.broken
     for name, entry in recipe.rank_moments.items():
         wanted_ids = {moment.clip for moment in data.moments[entry.data]}
         if broken := {clip: why[clip] for clip in sorted(wanted_ids & why.keys())}:
-            broken_recordings = unreadable_recordings(broken, wanted_ids)
+            broken_recordings = describe_unreadable(broken, wanted_ids)
             raise KitError(f"rank entry {name}: {broken_recordings} cannot be read; {REPAIR_RECORDINGS}")
         require_names(clip for clip in data.readable_clips(entry.data) if clip.id in wanted_ids)
         if entry.fit is not None:
@@ -84,7 +84,7 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
                     else "add windows to all of its moments, since `fit` needs them"
                 )
                 raise KitError(f"rank entry {name}: {file} has moments of data source {source} without windows; {rule}")
-            require_short(data.moments[source], data.features)
+            require_short_recordings(data.moments[source], data.features)
             require_true(data.moments[source], f"rank entry {name}: data source {source}")
 
 
@@ -93,9 +93,9 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
 
     Files with the windows, the queries and a submission are written. Returns: Dict from rank entry to its metrics.
     """
-    from system.ranking.frame_series import fitted_score, windows_of
+    from system.ranking.frame_series import find_windows, fit_score
     from system.ranking.locate import series_of_moments
-    from system.runs.open import fitted_text
+    from system.runs.open import describe_fit
 
     recipe, data, results = models.recipe, models.data, {}
     for name, entry in recipe.rank_moments.items():
@@ -114,13 +114,13 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
             readable = [moment for moment in data.moments[entry.fit] if moment.clip in data.features.keys]
             known = inside_recordings(readable, data.readable_clips(entry.fit))
             series = series_of_moments(chosen.model, data.readable_clips(entry.fit), known, data.features)
-            score = fitted_score(score, series, known, f"rank entry {name}")
+            score = fit_score(score, series, known, f"rank entry {name}")
             fitted = score.trained_numbers()
-            origin = fitted_text(origin, entry.fit)
+            origin = describe_fit(origin, entry.fit)
         series = series_of_moments(chosen.model, clips, moments, data.features)
         if not is_first():
             continue
-        located = windows_of(score, series, entry.windows, entry.decoding)
+        located = find_windows(score, series, entry.windows, entry.decoding)
         files = Files.of(models.run.folder, name)
         truth = _write(files, located, moments, by_id, edition)
         result: dict[str, object] = {

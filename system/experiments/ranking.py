@@ -66,19 +66,19 @@ class RunModels:
         """Return the ranker of the model at a stage's checkpoint; without a stage, of the untrained model."""
         from system.ranking.model import KnownFeatures, ModelRanker
         from system.runs.checkpoints import load_checkpoint
-        from system.runs.open import facts_of, untrained_origin
+        from system.runs.open import model_facts, untrained_origin
 
         model, origin = self.untrained, untrained_origin(self.recipe)
         if stage is not None:
             model, origin = self.trained, load_checkpoint(self.trained, self.run.folder / stage, checkpoint or "last")
-        facts = facts_of(self.run, model, self.recipe, origin).document()
+        facts = model_facts(self.run, model, self.recipe, origin).document()
         return ModelRanker(model, KnownFeatures(self.features), facts, origin, score=self.recipe.model.score)
 
     def entry(self, name: str) -> Ranker:
         """Return a ranker that reads the stored scores of the rank entry `name`, which was ranked earlier."""
         return StoredScores(self.run.scores_file(name))
 
-    def live(self, name: str, source: str | None = None) -> Ranker:
+    def live_ranker(self, name: str, source: str | None = None) -> Ranker:
         """Return the ranker of the rank entry `name`, which can rank clips for any queries.
 
         source: Data source whose clips are ranked; None: the source of the entry that is ranked now.
@@ -98,7 +98,7 @@ class RunModels:
         """Return {}: a run that is being ranked has no metadata of an earlier ranking, unlike a finished run."""
         return {}
 
-    def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
+    def teacher_embeddings(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
         """Return the embeddings of clips and of their captions by a teacher, a model that others learn from."""
         from system.training.teachers import teacher_embeddings
 
@@ -166,7 +166,7 @@ def _rank_entry(
     entry, run = models.recipe.rank[name], models.run
     log.info("rank entry %s: ranking %s", name, size_of(queries, clips))
     ranker = entry.ranker(models)
-    if unknown := ranker.unreadable([query.text for query in queries]):
+    if unknown := ranker.without_known_words([query.text for query in queries]):
         log.warning(
             "rank entry %s: the model knows no word of %d queries, first %r; for them all clips have the same "
             "score, and are ordered by name", name, len(unknown), unknown[0],

@@ -34,14 +34,14 @@ from system.experiments.ranked_moments import rank_moments, require_moments
 from system.experiments.ranking import RunModels, rank_blind_sets, rank_sources
 from system.experiments.summary import data_of, experts_of, in_words, parameters_of, weight_licences_of
 from system.experts.base import Device, file_sha256
-from system.ranking.base import labels_of, require_known
+from system.ranking.base import matrix_labels, refuse_unknown_queries
 from system.ranking.checkpoint import ByOneModel, RankBlind
 from system.recipe import schema
 from system.recipe.load import Loaded, load_recipe
 from system.runs.find import open_run
 from system.runs.folder import Run
-from system.runs.log_file import errors_noted
-from system.runs.provenance import commit, contents_of, take_ranking, teachers_of
+from system.runs.log_file import log_errors
+from system.runs.provenance import commit, contents_checksum, store_new_ranking, teacher_checksums
 
 if TYPE_CHECKING:
     from system.models.retrieval import RetrievalModel
@@ -74,7 +74,7 @@ def run_recipe(
     began = time.monotonic()
     with ExitStack() as stack:
         on_first(lambda: stack.enter_context(run.lock()))
-        stack.enter_context(errors_noted(run.folder))
+        stack.enter_context(log_errors(run.folder))
         on_first(lambda: make_missing(loaded.recipe, again=not run.provenance.exists()))
         data = load_data(loaded.recipe, device=device, waveforms=run.waveforms)
         _train_and_rank(loaded, run, data, began, device, track)
@@ -84,7 +84,7 @@ def run_recipe(
 def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> bool:
     """Return whether a run is finished; if so, log its result."""
     log.info("run folder: %s", run.folder)
-    if run.ranks_anew:
+    if run.ranks_again:
         log.info("only the rank entries of the recipe have changed: ranking again, without training")
         return False
     if not run.result.exists():
@@ -141,7 +141,7 @@ def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
     """Return the names of the teachers that have changed since the run began. Deleted teachers are not compared."""
     before = run.read_provenance().teachers
     there = {name: one for name, one in recipe.teachers.items() if (path := schema.outside(one)) and path.exists()}
-    now = teachers_of(recipe.model_copy(update={"teachers": there}))
+    now = teacher_checksums(recipe.model_copy(update={"teachers": there}))
     return [name for name, found in now.items() if before.get(name, found) != found]
 
 
@@ -165,7 +165,7 @@ def _rank_zeros(
             )
         queries = caption_queries(clips)
         if isinstance(recipe.ranked(name), ByOneModel):
-            require_known(queries, model.text.unreadable([query.text for query in queries]))
+            refuse_unknown_queries(queries, model.text.without_known_words([query.text for query in queries]))
         if entry.csv:
             with tempfile.TemporaryDirectory(dir=run.folder) as folder:
                 write_csv(_zeros(clips, queries), Path(folder) / f"{name}.csv", edition)
@@ -183,7 +183,7 @@ def _rank_zeros(
 
 def _zeros(clips: Sequence[Clip], queries: Sequence[Query]) -> ScoreMatrix:
     """Return a score matrix of zeros for the given clips and queries."""
-    return matrix_from_blocks(labels_of(clips, queries, {}), [np.zeros((len(queries), len(clips)), np.float32)])
+    return matrix_from_blocks(matrix_labels(clips, queries, {}), [np.zeros((len(queries), len(clips)), np.float32)])
 
 
 def _train_and_rank(
@@ -233,9 +233,9 @@ def _finish(
     recipe = loaded.recipe
     _remove_others(run, ranked, ranked_blind, moments)
     draw_run(run)
-    if run.ranks_anew:
-        contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
-        take_ranking(run, loaded, model.text.identity(), contents)
+    if run.ranks_again:
+        contents = {name: contents_checksum(clips, data.features.keys) for name, clips in data.clips.items()}
+        store_new_ranking(run, loaded, model.text.identity(), contents)
     result = RunResult(
         format=FORMAT,
         recipe=recipe.name,

@@ -77,7 +77,7 @@ class Ranker(ABC):
         return {"score": "the model's score; higher is better"}
 
     def open(self, listed: Listed, strict: bool = False) -> Pool:
-        """Prepare clips for ranking. Returns: A pool of the clips that can be ranked, ready for `scores`.
+        """Open a pool of the clips that can be read, ready to be ranked by `scores`. Returns: The pool.
 
         strict: Raise KitError for the first clip that cannot be read; if False, skip such clips with a warning.
         Raises KitError if no clip can be read.
@@ -103,20 +103,20 @@ class Ranker(ABC):
                 yield [Hit(int(row), float(scores[row])) for row in best]
 
     def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
-        """Score all clips for all queries. Returns: The score matrix (Q, C).
+        """Return the score matrix (Q, C) of all queries and clips.
 
         With several processes, the first process gets the matrix, and all other processes get None.
         Raises KitError if there is no query or no clip.
         """
-        require_some(queries, pool)
+        require_clips_and_queries(queries, pool)
         blocks = self.scores(queries, pool)
         if is_first():
-            return matrix_from_blocks(labels_of(pool.clips, queries, self.facts), blocks)
+            return matrix_from_blocks(matrix_labels(pool.clips, queries, self.facts), blocks)
         for _ in blocks:
             pass
         return None
 
-    def unreadable(self, texts: Sequence[str]) -> list[str]:
+    def without_known_words(self, texts: Sequence[str]) -> list[str]:
         """Return the items of `texts` without any word that the ranker knows.
 
         For such a text, all clips would have the same score.
@@ -130,10 +130,10 @@ class Ranker(ABC):
     def forget_queries(self) -> None:  # noqa: B027
         """Stop caching queries from now on, since the queries that people type are private."""
 
-    def located(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located | None] | None":
-        """Find the times of the sound that `text` describes, in the recordings at the indexes `rows` of the pool.
+    def find_times(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located | None] | None":
+        """Return the times of the sound that `text` describes, in the recordings at the indexes `rows` of the pool.
 
-        Returns: The times in each recording; None in this list for a recording that is too long. For a ranker that
+        Returns: A list with the times in each recording, or None for a recording that is too long. For a ranker that
         finds no times, None instead of the list.
         """
         return None
@@ -145,7 +145,7 @@ class Ranker(ABC):
         output.
         Raises: KitError for a ranker without a single vector per text.
         """
-        raise KitError(f"{self.origin} has no single embedding per text; use python -m system rank instead")
+        raise KitError(f"ranker ({self.origin}) has no single embedding per text; use python -m system rank instead")
 
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
         """Embed the pool's clips. Returns: (C, D) float32.
@@ -153,11 +153,11 @@ class Ranker(ABC):
         normalize: Scale the vectors to unit length; if False, return the encoder's output. Raises KitError for a ranker
         without a single vector per clip.
         """
-        raise KitError(f"{self.origin} has no single embedding per clip; use python -m system rank instead")
+        raise KitError(f"ranker ({self.origin}) has no single embedding per clip; use python -m system rank instead")
 
-    def require_readable(self, queries: Sequence[Query]) -> None:
-        """Raise KitError if the ranker knows no word of some query."""
-        require_known(queries, self.unreadable([query.text for query in queries]))
+    def require_known_words(self, queries: Sequence[Query]) -> None:
+        """Raise KitError if any query has no word that the ranker knows."""
+        refuse_unknown_queries(queries, self.without_known_words([query.text for query in queries]))
 
 
 class Models(Protocol):
@@ -181,13 +181,13 @@ class Models(Protocol):
         """
 
     def entry(self, name: str) -> Ranker:
-        """Return the ranker of the rank entry `name`, or of the scores that this entry has already stored."""
+        """Return a ranker with the scores of the rank entry `name`, which are read from its file if they are stored."""
 
-    def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
-        """Return a teacher's embeddings of clips and of their captions."""
+    def teacher_embeddings(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
+        """Return the embeddings of clips and of their captions by the teacher model `teacher`."""
 
-    def live(self, name: str, source: str | None = None) -> Ranker:
-        """Return the ranker of the rank entry `name`, which computes the scores of any queries.
+    def live_ranker(self, name: str, source: str | None = None) -> Ranker:
+        """Return the ranker of the rank entry `name`, which computes scores, for any queries.
 
         source: Data source whose clips are ranked; None: the source of the entry that is ranked now.
         """
@@ -231,7 +231,7 @@ class RankEntry(Strict):
     @property
     @abstractmethod
     def how(self) -> str:
-        """Text for the plan on how the scores are computed, such as "by the last checkpoint of train"."""
+        """Text for the plan that states how the scores are computed, such as "by the last checkpoint of train"."""
 
     @abstractmethod
     def ranker(self, models: Models) -> Ranker:
@@ -239,7 +239,7 @@ class RankEntry(Strict):
         ...
 
 
-def require_known(queries: Sequence[Query], unknown: Collection[str]) -> None:
+def refuse_unknown_queries(queries: Sequence[Query], unknown: Collection[str]) -> None:
     """Raise KitError if the text of any query is in `unknown`, the texts without any known word."""
     unknown = set(unknown)
     if named := [query for query in queries if query.text in unknown]:
@@ -250,7 +250,7 @@ def require_known(queries: Sequence[Query], unknown: Collection[str]) -> None:
         )
 
 
-def require_some(queries: Sequence[Query], pool: Pool) -> None:
+def require_clips_and_queries(queries: Sequence[Query], pool: Pool) -> None:
     """Raise KitError if there is no readable clip, or no query."""
     if not pool.clips or not queries:
         raise KitError(
@@ -259,8 +259,8 @@ def require_some(queries: Sequence[Query], pool: Pool) -> None:
         )
 
 
-def labels_of(clips: Sequence[Clip], queries: Sequence[Query], facts: Mapping[str, Any]) -> Labels:
-    """Return the labels of a score matrix: queries (rows), clips (columns), and the model's metadata (facts)."""
+def matrix_labels(clips: Sequence[Clip], queries: Sequence[Query], facts: Mapping[str, Any]) -> Labels:
+    """Return the labels of a score matrix: queries (rows), clips (columns), and metadata of the model (facts)."""
     return Labels(
         query_ids=[query.id for query in queries],
         query_texts=[query.text for query in queries],

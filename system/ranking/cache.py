@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 def cache_folder(folder: Path | None = None) -> Path:
-    """Return the folder of cached embeddings; by default lbar-kit in the user's cache directory.
+    """Return the folder of cached embeddings, which is created; by default lbar-kit in the user's cache directory.
 
     If the folder cannot be written, or its disk is full, log a warning and return a temporary folder, which is deleted
     when the process ends.
@@ -69,8 +69,8 @@ def cache_folder(folder: Path | None = None) -> Path:
     return folder
 
 
-def frame_banks(cache: Path) -> Path:
-    """Return the folder that stores the frames of an exported model's experts.
+def frame_banks_folder(cache: Path) -> Path:
+    """Return the path of the folder that stores the frames of an exported model's experts.
 
     If the current folder contains `banks`, it is used; else `banks` in the cache.
     """
@@ -118,7 +118,7 @@ class CachedEmbeddings(ClipSource):
         skipped |= dict(listed.others)
         used, left_out = counted(len(clips), "clip"), counted(len(skipped), "file")
         log.info("using %s; skipped %s that cannot be read or are not audio", used, left_out)
-        embedded = self._joined(series, model.device)
+        embedded = self._join(series, model.device)
         return ModelPool(clips=clips, skipped=skipped, embedded=embedded, unit_length=model.unit_length)
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
@@ -133,13 +133,13 @@ class CachedEmbeddings(ClipSource):
     def fill(
         self, model: RetrievalModel, clips: Sequence[Clip], strict: bool = False, goes_on_when_full: bool = False
     ) -> Filled:
-        """Embed the clips that have no cached embedding, and store the embeddings.
+        """Embed the clips that have no cached embedding, and store the embeddings. Returns: The bank with all of them.
 
         Embeddings are stored in parts, so that a killed process can be resumed.
         strict: Raise KitError for the first clip that cannot be read. goes_on_when_full: If the disk is full, log a
         warning and keep the remaining embeddings in memory, instead of raising OSError.
         """
-        bank = self._bank(model)
+        bank = self._open_bank(model)
         keys: dict[str, str] = {}
         with closing(ContentKeys(self.folder, "st_ctime_ns")) as content:
             for clip in clips:
@@ -159,10 +159,10 @@ class CachedEmbeddings(ClipSource):
         wanted = {features.keys[clip.id]: clip for clip in lacking if clip.id in features.keys}
         not_stored: dict[str, np.ndarray] = {}
         for part, embedded in embed_in_blocks(model, list(wanted.values()), features, CLIPS_AT_ONCE):
-            series = dict(zip((features.keys[clip.id] for clip in part), _series_of(embedded), strict=True))
+            series = dict(zip((features.keys[clip.id] for clip in part), _split_by_clip(embedded), strict=True))
             try:
                 if not not_stored:
-                    _store(bank, series)
+                    _store_embeddings(bank, series)
                     continue
             except OSError as error:
                 if not goes_on_when_full:
@@ -174,7 +174,7 @@ class CachedEmbeddings(ClipSource):
             not_stored |= series
         return Filled(bank, keys | features.keys, features.broken, not_stored)
 
-    def _bank(self, model: RetrievalModel) -> Bank:
+    def _open_bank(self, model: RetrievalModel) -> Bank:
         """Open the bank that stores a model's embeddings in the cache.
 
         The bank's name is a checksum of everything that changes an embedding.
@@ -190,8 +190,8 @@ class CachedEmbeddings(ClipSource):
         name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
         return open_bank(self.folder / f"embeddings-{name}", self.settings.text.dim, "float32", identity)
 
-    def _joined(self, series: Sequence[np.ndarray], device: torch.device) -> Embeddings:
-        """Join the embeddings of clips in one object: vectors, or ragged series of frames."""
+    def _join(self, series: Sequence[np.ndarray], device: torch.device) -> Embeddings:
+        """Join the embeddings of clips in one object on `device`: vectors, or ragged series of frames."""
         values = torch.from_numpy(np.concatenate(series)).to(device)
         if not self.settings.score.of_series:
             return Embedded(values)
@@ -216,7 +216,7 @@ class FileEmbeddings(CachedEmbeddings):
         return build_features(clips, self._experts, self.banks)
 
 
-def _series_of(embedded: Embeddings) -> list[np.ndarray]:
+def _split_by_clip(embedded: Embeddings) -> list[np.ndarray]:
     """Return a float32 array per clip: its series of frame embeddings (L, D), or its single embedding (1, D)."""
     values = embedded.values.float().cpu().numpy()
     if isinstance(embedded, Ragged):
@@ -224,8 +224,8 @@ def _series_of(embedded: Embeddings) -> list[np.ndarray]:
     return list(values[:, None])
 
 
-def _store(bank: Bank, computed: Mapping[str, np.ndarray]) -> None:
-    """Store computed embeddings of clips, a dict by key, in a bank of the cache."""
+def _store_embeddings(bank: Bank, computed: Mapping[str, np.ndarray]) -> None:
+    """Store computed embeddings in a bank of the cache. computed: Dict from content key to a clip's embeddings."""
     with bank.writing() as store:
         for key, series in computed.items():
             store(key, series)

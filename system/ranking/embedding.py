@@ -41,7 +41,7 @@ class EmbeddedPool(NamedTuple):
 
 
 @contextmanager
-def _evaluating(model: RetrievalModel) -> Iterator[None]:
+def _evaluation_mode(model: RetrievalModel) -> Iterator[None]:
     """Context manager that turns off a model's dropout and gradients for its block.
 
     At the end of the block, the model returns to its earlier mode.
@@ -73,12 +73,12 @@ def _embed_pool(
     process: int = 0,
     processes: int = 1,
 ) -> EmbeddedPool:
-    """Embed this process's share of the clips, and return the embeddings of all processes.
+    """Embed this process's share of the clips, and return the embeddings of the clips of all processes.
 
     process: Index of this process among the `processes` that share the work. bar: Progress bar to advance.
     """
-    with _evaluating(model):
-        groups, order = _batches(clips, features, model.device)
+    with _evaluation_mode(model):
+        groups, order = _batches_by_length(clips, features, model.device)
         embedded_batches: list[Embedded] = []
         norms: list[dict[str, torch.Tensor]] = []
         read = _read_ahead([[clips[i] for i in group] for group in groups[process::processes]], features)
@@ -96,7 +96,7 @@ def _embed_pool(
         back = order.argsort().cpu()
         names = norms[0] if norms else {}
         by_expert = {name: torch.cat([one[name] for one in norms])[back].numpy() for name in names}
-        return EmbeddedPool(_in_order(embedded_batches, order), by_expert)
+        return EmbeddedPool(_join_in_order(embedded_batches, order), by_expert)
 
 
 def _read_ahead(groups: Sequence[Sequence[Clip]], features: Features) -> Iterator[Batch]:
@@ -136,8 +136,8 @@ def embed_in_blocks(
             yield block, _embed_pool(model, block, features, bar).clips
 
 
-def _in_order(batches: list[Embedded], order: torch.Tensor) -> Embeddings:
-    """Join the embeddings of several batches, and sort them in the order of the clips.
+def _join_in_order(batches: list[Embedded], order: torch.Tensor) -> Embeddings:
+    """Join the embeddings of several batches, sorted in the original order of the clips.
 
     batches: Embeddings of each batch. This list is emptied to save memory, since series of frames are large.
     order: Index of the clip of every row of the batches.
@@ -156,16 +156,18 @@ def _in_order(batches: list[Embedded], order: torch.Tensor) -> Embeddings:
     return Ragged(values, lengths)
 
 
-def _batches(clips: Sequence[Clip], features: Features, device: torch.device) -> tuple[list[list[int]], torch.Tensor]:
-    """Divide clips into batches of clips of similar length.
+def _batches_by_length(
+    clips: Sequence[Clip], features: Features, device: torch.device
+) -> tuple[list[list[int]], torch.Tensor]:
+    """Divide clips into batches of similar length. Returns: The clips' indexes as lists, one per batch, and as tensor.
 
     Similar lengths reduce padding. Padding changes no embedding.
-    Returns: The indexes of the clips of every batch, as lists, and the same indexes as one tensor.
+    The tensor has the indexes of all batches, in the same order.
     """
     bank = next(iter(features.banks.values()))
     lengths = [bank.rows_of(features.keys[clip.id]) for clip in clips]
     order = sorted(range(len(clips)), key=lengths.__getitem__)
-    groups = _groups([lengths[i] for i in order], [clips[i].seconds or 0.0 for i in order])
+    groups = _batch_slices([lengths[i] for i in order], [clips[i].seconds or 0.0 for i in order])
     return [order[group] for group in groups], torch.tensor(order, device=device)
 
 
@@ -201,7 +203,7 @@ def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings)
         yield from (block for blocks in gather_objects(here) for block in blocks)
 
 
-def _groups(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:
+def _batch_slices(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:
     """Divide clips, sorted by length, into batches. Yields a slice of the list of clips for each batch.
 
     A batch has a single clip, or it obeys three limits. It has at most CLIPS_PER_BATCH clips. It has at most
@@ -224,7 +226,7 @@ def _groups(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]
 
 def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
     """Embed texts in evaluation mode. Returns: The embeddings, in the order of the texts."""
-    with _evaluating(model):
+    with _evaluation_mode(model):
         found: Embedded = model.text(texts)
         return found
 

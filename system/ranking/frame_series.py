@@ -44,7 +44,7 @@ from system.moments.windows import (
 
 FITTED_TOGETHER = 64  # queries per part of a step
 FIT_STEPS = 50
-REPAIR_RECORDINGS = "repair or fetch them; or, unless it is a blind list, make the moments file again without them"
+REPAIR_RECORDINGS = "repair or fetch them; or, unless the moments file is a blind list, make it again without them"
 AT_ONCE = 1 << 20  # most frames of queries that are decoded together: 16 MiB per array of two states in float64
 
 log = logging.getLogger(__name__)
@@ -64,8 +64,8 @@ class FrameSeries:
     grids: list[Grid]
 
     @property
-    def sizes(self) -> tuple[list[int], list[str]]:
-        """Two lists with a value per query: its recording's number of frames, and its length, such as "of 30 s"."""
+    def frame_counts_and_lengths(self) -> tuple[list[int], list[str]]:
+        """Two lists with a value per query: its recording's number of frames, and length as text, such as "of 30 s"."""
         return [one.shape[-1] for one in self.values], [f"of {edges[-1]:,.0f} s" for edges in self.edges]
 
 
@@ -100,13 +100,13 @@ def frame_series(
             "windows need one embedding per frame, but this model returns one per recording; use another model"
         )
     with torch.inference_mode():
-        values = cosines_of_queries(score_of(model), clips, clip_of, captions)
+        values = cosines_of_queries(require_moment_score(model), clips, clip_of, captions)
     sizes, grid = clips.lengths.tolist(), model.embedded_frame_grid(grids)
     edges = [grid.edges(size, clip.seconds or math.inf) for size, clip in zip(sizes, recordings, strict=True)]
     return FrameSeries(values, [edges[number] for number in clip_of], [grid] * len(clip_of))
 
 
-def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decoding) -> list[Located]:
+def find_windows(score: MomentScore, series: FrameSeries, by: By, decoding: Decoding) -> list[Located]:
     """Find the windows of Q queries from one model's scores of frames.
 
     by: Score that selects windows.
@@ -119,13 +119,13 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
     """
     located: dict[int, Located] = {}
     if by == "thresholds":
-        exact = _exact(score)
+        exact = _in_float64(score)
         for query, (values, edges) in enumerate(zip(series.values, series.edges, strict=True)):
             frames = exact.weights(values.double()[None]).scores[0].sigmoid().numpy()
             located[query] = Located(threshold_windows(frames, edges, decoding), edges, frames)
     else:
-        require_few_frames(*series.sizes)
-        unrounded = _unrounded(decoding)
+        require_few_frames(*series.frame_counts_and_lengths)
+        unrounded = _without_rounding(decoding)
         for query, whole, frames in _posteriors(score, series, decoding.heard):
             edges = series.edges[query]
             if by == "overlap":
@@ -136,12 +136,12 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
                 best = best_windows(whole, edges, unrounded)
                 windows = [window._replace(score=math.exp(window.score)) for window in best]
             if decoding.mean_edges:
-                windows = refined(windows, mean_edges(_as_array(windows), whole, edges), edges[-1], decoding)
+                windows = refined(windows, mean_edges(_edges_array(windows), whole, edges), edges[-1], decoding)
             located[query] = Located(windows, edges, frames)
     return [located[query] for query in range(len(series.values))]
 
 
-def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
+def find_windows_by_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
     """Find the windows of Q queries from several models' scores of frames.
 
     The models' frames may have different lengths. Candidates are the most probable windows of each model. The score of
@@ -154,17 +154,17 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
     Source: ours; a decision of least expected loss (minimum Bayes risk).
     """
     for _, series in members:
-        require_few_frames(*series.sizes)
+        require_few_frames(*series.frame_counts_and_lengths)
     count = len(members[0][1].values)
     chosen: list[list[np.ndarray]] = [[] for _ in range(count)]
     edges = [max((series.edges[query] for _, series in members), key=len) for query in range(count)]
     frames = [np.zeros(len(of_query) - 1) for of_query in edges]
-    unrounded = _unrounded(decoding)
+    unrounded = _without_rounding(decoding)
     posteriors_of = [list(_posteriors(score, series, decoding.heard)) for score, series in members]
     for (_, series), found in zip(members, posteriors_of, strict=True):
         for query, whole, inside in found:
             chosen[query].append(overlap_candidates(whole, series.edges[query], unrounded))
-            frames[query] += _resampled(inside, series.edges[query], edges[query]) / len(members)
+            frames[query] += _resample(inside, series.edges[query], edges[query]) / len(members)
     windows = [np.unique(np.concatenate(of_query), axis=0) for of_query in chosen]
     scores = [np.zeros(len(of_query)) for of_query in windows]
     for (_, series), found in zip(members, posteriors_of, strict=True):
@@ -176,17 +176,17 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
         sums = [np.zeros((len(of_query), 3)) for of_query in best]
         for (_, series), found in zip(members, posteriors_of, strict=True):
             for query, whole, _ in found:
-                sums[query] += mean_edges(_as_array(best[query]), whole, series.edges[query])
+                sums[query] += mean_edges(_edges_array(best[query]), whole, series.edges[query])
         best = [refined(best[query], sums[query], lasts[query], decoding) for query in range(count)]
     return [Located(best[query], edges[query], frames[query].clip(0.0, 1.0)) for query in range(count)]
 
 
-def _unrounded(decoding: Decoding) -> Decoding:
-    """Return the settings without rounding if edges are averaged later, since rounding must come last."""
+def _without_rounding(decoding: Decoding) -> Decoding:
+    """Return the settings, without rounding if edges are averaged later, since rounding must come last."""
     return decoding.model_copy(update={"round_to": None}) if decoding.mean_edges else decoding
 
 
-def _as_array(windows: Sequence[Found]) -> np.ndarray:
+def _edges_array(windows: Sequence[Found]) -> np.ndarray:
     """Return the starts and ends of windows as an array, (W, 2) seconds."""
     return np.array([[window.start, window.end] for window in windows])
 
@@ -200,7 +200,7 @@ def _posteriors(
     probabilities (T,) that a frame is in a moment. heard: The scores of frames are raised until a moment has at least
     this probability, since the query is known to be heard; None: no scores are raised.
     """
-    for queries, (scores, enter, leave), lengths in _batches(_exact(score), series):
+    for queries, (scores, enter, leave), lengths in _batches_by_length(_in_float64(score), series):
         if heard is not None:
             scores, enter = raise_scores(scores, lengths, enter, leave, heard, score.frame_share)
         frames, begin, end = (one.numpy() for one in posteriors(scores, lengths, enter, leave))
@@ -208,7 +208,7 @@ def _posteriors(
             yield query, WindowScores(begin[row, :size], end[row, :size]), frames[row, :size]
 
 
-def _resampled(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
+def _resample(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
     """Convert the values of frames to values of shorter frames at other times, each a mean. Returns: (F,) values.
 
     Each new value is the mean of the old values during the shorter frame.
@@ -231,7 +231,7 @@ def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
         raise KitError(f"recording {longest} has {size:,} frames, but the limit is {MAX_FRAMES:,}; {hint}")
 
 
-def require_short(moments: Sequence[Moment], features: Features) -> None:
+def require_short_recordings(moments: Sequence[Moment], features: Features) -> None:
     """Raise KitError if the recording of a moment has too many frames to compare all windows.
 
     Only recordings with computed frames are checked.
@@ -242,48 +242,52 @@ def require_short(moments: Sequence[Moment], features: Features) -> None:
 
 
 @torch.no_grad()
-def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int], FrameWeights, torch.Tensor]]:
-    """Group queries whose recordings have similar lengths, so that each group fits into memory.
+def _batches_by_length(
+    score: MomentScore, series: FrameSeries
+) -> Iterator[tuple[list[int], FrameWeights, torch.Tensor]]:
+    """Yield queries in groups that fit into memory, with the weights of the frames of their recordings.
 
-    Yields, for each group, the indexes of its B queries, the weights of the recordings' frames in float64, and the
-    numbers of frames (B,). score: Score of moments in float64, on the CPU.
+    The recordings of a group have similar lengths. Yields, for each group, the indexes of its B queries, the weights of
+    the recordings' frames in float64, and the numbers of frames (B,). score: Score of moments in float64, on the CPU.
     """
-    lengths, _ = series.sizes
+    lengths, _ = series.frame_counts_and_lengths
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     begin = 0
     for end in range(1, len(order) + 1):
         if end == len(order) or (end + 1 - begin) * lengths[order[end]] > AT_ONCE:
             queries = order[begin:end]
-            weights = score.weights(_padded([series.values[query].double() for query in queries]))
+            weights = score.weights(_pad([series.values[query].double() for query in queries]))
             yield queries, weights, torch.tensor([lengths[query] for query in queries])
             begin = end
 
 
-def _padded(values: Sequence[torch.Tensor]) -> torch.Tensor:
+def _pad(values: Sequence[torch.Tensor]) -> torch.Tensor:
     """Pad the values (..., T) of Q queries with zeros to the largest T. Returns: (Q, ..., T)."""
     longest = max(one.shape[-1] for one in values)
     return torch.stack([F.pad(one, (0, longest - one.shape[-1])) for one in values])
 
 
-def _exact(score: MomentScore) -> MomentScore:
+def _in_float64(score: MomentScore) -> MomentScore:
     """Return a copy of a score in float64 on the CPU, without gradients."""
     return deepcopy(score).cpu().double().requires_grad_(False)
 
 
-def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str) -> MomentScore:
-    """Fit a score's scale, offset and transitions to known moments, by the likelihood per frame.
+def fit_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str) -> MomentScore:
+    """Fit a score's scale, offset and transitions to known moments, by the likelihood per frame, and return it.
 
     A model that was never trained on windows can find windows after the fit. Trained layers do not change. The
     optimizer is LBFGS in float64, with a line search and at most FIT_STEPS steps. It starts from the values of `score`.
-    Returns: The fitted copy of `score`.
 
     moments: The known moment of each query of `series`. name: Name of the model, for the log.
     Raises KitError for moments without windows.
     """
     if blind := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(f"moment {blind} has no windows, but a fit needs known windows; name a split that has them")
-    score = _exact(score)
-    values, lengths = _padded([values.double() for values in series.values]), torch.tensor(series.sizes[0])
+    score = _in_float64(score)
+    values, lengths = (
+        _pad([values.double() for values in series.values]),
+        torch.tensor(series.frame_counts_and_lengths[0]),
+    )
     labels = torch.zeros(len(values), values.shape[-1], dtype=torch.bool)
     for row, moment, length, grid in zip(labels, moments, lengths.tolist(), series.grids, strict=True):
         row[:length] = torch.from_numpy(labels_of(moment.windows or [], length, grid))
@@ -316,8 +320,8 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
     return score
 
 
-def unreadable_recordings(broken: Mapping[str, str], recordings: Collection[str]) -> str:
-    """Format the number of unreadable recordings, and the id of the first with the reason.
+def describe_unreadable(broken: Mapping[str, str], recordings: Collection[str]) -> str:
+    """Format the number of unreadable recordings, and the id of the first with the reason, for an error message.
 
     broken: Dict from the id of a recording to the reason. recordings: Ids of all recordings.
     """
@@ -326,8 +330,8 @@ def unreadable_recordings(broken: Mapping[str, str], recordings: Collection[str]
     return f"{size} (first {clip}: {reason})"
 
 
-def score_of(model: RetrievalModel) -> MomentScore:
-    """Return a model's score of moments. Raises KitError if the model has none."""
+def require_moment_score(model: RetrievalModel) -> MomentScore:
+    """Return a model's score of moments. Raises KitError for a model without such a score."""
     try:
         return model.moments
     except ValueError:

@@ -14,8 +14,8 @@ from data_tools.documents.strict import Positive
 from data_tools.manifest import Query
 from submission.metrics.retrieval import average_precision
 from submission.ordering import relevant_ranks
-from system.ranking.base import Models, Pool, RankEntry, Ranker, require_some
-from system.ranking.hubs import Correction, Hubs, Kind, corrected, hubs_of
+from system.ranking.base import Models, Pool, RankEntry, Ranker, require_clips_and_queries
+from system.ranking.hubs import Correction, Hubs, Kind, correct_scores, measure_hubs
 from system.ranking.listing import Listed
 
 if TYPE_CHECKING:
@@ -78,19 +78,19 @@ class RankHubCorrected(RankEntry):
         candidates = {str(one): one for one in self.candidates()}
         table = models.earlier_facts(self).get(FACTS, {}).get(VALIDATED)
         if table is None or table.keys() != candidates.keys():
-            key = json.dumps([dict(models.live(self.of).facts), self.bank, self.validation, list(candidates)])
+            key = json.dumps([dict(models.live_ranker(self.of).facts), self.bank, self.validation, list(candidates)])
             if key not in models.chosen:  # other entries with the same checkpoint and correction have the same table
-                models.chosen[key] = self._values(models, queries)
+                models.chosen[key] = self._validation_table(models, queries)
             table = models.chosen[key]
         chosen = max(candidates, key=table.__getitem__)  # of equal values the first
         facts = {"of": self.of, "correction": chosen, "bank": self.bank, "bank queries": len(bank), VALIDATED: table}
-        return HubCorrectedRanker(models.live(self.of), queries, candidates[chosen], facts)
+        return HubCorrectedRanker(models.live_ranker(self.of), queries, candidates[chosen], facts)
 
-    def _values(self, models: Models, bank: Sequence[Query]) -> dict[str, float]:
-        """Return a dict from each correction, such as "csls 10", to its mAP@10 on the validation source."""
-        queries, inner = models.queries(self.validation), models.live(self.of, self.validation)
+    def _validation_table(self, models: Models, bank: Sequence[Query]) -> dict[str, float]:
+        """Return a dict from each correction, such as "csls 10", to the mAP@10 of the corrected validation scores."""
+        queries, inner = models.queries(self.validation), models.live_ranker(self.of, self.validation)
         pool = inner.open(Listed(models.ranked_clips(self.validation)))
-        require_some(queries, pool)
+        require_clips_and_queries(queries, pool)
         scores = np.concatenate(list(inner.scores(queries, pool)))
         of_bank = list(inner.scores(bank, pool))
         column = {clip.id: number for number, clip in enumerate(pool.clips)}
@@ -101,8 +101,8 @@ class RankHubCorrected(RankEntry):
         for one in self.candidates():
             key = one.kind == "csls", one.strength
             if one.kind != "none" and key not in hubs:
-                hubs[key] = hubs_of(of_bank, one)
-            (values,) = corrected([scores], one, hubs.get(key))
+                hubs[key] = measure_hubs(of_bank, one)
+            (values,) = correct_scores([scores], one, hubs.get(key))
             ranks = relevant_ranks(values, relevant, names)
             found[str(one)] = round(float(average_precision(ranks, [len(row) for row in relevant]).mean()), 6)
         return found
@@ -112,7 +112,10 @@ class HubCorrectedRanker(Ranker):
     """Corrects the scores of another ranker for hubs."""
 
     def __init__(self, inner: Ranker, bank: Sequence[Query], correction: Correction, facts: Mapping[str, Any]) -> None:
-        """Create the ranker. inner: The ranker to correct. bank: Queries that show which clips are hubs."""
+        """Create the ranker. inner: The ranker to correct. bank: Queries that show which clips are hubs.
+
+        facts: Facts about the correction, stored with the scores.
+        """
         self.inner, self.bank, self.correction = inner, bank, correction
         self.facts = {**inner.facts, FACTS: dict(facts)}
         self.origin = f"{inner.origin}, hub correction {correction}"
@@ -125,43 +128,43 @@ class HubCorrectedRanker(Ranker):
         return {**self.inner.meanings, "score": score}
 
     def open(self, listed: Listed, strict: bool = False) -> Pool:
-        """Prepare clips for ranking, and compute which clips are hubs."""
+        """Open a pool of the readable clips, and measure how much each clip is a hub. Returns: The pool."""
         pool = self.inner.open(listed, strict)
         self._hubs_of(pool)
         return pool
 
     def _hubs_of(self, pool: Pool) -> Hubs | None:
-        """Return which clips of a pool are hubs; computed once per pool. None without a correction."""
+        """Return how much each clip of a pool is a hub, computed once per pool; None without a correction."""
         if self.correction.kind == "none":
             return None
         if self._hubs is None or self._hubs[0] is not pool:
-            self._hubs = pool, hubs_of(self.inner.scores(self.bank, pool), self.correction)
+            self._hubs = pool, measure_hubs(self.inner.scores(self.bank, pool), self.correction)
         return self._hubs[1]
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
         """Yield the corrected score matrix of all queries and clips, in blocks of rows."""
-        return corrected(self.inner.scores(queries, pool), self.correction, self._hubs_of(pool))
+        return correct_scores(self.inner.scores(queries, pool), self.correction, self._hubs_of(pool))
 
-    def unreadable(self, texts: Sequence[str]) -> list[str]:
+    def without_known_words(self, texts: Sequence[str]) -> list[str]:
         """Return the items of `texts` without any word that the ranker knows."""
-        return self.inner.unreadable(texts)
+        return self.inner.without_known_words(texts)
 
     def unknown_words(self, text: str) -> list[str]:
         """Return the words of a text that the ranker does not know."""
         return self.inner.unknown_words(text)
 
-    def located(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located | None] | None":
-        """Find the times of the sound that `text` describes in recordings, without a correction."""
-        return self.inner.located(text, pool, rows)
+    def find_times(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located | None] | None":
+        """Return the times of the sound that `text` describes, as the corrected ranker does."""
+        return self.inner.find_times(text, pool, rows)
 
     def forget_queries(self) -> None:
-        """Stop caching the embeddings of queries from now on."""
+        """Stop caching the embeddings of queries from now on, since the queries that people type are private."""
         self.inner.forget_queries()
 
     def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
-        """Embed texts, without a correction."""
+        """Return the embeddings of texts, (N, D) float32, without a correction."""
         return self.inner.text_vectors(texts, normalize)
 
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
-        """Return the embeddings of the pool's clips, without a correction."""
+        """Return the embeddings of the pool's clips, (C, D) float32, without a correction."""
         return self.inner.clip_vectors(pool, normalize)

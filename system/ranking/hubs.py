@@ -40,7 +40,7 @@ class Hubs(NamedTuple):
     is_activated: np.ndarray | None = None
 
 
-def hubs_of(bank: Iterable[Scores], correction: Correction) -> Hubs:
+def measure_hubs(bank: Iterable[Scores], correction: Correction) -> Hubs:
     """Measure how much each clip is a hub, near to too many queries, from its scores with a bank of other queries.
 
     bank: Scores of the bank's queries (rows) against the C clips, in blocks (n, C), with at least one row in total.
@@ -61,7 +61,7 @@ def hubs_of(bank: Iterable[Scores], correction: Correction) -> Hubs:
 
 
 def _mean_of_nearest(bank: Iterable[Scores], count: int) -> np.ndarray:
-    """Return the mean score (C,) of each clip with its `count` nearest queries of the bank, or with all queries."""
+    """Return the mean score (C,) of each clip with its `count` nearest queries of the bank, or all if it has fewer."""
     nearest: np.ndarray | None = None
     for block in bank:
         rows = block if nearest is None else np.concatenate([nearest, block])
@@ -72,8 +72,8 @@ def _mean_of_nearest(bank: Iterable[Scores], count: int) -> np.ndarray:
     return np.asarray(nearest.astype(np.float64).mean(0))
 
 
-def corrected(scores: Iterable[Scores], correction: Correction, hubs: Hubs | None) -> Iterator[Scores]:
-    """Yield corrected scores (n, C) float32, in the same blocks of rows as `scores`.
+def correct_scores(scores: Iterable[Scores], correction: Correction, hubs: Hubs | None) -> Iterator[Scores]:
+    """Correct scores for hubs. Yields the corrected scores (n, C) float32, in the same blocks of rows as `scores`.
 
     inverted_softmax: s(q, c) - ln(sum_b e^{beta s(b, c)}) / beta. This equals ln(p) / beta for the published
     p = e^{beta s(q, c)} / sum_b e^{beta s(b, c)}. It orders the clips of a query as p does.

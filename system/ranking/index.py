@@ -41,16 +41,16 @@ class VectorIndex:
             self._index.add(values[begin : begin + CLIPS_AT_ONCE])
 
     def candidates(self, queries: torch.Tensor, count: int) -> np.ndarray:
-        """Find, for each query, the clips whose cosines with it are approximately the highest.
+        """Find, for each query, the clips with approximately the highest cosines. Returns: Their indexes (Q, K).
 
-        queries: Vectors (Q, D) of length 1 or 0. Returns: Indexes of at most `count` clips per query.
+        queries: Vectors (Q, D) of length 1 or 0. K is `count`, or the number of clips if that is lower.
         """
         count = min(count, self._index.ntotal)
         rows: np.ndarray = self._index.search(np.ascontiguousarray(queries.numpy(), np.float32), count)[1]
         return rows
 
 
-def index_of(pool: Embeddings) -> VectorIndex | None:
+def build_index(pool: Embeddings) -> VectorIndex | None:
     """Build the index of a pool's embeddings; None if the pool is scored without an index.
 
     pool: Embeddings of the clips, as embeddings.prepare_for_scoring returns them.
@@ -62,11 +62,11 @@ def index_of(pool: Embeddings) -> VectorIndex | None:
     clips = counted(pool.size, "clip", ",")
     if not isinstance(pool, Units):
         log.info(
-            "this model compares frames with words and cannot use an index: a query is scored against all of %s", clips
+            "this model compares frames with words and can use no index, so every query is scored against all %s", clips
         )
         return None
     try:
         return VectorIndex(pool.values)
     except ImportError:
-        log.info("faiss is not installed, so a query is scored against all of %s; %s", clips, FASTER_INDEX)
+        log.info("faiss is not installed, so every query is scored against all %s; %s", clips, FASTER_INDEX)
         return None

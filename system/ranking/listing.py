@@ -14,7 +14,7 @@ from data_tools.manifest import Clip, of_split, read_manifest
 
 
 class Listed(NamedTuple):
-    """Files of a folder or a manifest. clips: The clips. others: The reason for every file that is no clip, by path."""
+    """Files of a folder or a manifest. clips: The clips. others: Dict from each other file to the reason."""
 
     clips: Sequence[Clip]
     others: Mapping[str, str] = MappingProxyType({})
@@ -29,5 +29,5 @@ def list_clips(path: Path, split: str | None) -> Listed:
     if not path.is_dir():
         return Listed(of_split(read_manifest(path), split, path))
     clips, others = folder_clips(path, path.resolve().name)
-    no_audio = {absolute(path / name): "it has no audio file extension" for name in others}
+    no_audio = {absolute(path / name): "the file has no audio file extension" for name in others}
     return Listed(of_split(clips, split, path), no_audio)

@@ -41,11 +41,11 @@ from system.ranking.frame_series import (
     REPAIR_RECORDINGS,
     FrameSeries,
     Located,
-    fitted_score,
+    describe_unreadable,
+    find_windows,
+    find_windows_by_several,
+    fit_score,
     frame_series,
-    unreadable_recordings,
-    windows_of,
-    windows_of_several,
 )
 from system.ranking.hub_corrected import HubCorrectedRanker
 from system.ranking.model import ModelRanker
@@ -94,7 +94,7 @@ def read_moment_queries(manifest: Path, path: Path, split: str | None, finds_aga
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in moments}))
         raise KitError(
             f"{path} has no moment of the split {split} of {manifest}; name a split that has moments ({known}), "
-            "or make one manifest of all splits with data_tools castella"
+            "or make one manifest of all splits with python -m data_tools castella"
         )
     if finds_again:
         if true := next((one for one in queries if one.windows is not None and not one.found_by), None):
@@ -126,11 +126,11 @@ def queries_of_captions(manifest: Path, split: str | None) -> MomentQueries:
     return MomentQueries(moments, clips)
 
 
-def require_untested(queries: MomentQueries) -> None:
+def refuse_test_splits(queries: MomentQueries) -> None:
     """Raise KitError if a recording is in a test split, since no model may be trained on it."""
     if tested := next((clip for clip in queries.recordings.values() if clip.split in TEST_SPLITS), None):
         raise KitError(
-            f"--as-training: {tested.id} is in the test split {tested.split}, which must not be trained on; "
+            f"--as-training: recording {tested.id} is in the test split {tested.split}, which must not be trained on; "
             "choose other recordings with --split"
         )
 
@@ -138,7 +138,7 @@ def require_untested(queries: MomentQueries) -> None:
 def training_moments(
     queries: MomentQueries, located: Sequence[Located], least: float, found_by: str
 ) -> tuple[list[Moment], int]:
-    """Return the found windows as moments to train on, and the number of queries without such a window.
+    """Return the found windows as moments to train on, and the number of queries without a good enough window.
 
     Each moment has the windows with a score of at least `least`. A window that overlaps a better window is left out.
     found_by: Names of the models that found the windows, stored in the moments.
@@ -155,15 +155,17 @@ def training_moments(
 
 
 def read_for_fit(manifest: Path, path: Path, split: str, queries: MomentQueries) -> MomentQueries:
-    """Read the moments with known windows to which models are fitted.
+    """Read the moments with known windows, of the split `split`, to which models are fitted.
 
-    Raises KitError for a test split of the challenge and for a split whose recordings are ranked. Also raises the
-    errors of read_moment_queries.
+    queries: The ranked queries. Raises KitError for a test split of the challenge and for a split whose recordings are
+    ranked. Also raises the errors of read_moment_queries.
     """
     if split in TEST_SPLITS:
         raise KitError(f"--fit {split} names a test split, to which models must not be fitted; name another split")
     if any(clip.split == split for clip in queries.recordings.values()):
-        raise KitError(f"--fit {split} is also ranked, so metrics would mean nothing; rank another with --split")
+        raise KitError(
+            f"the split --fit {split} is also ranked, so metrics would be too high; rank another with --split"
+        )
     return read_moment_queries(manifest, path, split)
 
 
@@ -188,7 +190,7 @@ def locate(
         fit: Moments with known windows, to which scale, offset and transitions of every model are fitted. None: use
             the trained values.
         sliding: Window that slides over recordings, for models of whole clips.
-        by: Score that selects windows: overlap, posterior or thresholds; see windows_of. None: `thresholds`
+        by: Score that selects windows: overlap, posterior or thresholds; see find_windows. None: `thresholds`
             for a model with published scores of frames that is not fitted, else `overlap`.
         allow_unknown: Accept queries without any known word, for which all frames have the same score.
         threshold: For `thresholds`: least probability of a frame in a window. None: the published threshold of a model
@@ -204,7 +206,9 @@ def locate(
         raise KitError(f"--threshold only works with --by thresholds, not with --by {by}; leave one of them out")
     by = "thresholds" if threshold is not None else by
     if len(rankers) > 1 and by not in (None, "overlap"):
-        raise KitError(f"--by {by} only works with one MODEL, since several are averaged by overlap; leave out --by")
+        raise KitError(
+            f"--by {by} only works with one MODEL, since several models are combined by overlap; leave out --by"
+        )
     if fit is not None:
         fit = MomentQueries(inside_recordings(fit.moments, fit.recordings.values()), fit.recordings)
     members = []
@@ -216,21 +220,21 @@ def locate(
                 f"windows need a trained model, not {ranker.origin}; name the folder of a run or an exported model"
             )
         if not allow_unknown:
-            ranker.require_readable([Query(id=one.id, text=one.text, relevant=None) for one in queries.moments])
+            ranker.require_known_words([Query(id=one.id, text=one.text, relevant=None) for one in queries.moments])
         score = ranker.windows.score if ranker.windows else MomentScore()
         if fit is not None:
-            known, series = series_of(ranker, fit, sliding, strict=False)
+            known, series = series_of_recordings(ranker, fit, sliding, strict=False)
             start = ranker.model.score if isinstance(ranker.model.score, MomentScore) else MomentScore()
-            score = fitted_score(start, series, known, ranker.name)
+            score = fit_score(start, series, known, ranker.name)
         elif not isinstance(ranker.model.score, MomentScore):
             hint = "fit the model to a split with known windows, with --fit SPLIT"
             raise KitError(f"model {ranker.name} was not trained on windows; {hint}")
         elif score.published_threshold is not None and (len(rankers) > 1 or by in ("overlap", "posterior")):
             hint = (
-                "fit the model to a split with known windows, with --fit SPLIT, or name only it, with --by thresholds"
+                "fit the model to a split with known windows, with --fit SPLIT, or use it alone, with --by thresholds"
             )
             raise KitError(f"model {ranker.name} only has published scores of frames; {hint}")
-        members.append((score, series_of(ranker, queries, sliding)[1]))
+        members.append((score, series_of_recordings(ranker, queries, sliding)[1]))
     published = None if fit is not None else members[0][0].published_threshold
     usual = next((one.windows.decoding for one in rankers if isinstance(one, ModelRanker) and one.windows), Decoding())
     decoding = Decoding(
@@ -243,16 +247,15 @@ def locate(
     if by == "thresholds" and (heard or mean_edges):
         raise KitError("--heard and --mean-edges do not work with --by thresholds; leave them out")
     if len(members) > 1:
-        return windows_of_several(members, decoding)
-    return windows_of(*members[0], by or (WAYS[0] if published is None else "thresholds"), decoding)
+        return find_windows_by_several(members, decoding)
+    return find_windows(*members[0], by or (WAYS[0] if published is None else "thresholds"), decoding)
 
 
-def series_of(
+def series_of_recordings(
     ranker: ModelRanker, queries: MomentQueries, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
-    """Return the readable moments, and the series of frame scores of their recordings, by any kind of model.
+    """Return the moments of readable recordings, and the frame scores of these recordings, by any model.
 
-    Returns: The moments whose recordings can be read, and the scores of these recordings' frames.
     strict: Raise KitError for recordings that cannot be read; if False, leave these recordings out.
     """
     model, recordings = ranker.model, list(queries.recordings.values())
@@ -261,7 +264,7 @@ def series_of(
     except KitError as error:
         raise KitError(f"model {ranker.name}: {error}") from error
     if features.broken and (strict or not features.keys):
-        broken_recordings = unreadable_recordings(features.broken, queries.recordings.keys())
+        broken_recordings = describe_unreadable(features.broken, queries.recordings.keys())
         raise KitError(f"{broken_recordings} cannot be read; {REPAIR_RECORDINGS}")
     queries = queries.only(features.keys)
     recordings = list(queries.recordings.values())
@@ -298,7 +301,7 @@ def _score_frames_by_words(
     """
     embedded = embed_clips(model, recordings, features)
     if not isinstance(embedded, Ragged):
-        raise TypeError("the model must give one series of frames per recording (Ragged)")
+        raise TypeError("the model must return one series of frames per recording (Ragged)")
     lengths = embedded.lengths.tolist()
     grids = []
     for clip, length in zip(recordings, lengths, strict=True):
@@ -313,7 +316,7 @@ def _score_frames_by_words(
     parts = embedded.values.split(lengths)
     ones = [torch.ones(length, dtype=torch.int64, device=embedded.lengths.device) for length in lengths]
     clips = [Embedded(part[:, None], one) for part, one in zip(parts, ones, strict=True)]
-    return _scored(model, clips, recordings, grids, queries)
+    return _score_frames(model, clips, recordings, grids, queries)
 
 
 def _score_pieces(
@@ -327,10 +330,10 @@ def _score_pieces(
     embedded = embed_clips(model, [piece for each in pieces for piece in each], of_pieces)
     bounds = torch.tensor([0, *(len(each) for each in pieces)]).cumsum(0).tolist()
     clips = [embedded.rows(list(range(first, end))) for first, end in pairwise(bounds)]
-    return _scored(model, clips, recordings, [Grid(sliding.hop, sliding.hop / 2)] * len(recordings), queries)
+    return _score_frames(model, clips, recordings, [Grid(sliding.hop, sliding.hop / 2)] * len(recordings), queries)
 
 
-def _scored(
+def _score_frames(
     model: RetrievalModel,
     clips: Sequence[Embeddings],
     recordings: Sequence[Clip],

@@ -15,7 +15,7 @@ from submission.blocks import row_blocks
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores
 from submission.metrics.blend import blend, blended
 from system.compute.distributed import on_first
-from system.ranking.base import Models, Pool, RankEntry, Ranker, labels_of
+from system.ranking.base import Models, Pool, RankEntry, Ranker, matrix_labels
 
 
 class RankByMean(RankEntry):
@@ -54,7 +54,7 @@ class MeanRanker(Ranker):
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
         """Yield the mean of the rankers' score matrices, in blocks of rows."""
         blocks = {
-            name: matrix_from_blocks(labels_of(pool.clips, queries, member.facts), member.scores(queries, pool))
+            name: matrix_from_blocks(matrix_labels(pool.clips, queries, member.facts), member.scores(queries, pool))
             for name, member in self.members.items()
         }
         yield from blended(blocks)[1]
@@ -63,11 +63,11 @@ class MeanRanker(Ranker):
         """Return the mean of the rankers' score matrices; None in processes other than the first."""
         found = {name: member.matrix(queries, pool) for name, member in self.members.items()}
         matrices = {name: matrix for name, matrix in found.items() if matrix is not None}
-        return from_first(lambda: blend(matrices))
+        return in_first_process(lambda: blend(matrices))
 
 
 class StoredScores(Ranker):
-    """Returns the scores that an earlier entry has stored for the same queries and clips."""
+    """Ranker that returns the scores which an earlier rank entry has stored for the same queries and clips."""
 
     def __init__(self, path: Path) -> None:
         """Store the path of a stored score matrix, without reading it."""
@@ -80,10 +80,10 @@ class StoredScores(Ranker):
 
     def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
         """Read the stored score matrix; None in processes other than the first."""
-        return from_first(lambda: read_scores(self.path))
+        return in_first_process(lambda: read_scores(self.path))
 
 
-def from_first(make: Callable[[], ScoreMatrix]) -> ScoreMatrix | None:
+def in_first_process(make: Callable[[], ScoreMatrix]) -> ScoreMatrix | None:
     """Call `make` in the first process only, and return its result; return None in all other processes."""
     made: list[ScoreMatrix] = []
     on_first(lambda: made.append(make()))

@@ -25,8 +25,8 @@ from system.models.score import Cosine, ScoreSettings
 from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
 from system.ranking.base import Hit, Pool, Ranker
 from system.ranking.embedding import embed_pool, embed_texts, embed_texts_together, score_together, vectors
-from system.ranking.frame_series import Located, frame_series, windows_of
-from system.ranking.index import VectorIndex, index_of
+from system.ranking.frame_series import Located, find_windows, frame_series
+from system.ranking.index import VectorIndex, build_index
 from system.ranking.listing import Listed
 
 log = logging.getLogger(__name__)
@@ -50,9 +50,9 @@ class ModelPool(Pool):
     unit_length: bool = True
 
     def prepare(self) -> Embeddings:
-        """Scale the clips' embeddings to unit length if the score needs it, once for all queries.
+        """Return the clips' embeddings, scaled to unit length if the score only depends on their directions.
 
-        The scaled embeddings replace the original embeddings, and are returned.
+        The scaled embeddings replace the original embeddings.
         """
         with torch.inference_mode():
             self.embedded = prepare_for_scoring(self.embedded) if self.unit_length else self.embedded
@@ -61,7 +61,7 @@ class ModelPool(Pool):
     @cached_property
     def index(self) -> VectorIndex | None:
         """Index for searching a large pool by cosines; None if every clip is scored."""
-        return index_of(self.prepare()) if self.unit_length else None
+        return build_index(self.prepare()) if self.unit_length else None
 
 
 class ClipSource(ABC):
@@ -101,20 +101,20 @@ class KnownFeatures(ClipSource):
         return self._features
 
 
-class Windows(NamedTuple):
+class WindowSettings(NamedTuple):
     """Settings for finding windows by a model of moments.
 
     score: Score of moments, with its scale, offset and transitions. by: Score that selects windows: overlap,
-    posterior or thresholds; see windows_of. decoding: Number of windows, allowed overlap, rounding, and other settings
-    that select windows.
+    posterior or thresholds; see find_windows. decoding: Number of windows, allowed overlap, rounding, and other
+    settings that select windows.
     """
 
     score: MomentScore
     by: By = "posterior"
     decoding: Decoding = Decoding()
 
-    def above(self, threshold: float) -> "Windows":
-        """Return a copy of the settings that finds windows of frames with a probability of at least `threshold`."""
+    def with_threshold(self, threshold: float) -> "WindowSettings":
+        """Return a copy of the settings, to find windows of frames with a probability of at least `threshold`."""
         return self._replace(by="thresholds", decoding=self.decoding.model_copy(update={"threshold": threshold}))
 
     @property
@@ -143,7 +143,7 @@ class ModelRanker(Ranker):
         origin: str = "",
         *,
         score: ScoreSettings = COSINE,
-        windows: Windows | None = None,
+        windows: WindowSettings | None = None,
         name: str = "",
     ) -> None:
         """Create the ranker. source: Reads or computes frames. facts: Metadata of the model, stored with the scores.
@@ -159,14 +159,14 @@ class ModelRanker(Ranker):
         return {"score": self.score.meaning, **(self.windows.meanings if self.windows else {})}
 
     def open(self, listed: Listed, strict: bool = False) -> ModelPool:
-        """Embed the readable clips. Warns about recordings that are too long to find windows in."""
+        """Embed the readable clips. Returns: Their pool. Warns of recordings that are too long to find windows in."""
         pool = self.source.open(self.model, listed, strict)
-        if too_long := [clip.path for row, clip in enumerate(pool.clips) if not self._finds_times(pool, row)]:
+        if too_long := [clip.path for row, clip in enumerate(pool.clips) if not self._can_find_times(pool, row)]:
             some = f"{counted(len(too_long), 'recording')} with more than {MAX_FRAMES:,} frames, first {too_long[0]}"
             log.warning("no times are found in %s; cut such recordings into pieces", some)
         return pool
 
-    def _finds_times(self, pool: ModelPool, row: int) -> bool:
+    def _can_find_times(self, pool: ModelPool, row: int) -> bool:
         """Return whether the windows of a recording, if needed, can be found: false if it has too many frames."""
         if self.windows is None or self.windows.by == "thresholds" or pool.embedded.lengths is None:
             return True
@@ -175,14 +175,14 @@ class ModelRanker(Ranker):
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
         """Yield the model's score matrix of all queries and clips, in blocks of rows."""
         captions = embed_texts_together(self.model, [query.text for query in queries])
-        return score_together(self.model, captions, _of_model(pool).prepare())
+        return score_together(self.model, captions, _require_model_pool(pool).prepare())
 
     def best(self, queries: Sequence[Query], pool: Pool, count: int) -> Iterator[list[Hit]]:
         """Yield the best `count` clips of each query, best first. In a large pool, an index finds them.
 
         The index may miss a clip. All found clips have exact scores.
         """
-        pool = _of_model(pool)
+        pool = _require_model_pool(pool)
         if count > MAX_INDEXED or pool.index is None:
             yield from super().best(queries, pool, count)
             return
@@ -194,35 +194,35 @@ class ModelRanker(Ranker):
             best = ranked_columns(scores[None], names, min(count, len(rows)))[0]
             yield [Hit(int(rows[column]), float(scores[column])) for column in best]
 
-    def located(self, text: str, pool: Pool, rows: Sequence[int]) -> list[Located | None] | None:
-        """Find a query's windows in the recordings at the indexes `rows` of the pool; None without window settings.
+    def find_times(self, text: str, pool: Pool, rows: Sequence[int]) -> list[Located | None] | None:
+        """Return a query's windows in the recordings at the indexes `rows` of the pool; None without window settings.
 
         In the list, a recording that is too long has None instead of windows.
         """
         if self.windows is None:
             return None
-        short = [row for row in rows if self._finds_times(_of_model(pool), row)]
+        short = [row for row in rows if self._can_find_times(_require_model_pool(pool), row)]
         found = dict(zip(short, self._windows_in(text, pool, short, self.windows), strict=True)) if short else {}
         return [found.get(row) for row in rows]
 
-    def _windows_in(self, text: str, pool: Pool, rows: Sequence[int], windows: Windows) -> list[Located]:
+    def _windows_in(self, text: str, pool: Pool, rows: Sequence[int], windows: WindowSettings) -> list[Located]:
         """Find a query's windows in the recordings at the indexes `rows` of the pool."""
-        recordings, clips = [pool.clips[row] for row in rows], _of_model(pool).prepare().rows(list(rows))
+        recordings, clips = [pool.clips[row] for row in rows], _require_model_pool(pool).prepare().rows(list(rows))
         one = embed_texts(self.model, [text])
         captions = Embedded(one.values.expand(len(rows), *one.values.shape[1:]))
         series = frame_series(self.model, clips, recordings, range(len(rows)), captions, self.source.grids)
-        return windows_of(windows.score, series, windows.by, windows.decoding)
+        return find_windows(windows.score, series, windows.by, windows.decoding)
 
-    def unreadable(self, texts: Sequence[str]) -> list[str]:
+    def without_known_words(self, texts: Sequence[str]) -> list[str]:
         """Return the items of `texts` without any word that the model knows."""
-        return self.model.text.unreadable(texts)
+        return self.model.text.without_known_words(texts)
 
     def unknown_words(self, text: str) -> list[str]:
         """Return the words of a text that the model does not know."""
         return self.model.text.unknown_words(text)
 
     def forget_queries(self) -> None:
-        """Stop caching the embeddings of queries from now on."""
+        """Stop caching the embeddings of queries from now on, since the queries that people type are private."""
         self.model.text.caches_texts = False
 
     def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
@@ -231,10 +231,10 @@ class ModelRanker(Ranker):
 
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
         """Return the embeddings of the pool's clips: (C, D) float32."""
-        return vectors(_of_model(pool).embedded, normalize)
+        return vectors(_require_model_pool(pool).embedded, normalize)
 
 
-def _of_model(pool: Pool) -> ModelPool:
+def _require_model_pool(pool: Pool) -> ModelPool:
     """Return `pool` unchanged. Raises TypeError if it was not opened by a ModelRanker."""
     if not isinstance(pool, ModelPool):
         raise TypeError("this pool was opened by another kind of ranker; pass the result of ModelRanker.open")

@@ -59,7 +59,7 @@ class TeachersRanker(Ranker):
         }
         total = np.zeros((len(queries), len(pool.clips)), np.float32)
         for name in self.names:
-            taught = self.models.taught(name, pool.clips)
+            taught = self.models.teacher_embeddings(name, pool.clips)
             captions = read_unit_embeddings(taught.captions, [keys[query.id] for query in queries])
             clips = read_unit_embeddings(taught.clips, [self.models.contents[clip.id] for clip in pool.clips])
             total += captions @ clips.T / len(self.names)

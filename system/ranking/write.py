@@ -17,7 +17,7 @@ from submission.formats.ranked_csv import write_best
 from submission.formats.score_matrix import write_blocks
 from submission.formats.top_pairs import Pair, write_pairs
 from submission.ordering import require_finite
-from system.ranking.base import Pool, Ranker, labels_of
+from system.ranking.base import Pool, Ranker, matrix_labels
 from system.ranking.listing import Listed
 
 # Q queries, C clips
@@ -43,11 +43,11 @@ def write_ranking(
     """
     _require_enough_clips(top, len(listed.clips))
     if not allow_unknown:
-        ranker.require_readable(queries)
+        ranker.require_known_words(queries)
     pool = ranker.open(listed)
     _require_enough_clips(top, len(pool.clips))
     _require_relevant(queries, listed, pool)
-    labels, blocks = labels_of(pool.clips, queries, ranker.facts), ranker.scores(queries, pool)
+    labels, blocks = matrix_labels(pool.clips, queries, ranker.facts), ranker.scores(queries, pool)
     out.parent.mkdir(parents=True, exist_ok=True)
     if top is None:
         write_blocks(out, labels, blocks)
@@ -58,14 +58,14 @@ def write_ranking(
             best.append(pool.order.best(block, top))
             scores.append(np.take_along_axis(block, best[-1], axis=1))
         if out.suffix == ".jsonl":
-            write_pairs(out, _pairs(pool, queries, np.concatenate(best), np.concatenate(scores)))
+            write_pairs(out, _query_clip_pairs(pool, queries, np.concatenate(best), np.concatenate(scores)))
         else:
             write_best(labels, np.concatenate(best), out, replace(get_edition(CUSTOM), ranking_length=top))
     return len(pool.clips)
 
 
-def _pairs(pool: Pool, queries: Sequence[Query], best: np.ndarray, scores: np.ndarray) -> Iterator[Pair]:
-    """Yield the pairs of every query and each of its best clips. best: (Q, K) rows in the pool. scores: (Q, K)."""
+def _query_clip_pairs(pool: Pool, queries: Sequence[Query], best: np.ndarray, scores: np.ndarray) -> Iterator[Pair]:
+    """Yield the pairs of every query and each of its best clips. best: (Q, K) indexes in the pool. scores: (Q, K)."""
     for query, rows, values in zip(queries, best.tolist(), scores.tolist(), strict=True):
         for rank, (row, value) in enumerate(zip(rows, values, strict=True), 1):
             clip = pool.clips[row]
@@ -86,5 +86,5 @@ def _require_relevant(queries: Sequence[Query], listed: Listed, pool: Pool) -> N
         first = min(absent)
         raise KitError(
             f"{counted(len(absent), 'relevant clip')} of queries cannot be ranked, first {first} "
-            f"({reasons.get(first, 'it is not among the clips')}); repair the clips, or remove their queries"
+            f"({reasons.get(first, 'not among the ranked clips')}); repair the clips, or remove their queries"
         )

@@ -42,8 +42,8 @@ OF_LOSSES = "learned."  # start of the names of the learned parameters of losses
 BestEpochs = dict[str, list[list[float]]]
 
 
-def _value_and_epoch(pair: list[float]) -> list[float]:
-    """Raise an error unless `pair` consists of a finite value of a metric and the number of an epoch."""
+def _checked_value_and_epoch(pair: list[float]) -> list[float]:
+    """Return `pair`, or raise ValueError unless it is a finite value of a metric and the number of an epoch."""
     if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[1] < 1 or pair[1] != int(pair[1]):
         raise ValueError("each best epoch must be a pair: a finite metric and an epoch number from 1")
     return pair
@@ -56,13 +56,13 @@ class Done(BaseModel):
 
     epochs: int
     steps: int
-    best: dict[str, list[Annotated[list[float], AfterValidator(_value_and_epoch)]]]
+    best: dict[str, list[Annotated[list[float], AfterValidator(_checked_value_and_epoch)]]]
     sha256: Checksums = {}
     lines: list[EpochLine]
 
 
-def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) -> BestEpochs:
-    """Add an epoch to the table of the best epochs. Returns: For each metric, the `keep` best values and epochs.
+def add_epoch(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) -> BestEpochs:
+    """Return the table of the best epochs with an epoch added: for each metric, the `keep` best values and epochs.
 
     values: Dict from metric to its value in this epoch. If two values are equal, the earlier epoch is first. Values
     that are not finite are never added.
@@ -76,7 +76,7 @@ def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) 
     }
 
 
-def kept_epochs(table: BestEpochs) -> set[int]:
+def best_epoch_numbers(table: BestEpochs) -> set[int]:
     """Return the numbers of all epochs in the table of the best epochs. Their weights are kept on disk."""
     return {int(epoch) for entries in table.values() for _, epoch in entries}
 
@@ -111,7 +111,7 @@ def save_weights(weights: Mapping[str, torch.Tensor], path: Path) -> str:
 
 @contextmanager
 def as_os_errors(folder: Path) -> Iterator[None]:
-    """Context manager that converts errors of safetensors and tokenizers, such as a full disk, to OSError."""
+    """Context manager that converts errors of safetensors and tokenizers in writing a file or folder to OSError."""
     try:
         yield
     except Exception as error:
@@ -138,21 +138,24 @@ class CheckpointWriter:
         self._under_way: Future[dict[str, str]] | None = None
 
     def resume(self, sha256: Mapping[str, str]) -> None:
-        """Keep the files of the state that training resumes from. sha256: Dict from these files to checksums."""
+        """Register the files of the state that training resumes from. sha256: Dict from these files to checksums."""
         self.sha256, self.resumable = dict(sha256), set(sha256)
 
     def save(self, state: dict[str, Any], epoch_weights: Mapping[str, torch.Tensor] | None) -> None:
-        """Begin to write a state of training, as save_state does. Raises errors in writing the earlier checkpoint."""
+        """Begin to write a state of training, as save_state does. Raises errors in writing the earlier one."""
         self.wait()
         copied: dict[int, torch.Tensor] = {}  # tensors that are in the state and in the weights are copied once
-        copies = _on_host(state, copied), _on_host(epoch_weights, copied)
-        self.resumable = {"last.pt", *(weights_file(self.folder, epoch).name for epoch in kept_epochs(state["best"]))}
+        copies = _copy_to_host(state, copied), _copy_to_host(epoch_weights, copied)
+        self.resumable = {
+            "last.pt",
+            *(weights_file(self.folder, epoch).name for epoch in best_epoch_numbers(state["best"])),
+        }
         self._under_way = self._thread.submit(save_state, self.folder, *copies, self.sha256)
 
     def save_best(self, epoch: int, best: BestEpochs, epoch_weights: Mapping[str, torch.Tensor]) -> None:
-        """Begin to write an epoch's weights, as save_best does. Raises errors in writing the earlier checkpoint."""
+        """Begin to write an epoch's weights, as save_best does. Raises the errors in writing the earlier checkpoint."""
         self.wait()
-        copy = _on_host(epoch_weights, {})
+        copy = _copy_to_host(epoch_weights, {})
         self._under_way = self._thread.submit(
             save_best, self.folder, epoch, best, copy, self.sha256, frozenset(self.resumable)
         )
@@ -171,8 +174,8 @@ class CheckpointWriter:
             self._thread.shutdown()
 
 
-def _on_host(value: Any, copied: dict[int, torch.Tensor]) -> Any:
-    """Copy all tensors in nested dicts and lists to the machine's memory.
+def _copy_to_host(value: Any, copied: dict[int, torch.Tensor]) -> Any:
+    """Return nested dicts and lists with all tensors copied to the machine's memory.
 
     copied: Dict from the id() of each tensor copied before to its copy, which is used again.
     """
@@ -181,8 +184,8 @@ def _on_host(value: Any, copied: dict[int, torch.Tensor]) -> Any:
             copied[id(value)] = value.detach().to("cpu", copy=True)
         return copied[id(value)]
     if isinstance(value, Mapping):
-        return {key: _on_host(one, copied) for key, one in value.items()}
-    return [_on_host(one, copied) for one in value] if isinstance(value, list) else value
+        return {key: _copy_to_host(one, copied) for key, one in value.items()}
+    return [_copy_to_host(one, copied) for one in value] if isinstance(value, list) else value
 
 
 class _Hashed:
@@ -194,7 +197,7 @@ class _Hashed:
         self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
-        """Write bytes to the file, and add them to the checksum."""
+        """Write bytes to the file, and add them to the checksum. Returns: The number of written bytes."""
         self.checksum.update(data)
         try:
             return self._file.write(data)
@@ -238,10 +241,10 @@ def load_weights(model: nn.Module, path: Path, hint: str = "train or export the 
     words = "text.words.weight"
     if words in weights and words in fresh and len(weights[words]) < len(fresh[words]):
         weights[words] = torch.cat([weights[words], fresh[words][len(weights[words]) :].cpu()])
-    restore(model, weights, path)
+    load_tensors(model, weights, path)
 
 
-def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
+def load_tensors(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
     """Load the tensors `weights`, which were read from the file `path`, into a model.
 
     Learned parameters of losses may be missing in the file or the model. If they are only in the file, they are
@@ -261,17 +264,17 @@ def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> N
 def save_state(
     folder: Path, state: dict[str, Any], epoch_weights: Mapping[str, torch.Tensor] | None, sha256: Mapping[str, str]
 ) -> dict[str, str]:
-    """Write the state of training: the weights `epoch_weights`, if given, and then last.pt.
+    """Write the state of training: the weights `epoch_weights`, if given, and then last.pt. Returns: Checksums.
 
     Weights of epochs that are no longer in the table of the best epochs are deleted.
     sha256: Dict from each existing file of the stage to its checksum. Returns: A dict from each file that remains to
-    its checksum. It is also stored in last.pt, without the entry for last.pt.
+    its checksum. The dict is also stored in last.pt, without the entry for last.pt.
     """
     written = dict(sha256)
     if epoch_weights is not None:
         path = weights_file(folder, state["epoch"])
         written[path.name] = save_weights(epoch_weights, path)
-    keep = {weights_file(folder, epoch).name for epoch in kept_epochs(state["best"])}
+    keep = {weights_file(folder, epoch).name for epoch in best_epoch_numbers(state["best"])}
     written = {name: checksum for name, checksum in written.items() if name in keep}
     checksum = _write_state({**state, "sha256": written}, folder / "last.pt")
     write_table_of_best(folder, state["best"])
@@ -289,7 +292,7 @@ def save_best(
     sha256: Mapping[str, str],
     resumable: Container[str],
 ) -> dict[str, str]:
-    """Write the weights of one of the best epochs, without a state to resume from.
+    """Write the weights of one of the best epochs, without a state to resume from. Returns: Checksums.
 
     Weights of epochs are deleted unless they are in the table of the best epochs or belong to the last state.
     sha256: Dict from each existing file of the stage to its checksum. resumable: Names of the files of the last state.
@@ -297,7 +300,7 @@ def save_best(
     """
     path = weights_file(folder, epoch)
     written = {**sha256, path.name: save_weights(epoch_weights, path)}
-    keep = {weights_file(folder, number).name for number in kept_epochs(best)}
+    keep = {weights_file(folder, number).name for number in best_epoch_numbers(best)}
     for name in [name for name in written if name not in keep and name not in resumable]:
         (folder / name).unlink(missing_ok=True)
         del written[name]
@@ -326,7 +329,7 @@ def load_state(folder: Path) -> dict[str, Any] | None:
     if damaged:
         raise KitError(f"{path} is damaged (wrong checksum of the file {damaged} in it); {hint}")
     if missing := {"model", "optimizer", "scaler", "precision", "best", "step", "sums"} - state.keys():
-        raise KitError(f"{path} is damaged (it lacks {', '.join(sorted(missing))}); {hint}")
+        raise KitError(f"{path} is damaged (without the parts {', '.join(sorted(missing))}); {hint}")
     require_finite(state["model"], str(path), hint)
     return state
 
@@ -352,7 +355,7 @@ def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
         state = load_state(folder)
         if state is None:
             raise KitError(f"no checkpoint {folder / 'last.pt'}; train the run first")
-        restore(model, state["model"], folder / "last.pt")
+        load_tensors(model, state["model"], folder / "last.pt")
         return f"{folder.name} last"
     if not done.best.get(which):
         known = ", ".join(["last", *done.best])

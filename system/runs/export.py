@@ -25,7 +25,9 @@ from system.runs.open import Trained
 
 
 def export_model(trained: Trained, out: Path) -> None:
-    """Write a model to a folder, for use on other machines. Raises KitError if the folder is not empty.
+    """Write a model to a new or empty folder, for use on other machines.
+
+    Raises KitError if the folder is not empty, and for a model that reads embeddings of another program.
 
     The folder does not exist before all its files are complete.
     """
@@ -48,10 +50,10 @@ def export_model(trained: Trained, out: Path) -> None:
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         checksums = {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
         write_json(folder / "model.json", {**trained.facts.document(), "sha256": checksums})
-        write_text(folder / "README.md", _card(trained, out))
+        write_text(folder / "README.md", _model_card(trained, out))
 
 
-def _card(trained: Trained, out: Path) -> str:
+def _model_card(trained: Trained, out: Path) -> str:
     """Return the model card: the text of README.md in the folder of an exported model."""
     recipe, facts = trained.recipe, trained.facts
     parameters = sum(p.numel() for p in trained.model.parameters()) + trained.model.text.frozen_parameters()
@@ -70,11 +72,11 @@ def _card(trained: Trained, out: Path) -> str:
         f"Language-based audio retrieval model, {parameters:,} parameters including its text encoder.\n\n"
         f"{origin}\nIts audio experts, not in this folder:\n\n{inputs}\n\n"
         f"    python -m system rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
-        f"{elsewhere if weights else ''}{_text_card(trained)}"
+        f"{elsewhere if weights else ''}{_text_encoder_card(trained)}"
     )
 
 
-def _text_card(trained: Trained) -> str:
+def _text_encoder_card(trained: Trained) -> str:
     """Describe the text encoder's weight files for the model card; "" if it has no weight files."""
     files = trained.recipe.model.text.weight_files()
     what, elsewhere = " and ".join(files), " ".join(f"--set model.text.{name}=FILE" for name in files)

@@ -19,13 +19,13 @@ from system.recipe import schema
 from system.recipe.differing import differing
 from system.recipe.load import Loaded, RecipeError, load_recipe
 from system.runs.folder import Run
-from system.runs.provenance import commit, sha256_of_text, teachers_of
+from system.runs.provenance import commit, sha256_of_text, teacher_checksums
 
 log = logging.getLogger(__name__)
 
 
 def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
-    """Find the run that has the settings of a recipe, or make a new folder.
+    """Find the run with the settings of a recipe, or begin a new one: write its recipe.yaml and resolved.json.
 
     If only the setting `rank` differs, the run is ranked again.
     runs: Folder of all runs. out: Folder of the run, instead of searching; None: search in `runs`. Raises KitError if
@@ -36,7 +36,7 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
         candidates = sorted(runs.glob("*/resolved.json"))
         same = [path.parent for path in candidates if path.read_bytes() == resolved.encode()]
         for path in candidates:
-            noted = None if path.parent in same else _provenance(path.parent)
+            noted = None if path.parent in same else _provenance_or_none(path.parent)
             if noted and (noted.recipe, noted.seed) == (loaded.recipe.name, loaded.recipe.seed):
                 _refuse_damaged(path.parent, noted)
         if same:
@@ -44,14 +44,14 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
         else:
             same_training = [path.parent for path in candidates if _has_training_settings(path, loaded.recipe)]
             finished = [folder for folder in same_training if (folder / "result.json").exists()]
-            out = (finished or same_training or [_new_folder(loaded, runs)])[-1]
+            out = (finished or same_training or [_new_folder_path(loaded, runs)])[-1]
     if not (out / "result.json").exists():
-        teachers_of(loaded.recipe)  # raises for a missing one, before anything is written
+        teacher_checksums(loaded.recipe)  # raises for a missing one, before anything is written
     made = tuple(folder for folder in (out, *out.parents) if not folder.exists())
     fresh = _is_new(out, loaded.source)
-    ranks_anew = False
+    ranks_again = False
     if (out / "resolved.json").exists():
-        ranks_anew = _differs_in_ranking(out, loaded, resolved)
+        ranks_again = _differs_in_ranking(out, loaded, resolved)
     elif not fresh and not _had_settings(out, loaded):
         raise KitError(f"{out} is neither a run nor empty; name another folder")
     if not (out / "recipe.yaml").exists():
@@ -59,7 +59,7 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
             temporary.write_bytes(loaded.source)
     if not (out / "resolved.json").exists():
         write_text(out / "resolved.json", resolved)  # after the recipe, since open_run finds runs by this file
-    return Run(out, made, ranks_anew)
+    return Run(out, made, ranks_again)
 
 
 def _has_training_settings(path: Path, recipe: schema.Recipe) -> bool:
@@ -67,13 +67,13 @@ def _has_training_settings(path: Path, recipe: schema.Recipe) -> bool:
 
     path: The run's resolved.json. If it is damaged, the result is False.
     """
-    found, noted = _recipe_of(path, recipe.name, recipe.seed), _provenance(path.parent)
+    found, noted = _read_recipe(path, recipe.name, recipe.seed), _provenance_or_none(path.parent)
     if found is None or _trained_settings(found.recipe) != _trained_settings(recipe):
         return False
     return noted is None or noted.sha256.get("resolved.json") in (None, sha256_of(path))
 
 
-def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
+def _read_recipe(path: Path, name: str, seed: int) -> Loaded | None:
     """Read a run's resolved.json; None if the file is damaged, or if its recipe has another name or seed."""
     try:
         found = parse_json(path.read_bytes(), str(path))
@@ -112,12 +112,12 @@ def _is_new(folder: Path, recipe: bytes) -> bool:
 
 
 def _had_settings(folder: Path, loaded: Loaded) -> bool:
-    """Return whether a run without resolved.json had a recipe's settings, by the checksum in provenance.json."""
-    noted = _provenance(folder)
+    """Return whether a run that lost its resolved.json had a recipe's settings, by the checksum in provenance.json."""
+    noted = _provenance_or_none(folder)
     return noted is not None and noted.sha256.get("resolved.json") == sha256_of_text(loaded.resolved())
 
 
-def _provenance(folder: Path) -> Provenance | None:
+def _provenance_or_none(folder: Path) -> Provenance | None:
     """Read a run's provenance.json; None if it is missing or damaged.
 
     The checksums of files are not verified.
@@ -137,8 +137,8 @@ def _refuse_damaged(folder: Path, noted: Provenance | None) -> None:
         )
 
 
-def _new_folder(loaded: Loaded, runs: Path) -> Path:
-    """Return the path of a new run folder, whose name no other run has."""
+def _new_folder_path(loaded: Loaded, runs: Path) -> Path:
+    """Return the path of a new run folder, whose name no other run has. The folder is not created."""
     recipe = loaded.recipe
     name = f"{datetime.now(UTC):%Y-%m-%d}_{recipe.name}_s{recipe.seed}_{commit()}"
     taken = {folder.name for folder in runs.glob(name + "*") if not _is_new(folder, loaded.source)}
@@ -147,7 +147,7 @@ def _new_folder(loaded: Loaded, runs: Path) -> Path:
 
 
 def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
-    """Return True if a run differs from the recipe in the setting `rank`, and False if it does not differ.
+    """Return True if a run differs from the recipe only in `rank` and data for it, and False if it does not differ.
 
     out: Folder of the run. Raises KitError if a setting of the training differs.
     """
@@ -156,10 +156,10 @@ def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
         return False
     if _has_training_settings(path, loaded.recipe):
         return True
-    _refuse_damaged(out, _provenance(out))
+    _refuse_damaged(out, _provenance_or_none(out))
     found = differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved))
     keys = ", ".join(sorted(key for key, _, _ in found)[:5]) or "the order of stages or experts"
-    noted = _provenance(out)
+    noted = _provenance_or_none(out)
     begun = "".join(f" --set {shlex.quote(change)}" for change in noted.changes) if noted else ""
     cure = "name another folder"
     if begun and not loaded.changes:

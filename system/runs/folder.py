@@ -41,13 +41,13 @@ log = logging.getLogger(__name__)
 class Run:
     """Paths and readers of the files of a run.
 
-    made: Folders that did not exist before this run: the run's folder and its parents, innermost first. ranks_anew:
+    made: Folders that did not exist before this run: the run's folder and its parents, innermost first. ranks_again:
     Whether the recipe differs from the run's earlier recipe in the setting `rank`, and in no other setting.
     """
 
-    def __init__(self, folder: Path, made: tuple[Path, ...] = (), ranks_anew: bool = False) -> None:
+    def __init__(self, folder: Path, made: tuple[Path, ...] = (), ranks_again: bool = False) -> None:
         """Set the paths of the run's files. folder: The run's folder, which need not exist."""
-        self.folder, self.made, self.ranks_anew = folder, made, ranks_anew
+        self.folder, self.made, self.ranks_again = folder, made, ranks_again
         self.result, self.provenance = folder / "result.json", folder / "provenance.json"
         self.metrics, self.vocabulary = folder / "metrics.jsonl", folder / "vocabulary.json"
         self.figures, self.trained_on = folder / "figures", folder / TRAINED_ON

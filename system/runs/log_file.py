@@ -46,7 +46,7 @@ class LogFile(logging.FileHandler):
 
 
 @contextmanager
-def errors_noted(folder: Path) -> Iterator[None]:
+def log_errors(folder: Path) -> Iterator[None]:
     """Context manager that appends an error of its block to the run's log.txt, and raises the error again.
 
     With several processes, the lines name the rank of the failed process. If several processes fail with the same
@@ -57,7 +57,7 @@ def errors_noted(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        _note(folder / "log.txt", [str(error) or "interrupted; run the same command again to resume"], "")
+        _append_lines(folder / "log.txt", [str(error) or "interrupted; run the same command again to resume"], "")
         raise
     except Exception as error:
         try:
@@ -65,12 +65,12 @@ def errors_noted(folder: Path) -> Iterator[None]:
         except SaidElsewhere:
             raise
         except Exception:
-            _note(folder / "log.txt", sentences(error), "error: ")
+            _append_lines(folder / "log.txt", sentences(error), "error: ")
             raise
 
 
-def _note(log: Path, lines: list[str], kind: str) -> None:
-    """Append lines to a log file, each with the prefix `kind`, such as "error: "."""
+def _append_lines(log: Path, lines: list[str], kind: str) -> None:
+    """Append lines to the log file `log`, if it exists, each with the prefix `kind`, such as "error: "."""
     rank = f"[rank {process_index()}] " if process_count() > 1 else ""
     with suppress(OSError):
         file = os.open(log, os.O_WRONLY | os.O_APPEND)

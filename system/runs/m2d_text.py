@@ -28,7 +28,7 @@ def write_text_encoder(checkpoint: Path, model: str, folder: Path) -> int:
         raise KitError(f"{folder} already exists; remove it, or name another folder with --out")
     weights = read_weights(checkpoint)
     weights = weights.section("model") if isinstance(weights.tensors.get("model"), dict) else weights
-    prefix = _prefix(weights)
+    prefix = _text_encoder_prefix(weights)
     tokenizer, network = load_transformer(model, None)
     tensors = {key: value for key, value in network.state_dict().items() if value.is_floating_point()}
     with torch.no_grad():
@@ -39,7 +39,7 @@ def write_text_encoder(checkpoint: Path, model: str, folder: Path) -> int:
     return len(tensors)
 
 
-def _prefix(weights: Weights) -> str:
+def _text_encoder_prefix(weights: Weights) -> str:
     """Return the prefix of the text encoder's tensor names. Raises KitError if the file has no text encoder."""
     found = [key for key in weights.tensors if key.startswith(TEXT) and key.endswith(FIRST)]
     if len(found) != 1:

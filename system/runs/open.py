@@ -25,9 +25,9 @@ from system.models.retrieval import RetrievalModel
 from system.ranking.checkpoint import ByOneModel, RankBlind
 from system.recipe import schema
 from system.recipe.load import as_change, load_recipe
-from system.runs.checkpoints import load_checkpoint, load_weights, restore
+from system.runs.checkpoints import load_checkpoint, load_tensors, load_weights
 from system.runs.folder import Run
-from system.runs.provenance import require_same
+from system.runs.provenance import require_unchanged_files
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def training_vocabulary(
         raise KitError(
             f"stages start from models with different vocabularies ({models}); set the same folder in each start_from"
         )
-    recorded = [word for folder in starts for word in _words_of(Path(folder))]
+    recorded = [word for folder in starts for word in _read_words_of_model(Path(folder))]
     captions = (caption for source in recipe.trained_on for clip in clips[source] for caption in clip.captions)
     found = vocabulary_of([*captions, *more])
     return list(dict.fromkeys([*recorded, *found]))
@@ -64,8 +64,8 @@ PUBLISHED, GIVEN = "published weights", "given embeddings"  # texts in place of 
 EXPORT_AGAIN = "write the model again with python -m system export"
 
 
-def _exported_facts(folder: Path) -> ModelFacts:
-    """Read model.json of an exported model, and verify the checksums of its files.
+def _read_model_json(folder: Path) -> ModelFacts:
+    """Read model.json of an exported model, and verify the checksums of the model's files.
 
     Raises KitError if the folder is not an exported model, and DataError if a file is damaged.
     """
@@ -77,16 +77,16 @@ def _exported_facts(folder: Path) -> ModelFacts:
     return facts
 
 
-def _words_of(folder: Path) -> list[str]:
+def _read_words_of_model(folder: Path) -> list[str]:
     """Read the vocabulary of the exported model or run in `folder`."""
     if (folder / "resolved.json").exists():
         run = Run(folder)
-        return _vocabulary(folder, run.repair_hint(run.vocabulary))
-    _exported_facts(folder)
-    return _vocabulary(folder, EXPORT_AGAIN)
+        return _read_vocabulary(folder, run.repair_hint(run.vocabulary))
+    _read_model_json(folder)
+    return _read_vocabulary(folder, EXPORT_AGAIN)
 
 
-def _vocabulary(folder: Path, hint: str) -> list[str]:
+def _read_vocabulary(folder: Path, hint: str) -> list[str]:
     """Read vocabulary.json of a folder; an empty list if the file is missing. hint: Cure, for the message."""
     path = folder / "vocabulary.json"
     words = read_json(path, hint) if path.exists() else []
@@ -157,7 +157,7 @@ def score_of_windows(trained: Trained) -> MomentScore:
 
 
 def with_fit(trained: Trained) -> Trained:
-    """Return the model, for an export, with the run's fitted score of windows added to its metadata."""
+    """Return the model, for an export, with the fitted score of the run's first entry of moments in its metadata."""
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
     fitted = None if entry is None or entry.fit is None else _fitted_in_run(trained, name, entry.fit)
     return replace(trained, facts=trained.facts.model_copy(update={"fitted": fitted})) if fitted else trained
@@ -171,11 +171,11 @@ def _fitted_in_run(trained: Trained, name: str, source: str) -> FittedScore | No
     """
     is_finished = (trained.folder / "result.json").exists()
     found = read_result(trained.folder).moments.get(name) if is_finished else None
-    is_same = found is not None and found.checkpoint == fitted_text(trained.facts.checkpoint, source)
+    is_same = found is not None and found.checkpoint == describe_fit(trained.facts.checkpoint, source)
     return found.fitted if found is not None and is_same else None
 
 
-def fitted_text(checkpoint: str, source: str) -> str:
+def describe_fit(checkpoint: str, source: str) -> str:
     """Describe a checkpoint whose score was fitted, after training, to the moments of the data source `source`."""
     return f"{checkpoint}, fitted to {source}"
 
@@ -199,15 +199,15 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
         cure = f"name one of the recipe's teachers ({teachers}) instead" if teachers else "name a run with stages"
         raise KitError(f"{run.folder} has no trained model, since its recipe has no stages; {cure}")
     checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
-    model = moved(build_model(recipe, _vocabulary(run.folder, run.repair_hint(run.vocabulary))), device)
-    experts = as_trained(run.folder, provenance.experts, identities(recipe))
-    require_same(run, {"experts": experts, "text": model.text.identity()})
+    model = moved(build_model(recipe, _read_vocabulary(run.folder, run.repair_hint(run.vocabulary))), device)
+    experts = with_trained_versions(run.folder, provenance.experts, expert_identities(recipe))
+    require_unchanged_files(run, {"experts": experts, "text": model.text.identity()})
     if stage is None:
         model.audio.load_pretrained()
     taken = (
         untrained_origin(recipe) if stage is None else load_checkpoint(model, run.folder / stage, checkpoint or "last")
     )
-    return Trained(model, recipe, facts_of(run, model, recipe, taken), run.folder)
+    return Trained(model, recipe, model_facts(run, model, recipe, taken), run.folder)
 
 
 def untrained_origin(recipe: schema.Recipe) -> str:
@@ -216,9 +216,9 @@ def untrained_origin(recipe: schema.Recipe) -> str:
 
 
 def _path_changes(run: Run, started_in: str | None) -> list[str]:
-    """Return changes of settings that replace relative paths which do not exist in the current folder.
+    """Return changes of settings that replace relative paths by absolute paths, if a path does not exist here.
 
-    If such a path exists in `started_in`, the folder where the run began, its setting is changed to the absolute path.
+    A path is changed if it exists in `started_in`, the folder where the run began, but not in the current folder.
     """
     if started_in is None:
         return []
@@ -233,12 +233,12 @@ def _path_changes(run: Run, started_in: str | None) -> list[str]:
     lists = {key: value for key, value in named.items() if isinstance(value, list)}
     paths = {key: value for key, value in named.items() if isinstance(value, str)}
     paths |= {f"{key}.{number}": one for key, value in lists.items() for number, one in enumerate(value)}
-    found = {key: path_here(run, value) for key, value in paths.items()}
+    found = {key: existing_path(run, value) for key, value in paths.items()}
     return [as_change(key, str(path.resolve())) for key, path in found.items() if path != Path(paths[key])]
 
 
-def path_here(run: Run, name: str) -> Path:
-    """Return the path `name` in a run's recipe; if it exists only in the folder where the run began, its path there."""
+def existing_path(run: Run, name: str) -> Path:
+    """Return the path `name` of a run's recipe, relative to this folder or, if missing here, to where the run began."""
     path, started_in = Path(name), run.read_provenance().started_in
     if started_in is None or path.is_absolute() or path.exists():
         return path
@@ -268,8 +268,8 @@ def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
     return recipe.model.model_dump(exclude=files) | {"experts": experts}
 
 
-def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> ModelFacts:
-    """Return metadata of a run's model (recipe, checkpoint, ...) to store with its scores and exported weights."""
+def model_facts(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> ModelFacts:
+    """Return metadata of a run's model (recipe, checkpoint, ...), stored with its scores and exported weights."""
     editions = {str(entry.edition) for entry in recipe.rank.values()}
     return ModelFacts(
         recipe=recipe.name,
@@ -278,18 +278,18 @@ def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint:
         checkpoint=checkpoint,
         edition=editions.pop() if len(editions) == 1 else None,
         commits=run.read_provenance().commits,
-        experts=identities(recipe),
+        experts=expert_identities(recipe),
         text=model.text.identity(),
     )
 
 
-def identities(recipe: schema.Recipe) -> dict[str, dict[str, Any]]:
+def expert_identities(recipe: schema.Recipe) -> dict[str, dict[str, Any]]:
     """Return a dict from the name of each expert to everything that determines the expert's frames."""
     return {name: expert.identity() for name, expert in recipe.model.audio.experts.items()}
 
 
-def as_trained(folder: Path, recorded: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of `current`, the identities of experts, with the versions that the experts had in training.
+def with_trained_versions(folder: Path, recorded: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of the experts' identities `current` with the versions that the experts had in training.
 
     An identity is everything that determines an expert's frames: settings, version, and checksums of weights.
     recorded: Identities of the experts in training. A warning is logged for each expert whose version has changed.
@@ -309,20 +309,20 @@ def as_trained(folder: Path, recorded: dict[str, Any], current: dict[str, Any]) 
 
 def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Trained:
     """Open the exported model in `folder`; see open_trained."""
-    facts = _exported_facts(folder)
+    facts = _read_model_json(folder)
     if (folder / "text").is_dir():  # the exported sentence encoder, even if the folder was moved
         changes = [as_change("model.text.model", str((folder / "text").resolve())), *changes]
     if (folder / "audio").is_dir():
         changes = [as_change("model.audio.model", str((folder / "audio").resolve())), *changes]
     recipe = _load_with_paths(folder / "recipe.json", changes)
-    current = identities(recipe)
-    for name, identity in as_trained(folder, facts.experts, current).items():
+    current = expert_identities(recipe)
+    for name, identity in with_trained_versions(folder, facts.experts, current).items():
         if identity != facts.experts.get(name):
             raise KitError(
                 f"{folder} was trained with other weights of the expert {name} (see model.json); "
                 f"name the weight file of the training with --set model.audio.experts.{name}.weights=FILE"
             )
-    model = moved(build_model(recipe, _vocabulary(folder, EXPORT_AGAIN)), device)
+    model = moved(build_model(recipe, _read_vocabulary(folder, EXPORT_AGAIN)), device)
     files = recipe.model.text.weight_files()
     if files and model.text.identity() != facts.text:
         options = " ".join(f"--set model.text.{name}=FILE" for name in files)
@@ -335,14 +335,14 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
     return Trained(model, recipe, ModelFacts.model_validate(noted | {"experts": current}), folder)
 
 
-def start_from(model: RetrievalModel, start: schema.FromModel, banks: Path) -> None:
+def load_start_weights(model: RetrievalModel, start: schema.FromModel, banks: Path) -> None:
     """Load the weights of a finished run or an exported model into `model`, which has the same layers.
 
     Words of `model` that the other model does not know keep their vectors. Raises KitError if the other model's words
     are not the first words of `model`.
     """
     folder = Path(start.folder)
-    words = _words_of(folder)
+    words = _read_words_of_model(folder)
     known = model.text.vocabulary
     if known is not None and known[: len(words)] != words:
         raise KitError(f"the vocabulary of the model {folder} has changed since this run began; start a new run")
@@ -350,4 +350,4 @@ def start_from(model: RetrievalModel, start: schema.FromModel, banks: Path) -> N
         load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
         return
     other = open_trained(folder, start.stage, start.checkpoint, device=torch.device("cpu"), banks=banks).model
-    restore(model, other.state_dict(), folder)
+    load_tensors(model, other.state_dict(), folder)

@@ -15,7 +15,7 @@ from system.losses.relevance.relax import MarginFactor
 from system.runs.folder import Run
 
 
-def relevance_figure(
+def draw_relevance(
     distribution: Distribution, percents: Sequence[float], factor: MarginFactor, title: str, path: Path
 ) -> None:
     """Draw the histogram of relevance (CIDEr-D) and the factor on margins to a file (.svg or .png).
@@ -48,13 +48,13 @@ def draw_run(run: Run) -> list[Path]:
     lines = run.read_metrics()
     run.figures.mkdir(exist_ok=True)
     return [
-        _draw(run.figures / f"{name}.svg", lines, axis, labels)
+        _draw_curves(run.figures / f"{name}.svg", lines, axis, labels)
         for name, (_, axis, labels) in CURVES.items()
         if any(line.value(key) is not None for line in lines for key in labels)
     ]
 
 
-def _draw(path: Path, lines: list[EpochLine], axis: str, labels: dict[str, str]) -> Path:
+def _draw_curves(path: Path, lines: list[EpochLine], axis: str, labels: dict[str, str]) -> Path:
     """Draw curves of some metrics over epochs to the file `path`. labels: Dict from metric to the curve's label."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel="epoch", ylabel=axis)

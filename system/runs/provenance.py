@@ -42,19 +42,21 @@ def commit() -> str:
         return "unversioned"
 
 
-def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
+def input_checksums(
+    recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return checksums of everything that a run depends on, except its settings.
 
     text: Checksum of a pre-trained text encoder; None for an encoder from scratch. contents: Dict from data source to
     the checksum of its audio. None: the audio has not been read; checksums of audio and of augmentation files are left
     out.
     """
-    teachers = teachers_of(recipe)
+    teachers = teacher_checksums(recipe)
     changed_by = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
     changed_by |= {stage.monitor.annotations for stage in recipe.stages.values() if stage.monitor.annotations}
     augment = {name: file_sha256(Path(name)) for name in sorted(changed_by)} if contents is not None else {}
     starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
-    weights = {folder: _weights_of(Path(folder), f"start_from {folder}") for folder in starts}
+    weights = {folder: _weight_checksums(Path(folder), f"start_from {folder}") for folder in starts}
     return {
         "manifests": {name: file_sha256(path) for name, path in recipe.data_files.items()},
         "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
@@ -67,7 +69,7 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
     }
 
 
-def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
+def teacher_checksums(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
     """Return a dict from each teacher to the checksums of the files that determine its weights.
 
     Teachers that are stages of the same run are left out. Raises KitError if a teacher's folder has no trained model.
@@ -80,11 +82,11 @@ def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
             require_file(Path(teacher.file), f"teacher {name}: write the file with python -m system embeddings")
             checksums[name] = {Path(teacher.file).name: file_sha256(Path(teacher.file))}
             continue
-        checksums[name] = _weights_of(Path(teacher.folder), f"teacher {name}")
+        checksums[name] = _weight_checksums(Path(teacher.folder), f"teacher {name}")
     return checksums
 
 
-def _weights_of(folder: Path, part_of_recipe: str) -> dict[str, str]:
+def _weight_checksums(folder: Path, part_of_recipe: str) -> dict[str, str]:
     """Return a dict from each file of a model's folder that determines the model's weights to its checksum.
 
     part_of_recipe: Entry of the recipe that uses the model, for error messages.
@@ -96,7 +98,7 @@ def _weights_of(folder: Path, part_of_recipe: str) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
 
 
-def require_same(run: Run, current: dict[str, Any], others: Collection[str] = ()) -> None:
+def require_unchanged_files(run: Run, current: dict[str, Any], others: Collection[str] = ()) -> None:
     """Raise KitError if a file that the run depends on has changed since the run began.
 
     current: Present checksums, which are compared with the checksums in the run's provenance. Some checksums are not
@@ -123,7 +125,7 @@ def record_provenance(
     gpu: str | None,
     waveforms: Literal["bank", "files"],
 ) -> None:
-    """Write the provenance of a run: versions, machine, and checksums.
+    """Write the provenance of a run, or update it if the run is resumed: versions, machine, and checksums.
 
     text: Checksum of a pre-trained text encoder; None for an encoder from scratch. contents: Dict from data source to
     the checksum of its audio. gpu: Name of the GPU. waveforms: Whether waveforms are read from a bank or from audio
@@ -133,9 +135,9 @@ def record_provenance(
     import torch
 
     recipe = loaded.recipe
-    current = made_with(recipe, text, contents)
+    current = input_checksums(recipe, text, contents)
     if run.provenance.exists():
-        require_same(run, current, _other_sources(run, recipe))
+        require_unchanged_files(run, current, _changed_sources(run, recipe))
         before = run.read_provenance()
         commits = before.commits if before.commits[-1] == commit() else [*before.commits, commit()]
         sums = {"resolved.json": sha256_of(run.folder / "resolved.json"), **before.sha256}
@@ -163,22 +165,22 @@ def record_provenance(
     write_json(run.provenance, noted.document())
 
 
-def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
-    """Return the data sources whose settings have changed since the last ranking. Training does not use them."""
-    if not run.ranks_anew:
+def _changed_sources(run: Run, recipe: schema.Recipe) -> list[str]:
+    """Return the data sources of a run to rank again whose settings have changed since. Training does not use them."""
+    if not run.ranks_again:
         return []
     before = load_recipe(run.folder / "resolved.json").recipe.data
     others = {name for name, source in recipe.data.items() if before.get(name) != source}
     return [name for name in recipe.data_files if name.removesuffix(".moments") in others]
 
 
-def take_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
-    """Store the new recipe, settings and checksums of a run that is ranked again.
+def store_new_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
+    """Replace the recipe, settings and checksums in the folder of a run that is ranked again.
 
     The run has no result.json until it is ranked. If the process is killed, the same command ranks the run again.
     """
     resolved, before = loaded.resolved(), run.read_provenance().document()
-    noted = before | made_with(loaded.recipe, text, contents) | {"changes": list(loaded.changes)}
+    noted = before | input_checksums(loaded.recipe, text, contents) | {"changes": list(loaded.changes)}
     sums = {name: value for name, value in noted.get("sha256", {}).items() if name != "resolved.json"}
     write_json(run.provenance, noted | {"sha256": sums})
     with replacing(run.folder / "recipe.yaml") as temporary:
@@ -187,7 +189,7 @@ def take_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[s
     write_json(run.provenance, noted | {"sha256": {**sums, "resolved.json": sha256_of_text(resolved)}})
 
 
-def contents_of(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:
+def contents_checksum(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:
     """Return one checksum of the ids and the audio of clips.
 
     keys: Dict from clip id to content key (a checksum of the audio). Clips with broken audio are missing in it.

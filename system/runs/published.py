@@ -21,8 +21,8 @@ from submission.runs.record import ModelFacts
 from system.models.retrieval import RetrievalModel
 from system.networks.weights import read_weights
 from system.recipe import schema
-from system.runs.checkpoints import restore
-from system.runs.open import Trained, build_model, identities
+from system.runs.checkpoints import load_tensors
+from system.runs.open import Trained, build_model, expert_identities
 
 ADDRESSES = {
     "dcase2025_baseline": "https://cloud.cp.jku.at/index.php/s/6ZTQ3mcwk9AAS4i",
@@ -65,21 +65,21 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
     """
     known = [f"{name}: {address}" for name, address in ADDRESSES.items()]
     require_file(path, f"fetch the checkpoint from its address ({'; '.join(known)})")
-    with _settings_read():
+    with _allow_lightning_settings():
         weights = read_weights(path, "state_dict")
     model = build_model(recipe, [])
-    restore(model, renamed(weights.tensors, model, path), path)
+    load_tensors(model, rename_tensors(weights.tensors, model, path), path)
     facts = ModelFacts(
         recipe=recipe.name,
         checkpoint=path.name,
-        experts=identities(recipe),
+        experts=expert_identities(recipe),
         text=model.text.identity(),
     )
     return Trained(model, recipe, facts, path.parent / "nothing")
 
 
-def _settings_read() -> AbstractContextManager[None]:
-    """Context manager that lets torch read Lightning's settings classes in a checkpoint as plain dicts.
+def _allow_lightning_settings() -> AbstractContextManager[None]:
+    """Return a context manager that lets torch read Lightning's settings classes in a checkpoint as plain dicts.
 
     The settings in the checkpoint are not used.
     """
@@ -87,8 +87,8 @@ def _settings_read() -> AbstractContextManager[None]:
     return torch.serialization.safe_globals([*named, argparse.Namespace, PosixPath])
 
 
-def renamed(tensors: Mapping[str, Any], model: RetrievalModel, path: Path) -> dict[str, torch.Tensor]:
-    """Rename a checkpoint's tensors to the model's names. Raises KitError if a tensor of the model is missing."""
+def rename_tensors(tensors: Mapping[str, Any], model: RetrievalModel, path: Path) -> dict[str, torch.Tensor]:
+    """Return a checkpoint's tensors by the model's names. Raises KitError if a tensor of the model is missing."""
     found = {}
     for key, value in tensors.items():
         key = key.replace(COMPILED, "")

@@ -15,15 +15,15 @@ from submission.formats.score_matrix import read_scores
 from system.batches.teachers import Taught
 from system.models.moment_score import MomentScore
 from system.ranking.base import RankEntry, Ranker
-from system.ranking.cache import CachedEmbeddings, FileEmbeddings, cache_folder, frame_banks
+from system.ranking.cache import CachedEmbeddings, FileEmbeddings, cache_folder, frame_banks_folder
 from system.ranking.checkpoint import RankBlind
 from system.ranking.listing import Listed, list_clips
-from system.ranking.model import ModelRanker, Windows
+from system.ranking.model import ModelRanker, WindowSettings
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.folder import Run
 from system.runs.names import is_recipe, is_untrained
-from system.runs.open import Trained, open_trained, path_here, score_of_windows
+from system.runs.open import Trained, existing_path, open_trained, score_of_windows
 from system.runs.untrained import open_untrained
 
 
@@ -54,11 +54,11 @@ def open_ranker(
     if is_untrained(folder):
         if stage or checkpoint:
             raise KitError(f"{folder} is a published model without stages; leave out --stage and --checkpoint")
-        return ranker_of(open_untrained(folder, changes, device, frame_banks(cache)), cache, with_windows)
+        return ranker_of(open_untrained(folder, changes, device, frame_banks_folder(cache)), cache, with_windows)
 
     def opened(stage: str | None, checkpoint: str | None) -> ModelRanker:
-        """Open the model at a stage's checkpoint as a ranker."""
-        trained = open_trained(folder, stage, checkpoint, changes, device, frame_banks(cache))
+        """Return the ranker of the model at a stage's checkpoint."""
+        trained = open_trained(folder, stage, checkpoint, changes, device, frame_banks_folder(cache))
         return ranker_of(trained, cache, with_windows)
 
     run = Run(folder)
@@ -96,7 +96,7 @@ class _OpenedRun:
         """Return the ranker of the rank entry `name`."""
         return self._rank[name].ranker(self)
 
-    def live(self, name: str, source: str | None = None) -> Ranker:
+    def live_ranker(self, name: str, source: str | None = None) -> Ranker:
         """Return the ranker of the rank entry `name`, for any queries and clips."""
         return self.entry(name)
 
@@ -104,7 +104,7 @@ class _OpenedRun:
         """Return the clips of a data source of the recipe, without clips that the run could not read."""
         data = self._recipe.data[source]
         broken = self._run.read_result().broken if self._run.result.exists() else {}
-        clips = list_clips(path_here(self._run, data.manifest), data.split).clips
+        clips = list_clips(existing_path(self._run, data.manifest), data.split).clips
         return [clip for clip in clips if clip.id not in broken]
 
     def queries(self, source: str) -> Sequence[Query]:
@@ -117,7 +117,7 @@ class _OpenedRun:
         path = self._run.scores_file(name)
         return read_scores(path).facts if path.exists() else {}
 
-    def taught(self, teacher: str, clips: Sequence[Clip]) -> Taught:
+    def teacher_embeddings(self, teacher: str, clips: Sequence[Clip]) -> Taught:
         """Raise KitError in any case, since teachers' embeddings exist only for the recipe's clips."""
         raise KitError(
             f"the recipe {self.recipe_name} ranks with teachers, which can only rank the recipe's clips; "
@@ -134,7 +134,7 @@ def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> Mode
     """
     settings, windows = trained.recipe.model, None
     if with_windows and isinstance(trained.model.score, MomentScore):
-        windows = _windows_of(trained, trained.model.score)
+        windows = _window_settings(trained, trained.model.score)
     return ModelRanker(
         trained.model,
         (CachedEmbeddings if settings.audio.reads_clips else FileEmbeddings)(
@@ -148,12 +148,12 @@ def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> Mode
     )
 
 
-def _windows_of(trained: Trained, score: MomentScore) -> Windows:
+def _window_settings(trained: Trained, score: MomentScore) -> WindowSettings:
     """Return the settings for finding windows by a model with a score of moments."""
     if entry := next(iter(trained.recipe.rank_moments.values()), None):
-        return Windows(score_of_windows(trained), entry.windows, entry.decoding)
-    usual = Windows(score_of_windows(trained))
-    return usual if score.published_threshold is None else usual.above(score.published_threshold)
+        return WindowSettings(score_of_windows(trained), entry.windows, entry.decoding)
+    usual = WindowSettings(score_of_windows(trained))
+    return usual if score.published_threshold is None else usual.with_threshold(score.published_threshold)
 
 
 def clips_to_rank(model: Path, split: str | None) -> Listed:

@@ -34,7 +34,7 @@ class TrainedClip(NamedTuple):
 NOT_KNOWN = TrainedClip("(not known)", "", "")  # row for models whose training data are not known
 
 
-def note_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
+def write_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
     """Write trained_on.csv, the table of the clips that a run is trained on, unless it exists.
 
     If the training clips of a starting model or a teacher are not known, the row NOT_KNOWN is added.
@@ -97,7 +97,8 @@ def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
             clips = read_trained_clips(Path(start.folder))
             if clips is None:
                 log.warning(
-                    "stage %s starts from %s, whose training data is unknown and may include ranked clips",
+                    "stage %s starts from %s, whose training data is unknown and may include ranked clips, so "
+                    "the metrics may be too high",
                     name,
                     start.folder,
                 )

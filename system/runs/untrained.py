@@ -16,7 +16,7 @@ from system.models.settings import Model
 from system.recipe import schema
 from system.recipe.load import as_change, load_recipe
 from system.runs.names import is_recipe
-from system.runs.open import Trained, build_model, identities, untrained_origin
+from system.runs.open import Trained, build_model, expert_identities, untrained_origin
 
 
 def open_untrained(
@@ -44,7 +44,10 @@ def open_untrained(
     model = moved(build_model(recipe, []), device or device_of())
     model.audio.load_pretrained()
     facts = ModelFacts(
-        recipe=recipe.name, checkpoint=untrained_origin(recipe), experts=identities(recipe), text=model.text.identity()
+        recipe=recipe.name,
+        checkpoint=untrained_origin(recipe),
+        experts=expert_identities(recipe),
+        text=model.text.identity(),
     )
     return Trained(model, recipe, facts, name)
 

@@ -40,7 +40,7 @@ class Search:
         self.ranker, self.pool, self.clips = ranker, pool, pool.clips
         self.paths = _below_common_folder(pool.clips)
         ranker.forget_queries()  # queries are private, and would fill the memory of a page served for weeks
-        if not ranker.unreadable([TRIAL]):  # loads everything before the first real query
+        if not ranker.without_known_words([TRIAL]):  # loads everything before the first real query
             for scores in ranker.scores([_query(TRIAL)], pool):
                 require_finite(scores)
             list(ranker.best([_query(TRIAL)], pool, 1))
@@ -52,7 +52,7 @@ class Search:
         file name, as in submission.ordering.
         """
         texts = list(dict.fromkeys(query.text for query in queries))
-        unreadable = set(self.ranker.unreadable(texts))
+        unreadable = set(self.ranker.without_known_words(texts))
         known = [text for text in texts if text not in unreadable]
         hits: dict[str, list[Hit]] = {}
         if known:
@@ -68,7 +68,7 @@ class Search:
 
     def _located(self, text: str, hits: list[Hit]) -> list[Hit]:
         """Add the times of the sound that `text` describes to the found clips `hits`, if the ranker finds times."""
-        located = self.ranker.located(text, self.pool, [hit.row for hit in hits]) if hits else None
+        located = self.ranker.find_times(text, self.pool, [hit.row for hit in hits]) if hits else None
         if located is None:
             return hits
         return [hit._replace(located=one) for hit, one in zip(hits, located, strict=True)]
@@ -77,7 +77,7 @@ class Search:
         """Return up to `count` example queries: captions of clips from all parts of the pool."""
         captions = list(dict.fromkeys(clip.captions[0] for clip in self.clips if clip.captions))
         spread = [text for text in captions[:: max(1, len(captions) // (8 * count))] if len(text) <= MAX_EXAMPLE]
-        unreadable = set(self.ranker.unreadable(spread))
+        unreadable = set(self.ranker.without_known_words(spread))
         known = [text for text in spread if text not in unreadable]
         return known[:: max(1, len(known) // count)][:count]
 

@@ -23,7 +23,7 @@ from system.models.embeddings import Embedded, Embeddings
 from system.models.retrieval import RetrievalModel
 from system.moments.windows import Decoding
 from system.ranking.embedding import embed_clips, embed_texts_together
-from system.ranking.frame_series import frame_series, require_short, score_of, windows_of
+from system.ranking.frame_series import find_windows, frame_series, require_moment_score, require_short_recordings
 from system.recipe import schema
 from system.recipe.data import Data
 from system.training.validation import collapse_diagnostics
@@ -43,7 +43,7 @@ def require_windows(recipe: schema.Recipe, data: Data) -> None:
             require_true(data.moments[source], f"data source {source}: validation")
         if schema.OF_WINDOWS & set(stage.monitor.metrics):
             for source in stage.monitor.data:
-                require_short(data.moments[source], data.features)
+                require_short_recordings(data.moments[source], data.features)
 
 
 class MomentValidation:
@@ -98,7 +98,7 @@ class MomentValidation:
         if schema.OF_WINDOWS & set(monitor.metrics):
             series = frame_series(model, clips, self.clips, self.clip_of, captions, self.features.grids)
             decoding = monitor.decoding or Decoding()
-            found = windows_of(score_of(model), series, monitor.windows or "posterior", decoding)
+            found = find_windows(require_moment_score(model), series, monitor.windows or "posterior", decoding)
             predictions = {str(number): [list(window) for window in one.windows] for number, one in enumerate(found)}
             truth = {str(number): [list(window) for window in item.windows] for number, item in enumerate(self.items)}
             values |= metric_values(score_moments(predictions, truth), get_moments_edition().metrics)

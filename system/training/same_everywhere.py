@@ -18,7 +18,7 @@ from system.recipe.data import Data
 from system.recipe.differing import differing
 from system.recipe.load import Loaded
 from system.runs.folder import Run
-from system.runs.provenance import commit, contents_of
+from system.runs.provenance import commit, contents_checksum
 
 SHOWN = 3  # settings that differ
 
@@ -71,7 +71,7 @@ def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
         if is_first():
             raise KitError(f"{problem}; start at most {stage.batch_size} processes, or use a larger batch")
         raise SaidElsewhere(problem)
-    contents = {source: contents_of(clips, data.features.keys) for source, clips in data.clips.items()}
+    contents = {source: contents_checksum(clips, data.features.keys) for source, clips in data.clips.items()}
     require_equal(contents, "its manifests or audio files are different", "all processes must read the same files")
 
 

@@ -41,7 +41,7 @@ from system.recipe import schema
 from system.recipe.data import Data
 from system.runs import checkpoints
 from system.runs.folder import Run
-from system.runs.open import start_from
+from system.runs.open import load_start_weights
 from system.training.average import WeightAverage
 from system.training.interrupt import Interrupted, interruptible
 from system.training.lora import Adapters
@@ -170,7 +170,7 @@ class StageTraining:
             taken = checkpoints.load_checkpoint(self.model, self.run.folder / start.stage, start.checkpoint)
             log.info("stage %s starts from the checkpoint %s", self.name, taken)
         elif isinstance(start, schema.FromModel):
-            start_from(self.model, start, self.banks)
+            load_start_weights(self.model, start, self.banks)
             log.info("stage %s starts from the model %s", self.name, start.folder)
 
     def _restore_state(self, state: dict[str, Any]) -> None:
@@ -180,7 +180,7 @@ class StageTraining:
                 f"{self.folder} was started with precision {state['precision']}, but this machine computes in "
                 f"{self.precision}; resume it on a machine with {state['precision']}, or start a new run"
             )
-        checkpoints.restore(self.model, state.get("training") or state["model"], self.folder / "last.pt")
+        checkpoints.load_tensors(self.model, state.get("training") or state["model"], self.folder / "last.pt")
         if self.average:
             self.average.load(state.get("average") or state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -298,7 +298,7 @@ class StageTraining:
                 f"{self._stage_and_step()}: validation metrics are not finite ({', '.join(lost)}); "
                 f"{self._hint_to_lower_rate()}"
             )
-        self.best = checkpoints.updated(self.best, values, epoch, self.stage.monitor.keep)
+        self.best = checkpoints.add_epoch(self.best, values, epoch, self.stage.monitor.keep)
         means = {name: value / (self.steps - self.skipped) for name, value in self.sums.items()}
         figures = {"stage": self.name, "epoch": epoch, "step": self.step, **means}
         figures |= {"skipped": self.skipped} if self.skipped else {}
@@ -310,7 +310,7 @@ class StageTraining:
         if is_first():
             with self.run.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line.document()) + "\n")
-        is_best = epoch in checkpoints.kept_epochs(self.best)
+        is_best = epoch in checkpoints.best_epoch_numbers(self.best)
         if self.stage.save_minutes is None or epoch == 1 or self._is_over() or self._is_state_due():
             self._save_state(is_best)
         elif is_best:

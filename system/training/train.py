@@ -26,9 +26,9 @@ from system.recipe.load import Loaded
 from system.runs import checkpoints
 from system.runs.folder import Run
 from system.runs.open import build_model, training_vocabulary
-from system.runs.plots import relevance_figure
-from system.runs.provenance import contents_of, record_provenance
-from system.runs.trained_on import note_trained_clips, refuse_leaks
+from system.runs.plots import draw_relevance
+from system.runs.provenance import contents_checksum, record_provenance
+from system.runs.trained_on import refuse_leaks, write_trained_clips
 from system.training.moment_validation import require_windows
 from system.training.stage import StageTraining
 from system.training.tracking import Tracker, Tracking
@@ -62,9 +62,9 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
         )
     model = build_initial_model(recipe, run, device)
     if is_first():
-        contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
+        contents = {name: contents_checksum(clips, data.features.keys) for name, clips in data.clips.items()}
         refuse_leaks(recipe, data)
-        note_trained_clips(recipe, run, data)
+        write_trained_clips(recipe, run, data)
         source = data.features.waveforms
         record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device), source)
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
@@ -141,7 +141,7 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
     title = f"captions of {', '.join(recipe.relevance.corpus)}: {relevance.distribution.pairs:,} pairs"
     if is_first():
         figure.parent.mkdir(exist_ok=True)
-        relevance_figure(relevance.distribution, percents, relevance.margin_factor, title, figure)
+        draw_relevance(relevance.distribution, percents, relevance.margin_factor, title, figure)
     relevance.prepare(
         caption for name in sorted(used) for clip in data.readable_clips(name) for caption in clip.captions
     )

@@ -29,7 +29,7 @@ from system.losses.relevance.relax import Relevance
 from system.models.embeddings import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel
 from system.networks.layers import length_mask
-from system.ranking.base import labels_of
+from system.ranking.base import matrix_labels
 from system.ranking.embedding import embed_clips, embed_texts_together, score_together
 from system.recipe import schema
 
@@ -95,7 +95,7 @@ class Validation:
         if self.stage.monitor.annotations is None:
             owners = [row for row, clip in enumerate(clips) for _ in clip.captions]
             return {number: [row] for number, row in enumerate(owners)}
-        pool = matrix_truth(labels_of(clips, caption_queries(clips), {}))
+        pool = matrix_truth(matrix_labels(clips, caption_queries(clips), {}))
         annotated = read_annotations(Path(self.stage.monitor.annotations), pool).queries
         row_of = {clip.file_name: row for row, clip in enumerate(clips)}
         names = {number: annotated[text].relevant for number, text in enumerate(self.texts) if text in annotated}

@@ -25,7 +25,7 @@ from system.ranking.locate import (
     queries_of_captions,
     read_for_fit,
     read_moment_queries,
-    require_untested,
+    refuse_test_splits,
     training_moments,
     truth_file,
     write_windows,
@@ -175,7 +175,7 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
         finds_again = arguments.as_training is not None
         queries = read_moment_queries(arguments.audio, arguments.moments, arguments.split, finds_again)
     if arguments.as_training is not None:
-        require_untested(queries)
+        refuse_test_splits(queries)
     fit = None
     if arguments.fit is not None:
         fit = read_for_fit(arguments.audio, arguments.moments, arguments.fit, queries)

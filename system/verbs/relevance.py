@@ -104,13 +104,11 @@ def run(arguments: argparse.Namespace) -> int:
             _format(clips, distribution, percents, arguments), f"seconds    {time.perf_counter() - began:.1f}", sep="\n"
         )
     if arguments.figure:
-        from system.runs.plots import relevance_figure
+        from system.runs.plots import draw_relevance
 
         files = ", ".join(path.stem for path in arguments.files)
         title = f"{files}: {distribution.pairs:,} pairs, {_zeros(distribution)} of them 0"
-        relevance_figure(
-            distribution, percents, MarginFactor(distribution.percentiles, factors), title, arguments.figure
-        )
+        draw_relevance(distribution, percents, MarginFactor(distribution.percentiles, factors), title, arguments.figure)
         log.info("wrote the figure %s", arguments.figure)
     return 0
 

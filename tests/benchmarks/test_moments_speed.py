@@ -24,7 +24,7 @@ from system.moments.windows import (
     labels_of,
     overlap_windows,
 )
-from system.ranking.frame_series import FITTED_TOGETHER, FrameSeries, fitted_score, windows_of
+from system.ranking.frame_series import FITTED_TOGETHER, FrameSeries, find_windows, fit_score
 
 pytestmark = pytest.mark.benchmark
 
@@ -40,7 +40,7 @@ def test_time_and_memory_of_finding_windows_for_castella_are_limited(rate: int, 
     series = FrameSeries(values, [grid.edges(frames, SECONDS)] * QUERIES, [grid] * QUERIES)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
-    located = windows_of(MomentScore(), series, by, Decoding())
+    located = find_windows(MomentScore(), series, by, Decoding())
     found = {str(number): [list(window) for window in one.windows] for number, one in enumerate(located)}
     decoding = time.perf_counter() - began
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
@@ -98,7 +98,7 @@ def test_finding_overlap_windows_takes_a_third_of_the_time_of_a_table_of_all_win
         expected = by_whole_tables(values, edges)
         seconds["tables"].append(time.perf_counter() - began)
         began = time.perf_counter()
-        located = windows_of(MomentScore(), series, "overlap", Decoding())
+        located = find_windows(MomentScore(), series, "overlap", Decoding())
         seconds["sums"].append(time.perf_counter() - began)
     for one, other in zip(located, expected, strict=True):
         assert np.abs(np.array(one.windows) - np.array(other)).max() < 1e-9
@@ -138,10 +138,10 @@ def test_fitting_a_moment_score_takes_a_third_of_the_time_of_fitting_it_with_ada
     values = 0.2 * labels + 0.2 * torch.randn(178, frames, generator=torch.Generator().manual_seed(0))
     moments = [Moment(id=str(n), text="?", clip="c", windows=[window]) for n, window in enumerate(windows)]
     series = FrameSeries(list(values), [grid.edges(frames, 60.0)] * 178, [grid] * 178)
-    by_adam, by_us = fitted_by_adam(values, labels), fitted_score(MomentScore(), series, moments, "a model")
+    by_adam, by_us = fitted_by_adam(values, labels), fit_score(MomentScore(), series, moments, "a model")
     losses = [_mean_loss(score.double().requires_grad_(), values.double(), labels) for score in (by_us, by_adam)]
     ours, adam = best_seconds(
-        [lambda: fitted_score(MomentScore(), series, moments, "a model"), lambda: fitted_by_adam(values, labels)], 1
+        [lambda: fit_score(MomentScore(), series, moments, "a model"), lambda: fitted_by_adam(values, labels)], 1
     )
     print(f"\nloss {losses[0]:.6f}, by Adam {losses[1]:.6f}")
     report("fit of four numbers", ours, adam, "200 steps of Adam")

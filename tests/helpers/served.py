@@ -26,7 +26,7 @@ from system.models.retrieval import RetrievalModel
 from system.models.text.encoder import TextEncoder
 from system.moments.windows import Grid
 from system.ranking.listing import Listed
-from system.ranking.model import ClipSource, ModelPool, ModelRanker, Windows
+from system.ranking.model import ClipSource, ModelPool, ModelRanker, WindowSettings
 from system.serve.listening import bound
 from system.serve.search import Search
 from system.serve.server import SearchPage
@@ -47,7 +47,7 @@ class Letters(TextEncoder):
     def lengths(self, texts: Sequence[str]) -> list[int]:
         return [len(text) for text in texts]
 
-    def unreadable(self, texts: Sequence[str]) -> list[str]:
+    def without_known_words(self, texts: Sequence[str]) -> list[str]:
         return [text for text in texts if not set(text) & set("abc")]
 
     def save_assets(self, folder: Path) -> None: ...
@@ -79,7 +79,7 @@ def searching(
     clips: Sequence[Clip],
     embedded: Embeddings,
     grid: Grid = SECONDS,
-    windows: Windows | None = None,
+    windows: WindowSettings | None = None,
 ) -> Search:
     """A search of clips whose embeddings are given."""
     ranker = ModelRanker(model, _Embedded(embedded, grid), {}, windows=windows)

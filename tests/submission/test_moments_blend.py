@@ -25,7 +25,7 @@ def answer(windows: Sequence[Sequence[float]], qid: str = "a_1", vid: str | None
     return Moments(1, qid, f"text of {qid}", vid, [list(window) for window in windows])
 
 
-def windows_of(parts: dict[str, list[Moments]], *options: Any) -> list[list[float]]:
+def find_windows(parts: dict[str, list[Moments]], *options: Any) -> list[list[float]]:
     (only,) = blend_moments(parts, *options)
     return only.windows
 
@@ -34,48 +34,48 @@ def test_scores_of_blended_windows_match_hand_computed_values() -> None:
     one, other = [answer([[0, 10, 0.6], [20, 30, 0.3]])], [answer([[1, 10, 0.5]])]
     parts = {"one": one, "other": other}
     # [0, 10]: (0.6 + 0.9 x 0.5) / 2; [1, 10]: (0.9 x 0.6 + 0.5) / 2, which overlaps the better one by 0.9.
-    assert windows_of(parts, "raw", E2026) == [[0, 10, 0.525], [20, 30, 0.15]]
+    assert find_windows(parts, "raw", E2026) == [[0, 10, 0.525], [20, 30, 0.15]]
     # A quarter and three quarters: 0.15 + 0.3375 and 0.135 + 0.375.
-    assert windows_of(parts, "raw", E2026, [1, 3]) == [[1, 10, 0.51], [20, 30, 0.075]]
+    assert find_windows(parts, "raw", E2026, [1, 3]) == [[1, 10, 0.51], [20, 30, 0.075]]
     # 1 and 1/2 of the first file, 1 of the second: both first windows get 0.95, and the earlier one comes first.
-    assert windows_of(parts, "rank", E2026) == [[0, 10, 0.95], [20, 30, 0.25]]
-    assert windows_of(parts, "raw", E2026, [1, 0]) == [[0, 10, 0.6], [20, 30, 0.3]]
+    assert find_windows(parts, "rank", E2026) == [[0, 10, 0.95], [20, 30, 0.25]]
+    assert find_windows(parts, "raw", E2026, [1, 0]) == [[0, 10, 0.6], [20, 30, 0.3]]
 
 
 def test_blend_counts_only_the_best_fitting_window_of_each_file_for_a_candidate() -> None:
     parts = {"one": [answer([[0, 10, 0.5], [0, 9, 0.4], [0, 8, 0.4]])], "other": [answer([[0, 10, 0.1]])]}
-    assert windows_of(parts, "raw", E2026) == [[0, 10, 0.3]]
+    assert find_windows(parts, "raw", E2026) == [[0, 10, 0.3]]
 
 
 def test_blend_keeps_windows_that_overlap_exactly_by_the_limit() -> None:
     """[0, 10] and [4, 10] have an IoU of 0.6, [0, 10] and [3.9, 10] one of 0.61."""
     parts = {"one": [answer([[0, 10, 0.9]])], "other": [answer([[4, 10, 0.1]])]}
-    assert [window[:2] for window in windows_of(parts, "raw", E2026)] == [[0, 10], [4, 10]]
+    assert [window[:2] for window in find_windows(parts, "raw", E2026)] == [[0, 10], [4, 10]]
     parts = {"one": [answer([[0, 10, 0.9]])], "other": [answer([[3.9, 10, 0.1]])]}
-    assert [window[:2] for window in windows_of(parts, "raw", E2026)] == [[0, 10]]
+    assert [window[:2] for window in find_windows(parts, "raw", E2026)] == [[0, 10]]
 
 
 def test_each_file_and_the_blend_use_at_most_ten_windows() -> None:
     """The eleventh window of a file has no effect, wherever it is."""
     apart = [[float(20 * n), 20.0 * n + 5, 0.5 + n / 100] for n in range(12)]
     parts = {"one": [answer(apart)], "other": [answer([[300, 310, 0.9]])]}
-    found = windows_of(parts, "raw", E2026)
+    found = find_windows(parts, "raw", E2026)
     assert len(found) == 10
     assert [window[0] for window in found] == [300, 220, 200, 180, 160, 140, 120, 100, 80, 60]
     others = {"one": [answer(apart)], "other": [answer([[0, 5, 1.0]])]}
-    assert windows_of(others, "raw", E2026)[0] == [0, 5, 0.5]  # of the other file alone
+    assert find_windows(others, "raw", E2026)[0] == [0, 5, 0.5]  # of the other file alone
 
 
 def test_window_of_no_length_gets_score_zero_in_a_blend() -> None:
     parts = {"one": [answer([[5, 5, 0.9], [0, 10, 0.1]])], "other": [answer([[5, 5, 0.9]])]}
-    assert windows_of(parts, "raw", E2026) == [[0, 10, 0.05], [5, 5, 0]]
+    assert find_windows(parts, "raw", E2026) == [[0, 10, 0.05], [5, 5, 0]]
 
 
 def test_windows_of_a_file_with_weight_zero_are_not_used() -> None:
     """Not even if another file supports them; the same holds in the search, whose figure the blend reaches."""
     parts = {"one": [answer([[0, 10, 0.6]])], "other": [answer([[1, 10, 0.9], [3, 10, 0.9], [30, 40, 0.9]])]}
-    assert windows_of(parts, "raw", E2026, [1, 0]) == [[0, 10, 0.6]]
-    assert windows_of(parts, "raw", E2026, [0, 1]) == [[1, 10, 0.9], [30, 40, 0.9]]
+    assert find_windows(parts, "raw", E2026, [1, 0]) == [[0, 10, 0.6]]
+    assert find_windows(parts, "raw", E2026, [0, 1]) == [[1, 10, 0.9], [30, 40, 0.9]]
     of_q0 = {name: [replace(each, qid="q0") for each in part] for name, part in parts.items()}
     weights, reached = search_moment_weights(of_q0, "raw", truth_of([[0, 10]]), E2026)
     assert (weights, reached) == ([1.0, 0.0], 1.0)
@@ -85,7 +85,7 @@ def test_windows_of_a_file_with_weight_zero_are_not_used() -> None:
 def test_blend_of_scaled_scores_keeps_the_order_and_ratios_of_windows(scale: float) -> None:
     windows = [[0, 5, scale], [10, 15, 5 * scale], [20, 25, 3 * scale]]
     parts = {"one": [answer(windows)], "other": [answer([[10, 15, scale]])]}
-    found = windows_of(parts, "raw", E2026)
+    found = find_windows(parts, "raw", E2026)
     assert [window[:2] for window in found] == [[10, 15], [20, 25], [0, 5]]
     assert [window[2] / scale for window in found] == pytest.approx([3, 1.5, 0.5], rel=1e-12)
 
@@ -93,11 +93,11 @@ def test_blend_of_scaled_scores_keeps_the_order_and_ratios_of_windows(scale: flo
 def test_blend_of_moments_is_bitwise_equal_in_any_file_order() -> None:
     """0.1, 0.2 and 0.3 add up to 0.6 or 0.6000000000000001, depending on the order."""
     parts = {str(score): [answer([[0, 5, score]])] for score in (0.1, 0.2, 0.3)}
-    found = [windows_of(dict(order), "raw", E2026) for order in permutations(parts.items())]
+    found = [find_windows(dict(order), "raw", E2026) for order in permutations(parts.items())]
     assert all(each == found[0] for each in found)
     weights = {"0.1": 0.3, "0.2": 0.7, "0.3": 0.1}
     found = [
-        windows_of(dict(order), "raw", E2026, [weights[name] for name, _ in order])
+        find_windows(dict(order), "raw", E2026, [weights[name] for name, _ in order])
         for order in permutations(parts.items())
     ]
     assert all(each == found[0] for each in found)

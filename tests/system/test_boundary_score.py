@@ -18,7 +18,7 @@ from system.moments.two_state import (
     raise_scores,
 )
 from system.moments.windows import Grid
-from system.ranking.frame_series import FrameSeries, fitted_score
+from system.ranking.frame_series import FrameSeries, fit_score
 
 # The chain of one recording: scores, enter, leave, each (T,) float64
 Chain = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -158,7 +158,7 @@ def test_fitting_a_boundary_score_changes_its_single_numbers_but_not_its_layers(
         values.append(rows)
         moments.append(Moment(id=str(number), text="?", clip="c", windows=[(float(start), float(start + 4))]))
     series = FrameSeries(values, [grid.edges(one.shape[1], 20.0) for one in values], [grid] * 20)
-    fitted = fitted_score(score, series, moments, "a model")
+    fitted = fit_score(score, series, moments, "a model")
     assert isinstance(fitted, BoundaryScore)
     assert fitted.trained_numbers().keys() == {"scale", "offset", "enter", "leave", "rate"}
     assert fitted.trained_numbers()["rate"] > 0.1

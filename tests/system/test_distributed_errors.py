@@ -27,7 +27,7 @@ from system.compute import distributed, meeting
 from system.compute.distributed import any_process, in_step, process_index, processes
 from system.features.bank import Bank
 from system.recipe.load import load_recipe
-from system.runs.log_file import errors_noted
+from system.runs.log_file import log_errors
 from system.training import same_everywhere
 
 
@@ -80,7 +80,7 @@ def fail(rank: int, port: int, folder: str) -> None:
     """The second and the third process have one error, the first waits for them."""
     as_rank(rank, 3, port)
     try:
-        with processes(torch.device("cpu")), errors_noted(Path(folder)):
+        with processes(torch.device("cpu")), log_errors(Path(folder)):
             if process_index():
                 raise DataError("clips.csv is damaged\ndelete it")
             any_process(False)
@@ -108,13 +108,13 @@ def test_same_error_of_several_processes_is_printed_and_logged_once(tmp_path: Pa
 
 
 def test_error_of_a_single_process_is_logged_without_rank(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), errors_noted(tmp_path):
+    with pytest.raises(ZeroDivisionError), log_errors(tmp_path):
         raise ZeroDivisionError("by nothing")
     assert not list(tmp_path.iterdir())
     (tmp_path / "log.txt").touch()
-    with pytest.raises(ZeroDivisionError), errors_noted(tmp_path):
+    with pytest.raises(ZeroDivisionError), log_errors(tmp_path):
         raise ZeroDivisionError("by nothing")
-    with pytest.raises(SaidElsewhere), errors_noted(tmp_path):
+    with pytest.raises(SaidElsewhere), log_errors(tmp_path):
         raise SaidElsewhere("by another")
     (line,) = (tmp_path / "log.txt").read_text().splitlines()
     assert line.split(" ", 2)[2] == "error: ZeroDivisionError: by nothing"

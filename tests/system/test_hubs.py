@@ -23,7 +23,7 @@ from submission.runs.finished import open_finished
 from system.__main__ import main
 from system.ranking.base import Models, Pool, Ranker
 from system.ranking.hub_corrected import KINDS, HubCorrectedRanker, RankHubCorrected
-from system.ranking.hubs import Correction, corrected, hubs_of
+from system.ranking.hubs import Correction, correct_scores, measure_hubs
 from system.ranking.listing import Listed
 from system.runs.rankers import open_ranker
 
@@ -36,7 +36,9 @@ BANK = DRAW.uniform(-1, 1, (20, 7)).astype(np.float32)
 
 def corrected_matrix(scores: np.ndarray, bank: np.ndarray, correction: Correction) -> np.ndarray:
     """Corrected scores (Q, C). bank: (B, C) scores of the bank's queries."""
-    return next(corrected([scores], correction, hubs_of([bank], correction) if correction.kind != "none" else None))
+    return next(
+        correct_scores([scores], correction, measure_hubs([bank], correction) if correction.kind != "none" else None)
+    )
 
 
 def inverted_softmax(scores: np.ndarray, bank: np.ndarray, beta: float) -> np.ndarray:
@@ -73,7 +75,7 @@ def csls(scores: np.ndarray, bank: np.ndarray, count: int) -> np.ndarray:
 def test_hub_corrections_match_the_published_formulas(strength: float) -> None:
     scores, bank = SCORES.astype(np.float64), BANK.astype(np.float64)
     expected = np.log(inverted_softmax(scores, bank, strength)) / strength
-    hubs = hubs_of([bank], Correction("inverted_softmax", strength))
+    hubs = measure_hubs([bank], Correction("inverted_softmax", strength))
     assert np.abs(scores - hubs.closeness - expected).max() < 1e-12
     assert corrected_matrix(SCORES, BANK, Correction("inverted_softmax", strength)) == pytest.approx(expected, abs=1e-6)
     found = corrected_matrix(SCORES, BANK, Correction("qb_norm", strength))
@@ -91,8 +93,8 @@ def test_hub_corrections_match_the_published_formulas(strength: float) -> None:
 )
 def test_hub_correction_in_blocks_matches_the_whole_matrix(correction: Correction) -> None:
     whole = corrected_matrix(SCORES, BANK, correction)
-    hubs = hubs_of([BANK[:3], BANK[3:4], BANK[4:]], correction)
-    parts = np.concatenate(list(corrected([SCORES[:2], SCORES[2:]], correction, hubs)))
+    hubs = measure_hubs([BANK[:3], BANK[3:4], BANK[4:]], correction)
+    parts = np.concatenate(list(correct_scores([SCORES[:2], SCORES[2:]], correction, hubs)))
     assert parts == pytest.approx(whole, abs=1e-7)
 
 
@@ -109,19 +111,19 @@ def test_hub_correction_with_a_degenerate_query_bank_is_finite(kind: Any) -> Non
     large = corrected_matrix(100 * SCORES, 100 * BANK, correction)
     assert np.isfinite(large).all()
     with pytest.raises(ValueError, match="the bank has no query"):
-        hubs_of([], correction)
+        measure_hubs([], correction)
 
 
 def test_qb_norm_activates_only_clips_that_are_best_for_a_bank_query() -> None:
     bank = np.array([[0.9, 0.1, 0.0], [0.8, 0.7, 0.0]], np.float32)
-    hubs = hubs_of([bank], Correction("qb_norm", 1.0))
+    hubs = measure_hubs([bank], Correction("qb_norm", 1.0))
     assert hubs.is_activated is not None
     assert hubs.is_activated.tolist() == [True, False, False]
     scores = np.array([[0.5, 0.4, 0.3], [0.1, 0.5, 0.2]], np.float32)
-    found = next(corrected([scores], Correction("qb_norm", 1.0), hubs))
+    found = next(correct_scores([scores], Correction("qb_norm", 1.0), hubs))
     assert found[1] == pytest.approx(scores[1])
     assert found[0] == pytest.approx(scores[0] - hubs.closeness)
-    assert next(corrected([scores], Correction(), None)) is scores
+    assert next(correct_scores([scores], Correction(), None)) is scores
 
 
 def matrix_of(values: np.ndarray) -> ScoreMatrix:
@@ -235,13 +237,13 @@ def test_hub_correction_is_chosen_again_for_another_checkpoint_or_validation_sou
 ) -> None:
     """The entry is chosen again for another checkpoint, and for another validation source; `rank` reads the choice."""
     chosen: list[str] = []
-    values = RankHubCorrected._values
+    values = RankHubCorrected._validation_table
 
     def counted(entry: RankHubCorrected, models: Models, bank: Sequence[Query]) -> dict[str, float]:
         chosen.append(entry.of)
         return values(entry, models, bank)
 
-    monkeypatch.setattr(RankHubCorrected, "_values", counted)
+    monkeypatch.setattr(RankHubCorrected, "_validation_table", counted)
     manifest = run.parent / "world/manifest.jsonl"
     content = parse_yaml(hub_recipe(manifest, tmp_path).read_bytes())
     content["data"]["other"] = {"manifest": str(manifest), "split": "validation"}
@@ -357,13 +359,13 @@ def test_blind_and_known_sets_of_the_same_clips_get_equal_hub_corrected_scores(
 ) -> None:
     """The evaluation clips as a blind set have the corrected scores of the evaluation entry; both use one choice."""
     chosen: list[object] = []
-    values = RankHubCorrected._values
+    values = RankHubCorrected._validation_table
 
     def counted(self: RankHubCorrected, *arguments: Any) -> dict[str, float]:
         chosen.append(self)
         return values(self, *arguments)
 
-    monkeypatch.setattr(RankHubCorrected, "_values", counted)
+    monkeypatch.setattr(RankHubCorrected, "_validation_table", counted)
     manifest = run.parent / "world/manifest.jsonl"
     clips = [clip for clip in read_manifest(manifest) if clip.split == "evaluation"]
     write_manifest(tmp_path / "blind.jsonl", [clip.model_copy(update={"captions": []}) for clip in clips])

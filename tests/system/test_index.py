@@ -16,7 +16,7 @@ from system.models.cosine import cosine
 from system.models.embeddings import Embedded, prepare_for_scoring
 from system.models.text.encoder import TextEncoder
 from system.ranking import index, model
-from system.ranking.index import VectorIndex, index_of
+from system.ranking.index import VectorIndex, build_index
 from system.serve.search import Search, SearchQuery
 
 
@@ -33,7 +33,7 @@ class Drawn(TextEncoder):
     def lengths(self, texts: Sequence[str]) -> list[int]:
         return [len(text) for text in texts]
 
-    def unreadable(self, texts: Sequence[str]) -> list[str]:
+    def without_known_words(self, texts: Sequence[str]) -> list[str]:
         return []
 
     def save_assets(self, folder: Path) -> None: ...
@@ -115,16 +115,16 @@ def test_candidates_found_in_a_vector_index_match_hand_values() -> None:
 def test_pools_without_index_log_the_reason(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(index, "MIN_CLIPS", 6)
-    assert index_of(prepare_for_scoring(Embedded(torch.ones(5, 3)))) is None
+    assert build_index(prepare_for_scoring(Embedded(torch.ones(5, 3)))) is None
     assert not caplog.messages
-    assert index_of(prepare_for_scoring(ragged(made(1, [2] * 6)))) is None
+    assert build_index(prepare_for_scoring(ragged(made(1, [2] * 6)))) is None
     monkeypatch.setitem(sys.modules, "faiss", None)
-    assert index_of(prepare_for_scoring(Embedded(torch.ones(7, 3)))) is None
+    assert build_index(prepare_for_scoring(Embedded(torch.ones(7, 3)))) is None
     frames, lacking = caplog.messages
-    assert frames.startswith("this model compares frames with words and cannot use an index: ")
-    assert frames.endswith("a query is scored against all of 6 clips")
+    assert frames.startswith("this model compares frames with words and can use no index, so ")
+    assert frames.endswith("every query is scored against all 6 clips")
     assert lacking.startswith(
-        "faiss is not installed, so a query is scored against all of 7 clips; python -m pip install"
+        "faiss is not installed, so every query is scored against all 7 clips; python -m pip install"
     )
 
 

@@ -29,7 +29,7 @@ from system.models.embeddings import Embedded, Ragged
 from system.models.moment_score import MomentScore
 from system.moments.two_state import log_likelihood
 from system.moments.windows import Grid, labels_of
-from system.ranking.frame_series import FrameSeries, fitted_score
+from system.ranking.frame_series import FrameSeries, fit_score
 from system.training.moment_validation import MomentValidation
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)
@@ -39,7 +39,7 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def score_of(scale: float, offset: float, enter: float, leave: float) -> MomentScore:
+def require_moment_score(scale: float, offset: float, enter: float, leave: float) -> MomentScore:
     score = MomentScore()
     for name, value in (("scale", scale), ("offset", offset), ("enter", enter), ("leave", leave)):
         getattr(score, name).data.fill_(value)
@@ -49,14 +49,14 @@ def score_of(scale: float, offset: float, enter: float, leave: float) -> MomentS
 def test_moment_frame_scores_match_hand_values() -> None:
     """Cosines 1, 0 and -0.6, and 0 of a frame of zeros: 2 x cosine - 1."""
     clips = Embedded(torch.tensor([[[3.0, 0], [0, 5], [-3, 4], [0, 0]]]), torch.tensor([4]))
-    score = score_of(2, -1, 0, 0)
+    score = require_moment_score(2, -1, 0, 0)
     cosines, lengths = score.cosines(clips, Embedded(torch.tensor([[7.0, 0]])))
     assert score.weights(cosines).scores[0].tolist() == pytest.approx([1.0, -1.0, -2.2, -1.0])
     assert lengths.tolist() == [4]
 
 
 def test_clip_score_is_the_log_odds_of_any_moment() -> None:
-    score = score_of(3.0, -1.0, -0.5, 0.7)
+    score = require_moment_score(3.0, -1.0, -0.5, 0.7)
     clips, captions = Embedded(drawn(2, 5, 6), torch.tensor([5, 3])), Embedded(drawn(3, 6, seed=1))
     with torch.inference_mode():
         found = score(clips, captions)
@@ -75,7 +75,7 @@ def test_clip_score_is_the_log_odds_of_any_moment() -> None:
 def test_extreme_frame_scores_give_finite_clip_scores() -> None:
     clips, captions = Embedded(torch.zeros(1, 4, 2), torch.tensor([4])), Embedded(torch.ones(1, 2))
     for offset in (-200.0, 200.0):
-        score = score_of(1.0, offset, -50.0, -50.0)
+        score = require_moment_score(1.0, offset, -50.0, -50.0)
         found = score(clips, captions)
         found.sum().backward()
         assert torch.isfinite(found).all()
@@ -202,7 +202,7 @@ def test_validation_loss_is_the_mean_over_moments(tmp_path: Path) -> None:
     features = Features({"any": bank}, {clip.id: clip.id for clip in clips}, grids={"any": Grid(1.0, 0.5)})
     validation = MomentValidation({"validation": (clips, moments)}, stage, features)
     model: Any = model_of(Letters())
-    model.score, model.temperature = score_of(2.0, -1.0, 0.0, 0.0), None
+    model.score, model.temperature = require_moment_score(2.0, -1.0, 0.0, 0.0), None
     embedded = Ragged(torch.cat([known, silent]), torch.tensor([2, 2]))
     found = validation._compute_metrics(model, embedded, model.text.embed_batch(validation.texts))
     assert found == {"loss": pytest.approx(math.log(1 + math.exp(-1)) + 1 / 3, abs=1e-6)}
@@ -215,11 +215,13 @@ def test_fitted_moment_score_has_the_highest_likelihood_per_frame() -> None:
     moments = [Moment(id=str(n), text="a", clip="c", windows=each) for n, each in enumerate(windows)]
     grid = Grid(1.0, 0.5)
     series = FrameSeries(values, [grid.edges(len(one), float(len(one))) for one in values], [grid] * 2)
-    fitted = fitted_score(MomentScore(), series, moments, "a model")
+    fitted = fit_score(MomentScore(), series, moments, "a model")
 
     @torch.inference_mode()
     def cost(**moved: float) -> float:
-        score = score_of(**{name: value + moved.get(name, 0.0) for name, value in fitted.trained_numbers().items()})
+        score = require_moment_score(
+            **{name: value + moved.get(name, 0.0) for name, value in fitted.trained_numbers().items()}
+        )
         total = 0.0
         for each, known in zip(values, windows, strict=True):
             labels, length = torch.from_numpy(labels_of(known, len(each), grid))[None], torch.tensor([len(each)])

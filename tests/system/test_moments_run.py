@@ -28,7 +28,7 @@ from submission.runs.record import RunResult
 from system.__main__ import main
 from system.experiments.ranked_moments import _metrics_of_new_texts, _metrics_of_random_windows
 from system.moments.windows import Decoding, Found
-from system.ranking.frame_series import Located, score_of, windows_of
+from system.ranking.frame_series import Located, find_windows, require_moment_score
 from system.ranking.locate import series_of_moments
 from system.recipe.data import load_data
 from system.runs.open import open_trained, score_of_windows
@@ -84,7 +84,7 @@ def test_validation_windows_match_those_of_the_rank_entry(run: Path) -> None:
         assert each == {"loss": each["loss"]} | {
             name: pytest.approx(figures[name], abs=1e-9) for name in each.keys() - {"loss"}
         }
-    by_overlap = windows_of(score_of(trained.model), series, "overlap", Decoding())
+    by_overlap = find_windows(require_moment_score(trained.model), series, "overlap", Decoding())
     predictions = {str(n): [list(window) for window in one.windows] for n, one in enumerate(by_overlap)}
     truth = {str(n): [list(window) for window in one.windows or []] for n, one in enumerate(data.moments["evaluation"])}
     expected_map = metric_values(score_moments(predictions, truth), get_moments_edition().metrics)["mAP"]

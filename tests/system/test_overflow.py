@@ -125,7 +125,7 @@ def test_nan_validation_saves_no_checkpoint(
 def test_nan_and_infinite_metrics_are_never_best() -> None:
     table: checkpoints.BestEpochs = {}
     for epoch, value in enumerate([float("nan"), 1.0, float("inf"), -float("inf"), 2.0], start=1):
-        table = checkpoints.updated(table, {"loss": value, "m1": value}, epoch, keep=3)
+        table = checkpoints.add_epoch(table, {"loss": value, "m1": value}, epoch, keep=3)
     assert table == {"loss": [[1.0, 2], [2.0, 5]], "m1": [[2.0, 5], [1.0, 2]]}
 
 

@@ -179,6 +179,6 @@ def test_lightning_settings_are_read_without_the_package(tmp_path: Path) -> None
     finally:
         for name in modules:
             del sys.modules[name]
-    with published._settings_read():
+    with published._allow_lightning_settings():
         found = published.read_weights(tmp_path / "x.ckpt", "state_dict")
     assert found.tensors["a"].tolist() == [1, 1]

@@ -95,7 +95,7 @@ def test_spread_and_share_of_zeros_are_equal_for_ragged_and_padded_series() -> N
 
 def test_clips_are_divided_into_embedding_batches_as_computed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     def groups(lengths: list[int], seconds: list[float]) -> list[tuple[int, int]]:
-        return [(part.start, part.stop) for part in embedding._groups(lengths, seconds)]
+        return [(part.start, part.stop) for part in embedding._batch_slices(lengths, seconds)]
 
     monkeypatch.setattr(embedding, "CLIPS_PER_BATCH", 3)
     monkeypatch.setattr(embedding, "SECONDS_PER_BATCH", 90)

@@ -319,7 +319,7 @@ def test_interrupted_ranking_leaves_no_old_result(desk: Path, monkeypatch: pytes
 
     change(evaluation=entry(checkpoint="last"))
     with monkeypatch.context() as patched:
-        patched.setattr("system.experiments.run.take_ranking", stopped)
+        patched.setattr("system.experiments.run.store_new_ranking", stopped)
         assert main(["run", "mine.yaml"]) == 130
     assert not Path("runs/done/result.json").exists()
     assert main(["run", "mine.yaml"]) == 0

@@ -246,7 +246,7 @@ def test_relevance_verb_on_clotho_prints_known_values(
 def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 
-    from system.runs.plots import relevance_figure
+    from system.runs.plots import draw_relevance
 
     drawn: list[Figure] = []
     saving = Figure.savefig
@@ -258,7 +258,7 @@ def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkey
     monkeypatch.setattr(Figure, "savefig", save)
     found = Corpus(corpus(), "caption", "regex").distribution([80, 90, 99], "all")
     curve = MarginFactor(found.percentiles, [1.0, 0.7, 0.4])
-    relevance_figure(found, [80, 90, 99], curve, "corpus", tmp_path / "a.png")
+    draw_relevance(found, [80, 90, 99], curve, "corpus", tmp_path / "a.png")
     bars, right = drawn[0].axes
     assert bars.patches[0].get_data().values.tolist() == found.histogram.counts  # type: ignore[attr-defined]
     x, y = right.lines[0].get_data()

@@ -13,7 +13,7 @@ from system.models.embeddings import Ragged
 from system.models.moment_score import MomentScore
 from system.moments.windows import Decoding, Grid
 from system.ranking.embedding import embed_texts
-from system.ranking.model import Windows
+from system.ranking.model import WindowSettings
 from system.serve.search import Search, SearchQuery
 
 LETTER = {letter: np.eye(3)[number] for number, letter in enumerate("abc")}
@@ -32,7 +32,7 @@ def search_in(folder: Path, by: str = "posterior") -> Search:
     model = model_of(Letters())
     model.score = MomentScore()
     embedded = Ragged(values, torch.tensor([len(one) for one in series]))
-    windows = Windows(model.moments, by, Decoding(windows=3))  # type: ignore[arg-type]
+    windows = WindowSettings(model.moments, by, Decoding(windows=3))  # type: ignore[arg-type]
     return searching(model, clips, embedded, Grid(1.0, 0.5), windows)
 
 

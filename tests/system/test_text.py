@@ -61,7 +61,7 @@ def test_invalid_text_encoder_settings_are_refused(minilm: str, tmp_path: Path) 
         sentence_settings(minilm, dim=300).build([], tmp_path)
     with pytest.raises(KitError, match=r"text model .*nothing: no such folder; give a folder"):
         sentence_settings(str(tmp_path / "nothing")).build([], tmp_path)
-    assert sentence_settings(minilm).build([], tmp_path).unreadable(["a dog", ""]) == [""]
+    assert sentence_settings(minilm).build([], tmp_path).without_known_words(["a dog", ""]) == [""]
     cut = shutil.copytree(minilm, tmp_path / "cut")
     weights = next(cut.rglob("model.safetensors"))
     weights.write_bytes(weights.read_bytes()[:1000])

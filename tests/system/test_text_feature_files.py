@@ -57,7 +57,7 @@ def test_text_feature_files_are_pooled_and_followed_by_trained_layers(world: Pat
         with torch.no_grad():
             wanted = encoder.mlp(torch.from_numpy(np.stack(expected)))  # type: ignore[operator]
             assert torch.allclose(encoder(texts).values, wanted, atol=1e-6)
-    assert encoder.unreadable([texts[0], "another text"]) == ["another text"]
+    assert encoder.without_known_words([texts[0], "another text"]) == ["another text"]
 
 
 @pytest.mark.slow

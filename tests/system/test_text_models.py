@@ -136,7 +136,7 @@ def test_trainable_text_model_puts_its_default_prompt_before_texts(
         assert torch.allclose(trainable(texts).values, frozen, atol=1e-5)
         without = sentences(minilm, tmp_path / "banks")(texts).values
     assert torch.nn.functional.cosine_similarity(frozen, without).max() < 0.999
-    assert trainable.unreadable(["a dog", ""]) == [""]  # the prompt does not make a text readable
+    assert trainable.without_known_words(["a dog", ""]) == [""]  # the prompt does not make a text readable
 
 
 POSITIONS = {
@@ -239,7 +239,7 @@ def test_last_and_mean_tokens_of_language_models_match_the_library(kind: str, tm
             encoder = tokens(pooling, folder, tmp_path / "banks", trainable=trainable).eval()
             found = encoder._vectors(texts) if trainable else encoder._frozen_vectors(texts)
             assert torch.allclose(found, expected, atol=1e-6), pooling
-            assert encoder.unreadable(["a dog", ""]) == [""]
+            assert encoder.without_known_words(["a dog", ""]) == [""]
             encoder.save_assets(tmp_path / pooling)
             again = tokens(pooling, tmp_path / pooling / "text", tmp_path / "banks", trainable=trainable).eval()
             assert torch.allclose(again._vectors(texts), expected, atol=1e-6), "as exported"
@@ -292,7 +292,7 @@ def test_static_text_models_match_the_library(kind: str, tmp_path: Path) -> None
     assert len(frozen.bank) == 2
     trainable = sentences(folder, tmp_path / "banks", dim=6, trainable=True)
     assert torch.allclose(trainable(texts).values, expected, atol=1e-6)
-    assert trainable.unreadable(["a dog", ""]) == [""]
+    assert trainable.without_known_words(["a dog", ""]) == [""]
     trainable.save_assets(tmp_path / "export")
     again = sentences(tmp_path / "export/text", tmp_path / "banks", dim=6)
     assert torch.allclose(again(texts).values, expected, atol=1e-6)

@@ -113,8 +113,8 @@ def test_training_again_gives_bit_identical_files_only_with_the_same_seed(
 def test_only_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     model, table, written = torch.nn.Linear(2, 2), {}, {}
     for epoch, loss in enumerate([3.0, 1.0, 2.0, 1.0, 0.5], start=1):
-        table = checkpoints.updated(table, {"loss": loss, "m1": -loss}, epoch, keep=2)
-        kept = model.state_dict() if epoch in checkpoints.kept_epochs(table) else None
+        table = checkpoints.add_epoch(table, {"loss": loss, "m1": -loss}, epoch, keep=2)
+        kept = model.state_dict() if epoch in checkpoints.best_epoch_numbers(table) else None
         written = checkpoints.save_state(tmp_path, {"best": table, "epoch": epoch}, kept, written)
     assert table == {"loss": [[0.5, 5], [1.0, 2]], "m1": [[-0.5, 5], [-1.0, 2]]}
     assert sorted(path.name for path in tmp_path.glob("e*")) == ["e0002.safetensors", "e0005.safetensors"]

@@ -108,14 +108,14 @@ def test_unknown_words_get_reproducible_random_vectors(tmp_path: Path) -> None:
     assert zebra.tolist() == again.vector("zebra").tolist()
     assert abs(zebra @ lion) < 0.999
     assert one.vector("zebra").tolist() == one.vector("lion").tolist()
-    assert each.unreadable(["zebra lion", "zebra dog", "", "..."]) == ["zebra lion", "", "..."]
+    assert each.without_known_words(["zebra lion", "zebra dog", "", "..."]) == ["zebra lion", "", "..."]
 
 
 def test_word_missing_in_the_file_is_looked_up_with_a_capital_letter(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("Axe 1 0 0 0\nAXE 0 1 0 0\nHORN 0 0 1 0\n")
     words = encoder(tmp_path / "v.txt")
     assert words.vector("axe").tolist() == [1, 0, 0, 0]
-    assert words.unreadable(["axe", "horn"]) == ["horn"]
+    assert words.without_known_words(["axe", "horn"]) == ["horn"]
 
 
 def test_mean_of_word_vectors_is_scaled_to_length_1(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_word_vector_encoder_without_text_cache_stores_no_words_of_queries(tmp_p
     words = encoder(binary(tmp_path / "v.bin"))
     words.caches_texts = False
     words(["dog bark zebra"])
-    assert words.unreadable(["lion"]) == ["lion"]
+    assert words.without_known_words(["lion"]) == ["lion"]
     assert not words._vectors
 
 

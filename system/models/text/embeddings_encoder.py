@@ -41,7 +41,7 @@ class TextEmbeddingsEncoder(TextEncoder):
 
     def prepare(self, texts: Sequence[str]) -> None:
         """Check texts before they are used: raise KitError if one of them has no embedding."""
-        if absent := self.unreadable(list(dict.fromkeys(texts))):
+        if absent := self.without_known_words(list(dict.fromkeys(texts))):
             missing = f"no embedding of {counted(len(absent), 'text')}, such as {absent[0][:80]!r}"
             raise KitError(f"{' and '.join(self._files)}: {missing}; write embeddings of all captions and queries")
 
@@ -49,7 +49,7 @@ class TextEmbeddingsEncoder(TextEncoder):
         """Return a checksum of the embedding files."""
         return hashlib.sha256("".join(map(file_sha256, all_files(self._files))).encode()).hexdigest()
 
-    def unreadable(self, texts: Sequence[str]) -> list[str]:
+    def without_known_words(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without an embedding."""
         return [text for text in texts if text not in self._vectors]
 

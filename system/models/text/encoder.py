@@ -74,7 +74,7 @@ class TextEncoder(nn.Module, ABC):
         return 0
 
     @abstractmethod
-    def unreadable(self, texts: Sequence[str]) -> list[str]:
+    def without_known_words(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without any known word.
 
         For such a text, all clips would have the same score.
@@ -82,7 +82,7 @@ class TextEncoder(nn.Module, ABC):
 
     def unknown_words(self, text: str) -> list[str]:
         """Return the words of a text that the encoder does not know, each once, in the order of the text."""
-        return [word for word in dict.fromkeys(words_of(text)) if self.unreadable([word])]
+        return [word for word in dict.fromkeys(words_of(text)) if self.without_known_words([word])]
 
     @property
     def logit_numbers(self) -> tuple[float, float] | None:

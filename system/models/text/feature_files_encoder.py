@@ -94,7 +94,7 @@ class TextFeatureFilesEncoder(TextEncoder):
         for text in texts:
             self._pooled_features(text)
 
-    def unreadable(self, texts: Sequence[str]) -> list[str]:
+    def without_known_words(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without features."""
         return [text for text in texts if text not in self._ids]
 

@@ -176,7 +176,7 @@ class TransformerEncoder(PreTrainedEncoder):
         if self.trained is not None:
             self._token_ids([self.prompt + text for text in self._clean_texts(texts)])
 
-    def unreadable(self, texts: Sequence[str]) -> list[str]:
+    def without_known_words(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without any known word."""
         unknown = {self.tokenizer.unk_token_id, *self.tokenizer.all_special_ids}
         tokens = self._token_ids(self._clean_texts(texts))

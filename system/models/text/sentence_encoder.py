@@ -93,7 +93,7 @@ class StaticEncoder(PreTrainedEncoder):
         """Compute the vectors (N, V) of texts with the frozen model."""
         return encode_frozen(self._model.to(self.device), texts)
 
-    def unreadable(self, texts: Sequence[str]) -> list[str]:
+    def without_known_words(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without any known word. Their vectors are zero."""
         vectors = encode_frozen(self._model.to(self.device), texts, prompt="").abs().sum(1)
         return [text for text, total in zip(texts, vectors.tolist(), strict=True) if total == 0]

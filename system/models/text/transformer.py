@@ -74,7 +74,7 @@ class Transformer(TextSettings):
                 mask = on_device(mask, self.device)
                 return Embedded(self.out(masked_mean(self.encoder(self.words(filled), mask), mask)))
 
-            def unreadable(self, texts: Sequence[str]) -> list[str]:
+            def without_known_words(self, texts: Sequence[str]) -> list[str]:
                 """Return the texts without any known word."""
                 return [text for text in texts if not self.word_indexes(text)]
 

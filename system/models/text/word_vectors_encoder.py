@@ -114,6 +114,6 @@ class WordVectorsEncoder(TextEncoder):
         """Return the number of values in the file of word vectors."""
         return len(self.file) * self.dim
 
-    def unreadable(self, texts: Sequence[str]) -> list[str]:
+    def without_known_words(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without any known word."""
         return [text for text in texts if all(self._find_vector(word) is None for word in words_of(text))]
