@@ -13,7 +13,7 @@ _VERBS = {
         "list\n  python -m system recipes new mine --from clotho\n  python -m system recipes keys stages.optimizer",
     ),
     "check": (
-        "print all mistakes of a recipe or a study, or its plan, data, disk and memory",
+        "print all mistakes of a recipe or a study, or its plan with the data, disk and memory that it needs",
         "recipes/quickstart.yaml",
     ),
     "download": (
@@ -46,7 +46,7 @@ _VERBS = {
         "recipes/quickstart.yaml\n  python -m system experts",
     ),
     "convert": (
-        "make the weight file of the expert yamnet from the public yamnet.tflite",
+        "convert published weights: yamnet.tflite, checkpoints of retrieval models, or M2D-CLAP's text encoder",
         "yamnet.tflite --out data/weights/yamnet_layers.npz",
     ),
     "word_vectors": (

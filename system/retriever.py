@@ -58,7 +58,7 @@ class Retriever:
         A warning is logged for texts without any word that the model knows. All such texts have the same vector.
         normalize: Scale the vectors to length 1. Raises KitError for a model without a single vector per text.
         """
-        texts = _listed(texts)
+        texts = _to_texts(texts)
         if unknown := self.ranker.without_known_words(texts):
             log.warning(
                 "the model knows no word of %s, such as %r; such texts have equal embeddings",
@@ -101,7 +101,7 @@ class Retriever:
         audio: A folder, a manifest, a file, or a list of files. Broken files are skipped with a warning. Raises
         KitError for a text without any word that the model knows, and if no file is readable.
         """
-        texts = _listed(texts)
+        texts = _to_texts(texts)
         if not isinstance(top, Integral) or top < 1:
             raise KitError(f"top is {top!r}; give a whole number of at least 1")
         if waves_of(audio) is not None:
@@ -125,7 +125,7 @@ class Retriever:
             if not is_audio_name(Path(audio).name) or Path(audio).is_dir():
                 return list_clips(Path(audio), None).clips
             audio = [audio]
-        audio = _iterated(audio, AUDIO_HINT)
+        audio = _to_list(audio, AUDIO_HINT)
         if odd := [path for path in audio if not isinstance(path, str | os.PathLike)]:
             raise KitError(f"{str(odd[0])[:60]!r} is not the path of a file; {AUDIO_HINT}")
         paths = [Path(absolute(path)) for path in audio]
@@ -146,16 +146,16 @@ class Retriever:
         ]
 
 
-def _iterated(values: Any, cure: str) -> list[Any]:
+def _to_list(values: Any, cure: str) -> list[Any]:
     """Convert `values` to a list. Raises KitError if they cannot be listed. cure: End of the error message."""
     if isinstance(values, bytes) or not isinstance(values, Iterable):
         raise KitError(f"{str(values)[:60]!r} has the wrong type {type(values).__name__}; {cure}")
     return list(values)
 
 
-def _listed(texts: Texts) -> list[str]:
-    """Convert one text or several texts to a list. Raises KitError for an empty list, or if an item is no text."""
-    found = [texts] if isinstance(texts, str) else _iterated(texts, TEXT_HINT)
+def _to_texts(texts: Texts) -> list[str]:
+    """Convert one text or several texts to a list. Raises KitError for an empty list or an item that is no text."""
+    found = [texts] if isinstance(texts, str) else _to_list(texts, TEXT_HINT)
     if not found:
         raise KitError("the list of texts is empty; give at least one text")
     if odd := [text for text in found if not isinstance(text, str)]:

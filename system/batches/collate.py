@@ -23,7 +23,7 @@ from system.compute.distributed import process_count, process_index
 from system.features.build import Features
 from system.losses.relevance.relax import Relevance
 from system.models.batch import Batch, Series, Share
-from system.moments.windows import labels_of
+from system.moments.windows import label_frames
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def _frame_labels(items: Sequence[Item], features: Features) -> torch.Tensor:
     lengths = frame_counts(items, features, expert, None)
     labels = np.zeros((len(items), max(lengths)), bool)
     for row, item, length in zip(labels, items, lengths, strict=True):
-        row[:length] = labels_of(item.windows, length, features.grids[expert])
+        row[:length] = label_frames(item.windows, length, features.grids[expert])
     return torch.from_numpy(labels)
 
 

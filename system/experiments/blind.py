@@ -40,15 +40,15 @@ class BlindSet(NamedTuple):
 
 def blind_entries(recipe: schema.Recipe) -> list[str]:
     """Return the names of the rank entries whose blind sets can be ranked, because the files of the sets exist."""
-    return [name for name in _of_blind_sets(recipe) if not _missing_files(recipe, name)]
+    return [name for name in _blind_entry_names(recipe) if not _missing_files(recipe, name)]
 
 
-def _of_blind_sets(recipe: schema.Recipe) -> list[str]:
-    """Return the names of the rank entries that rank blind sets."""
+def _blind_entry_names(recipe: schema.Recipe) -> list[str]:
+    """Return the names of the rank entries that rank blind sets, also of sets whose files are missing."""
     return [name for name in recipe.rank if isinstance(recipe.ranked(name), RankBlind)]
 
 
-def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[str]:
+def missing_blind_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[str]:
     """Return one message per rank entry whose blind set cannot be ranked yet because files are missing.
 
     ranked: Names of the rank entries that were ranked before; they have no message.
@@ -56,7 +56,7 @@ def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[st
     later = "once the blind set is complete, run the same command again to rank it; nothing is trained again"
     return [
         f"{name}: not ranked yet, since {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing; {later}"
-        for name in _of_blind_sets(recipe)
+        for name in _blind_entry_names(recipe)
         if name not in ranked and (absent := _missing_files(recipe, name))
     ]
 
@@ -80,15 +80,15 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
         entry = recipe.ranked(name)
         assert isinstance(entry, RankBlind)
         if noted and (entry.audio, entry.queries) not in checksums:
-            clips, queries = _read(entry)
-            keys = _keys_of(clips, recipe)
-            checksums[entry.audio, entry.queries] = _sha256(clips, queries, keys)
+            clips, queries = _read_blind_set(entry)
+            keys = _content_keys(clips, recipe)
+            checksums[entry.audio, entry.queries] = _blind_set_checksum(clips, queries, keys)
         if noted != checksums.get((entry.audio, entry.queries)):
             changed.append(name)
     return changed
 
 
-def _keys_of(clips: Sequence[Clip], recipe: schema.Recipe) -> Mapping[str, str]:
+def _content_keys(clips: Sequence[Clip], recipe: schema.Recipe) -> Mapping[str, str]:
     """Return a dict from clip id to the content key of the clip's audio, or to the name of its given embedding."""
     from system.features.build import build_features
     from system.features.contents import ContentKeys
@@ -99,15 +99,15 @@ def _keys_of(clips: Sequence[Clip], recipe: schema.Recipe) -> Mapping[str, str]:
         return {clip.id: content(clip.path) for clip in clips}
 
 
-def _read(entry: RankBlind) -> tuple[Sequence[Clip], list[Query]]:
+def _read_blind_set(entry: RankBlind) -> tuple[Sequence[Clip], list[Query]]:
     """Read the clips and the queries of a blind set."""
     path = Path(entry.audio)
     clips = folder_clips(path, path.resolve().name)[0] if path.is_dir() else of_split(read_manifest(path), None, path)
     return clips, read_queries(entry.queries)
 
 
-def _sha256(clips: Sequence[Clip], queries: Sequence[Query], keys: Mapping[str, str]) -> str:
-    """Return the sha256 of all clips and queries of a blind set."""
+def _blind_set_checksum(clips: Sequence[Clip], queries: Sequence[Query], keys: Mapping[str, str]) -> str:
+    """Return one sha256 of all clips and queries of a blind set. keys: Dict from clip id to the clip's content key."""
     lines = "".join(f"{query.id}\0{query.text}\n" for query in queries)
     return hashlib.sha256(f"{contents_checksum(clips, keys)}\n{lines}".encode()).hexdigest()
 
@@ -127,7 +127,7 @@ def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device
         entry = recipe.ranked(name)
         assert isinstance(entry, RankBlind)
         if (entry.audio, entry.queries) not in sets:
-            clips, queries = _read(entry)
+            clips, queries = _read_blind_set(entry)
             content = ContentKeys(Path(recipe.banks))
             features = build_features(
                 clips,
@@ -150,7 +150,7 @@ def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device
                     f"blind set {entry.audio}: {counted(len(broken), 'clip')} cannot be read, first {broken[0]}; "
                     f"all clips of a blind set must be ranked, so {cure}"
                 )
-            checksum = _sha256(clips, queries, features.keys)
+            checksum = _blind_set_checksum(clips, queries, features.keys)
             sets[entry.audio, entry.queries] = BlindSet(clips, queries, features, checksum)
         opened[name] = sets[entry.audio, entry.queries]
     return opened

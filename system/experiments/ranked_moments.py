@@ -23,7 +23,7 @@ from submission.metrics.moments_summary import metric_values, summarise_moments
 from submission.runs.record import MomentsResult
 from system.compute.distributed import is_first
 from system.experiments.ranking import RunModels
-from system.moments.windows import Grid, labels_of, runs_of
+from system.moments.windows import Grid, label_frames, runs_of_true
 from system.recipe import schema
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Files(NamedTuple):
         return cls(windows, run / "submission" / f"{name}.jsonl", truth, scores / f"{name}.frames.npz")
 
 
-def require_moments(recipe: schema.Recipe, data: "Data") -> None:
+def require_rankable_moments(recipe: schema.Recipe, data: "Data") -> None:
     """Check before the training that the rank entries of moments can be ranked afterwards.
 
     Raises KitError for recordings that cannot be read or are too long, and if only some moments of a rank entry have
@@ -79,7 +79,7 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
             if len(known) > 1 or (source == entry.fit and False in known):
                 file = recipe.data[source].moments
                 rule = (
-                    "add windows to all of its moments, or remove them from all"
+                    "add windows to all of its moments, or remove all windows"
                     if source == entry.data
                     else "add windows to all of its moments, since `fit` needs them"
                 )
@@ -89,9 +89,9 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
 
 
 def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
-    """Find windows for the queries of every rank entry of moments, and compute the metrics of these windows.
+    """Find windows for the queries of every rank entry of moments, write them, and compute their metrics.
 
-    Files with the windows, the queries and a submission are written. Returns: Dict from rank entry to its metrics.
+    Files with the windows, the queries and a submission are written. Returns: Dict from rank entry to its result.
     """
     from system.ranking.frame_series import find_windows, fit_score
     from system.ranking.locate import series_of_moments
@@ -122,10 +122,10 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
             continue
         located = find_windows(score, series, entry.windows, entry.decoding)
         files = Files.of(models.run.folder, name)
-        truth = _write(files, located, moments, by_id, edition)
+        truth = _write_files(files, located, moments, by_id, edition)
         result: dict[str, object] = {
             "metric": edition.metric,
-            **_metrics(located, series.grids, truth, edition),
+            **_metrics_of_windows(located, series.grids, truth, edition),
             **_metrics_of_new_texts(located, truth, edition, data.texts(recipe.trained_on)),
             "data": entry.data,
             "queries": len(moments),
@@ -140,7 +140,7 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
     return results
 
 
-def _write(
+def _write_files(
     files: Files,
     located: "Sequence[Located]",
     moments: Sequence[Moment],
@@ -163,10 +163,10 @@ def _write(
     return truth
 
 
-def _metrics(
+def _metrics_of_windows(
     located: "Sequence[Located]", grids: Sequence[Grid], truth: MomentTruth, edition: MomentsEdition
 ) -> dict[str, object]:
-    """Compute the metrics of the windows that were found for the queries of a rank entry.
+    """Return the metrics of the windows that were found for the queries of a rank entry, with two baselines.
 
     The result also has the metrics of random windows, and of windows made from the true labels of frames, for
     comparison. If the true windows are not known, the dict maps every name to None.
@@ -188,7 +188,7 @@ def _metrics(
 def _metrics_of_new_texts(
     located: "Sequence[Located]", truth: MomentTruth, edition: MomentsEdition, trained: Collection[str]
 ) -> dict[str, object]:
-    """Count the queries whose text was not used in training, and compute the metrics of these queries.
+    """Return the number and the metrics of the queries whose text was not used in training.
 
     located: Found windows of each query. trained: Texts that were used in training.
     """
@@ -233,6 +233,6 @@ def _metrics_of_true_frames(
     for qid, windows in truth.windows().items():
         here = edges[qid]
         pairs = [(start, end) for start, end in windows]
-        runs = runs_of(labels_of(pairs, len(here) - 1, grids[qid]))
+        runs = runs_of_true(label_frames(pairs, len(here) - 1, grids[qid]))
         known[qid] = [[float(here[first]), float(here[last + 1])] for first, last in runs]
     return metric_values(score_moments(known, truth.windows()), edition.metrics)

@@ -107,9 +107,9 @@ class RunModels:
 
 
 def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
-    """Rank clips for every rank entry whose relevant clips are known, and compare the metrics with baselines.
+    """Rank clips for every rank entry whose relevant clips are known. Returns: Dict from rank entry to its result.
 
-    The baselines are chance and the untrained model.
+    A result compares the metrics with two baselines, chance and the untrained model.
     kept: Dict from rank entry to its earlier result; these entries are not ranked again.
     """
     recipe, data = models.recipe, models.data
@@ -125,15 +125,14 @@ def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[st
         matrix, pool, origin = found
         write_clips(models.run.clips_file(name), data.readable_clips(source), pool.norms)
         before = untrained.get(source) if _is_trained(recipe.ranked(name)) else None
-        ranked[name] = _result(name, models, matrix, origin, before)
+        ranked[name] = _compute_result(name, models, matrix, origin, before)
     return {name: ranked[name] for name in recipe.scored if name in ranked}
 
 
 def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str, BlindResult]:
-    """Rank blind sets and write their submissions.
+    """Rank blind sets and write their submissions. Returns: Dict from rank entry to its result.
 
-    sets: Dict from the name of a rank entry to its blind set. Returns: Dict from the name of a rank entry to its
-    result.
+    sets: Dict from rank entry to its blind set.
     """
     results = {}
     for name, blind in sets.items():
@@ -164,7 +163,7 @@ def _rank_entry(
     the first process writes, and all other processes return None.
     """
     entry, run = models.recipe.rank[name], models.run
-    log.info("rank entry %s: ranking %s", name, size_of(queries, clips))
+    log.info("rank entry %s: ranking %s", name, describe_size(queries, clips))
     ranker = entry.ranker(models)
     if unknown := ranker.without_known_words([query.text for query in queries]):
         log.warning(
@@ -197,15 +196,15 @@ def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, Sco
     for source in dict.fromkeys(map(models.recipe.ranked_source, names)):
         clips = models.data.clips[source]
         queries = caption_queries(clips)
-        log.info("ranking %s with the untrained model too, for comparison: %s", source, size_of(queries, clips))
+        log.info("ranking %s with the untrained model too, for comparison: %s", source, describe_size(queries, clips))
         matrices[source] = ranker.matrix(queries, ranker.open(Listed(clips)))
     return matrices
 
 
-def _result(
+def _compute_result(
     name: str, models: RunModels, matrix: ScoreMatrix, origin: str, untrained: ScoreMatrix | None
 ) -> RankedResult:
-    """Compute the result of a ranked entry, such as its metrics, from its score matrix.
+    """Return the result of a ranked entry, such as its metrics, from its score matrix.
 
     origin: Description of the checkpoint that computed the scores. untrained: Score matrix of the untrained model for
     the same clips and queries, for comparison; None: no comparison.
@@ -227,6 +226,6 @@ def _result(
     )
 
 
-def size_of(queries: Sequence[Query], clips: Sequence[Clip]) -> str:
+def describe_size(queries: Sequence[Query], clips: Sequence[Clip]) -> str:
     """Return the numbers of captions and clips of a data source as text."""
     return f"{counted(len(queries), 'caption', ',')} against {counted(len(clips), 'clip', ',')}"

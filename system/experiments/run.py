@@ -30,9 +30,9 @@ from system.experiments.blind import (
     changed_entries,
     open_blind_sets,
 )
-from system.experiments.ranked_moments import rank_moments, require_moments
+from system.experiments.ranked_moments import rank_moments, require_rankable_moments
 from system.experiments.ranking import RunModels, rank_blind_sets, rank_sources
-from system.experiments.summary import data_of, experts_of, in_words, parameters_of, weight_licences_of
+from system.experiments.summary import describe_data, describe_experts, format_result, parameters_of, weight_licences_of
 from system.experts.base import Device, file_sha256
 from system.ranking.base import matrix_labels, refuse_unknown_queries
 from system.ranking.checkpoint import ByOneModel, RankBlind
@@ -58,7 +58,7 @@ def run_recipe(
     device: "Device | None" = None,
     track: "Sequence[type[Tracker]]" = (),
 ) -> Run:
-    """Run the remaining steps of a recipe: data, features, training and ranking.
+    """Run the remaining steps of a recipe: data, features, training and ranking. Returns: The run.
 
     The last step writes the run's result.json. runs: Folder of all runs. out: Folder of this run; None: a folder in
     `runs` with the settings of the recipe, or a new one.
@@ -82,7 +82,7 @@ def run_recipe(
 
 
 def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> bool:
-    """Return whether a run is finished; if so, log its result."""
+    """Return whether a run has nothing left to train or rank; log its state."""
     log.info("run folder: %s", run.folder)
     if run.ranks_again:
         log.info("only the rank entries of the recipe have changed: ranking again, without training")
@@ -99,15 +99,15 @@ def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> 
         if made_by == current
         else f", made by the code of commit {made_by}, while this is the code of {current}; --out starts a new run"
     )
-    log.log(logging.WARNING if other else logging.INFO, "finished already: %s%s", run.folder, other)
+    log.log(logging.WARNING if other else logging.INFO, "the run is finished already: %s%s", run.folder, other)
     if new := changed_entries(loaded.recipe, result.blind):
         log.info("ranking the new or changed rank entries %s, without training", ", ".join(new))
         return False
-    _track(run, track)
+    _send_to_trackers(run, track)
     return True
 
 
-def _track(run: Run, track: "Sequence[type[Tracker]]") -> None:
+def _send_to_trackers(run: Run, track: "Sequence[type[Tracker]]") -> None:
     """Send the metrics of a finished run to trackers."""
     if track:
         from system.training.tracking import Tracking
@@ -150,7 +150,7 @@ def _rank_zeros(
 ) -> None:
     """Rank all rank entries with scores of zero before the training, so that errors of the ranking are found early."""
     for name, (clips, queries, _, _) in blind.items():
-        matrix = _zeros(clips, queries)
+        matrix = _zero_matrix(clips, queries)
         with tempfile.TemporaryDirectory(dir=run.folder) as folder:
             write_csv(matrix, Path(folder) / f"{name}.csv", get_edition(recipe.rank[name].edition))
     reads_clips = recipe.model.audio.reads_clips
@@ -168,20 +168,21 @@ def _rank_zeros(
             refuse_unknown_queries(queries, model.text.without_known_words([query.text for query in queries]))
         if entry.csv:
             with tempfile.TemporaryDirectory(dir=run.folder) as folder:
-                write_csv(_zeros(clips, queries), Path(folder) / f"{name}.csv", edition)
+                write_csv(_zero_matrix(clips, queries), Path(folder) / f"{name}.csv", edition)
     if recipe.rank_moments:
-        require_moments(recipe, data)
+        require_rankable_moments(recipe, data)
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         if shared := data.shared(recipe.trained_on, [source]):
             shared_size = counted(shared, "recording")
             log.warning(
-                "training uses %s of data source %s, which is also ranked, so its metrics are too high",
+                "training uses %s of data source %s, which is also ranked, so its metrics are too high; "
+                "remove these recordings from the training data",
                 shared_size,
                 source,
             )
 
 
-def _zeros(clips: Sequence[Clip], queries: Sequence[Query]) -> ScoreMatrix:
+def _zero_matrix(clips: Sequence[Clip], queries: Sequence[Query]) -> ScoreMatrix:
     """Return a score matrix of zeros for the given clips and queries."""
     return matrix_from_blocks(matrix_labels(clips, queries, {}), [np.zeros((len(queries), len(clips)), np.float32)])
 
@@ -227,11 +228,11 @@ def _finish(
     ranked_blind: dict[str, BlindResult],
     moments: dict[str, MomentsResult],
 ) -> None:
-    """Write the last files of a run: metrics, and result.json, which marks the run as finished."""
+    """Write the last files of a run: figures, and result.json, which marks the run as finished."""
     from system.runs.plots import draw_run
 
     recipe = loaded.recipe
-    _remove_others(run, ranked, ranked_blind, moments)
+    _remove_stale_files(run, ranked, ranked_blind, moments)
     draw_run(run)
     if run.ranks_again:
         contents = {name: contents_checksum(clips, data.features.keys) for name, clips in data.clips.items()}
@@ -241,25 +242,25 @@ def _finish(
         recipe=recipe.name,
         seed=recipe.seed,
         commits=run.read_provenance().commits,
-        hardware=hardware_of(model.device),
+        hardware=describe_hardware(model.device),
         parameters=parameters_of(recipe, model),
-        experts=experts_of(recipe),
+        experts=describe_experts(recipe),
         weight_licences=weight_licences_of(recipe),
-        data=data_of(recipe, data),
+        data=describe_data(recipe, data),
         seconds=seconds,
         training_seconds=round(sum(line.seconds for line in run.read_metrics()), 1),
         broken=data.features.broken,
         rank=ranked,
         blind=ranked_blind,
         moments=moments,
-        sha256=_checksums(run),
+        sha256=_result_checksums(run),
     )
     with (run.folder / "log.txt").open("a", encoding="utf-8") as file:  # the verb prints the same
-        file.write(in_words(run, result) + "\n")
+        file.write(format_result(run, result) + "\n")
     write_json(run.result, result.document())
 
 
-def hardware_of(device: "Device") -> str:
+def describe_hardware(device: "Device") -> str:
     """Describe the hardware of this process, and the number of processes."""
     from system.compute.device import gpu_of
 
@@ -267,7 +268,7 @@ def hardware_of(device: "Device") -> str:
     return f"{os.cpu_count()} cores {platform.machine()}, {gpu_of(device) or 'no GPU'}{several}"
 
 
-def _checksums(run: Run) -> dict[str, str]:
+def _result_checksums(run: Run) -> dict[str, str]:
     """Return a dict from the path of each result file, relative to the run's folder, to its sha256.
 
     The result files are the files that `report` and `package` of submission read.
@@ -277,7 +278,7 @@ def _checksums(run: Run) -> dict[str, str]:
     return {path.relative_to(run.folder).as_posix(): sha256_of(path) for path in sorted(files)}
 
 
-def _remove_others(
+def _remove_stale_files(
     run: Run, ranked: Mapping[str, RankedResult], blind: Mapping[str, BlindResult], moments: Mapping[str, MomentsResult]
 ) -> None:
     """Delete scores and CSVs of rank entries that the recipe no longer has.

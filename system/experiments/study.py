@@ -95,7 +95,7 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
         raise RecipeError(problems)
     published = study.published
     if published:
-        problems += [f"{path}: published.cells: {text}" for text in _mismatches(study, published)]
+        problems += [f"{path}: published.cells: {text}" for text in _published_faults(study, published)]
     cells: Cells = {}
     for number, (cell, settings) in enumerate(study.cells.items()):
         unknown = sorted(_named_cells(settings) - set(list(study.cells)[:number]))
@@ -105,7 +105,7 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
         try:
             for seed in study.seeds:
                 folders = {name: str(run_folder(study, name, seed, runs)) for name in study.cells}
-                cell_changes = [as_change(key, _with_runs(value, folders)) for key, value in settings.items()]
+                cell_changes = [as_change(key, _insert_run_folders(value, folders)) for key, value in settings.items()]
                 cells[cell, seed] = load_recipe(path.parent / study.recipe, [*changes, *cell_changes, f"seed={seed}"])
         except RecipeError as error:
             changed = tuple(f"--set {key}" for key in settings)
@@ -129,7 +129,7 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
             fault = (
                 "its rank entries rank moments, but the study has no columns for moments; use columns such as R1@0.7"
                 if ranks_moments
-                else "the study has columns for moments, but the cell has rank entries for clips; use other columns"
+                else "the study has columns for moments, but the cell has rank entries for clips; use columns for clips"
             )
             problems.append(f"{path}: cell {cell}: {fault}")
             break
@@ -149,17 +149,17 @@ def _named_cells(value: Any) -> set[str]:
     return {name for part in parts for name in _named_cells(part)}
 
 
-def _with_runs(value: Any, folders: Mapping[str, str]) -> Any:
+def _insert_run_folders(value: Any, folders: Mapping[str, str]) -> Any:
     """Replace each "{cell}" in a setting by the folder of that cell's run. Returns: The changed setting."""
     if isinstance(value, str):
         return _CELL.sub(lambda found: folders[found[1]], value)
     if isinstance(value, dict):
-        return {key: _with_runs(part, folders) for key, part in value.items()}
-    return [_with_runs(part, folders) for part in value] if isinstance(value, list) else value
+        return {key: _insert_run_folders(part, folders) for key, part in value.items()}
+    return [_insert_run_folders(part, folders) for part in value] if isinstance(value, list) else value
 
 
-def _mismatches(study: Study, published: Published) -> list[str]:
-    """Return error messages for published figures of unknown cells, or with a wrong number of columns."""
+def _published_faults(study: Study, published: Published) -> list[str]:
+    """Return error messages for published figures of unknown cells, or with a wrong number of figures per cell."""
     unknown = [f"{name}: the study has no such cell" for name in published.cells.keys() - study.cells.keys()]
     return unknown + [
         f"{name}: lists {len(figures)} figures, but the study has {len(study.columns)} columns"
@@ -173,7 +173,7 @@ def run_folder(study: Study, cell: str, seed: int, runs: Path) -> Path:
     return runs / study.name / f"{cell}_s{seed}"
 
 
-def seconds_of(folder: Path) -> float | None:
+def run_seconds(folder: Path) -> float | None:
     """Return the duration of a run in seconds; None if it is not finished.
 
     For a resumed run, it is the duration of its last process or of its training, whichever is longer.
@@ -184,15 +184,15 @@ def seconds_of(folder: Path) -> float | None:
     return max(result.seconds, result.training_seconds or 0.0)
 
 
-def progress_of_runs(folders: Sequence[Path]) -> str:
+def describe_progress(folders: Sequence[Path]) -> str:
     """Describe how many of the runs in `folders` are finished, and estimate the remaining time."""
-    seconds = [found for folder in folders if (found := seconds_of(folder)) is not None]
+    seconds = [found for folder in folders if (found := run_seconds(folder)) is not None]
     left = len(folders) - len(seconds)
     said = f"{len(seconds)} of {len(folders)} runs done"
     return f"{said}, {about(left * statistics.mean(seconds))} left" if left and seconds else said
 
 
-def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str, float]:
+def validation_at_checkpoint(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str, float]:
     """Return a dict from validation metric to its value at the checkpoint that a rank entry uses.
 
     The dict is empty if the rank entry does not use exactly one checkpoint. lines: Lines of the run's metrics.jsonl.
@@ -234,7 +234,7 @@ def run_study(
     for (cell, seed), loaded in cells.items():
         log.info("study %s: cell %s, seed %d", study.name, cell, seed)
         finished[cell, seed] = run_recipe(loaded, runs, run_folder(study, cell, seed, runs), device, track)
-        log.info("study %s: %s", study.name, progress_of_runs([run_folder(study, *key, runs) for key in cells]))
+        log.info("study %s: %s", study.name, describe_progress([run_folder(study, *key, runs) for key in cells]))
     rows = []
     for cell in study.cells:
         done, recipe = [finished[cell, seed] for seed in study.seeds], cells[cell, study.seeds[0]].recipe
@@ -250,7 +250,7 @@ def _row_of_moments(study: Study, cell: str, name: str, recipe: schema.Recipe, r
     runs: The cell's finished runs, one per seed.
     """
     results, ranked = [run.read_result().moments[name] for run in runs], recipe.rank[name]
-    validation = [validation_of(ranked, run.read_metrics()) for run in runs if run.metrics.exists()]
+    validation = [validation_at_checkpoint(ranked, run.read_metrics()) for run in runs if run.metrics.exists()]
     known = {"random": results[0].random, "true frames": results[0].ceiling}
     metric = results[0].metric
     return StudyRow(
@@ -269,7 +269,7 @@ def _row(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequen
     runs: The cell's finished runs, one per seed.
     """
     entry, ranked, published = runs[0].read_result().rank[name], recipe.rank[name], study.published
-    validation = [validation_of(ranked, run.read_metrics()) for run in runs if run.metrics.exists()]
+    validation = [validation_at_checkpoint(ranked, run.read_metrics()) for run in runs if run.metrics.exists()]
     stage = ranked.stage if isinstance(ranked, ByOneModel) else None
     watched = recipe.stages[stage].monitor.data if stage else []
     return StudyRow(

@@ -21,7 +21,7 @@ from submission.runs.record import (
     SetFacts,
     SourceFacts,
 )
-from system.experiments.blind import absent_lines
+from system.experiments.blind import missing_blind_lines
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.folder import Run
@@ -73,7 +73,7 @@ def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
     return Parameters(trained=trained, frozen=frozen, total=total)
 
 
-def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
+def describe_experts(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
     """Describe the recipe's experts: kind, sizes, published weight files, and weight files that differ from these."""
     return {
         name: ExpertFacts(
@@ -92,7 +92,7 @@ def weight_licences_of(recipe: schema.Recipe) -> dict[str, str]:
     return {name: part.licence for name, part in parts.items() if part.licence}
 
 
-def data_of(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
+def describe_data(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
     """Describe every data source: its size, the stages that train on it, and its web address."""
     return {
         name: SourceFacts(
@@ -119,7 +119,7 @@ def _describe_clips(clips: Sequence[Clip]) -> SetFacts:
 
 
 def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
-    """Yield the result lines of a rank entry of moments, in per cent."""
+    """Yield the lines of a run's summary on a rank entry of moments, with metrics in per cent."""
     size = f"{counted(entry.queries, 'query')} in {counted(entry.clips, 'recording')}"
     yield f"{name}: {size}, {entry.checkpoint}"
     if entry.figures is not None:
@@ -127,14 +127,14 @@ def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
         for metric, value in entry.figures.items():
             low, high = intervals[metric]
             interval = format_interval((low, high), metric)
-            others = (f"{called} {format_metric(metric, figures[metric])}" for called, figures in _to_compare(entry))
+            others = (f"{called} {format_metric(metric, figures[metric])}" for called, figures in _baselines(entry))
             yield f"  {metric:<9} {format_metric(metric, value)}  (95 % {interval})  {', '.join(others)}"
         if entry.also_trained_on:
             yield f"  beware     {entry.also_trained_on} of these recordings were also trained on"
     yield f"  file       {entry.answers}"
 
 
-def _to_compare(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
+def _baselines(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield the names and metrics of two baselines: random windows, and windows made from the true labels."""
     for called, figures in (("random windows", entry.random), ("true frames", entry.ceiling)):
         if figures is not None:
@@ -142,7 +142,7 @@ def _to_compare(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def _hub_lines(entry: RankedResult) -> Iterator[str]:
-    """Yield a line on hubs: how unevenly clips occur in the top 10 of queries. Yield nothing if this is not known."""
+    """Yield a line on hubs: how unevenly clips occur in the top 10 of queries. Yield nothing if not known."""
     if entry.hub_skewness is not None and entry.never_found is not None:
         never = f"{100 * entry.never_found:.1f} % of clips never in the top 10 of a query"
         yield f"  hubs       skewness {entry.hub_skewness:.2f} of the top-10 counts, {never}"
@@ -150,10 +150,10 @@ def _hub_lines(entry: RankedResult) -> Iterator[str]:
 
 def report(run: Run) -> str:
     """Read a run's result from disk, and return it as text for printing."""
-    return in_words(run, run.read_result())
+    return format_result(run, run.read_result())
 
 
-def in_words(run: Run, result: RunResult) -> str:
+def format_result(run: Run, result: RunResult) -> str:
     """Return the given result of a run as text for printing."""
     trained, frozen = (sum(parts.values()) for parts in (result.parameters.trained, result.parameters.frozen))
     made = f"trained    {trained:,}" if trained else f"model      without training, {frozen:,} counted"
@@ -183,5 +183,5 @@ def in_words(run: Run, result: RunResult) -> str:
         lines += [f"{name}: blind set, {size}, {blind.checkpoint}", f"  CSV        {blind.csv}"]
     for name, moments in result.moments.items():
         lines += _moment_lines(name, moments)
-    lines += absent_lines(load_recipe(run.folder / "resolved.json").recipe, result.blind)
+    lines += missing_blind_lines(load_recipe(run.folder / "resolved.json").recipe, result.blind)
     return "\n".join(lines)

@@ -189,7 +189,7 @@ class StudyTable:
 
         Numbers that are not known (NaN) give an empty text.
         """
-        mean, spread = _statistics(values)
+        mean, spread = _mean_and_deviation(values)
         return self.format(mean) if spread is None else f"{self.format(mean)} ± {self.format(spread)}"
 
     def best(self, data: str, column: str) -> StudyRow:
@@ -200,7 +200,7 @@ class StudyTable:
         return max((row for row in self.rows if row.data == data), key=lambda row: statistics.mean(row.means(column)))
 
     def p(self, row: StudyRow) -> str:
-        """Format the p-value of a paired test that compares a row with the best row."""
+        """Format the p-value of a paired test that compares a row with the best row; "best" for the best row itself."""
         best = self.best(row.data, self.primary)
         if row is best:
             return "best"
@@ -219,7 +219,7 @@ class StudyTable:
         return replace(self, percent=self.percent and metric != "loss").mean_and_spread(values)
 
     def _lines(self, bold: str) -> list[list[str]]:
-        """Return the cells of the study's table as text, row by row.
+        """Return the texts of all cells of the study's table, row by row; the paper's figures are separate rows.
 
         bold: Format string for bold text; {} stands for the text.
         """
@@ -240,7 +240,7 @@ class StudyTable:
         return lines
 
     def notes(self) -> list[str]:
-        """Return the notes that are printed below the table."""
+        """Return the notes that are printed below the table, such as definitions of its metrics."""
         notes = [note for key, note in NOTES.items() if any(key in column for column in self.columns)]
         notes += [WITHOUT_CUT] if any(column in ("T2A mAP", "A2T mAP") for column in self.columns) else []
         if self.validation:
@@ -263,7 +263,7 @@ class StudyTable:
     def latex(self) -> str:
         """Return the table as a LaTeX tabular of the booktabs package."""
         rows = [self.header, *self._lines(r"\textbf{{{}}}")]
-        texts = [" & ".join(_escaped(cell) for cell in cells) + r" \\" for cells in rows]
+        texts = [" & ".join(_escape_latex(cell) for cell in cells) + r" \\" for cells in rows]
         body = "\n".join([r"\toprule", texts[0], r"\midrule", *texts[1:], r"\bottomrule"])
         return f"\\begin{{tabular}}{{l{'c' * (len(self.header) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 
@@ -277,21 +277,21 @@ class StudyTable:
         for row in self.rows:
             numbers: list[object] = []
             for metric in self.validation:
-                numbers += _statistics(row.validation_values(metric))
+                numbers += _mean_and_deviation(row.validation_values(metric))
             for index, column in enumerate(self.columns):
-                numbers += [*_statistics(row.means(column)), row.paper[index] if row.paper else None]
+                numbers += [*_mean_and_deviation(row.means(column)), row.paper[index] if row.paper else None]
             facts = [row.cell, row.data, len(row.runs), row.runs[0].clips]
             writer.writerow([*facts, *numbers, self.p(row), *map(row.facts.get, self.facts)])
         return text.getvalue()
 
 
-def _statistics(values: Sequence[float]) -> tuple[float | None, float | None]:
+def _mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | None]:
     """Return mean and sample standard deviation (n - 1) of numbers; None if too few numbers are known."""
     if not values or any(map(math.isnan, values)):
         return None, None
     return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def _escaped(cell: str) -> str:
+def _escape_latex(cell: str) -> str:
     """Escape the special characters of LaTeX."""
     return cell.replace("_", r"\_").replace("%", r"\%").replace("±", r"$\pm$")

@@ -25,7 +25,9 @@ RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is
 # B recordings with a query each, T frames; scores e (B, T), lengths (B,) >= 1, enter and leave () or (B, T)
 
 
-def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> torch.Tensor:
+def forward_weights(
+    scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
+) -> torch.Tensor:
     """Compute log total weights of all labellings (in or out of a moment) of frames 0 to t, per t and state of t.
 
     A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on `scores` (B, T) of the frames, and
@@ -39,8 +41,8 @@ def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, lea
     for t in range(1, scores.shape[1]):
         before = steps[-1]
         none, moment = before.unbind(-1)
-        stays_none = torch.logaddexp(none, moment + _of_step(leave, t))
-        now = torch.stack((stays_none, torch.logaddexp(none + _of_step(enter, t), moment) + scores[:, t]), -1)
+        stays_none = torch.logaddexp(none, moment + _weight_at_step(leave, t))
+        now = torch.stack((stays_none, torch.logaddexp(none + _weight_at_step(enter, t), moment) + scores[:, t]), -1)
         steps.append(torch.where((t < lengths)[:, None], now, before))
     return torch.stack(steps, 1)
 
@@ -54,11 +56,11 @@ def log_partition(
     weights `enter` and `leave` of moment starts and ends; see the top of this file. The labelling without any moment
     has the weight 1. Thus log Z >= 0, and the probability that the recording has a moment is 1 - exp(-log Z).
     """
-    return _total(states(scores, lengths, enter, leave))
+    return _total_weight(forward_weights(scores, lengths, enter, leave))
 
 
-def _of_step(transition: torch.Tensor, t: int) -> torch.Tensor:
-    """Return a transition's weight, () or (B,), for the step from frame t - 1 to frame t."""
+def _weight_at_step(transition: torch.Tensor, t: int) -> torch.Tensor:
+    """Return the weight of a transition, () or (B,), at the step from frame t - 1 to frame t."""
     return transition if transition.dim() == 0 else transition[:, t]
 
 
@@ -82,14 +84,14 @@ def raise_scores(
     """
     scores, enter, leave = scores.double(), enter.double(), leave.double()
 
-    def raised(rise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def raise_by(rise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the frame scores and `enter`, the weights of moment starts, raised by the constants `rise`, (B,)."""
         entered = enter if frame_share == 1 else (enter + (1 - frame_share) * rise[:, None]).expand_as(scores)
         return scores + frame_share * rise[:, None], entered
 
     def is_probable(rise: torch.Tensor) -> torch.Tensor:
         """Return, (B,) bool, whether a moment is probable enough if scores are raised by the constants `rise`."""
-        more, entered = raised(rise)
+        more, entered = raise_by(rise)
         return log_partition(more, lengths, entered, leave) >= -math.log1p(-probability)
 
     low = torch.zeros(len(scores), dtype=torch.float64, device=scores.device)
@@ -99,10 +101,10 @@ def raise_scores(
         middle = (low + high) / 2
         reaches = is_probable(middle)
         low, high = torch.where(reaches, low, middle), torch.where(reaches, middle, high)
-    return raised(torch.where(is_enough, 0.0, high))
+    return raise_by(torch.where(is_enough, 0.0, high))
 
 
-def _total(forward: torch.Tensor) -> torch.Tensor:
+def _total_weight(forward: torch.Tensor) -> torch.Tensor:
     """Return log Z, (B,), the log total weight of all labellings of frames. forward: (B, T, 2), from `states`.
 
     The result is exact near 0, unlike the result of logsumexp in float32.
@@ -147,12 +149,12 @@ class Posteriors(NamedTuple):
 
 
 def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> Posteriors:
-    """Compute the probabilities of frames and moments for recordings, see Posteriors."""
+    """Compute the probabilities that frames are in a moment, and that ranges of frames are one; see Posteriors."""
     size = scores.shape[1]
     forward, backward = _forward_and_backward(scores, lengths, enter, leave)
     mask = length_mask(lengths, size)
     scores = scores.masked_fill(~mask, 0.0)
-    sums, total = scores.cumsum(1), _total(forward)
+    sums, total = scores.cumsum(1), _total_weight(forward)
     inside = (forward[..., 1] + backward[..., 1] - scores - total[:, None]).exp().masked_fill(~mask, 0.0)
     zero = torch.zeros_like(total)[:, None]
     enters, leaves = (one if one.dim() == 0 else one[:, 1:] for one in (enter, leave))
@@ -174,5 +176,5 @@ def _forward_and_backward(
     turned = (lengths[:, None] - 1 - frames) % scores.shape[1]  # reversed, with padding still at the end
     steps = (lengths[:, None] - frames) % scores.shape[1]  # the step between two reversed frames
     left, entered = (one if one.dim() == 0 else one.gather(1, steps) for one in (leave, enter))
-    backward = states(scores.gather(1, turned), lengths, left, entered)
-    return states(scores, lengths, enter, leave), backward.gather(1, turned[..., None].expand_as(backward))
+    backward = forward_weights(scores.gather(1, turned), lengths, left, entered)
+    return forward_weights(scores, lengths, enter, leave), backward.gather(1, turned[..., None].expand_as(backward))

@@ -70,7 +70,7 @@ class Found(NamedTuple):
     score: float
 
 
-def labels_of(windows: Sequence[tuple[float, float]], frames: int, grid: Grid) -> np.ndarray:
+def label_frames(windows: Sequence[tuple[float, float]], frames: int, grid: Grid) -> np.ndarray:
     """Label frames, (T,) bool: true for a frame whose centre is in a window.
 
     frames: Number of frames, T. grid: Times of the frames. A centre is in a window if start <= centre < end.
@@ -114,8 +114,8 @@ class WindowScores(NamedTuple):
         """Number of frames, T."""
         return len(self.begin)
 
-    def highest(self) -> np.ndarray:
-        """Return the score (T,) of the best window that begins with each frame."""
+    def best_score_per_start(self) -> np.ndarray:
+        """Return, for each frame, the score of the best window that begins with it: (T,)."""
         found: np.ndarray = self.begin + np.maximum.accumulate(self.end[::-1])[::-1]
         return found
 
@@ -140,21 +140,21 @@ def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) ->
     """
     count = CANDIDATES
     while True:
-        rows, columns, chosen = _highest(scores, edges, count)
+        rows, columns, chosen = _find_highest(scores, edges, count)
         order = np.argsort(-chosen, kind="stable")
         starts, ends = edges[rows[order]], edges[columns[order] + 1]
-        found = _without_overlaps(starts, ends, chosen[order], edges[-1], decoding)
+        found = _select_windows(starts, ends, chosen[order], edges[-1], decoding)
         if len(found) == decoding.windows or len(chosen) < count:
             return found
         count *= 4
 
 
-def _highest(scores: WindowScores, edges: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find at least the `count` windows of highest score, or all windows if there are fewer.
+def _find_highest(scores: WindowScores, edges: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return at least the `count` windows of highest score, or all windows if there are fewer.
 
     Returns: First frames, last frames and scores (W,), ordered by the first frame, then by the last frame.
     """
-    bounds = scores.highest()
+    bounds = scores.best_score_per_start()
     if not np.isfinite(bounds).any():
         raise ValueError("no window can be chosen, since no score is finite; check the model's weights")
     order, size = np.argsort(-bounds, kind="stable"), FIRST_ROWS
@@ -170,7 +170,7 @@ def _highest(scores: WindowScores, edges: np.ndarray, count: int) -> tuple[np.nd
         size = needed
 
 
-def _without_overlaps(
+def _select_windows(
     starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding
 ) -> list[Found]:
     """Select windows, best first, that do not overlap a better window too much.
@@ -180,7 +180,7 @@ def _without_overlaps(
     """
     windows = np.stack([starts, ends], 1).round(DIGITS)
     if decoding.round_to is not None:
-        windows = _rounded(windows, last, decoding.round_to)
+        windows = _round_edges(windows, last, decoding.round_to)
     remaining = np.ones(len(windows), bool)
     chosen: list[Found] = []
     while len(chosen) < decoding.windows and remaining.any():
@@ -191,8 +191,8 @@ def _without_overlaps(
     return chosen
 
 
-def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
-    """Round the edges of windows to multiples of a unit.
+def _round_edges(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
+    """Return windows (W, 2) with their edges rounded to multiples of a unit.
 
     windows: (W, 2) starts and ends in seconds. last: End of the last frame in seconds. unit: Seconds. An edge halfway
     between two multiples is rounded to the even multiple. A rounded window has a length of at least one unit. A partial
@@ -242,7 +242,7 @@ def _similar_moments(
     their C possible last frames. The third is the probability (R, C) of the moment from each first to each last frame,
     or 0 if the moment's IoU with the window is lower.
     """
-    firsts, behinds = _similar(windows, edges)
+    firsts, behinds = _similar_ranges(windows, edges)
     frames = np.arange(scores.size)
     for first, behind in zip(firsts, behinds, strict=True):
         rows = np.flatnonzero(behind > first)
@@ -252,7 +252,7 @@ def _similar_moments(
         yield rows, columns, block
 
 
-def _similar(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find the moments with an IoU of at least 0.7 with a window: for each first frame, the range of last frames.
 
     windows: (C, 2) starts and ends in seconds. edges: (T + 1,) starts of the T frames and end of the last frame, in
@@ -268,7 +268,7 @@ def _similar(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.nda
     return first, np.where(shortest <= end + 1e-9, behind, first)
 
 
-def mean_edges(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
+def mean_edge_sums(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
     """Return sums for the mean edges of each window, over moments with an IoU of at least 0.7, weighted by probability.
 
     windows: (C, 2) starts and ends in seconds. scores: For every range of frames, the log probability that it is one
@@ -282,13 +282,13 @@ def mean_edges(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> 
     return np.array(sums).reshape(-1, 3)
 
 
-def refined(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Replace the edges of chosen windows by mean edges, then round them. The scores of windows do not change.
+def refine_edges(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
+    """Return chosen windows with their edges replaced by mean edges, then rounded. Scores do not change.
 
     The mean is over all possible moments that overlap the window much, weighted by their probabilities. If the sum of
     these is 1e-6 or less, the edges do not change. A window that then equals a better window is dropped.
 
-    found: W windows without rounding. sums: (W, 3), from mean_edges: for each window, the weighted sum of starts,
+    found: W windows without rounding. sums: (W, 3), from mean_edge_sums: for each window, the weighted sum of starts,
     the weighted sum of ends, and the sum of probabilities. With several models, the arrays of all models are added.
     last: End of the last frame in seconds.
     Source: this kit; these edges have the least expected squared error.
@@ -298,7 +298,7 @@ def refined(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Dec
     windows[is_known] = sums[is_known, :2] / sums[is_known, 2:]
     windows = windows.round(DIGITS)
     if decoding.round_to is not None:
-        windows = _rounded(windows, last, decoding.round_to)
+        windows = _round_edges(windows, last, decoding.round_to)
     chosen: dict[tuple[float, float], Found] = {}
     for (start, end), one in zip(windows.tolist(), found, strict=True):
         chosen.setdefault((start, end), Found(start, end, one.score))
@@ -313,7 +313,7 @@ def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decodi
     then by their length.
     """
     order = np.lexsort((windows[:, 1], windows[:, 0], -scores))
-    return _without_overlaps(windows[order, 0], windows[order, 1], scores[order], last, decoding)
+    return _select_windows(windows[order, 0], windows[order, 1], scores[order], last, decoding)
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
@@ -330,7 +330,7 @@ def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding)
     if not np.isfinite(frames).all():
         raise ValueError("no window can be chosen, since a probability is not finite; check the model's weights")
     thresholds = THRESHOLDS if decoding.threshold is None else (decoding.threshold,)
-    runs = {run for threshold in thresholds for run in runs_of(frames >= threshold)}
+    runs = {run for threshold in thresholds for run in runs_of_true(frames >= threshold)}
     runs = {(first, last) for first, last in runs if edges[last + 1] > edges[first]}
     if not runs:
         best = int(np.where(edges[1:] > edges[:-1], frames, -1.0).argmax())
@@ -339,7 +339,7 @@ def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding)
     firsts, lasts = np.array(sorted(runs)).T
     scores = np.array([_contrast(sums, *run) for run in sorted(runs)])
     order = np.argsort(-scores, kind="stable")
-    return _without_overlaps(edges[firsts[order]], edges[lasts[order] + 1], scores[order], edges[-1], decoding)
+    return _select_windows(edges[firsts[order]], edges[lasts[order] + 1], scores[order], edges[-1], decoding)
 
 
 def _contrast(sums: np.ndarray, first: int, last: int) -> float:
@@ -353,7 +353,7 @@ def _contrast(sums: np.ndarray, first: int, last: int) -> float:
     return float(inside / inner - outside)
 
 
-def runs_of(labels: np.ndarray) -> Iterator[tuple[int, int]]:
+def runs_of_true(labels: np.ndarray) -> Iterator[tuple[int, int]]:
     """Yield the first and the last index of every run of consecutive true labels."""
     changes = np.flatnonzero(np.diff(np.concatenate([[0], labels.astype(np.int8), [0]])))
     for first, behind in zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True):

@@ -53,7 +53,7 @@ class Content:
 
     @property
     def captions(self) -> int:
-        """Number of captions of the data source."""
+        """Number of captions of the data source; 0 if its manifest is missing."""
         return sum(self._facts[1])
 
     @property
@@ -82,14 +82,14 @@ class Content:
 
     @property
     def captions_per_clip(self) -> float:
-        """Mean number of captions of a clip."""
+        """Mean number of captions of a clip; if the manifest is missing, as the recipe expects."""
         captions = self.expected.captions if self.expected and not self.clips else self.captions
         return captions / self.count
 
     def expected_items(self, unit: str) -> int:
         """Return the number of training items of the data source; if its manifest is missing, as the recipe expects.
 
-        If its manifest is missing, this is the number that the recipe expects; 0 if the recipe states no number.
+        The result is 0 if the manifest is missing and the recipe states no number.
         unit: Kind of training item: pair, clip or moment.
         """
         if self.clips or not self.expected or unit == "moment":
@@ -97,7 +97,7 @@ class Content:
         return self.expected.captions if unit == "pair" else self.expected.clips
 
     def items(self, unit: str) -> int:
-        """Return the number of training items of the data source; 0 if its manifest is missing."""
+        """Return the number of training items (pairs, clips or moments) of the data source; 0 without its manifest."""
         if unit == "moment":
             return len(self.moments or ())
         return self.captions if unit == "pair" else sum(map(bool, self._facts[1]))

@@ -59,18 +59,18 @@ def data_lines(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator[
     for name, source in recipe.data.items():
         content, file = contents[name], f"{source.manifest} [{source.split}]"
         if content.clips:
-            yield Row("data", name, f"{file}  {_sizes(source, content)}")
+            yield Row("data", name, f"{file}  {_describe_size(source, content)}")
             yield from _problems_of_clips(name, source, content, recipe.model.audio.reads_clips)
             yield from _problems_of_windows(recipe, name, content.moments or ())
         elif Path(source.manifest).exists():
             yield Row("data", name, f"{file}  no clips")
             yield Problem(MISSING, f"data {name}", content.fault)
         else:
-            yield from _absent_manifest(name, file, source)
+            yield from _missing_manifest_lines(name, file, source)
 
 
-def _sizes(source: schema.Source, content: Content) -> str:
-    """Describe a data source in words: its numbers of clips, captions, hours and moments."""
+def _describe_size(source: schema.Source, content: Content) -> str:
+    """Describe the size of a data source: its numbers of clips, captions, hours and moments, as text."""
     clips, captions = len(content.clips), content.captions
     sizes = f"{counted(clips, 'clip', ',')}, {counted(captions, 'caption', ',')}, {content.hours:.2f} h"
     if content.moments:
@@ -91,11 +91,11 @@ def _problems_of_clips(name: str, source: schema.Source, content: Content, is_re
     where = f"data {name}"
     if few := few_clips(source, len(content.clips)):
         yield Problem(MISSING, where, f"only {few}")
-    absent = _absent_audio(content.clips) if is_read else ""
+    absent = _describe_missing_audio(content.clips) if is_read else ""
     unknown = content.without_length if is_read else 0
     if unknown and absent:
         cure = "list them with python -m data_tools check"
-        yield Problem(MISSING, where, f"audio of {counted(unknown, 'clip', ',')}; {cure}")
+        yield Problem(MISSING, where, f"the audio of {counted(unknown, 'clip', ',')} is missing; {cure}")
     elif unknown:
         fault = f"{counted(unknown, 'clip', ',')} without a length: the plan's hours and disk space are too low"
         yield Problem(WARNING, where, f"{fault}; add seconds to the manifest, or make it again")
@@ -103,7 +103,7 @@ def _problems_of_clips(name: str, source: schema.Source, content: Content, is_re
         yield Problem(MISSING, where, absent)
     if source.moments is not None and content.moments is None:
         cure = "make it with python -m data_tools castella or scenes --moments"
-        yield Problem(MISSING, where, f"moments file {source.moments}; {cure}")
+        yield Problem(MISSING, where, f"the moments file {source.moments} is missing; {cure}")
     elif content.fault:
         yield Problem(MISTAKE, where, content.fault)
     elif content.moments == []:
@@ -124,8 +124,8 @@ def _problems_of_windows(recipe: schema.Recipe, name: str, moments: Sequence[Mom
         yield Problem(MISTAKE, f"data {name}", str(error))
 
 
-def _absent_audio(clips: Sequence[Clip]) -> str:
-    """Describe missing audio files; "" if none is missing.
+def _describe_missing_audio(clips: Sequence[Clip]) -> str:
+    """Describe how many audio files of the clips are missing, with a cure; "" if none is missing.
 
     If the data source has many clips, about CHECKED_FILES of them, evenly spread, are checked.
     """
@@ -138,7 +138,7 @@ def _absent_audio(clips: Sequence[Clip]) -> str:
     return f"{files}; put the files at these paths, or make the manifest again with their new paths"
 
 
-def _absent_manifest(name: str, file: str, source: schema.Source) -> Iterator[Row | Problem]:
+def _missing_manifest_lines(name: str, file: str, source: schema.Source) -> Iterator[Row | Problem]:
     """Yield the plan's row and the problems of a data source whose manifest is missing."""
     problems = list(_missing_inputs(source))
     if source.make and not problems:
@@ -151,7 +151,7 @@ def _absent_manifest(name: str, file: str, source: schema.Source) -> Iterator[Ro
 
 
 def _missing_inputs(source: schema.Source) -> Iterator[Problem]:
-    """Yield the missing files and folders that the source's `make` command reads."""
+    """Yield a problem for each missing file or folder that the source's `make` command reads."""
     if source.make is None:
         if source.published:
             yield Problem(MISSING, f"audio of {source.manifest}", f"published at {source.published}")
@@ -191,7 +191,7 @@ def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row |
     experts = recipe.model.audio.experts
     disk = {name: size / GIB for name, size in estimates.bank_bytes.items()}
     for name, expert in experts.items():
-        if estimates.from_files:
+        if estimates.decodes_files:
             files = (
                 f"{expert.rate} Hz, decoded from the audio files for each batch; nothing is stored in {recipe.banks}/"
             )
@@ -212,9 +212,11 @@ def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row |
             if cure := cure_of(path, expert.weight_source()):
                 yield Problem(MISSING, str(path), cure)
         for setting in expert.settings_with_changed_weights():
-            cure = "its checksum is not the published one; delete the file and run python -m system download RECIPE"
+            cure = (
+                "the file's checksum is not the published one; delete the file and run python -m system download RECIPE"
+            )
             yield Problem(WARNING, str(expert.weight_files()[setting]), cure)
-    if seconds and not estimates.from_files:
+    if seconds and not estimates.decodes_files:
         duration = about(seconds * sum(expert.cost for expert in experts.values()))
         totals = f"{seconds / 3600:.2f} h of audio, {sum(disk.values()):.2f} GiB, {duration} on two CPU cores"
         yield Row("features", "all", f"{totals} (estimates; stored frames are not computed again)")

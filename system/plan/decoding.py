@@ -26,7 +26,7 @@ TRIED_SECONDS = 1.0
 
 
 def decoding_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Iterator[Row]:
-    """Yield a plan's rows on the crops that are decoded for a stage's batches: memory and speed."""
+    """Yield a plan's rows on the crops of audio that are decoded for a stage's batches: memory and speed."""
     ((_, expert),) = estimates.recipe.model.audio.experts.items()
     assert isinstance(expert, Waveform)
     longest = round(estimates.load(stage).longest * expert.rate)
@@ -50,7 +50,7 @@ def _speed_text(stage: schema.Stage, estimates: Estimates, speed: float | None, 
     crops = {name: stage.batch_size * per_second / flops for name, per_second in needed.items()}
     asked = "crops per second needed by " + ", ".join(f"{name} {count:.3g}" for name, count in crops.items())
     if speed is None:
-        return f"not measured, since no audio file is readable; {asked}"
+        return f"decoding speed not measured, since no audio file is readable; {asked}"
     waiting = [name for name, count in crops.items() if count > speed]
     cores = {name: -(-crops[name] * threads // speed) for name in waiting}
     cure = ", ".join(f"{name} (needs {count:.0f} threads)" for name, count in cores.items())

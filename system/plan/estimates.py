@@ -87,7 +87,7 @@ def frame_bytes(expert: ExpertSettings) -> int:
 
 
 class Load(NamedTuple):
-    """The load of a step: clips of a batch, their mean and longest seconds, captions of the batch."""
+    """The size of a training step's batch: number of clips, their mean and longest seconds, number of captions."""
 
     clips: int
     seconds: float
@@ -119,7 +119,7 @@ class Estimates:
     def unknown(self) -> str | None:
         """Reason why the costs of the encoders cannot be computed; None if they can."""
         try:
-            _ = [self.run_bytes, *(self.memory(stage, stage.precision) for stage in self.recipe.stages.values())]
+            _ = [self.checkpoint_bytes, *(self.memory(stage, stage.precision) for stage in self.recipe.stages.values())]
         except (UnknownSizeError, ModuleNotFoundError) as error:
             return "; ".join(sentences(error))
         return None
@@ -231,7 +231,7 @@ class Estimates:
         return sum(frame_bytes(e) * min(seconds * e.frames_per_second, limit) for e in audio.experts.values())
 
     @property
-    def _bytes_a_second(self) -> float:
+    def _bytes_per_second(self) -> float:
         """Bytes of all experts' frames per second of audio, in the dtype of their banks."""
         return sum(frame_bytes(e) * e.frames_per_second for e in self.recipe.model.audio.experts.values())
 
@@ -243,7 +243,7 @@ class Estimates:
         return {name: seconds * expert.frames_per_second * frame_bytes(expert) for name, expert in experts}
 
     @cached_property
-    def from_files(self) -> bool:
+    def decodes_files(self) -> bool:
         """Whether waveforms are decoded from the audio files for each batch, instead of stored in banks."""
         experts = self.recipe.model.audio.experts
         has_waveforms = any(isinstance(expert, Waveform) for expert in experts.values())
@@ -256,15 +256,15 @@ class Estimates:
     def _seconds_not_stored(self) -> dict[str, float]:
         """Dict from expert to the seconds of audio without stored frames, including audio of missing manifests."""
         missing = seconds_missing(self.clips(), self.recipe.model.audio.experts, Path(self.recipe.banks))
-        return {name: self.absent_seconds() + seconds for name, seconds in missing.items()}
+        return {name: self.missing_manifest_seconds() + seconds for name, seconds in missing.items()}
 
     @property
     def missing_seconds(self) -> dict[str, float]:
         """Dict from expert to the seconds of audio whose frames will be stored; 0 for waveforms read from files."""
-        return dict.fromkeys(self.recipe.model.audio.experts, 0.0) if self.from_files else self._seconds_not_stored
+        return dict.fromkeys(self.recipe.model.audio.experts, 0.0) if self.decodes_files else self._seconds_not_stored
 
     @property
-    def run_bytes(self) -> float:
+    def checkpoint_bytes(self) -> float:
         """Bytes of the checkpoints of all stages.
 
         Each metric is assumed to be best at another epoch. The last checkpoint of a stage includes AdamW's two moments.
@@ -330,16 +330,16 @@ class Estimates:
             size //= 2
         return size or None
 
-    def frame_bytes(self, stage: schema.Stage) -> float:
+    def bytes_of_frames(self, stage: schema.Stage) -> float:
         """Return the bytes of all frames of a stage's clips.
 
         The frames stay on a GPU if they fit.
         """
-        return 3600 * sum(self.found[name].hours for name in stage.train.data) * self._bytes_a_second
+        return 3600 * sum(self.found[name].hours for name in stage.train.data) * self._bytes_per_second
 
     def audio_seconds(self) -> float:
         """Return the seconds of audio of all data sources, counting each clip once."""
-        return self._found_seconds + self.absent_seconds()
+        return self._found_seconds + self.missing_manifest_seconds()
 
     def clips(self) -> Iterator[Clip]:
         """Yield the clips of all data sources, each once.
@@ -357,7 +357,7 @@ class Estimates:
         """Seconds of audio in the manifests that exist."""
         return math.fsum(clip.seconds or 0.0 for clip in self.clips())
 
-    def absent_seconds(self) -> float:
+    def missing_manifest_seconds(self) -> float:
         """Return the expected seconds of audio of data sources whose manifests are missing."""
         missing = {}
         for name, source in self.recipe.data.items():

@@ -63,7 +63,7 @@ def problem_lines(problems: list[Problem]) -> list[tuple[str, str]]:
     return sorted(lines, key=lambda line: (MISSING, MISTAKE, WARNING).index(line[0]))
 
 
-def ending(problems: list[Problem]) -> Iterator[str]:
+def problem_summary(problems: list[Problem]) -> Iterator[str]:
     """Yield the last lines of a plan: all problems, and the number of problems of each kind."""
     lines = problem_lines(problems)
     if lines:

@@ -13,7 +13,14 @@ from system.plan.data import data_lines, feature_lines, file_problems, find_data
 from system.plan.estimates import ASSUMED_VOCABULARY, Estimates
 from system.plan.lines import MISSING, MISTAKE, Plan, Problem, Row
 from system.plan.processes import process_lines
-from system.plan.stages import cost_lines, idle_sections, rate_lines, stage_lines, trained_model, updates_of
+from system.plan.stages import (
+    cost_lines,
+    count_updates,
+    missing_model_problem,
+    rate_lines,
+    stage_lines,
+    unused_setting_warnings,
+)
 from system.plan.totals import disk_lines, hour_lines
 from system.ranking.checkpoint import RankBlind
 from system.recipe import schema
@@ -29,7 +36,7 @@ def plan(
     processes: int = 1,
     gpu: str | None = None,
 ) -> Plan:
-    """Make the plan of a recipe: its data, costs and missing files.
+    """Return the plan of a recipe: its data, estimated costs, and problems such as missing files.
 
     Args:
         gpu_bytes: Memory of the GPU for the stages; None for no GPU.
@@ -49,10 +56,10 @@ def plan(
         lines += stage_lines(name, stage, contents, made_before)
         if estimates.unknown:
             continue
-        lines += rate_lines(name, stage.optimizer, estimates.parameters_by_part, updates_of(stage, contents))
+        lines += rate_lines(name, stage.optimizer, estimates.parameters_by_part, count_updates(stage, contents))
         lines += cost_lines(name, stage, estimates, gpu_bytes, memory_bytes)
         lines += process_lines(name, stage, estimates, processes, gpu) if processes > 1 else ()
-    lines += [*idle_sections(recipe), *_rank_lines(recipe, contents)]
+    lines += [*unused_setting_warnings(recipe), *_rank_lines(recipe, contents)]
     missing = estimates.missing_seconds
     lines += hour_lines(recipe, estimates, contents, missing, processes, gpu)
     lines += disk_lines(recipe, estimates, missing, runs, copies) if runs else ()
@@ -93,12 +100,14 @@ def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iter
         if isinstance(teacher, schema.ModelTeacher):
             before = " (trained by an earlier run of this study)" if Path(teacher.folder) in made_before else ""
             yield Row("teachers", name, f"{teacher.folder}{before}")
-            yield from trained_model(f"teacher {name}", Path(teacher.folder), made_before)
+            yield from missing_model_problem(f"teacher {name}", Path(teacher.folder), made_before)
         elif isinstance(teacher, schema.EmbeddingsTeacher):
             yield Row("teachers", name, f"embeddings in {teacher.file}")
             if not Path(teacher.file).is_file():
                 yield Problem(
-                    MISSING, f"teacher {name} {teacher.file}", "write the file with python -m system embeddings"
+                    MISSING,
+                    f"teacher {name} {teacher.file}",
+                    "the file is missing; write it with python -m system embeddings",
                 )
         else:
             yield Row("teachers", name, f"stage {teacher.stage} of this run")

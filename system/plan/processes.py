@@ -40,7 +40,7 @@ def rows_of_share(rows: float, chunk: int | None, processes: int) -> int:
     return math.ceil(parts / processes) * chunk - lacking
 
 
-def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Exchange:
+def exchanged_bytes(stage: schema.Stage, estimates: Estimates, processes: int) -> Exchange:
     """Estimate the bytes that processes exchange in one training step.
 
     Every process receives the embeddings of all n processes, with each share padded to the largest share.
@@ -64,7 +64,7 @@ def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Excha
     return Exchange(embeddings, BYTES * float(sum(estimates.parameters_by_part.values())))
 
 
-def share_of(stage: schema.Stage, estimates: Estimates, processes: int) -> Load:
+def largest_share(stage: schema.Stage, estimates: Estimates, processes: int) -> Load:
     """Return the busiest process's share of a batch: numbers of clips and captions, and lengths."""
     load = estimates.load(stage)
     rows = rows_of_share(load.clips, stage.grad_cache_chunk, processes)
@@ -82,7 +82,7 @@ def process_lines(
     the gathered embeddings, for their gradients, and a copy of the gradients, for their sum.
     Time: Operations of the largest share. The time of the exchange is not included; it depends on the network.
     """
-    share, sent = share_of(stage, estimates, processes), exchange(stage, estimates, processes)
+    share, sent = largest_share(stage, estimates, processes), exchanged_bytes(stage, estimates, processes)
     memory = {
         precision: sum(estimates.memory_parts(stage, precision, share).values()) + 2 * sent.embeddings + sent.gradients
         for precision in ("float32", stage.precision)
@@ -93,7 +93,7 @@ def process_lines(
     fact = (
         f"per process {memory['float32'] / GIB:.1f} GiB in float32{on_gpu}; a step "
         f"{flops / 1e12:.2f} TFLOP{', ' + ', '.join(times) if stage.precision != 'float32' else ''}; receives "
-        f"{_size(sent.embeddings)} of embeddings and {_size(sent.gradients)} of gradients (estimates)"
+        f"{_format_bytes(sent.embeddings)} of embeddings and {_format_bytes(sent.gradients)} of gradients (estimates)"
     )
     yield Row("stages", f"{name} on {processes} processes", fact)
     if stage.batch_size < processes:
@@ -109,6 +109,6 @@ def process_lines(
         yield Problem(WARNING, f"stage {name}", idle)
 
 
-def _size(size: float) -> str:
+def _format_bytes(size: float) -> str:
     """Format a number of bytes in MiB or KiB."""
     return f"{size / MIB:,.1f} MiB" if size >= MIB else f"{size / 1024:.1f} KiB"

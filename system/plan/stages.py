@@ -24,10 +24,10 @@ LARGEST_MEMORY = 8192 * GIB
 MEMORY_SHARE = 0.8  # of the machine's memory that an estimate may use; Python and torch need the rest
 GPU_SHARE = 0.9  # of a GPU's memory; CUDA's context takes about 0.5 GiB, and its cache has gaps
 
-_TRAIN_FIRST = "train this model first, or name the folder of a run or of an exported model"
+_TRAIN_FIRST = "no trained model is in this folder; train it first, or name the folder of a run or exported model"
 
 
-def updates_of(stage: schema.Stage, contents: dict[str, Content]) -> int | None:
+def count_updates(stage: schema.Stage, contents: dict[str, Content]) -> int | None:
     """Return the number of updates (training steps) of a stage; None if its data is not known.
 
     For a missing manifest, the size that the recipe expects is used.
@@ -38,8 +38,8 @@ def updates_of(stage: schema.Stage, contents: dict[str, Content]) -> int | None:
     return stage.epochs * (sum(items) // stage.batch_size) if all(items) else None
 
 
-def trained_model(where: str, folder: Path, made_before: Collection[Path]) -> Iterator[Problem]:
-    """Yield a problem if a trained model of the recipe is missing.
+def missing_model_problem(where: str, folder: Path, made_before: Collection[Path]) -> Iterator[Problem]:
+    """Yield a problem if the trained model in `folder`, which the recipe needs, is missing.
 
     made_before: Folders of models that earlier runs of a study will train; these are not reported as missing.
     """
@@ -74,18 +74,18 @@ def stage_lines(
             yield Problem(WARNING, f"stage {name}, loss {term.kind}", f"has no effect: {idle}")
     if (annotations := stage.monitor.annotations) and not Path(annotations).is_file():
         yield Problem(MISSING, f"stage {name} annotations", f"{annotations} does not exist; correct the path")
-    if warning := _warm_up_warning(stage, updates_of(stage, contents)):
+    if warning := _warm_up_warning(stage, count_updates(stage, contents)):
         yield Problem(WARNING, f"stage {name}", warning)
     if isinstance(stage.start_from, schema.FromModel):
         folder = Path(stage.start_from.folder)
         before = " (trained by an earlier run of this study)" if folder in made_before else ""
         yield Row("stages", f"{name} start", f"weights of {folder}{before}")
-        yield from trained_model(f"stage {name} starts from", folder, made_before)
+        yield from missing_model_problem(f"stage {name} starts from", folder, made_before)
     if stage.augment is not None:
         yield from _augment_lines(name, stage, stage.augment, contents)
 
 
-def idle_sections(recipe: schema.Recipe) -> Iterator[Problem]:
+def unused_setting_warnings(recipe: schema.Recipe) -> Iterator[Problem]:
     """Yield a warning for each setting without effect, such as a teacher that no loss uses.
 
     An unused section `relevance` gets no warning, since other runs of a study may use it.
@@ -93,19 +93,21 @@ def idle_sections(recipe: schema.Recipe) -> Iterator[Problem]:
     terms = [term for stage in recipe.stages.values() for term in stage.losses]
     factors = [point.factor for point in recipe.relevance.relax] if recipe.relevance else []
     if any(term.needs_relevance for term in terms) and set(factors) == {1}:
-        yield Problem(WARNING, "relevance.relax", "has no effect: all factors are 1; lower some factors")
+        yield Problem(WARNING, "relevance.relax", "the setting has no effect: all factors are 1; lower some factors")
     if recipe.model.learned_temperature is not None and not any(term.learned_temperature for term in terms):
         cure = "set `temperature: learned` in a loss, or remove learned_temperature"
-        yield Problem(WARNING, "model.learned_temperature", f"has no effect: no loss uses it; {cure}")
+        yield Problem(WARNING, "model.learned_temperature", f"the setting has no effect: no loss uses it; {cure}")
     used = {name for term in terms for name in term.taught_by}
     used |= {name for entry in recipe.rank.values() for name in entry.teacher_names}
     for name in (name for name in recipe.teachers if name not in used):
-        yield Problem(WARNING, f"teachers.{name}", "has no effect: no loss and no rank entry uses it; remove it")
+        yield Problem(
+            WARNING, f"teachers.{name}", "the teacher has no effect: no loss or rank entry uses it; remove it"
+        )
 
 
 def _updates_text(stage: schema.Stage, contents: dict[str, Content]) -> str:
     """Describe the number of updates (training steps) of a stage."""
-    count = updates_of(stage, contents)
+    count = count_updates(stage, contents)
     updates = "unknown number of" if count is None else f"{count:,}"
     drawn = "" if count is None else f", {count * stage.batch_size:,} {stage.unit}s in total"
     each = "1 caption" if stage.captions_per_clip == 1 else f"{stage.captions_per_clip} captions"
@@ -146,7 +148,8 @@ def _augment_lines(
     """
     notes = ""
     if missing := [file for file in settings.files() if not Path(file).exists()]:
-        yield Problem(MISSING, f"stage {name} augment", f"{', '.join(missing)} not found; correct the path")
+        fault = f"augmentation files not found: {', '.join(missing)}; correct the paths"
+        yield Problem(MISSING, f"stage {name} augment", fault)
     elif all(contents[source].clips for source in stage.train.data):
         try:
             clips = [clip for source in stage.train.data for clip in contents[source].clips]
@@ -176,9 +179,9 @@ def rate_lines(name: str, settings: schema.AdamW, parts: dict[str, int], updates
 def cost_lines(
     name: str, stage: schema.Stage, estimates: Estimates, gpu_bytes: float | None, memory_bytes: float | None
 ) -> Iterator[Row | Problem]:
-    """Yield a plan's rows on memory and time of a training step.
+    """Yield a plan's rows on memory and time of a training step, and a problem if the step needs too much memory.
 
-    A problem is added if the step needs more memory than the GPU or, without a GPU, the machine has.
+    The limit is the memory of the GPU or, without a GPU, of the machine.
     """
     cpu, gpu = (estimates.memory(stage, precision) for precision in ("float32", stage.precision))
     on_gpu = f", {gpu / GIB:.1f} GiB on a GPU in {stage.precision}" if stage.precision != "float32" else ""
@@ -189,7 +192,7 @@ def cost_lines(
     counted_parts = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts if size >= GIB / 20)
     yield Row("stages", f"{name} parts", f"{counted_parts or 'each part below 0.05'} GiB in {stage.precision}")
     yield from _tuning_lines(name, stage, estimates)
-    if estimates.from_files:
+    if estimates.decodes_files:
         yield from decoding_lines(name, stage, estimates)
     else:
         yield Row("stages", f"{name} frames", _frames_text(stage, estimates, gpu, gpu_bytes))
@@ -198,10 +201,10 @@ def cost_lines(
         fault = f"a step would need {cpu / GIB:,.0f} GiB, which no machine has; make the layers or the batch smaller"
         yield Problem(MISTAKE, f"stage {name}", fault)
     if gpu_bytes is not None and gpu > GPU_SHARE * gpu_bytes:
-        yield _will_not_fit(name, stage, estimates, "the GPU", gpu_bytes, GPU_SHARE)
+        yield _memory_warning(name, stage, estimates, "the GPU", gpu_bytes, GPU_SHARE)
     if gpu_bytes is None and memory_bytes is not None and cpu > MEMORY_SHARE * memory_bytes:
         in_float32 = stage.model_copy(update={"precision": "float32"})
-        yield _will_not_fit(name, in_float32, estimates, "this machine", memory_bytes, MEMORY_SHARE)
+        yield _memory_warning(name, in_float32, estimates, "this machine", memory_bytes, MEMORY_SHARE)
 
 
 def _frames_text(stage: schema.Stage, estimates: Estimates, step: float, gpu_bytes: float | None) -> str:
@@ -211,7 +214,7 @@ def _frames_text(stage: schema.Stage, estimates: Estimates, step: float, gpu_byt
     """
     if stage.augment and stage.augment.mix:
         return "read from the banks at every step, since clips are mixed"
-    size = estimates.frame_bytes(stage)
+    size = estimates.bytes_of_frames(stage)
     if stage.frames_on != "auto":
         where = "on the GPU" if stage.frames_on == "gpu" else "read ahead from the banks"
         return f"{size / GIB:.1f} GiB, {where}, as `frames_on` says"
@@ -244,7 +247,7 @@ def _tuning_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Itera
         yield Row("stages", f"{name} last.pt", f"{format_size(estimates.state_bytes(stage))} (estimate)")
 
 
-def _will_not_fit(
+def _memory_warning(
     name: str, stage: schema.Stage, estimates: Estimates, machine: str, size: float, share: float
 ) -> Problem:
     """Return a warning that a stage's batch does not fit into memory, with the smallest change that helps.

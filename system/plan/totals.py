@@ -12,8 +12,8 @@ from system.plan.content import Content
 from system.plan.estimates import CORE_FLOPS, GPUS, Estimates
 from system.plan.lines import WARNING, Problem, Row
 from system.plan.machine import GIB, full_disks
-from system.plan.processes import share_of
-from system.plan.stages import updates_of
+from system.plan.processes import largest_share
+from system.plan.stages import count_updates
 from system.recipe import schema
 
 
@@ -29,7 +29,7 @@ def hour_lines(
 
     missing: Dict from expert to the seconds of audio without frames.
     """
-    updates = {name: updates_of(stage, contents) for name, stage in recipe.stages.items()}
+    updates = {name: count_updates(stage, contents) for name, stage in recipe.stages.items()}
     if not estimates.audio_seconds() or None in updates.values():
         yield Row("time", "total", "unknown until the data is on this machine")
         return
@@ -40,7 +40,7 @@ def hour_lines(
     frames = sum(missing[name] * expert.cost for name, expert in recipe.model.audio.experts.items())
     flops = sum((updates[name] or 0) * estimates.step_flops(stage) for name, stage in stages)
     training = flops / (cores * CORE_FLOPS)
-    if not estimates.from_files:
+    if not estimates.decodes_files:
         yield Row("time", "frames", f"{about(frames)} for missing frames" if frames else "no frames are missing")
     yield Row("time", "updates", f"{about(training)} on this CPU's {cores} cores{_time_on_gpus(recipe, flops)}")
     yield Row(
@@ -48,7 +48,8 @@ def hour_lines(
     )
     if processes > 1:
         flops = sum(
-            (updates[name] or 0) * estimates.flops_of(share_of(stage, estimates, processes), stage.grad_cache_chunk)
+            (updates[name] or 0)
+            * estimates.flops_of(largest_share(stage, estimates, processes), stage.grad_cache_chunk)
             for name, stage in stages
         )
         yield _row_of_processes(frames, flops, processes, gpu)
@@ -78,11 +79,11 @@ def _time_on_gpus(recipe: schema.Recipe, flops: float) -> str:
 def disk_lines(
     recipe: schema.Recipe, estimates: Estimates, missing: dict[str, float], runs: Path, copies: int
 ) -> Iterator[Row | Problem]:
-    """Yield a plan's row on the disk space of checkpoints, and full disks as problems.
+    """Yield a plan's row on the disk space of checkpoints, and a problem for each disk with too little free space.
 
     copies: Number of unfinished runs.
     """
-    size = 0.0 if estimates.unknown else copies * estimates.run_bytes
+    size = 0.0 if estimates.unknown else copies * estimates.checkpoint_bytes
     if copies and not estimates.unknown:
         several = "" if copies == 1 else f" of {copies} runs"
         yield Row("disk", f"checkpoints{several}", f"at most {size / GIB:.2f} GiB in {runs}/ (estimate)")

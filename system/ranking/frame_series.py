@@ -31,12 +31,12 @@ from system.moments.windows import (
     Grid,
     WindowScores,
     best_windows,
-    labels_of,
-    mean_edges,
+    label_frames,
+    mean_edge_sums,
     overlap_candidates,
     overlap_probability,
     overlap_windows,
-    refined,
+    refine_edges,
     threshold_windows,
 )
 
@@ -136,7 +136,9 @@ def find_windows(score: MomentScore, series: FrameSeries, by: By, decoding: Deco
                 best = best_windows(whole, edges, unrounded)
                 windows = [window._replace(score=math.exp(window.score)) for window in best]
             if decoding.mean_edges:
-                windows = refined(windows, mean_edges(_edges_array(windows), whole, edges), edges[-1], decoding)
+                windows = refine_edges(
+                    windows, mean_edge_sums(_edges_array(windows), whole, edges), edges[-1], decoding
+                )
             located[query] = Located(windows, edges, frames)
     return [located[query] for query in range(len(series.values))]
 
@@ -176,8 +178,8 @@ def find_windows_by_several(members: Sequence[tuple[MomentScore, FrameSeries]], 
         sums = [np.zeros((len(of_query), 3)) for of_query in best]
         for (_, series), found in zip(members, posteriors_of, strict=True):
             for query, whole, _ in found:
-                sums[query] += mean_edges(_edges_array(best[query]), whole, series.edges[query])
-        best = [refined(best[query], sums[query], lasts[query], decoding) for query in range(count)]
+                sums[query] += mean_edge_sums(_edges_array(best[query]), whole, series.edges[query])
+        best = [refine_edges(best[query], sums[query], lasts[query], decoding) for query in range(count)]
     return [Located(best[query], edges[query], frames[query].clip(0.0, 1.0)) for query in range(count)]
 
 
@@ -290,7 +292,7 @@ def fit_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment]
     )
     labels = torch.zeros(len(values), values.shape[-1], dtype=torch.bool)
     for row, moment, length, grid in zip(labels, moments, lengths.tolist(), series.grids, strict=True):
-        row[:length] = torch.from_numpy(labels_of(moment.windows or [], length, grid))
+        row[:length] = torch.from_numpy(label_frames(moment.windows or [], length, grid))
     numbers = [one.requires_grad_() for one in score.parameters() if one.dim() == 0]
     optimizer = torch.optim.LBFGS(numbers, max_iter=FIT_STEPS, line_search_fn="strong_wolfe")
 

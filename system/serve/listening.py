@@ -21,7 +21,7 @@ IDLE = 75  # seconds after which a silent connection is closed
 log = logging.getLogger(__name__)
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to an address of this machine, for the server. Raises KitError if impossible.
 
     The error is raised, for example, if the port is in use or if this machine does not have the address. Connections
@@ -47,7 +47,7 @@ def bound(host: str, port: int) -> socket.socket:
     return listener
 
 
-def about_of(search: Search) -> dict[str, object]:
+def page_facts(search: Search) -> dict[str, object]:
     """Return the facts about the model and the clips that the page shows.
 
     The checkpoint is named without its validation score, because this score was measured on other clips.

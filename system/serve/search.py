@@ -36,14 +36,17 @@ class Search:
     """Searches a pool of clips by the ranker that has opened it. It is not thread-safe."""
 
     def __init__(self, ranker: Ranker, pool: Pool) -> None:
-        """Score a first query, so that the model is loaded. Raises SubmissionError if a score is not finite."""
+        """Store the ranker and its pool, and score a first query, which loads the model.
+
+        Raises SubmissionError if a score is not finite.
+        """
         self.ranker, self.pool, self.clips = ranker, pool, pool.clips
-        self.paths = _below_common_folder(pool.clips)
+        self.paths = _paths_below_common_folder(pool.clips)
         ranker.forget_queries()  # queries are private, and would fill the memory of a page served for weeks
         if not ranker.without_known_words([TRIAL]):  # loads everything before the first real query
-            for scores in ranker.scores([_query(TRIAL)], pool):
+            for scores in ranker.scores([_make_query(TRIAL)], pool):
                 require_finite(scores)
-            list(ranker.best([_query(TRIAL)], pool, 1))
+            list(ranker.best([_make_query(TRIAL)], pool, 1))
 
     def answer(self, queries: Sequence[SearchQuery]) -> list[Answer]:
         """Find the best clips of each query and, in long recordings, also the times of the sound.
@@ -57,17 +60,17 @@ class Search:
         hits: dict[str, list[Hit]] = {}
         if known:
             last = min(max(query.offset + query.max_results for query in queries), len(self.clips))
-            hits = dict(zip(known, self.ranker.best(list(map(_query, known)), self.pool, last), strict=True))
+            hits = dict(zip(known, self.ranker.best(list(map(_make_query, known)), self.pool, last), strict=True))
         answers = []
         for query in queries:
             found = hits.get(query.text)
             if found is not None:
-                found = self._located(query.text, found[query.offset :][: query.max_results])
+                found = self._with_times(query.text, found[query.offset :][: query.max_results])
             answers.append(Answer(found, self.ranker.unknown_words(query.text)))
         return answers
 
-    def _located(self, text: str, hits: list[Hit]) -> list[Hit]:
-        """Add the times of the sound that `text` describes to the found clips `hits`, if the ranker finds times."""
+    def _with_times(self, text: str, hits: list[Hit]) -> list[Hit]:
+        """Return the found clips `hits`, with the times of the sound `text` if the ranker finds times."""
         located = self.ranker.find_times(text, self.pool, [hit.row for hit in hits]) if hits else None
         if located is None:
             return hits
@@ -82,12 +85,12 @@ class Search:
         return known[:: max(1, len(known) // count)][:count]
 
 
-def _query(text: str) -> Query:
+def _make_query(text: str) -> Query:
     """Return a Query object with the text `text`, which is also its id."""
     return Query(id=text, text=text, relevant=None)
 
 
-def _below_common_folder(clips: Sequence[Clip]) -> list[str]:
+def _paths_below_common_folder(clips: Sequence[Clip]) -> list[str]:
     """Return the path of each clip relative to the lowest folder that contains all clips.
 
     If the clips' file names contain folders, the relative paths contain these folders too.

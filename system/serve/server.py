@@ -68,7 +68,7 @@ class SearchPage:
         self.search, self.about, self.names = search, about, names
         self.queue = Queue(search)
         self._reading = asyncio.Semaphore(PEAKS_AT_ONCE)
-        self._files = [_Opened.of(clip.path) for clip in search.clips]
+        self._files = [_ClipFile.of(clip.path) for clip in search.clips]
         self._html = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
         self._headers = {
             "Content-Security-Policy": content_security_policy(self._html),
@@ -81,25 +81,25 @@ class SearchPage:
         """Build the web application: a handler for each address, and checks of all requests."""
 
         @web.middleware
-        async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        async def check_and_answer(request: web.Request, handler: Handler) -> web.StreamResponse:
             """Refuse a request that is not allowed; otherwise answer it."""
-            return await self._guarded(request, handler)
+            return await self._check_and_answer(request, handler)
 
-        async def headed(request: web.Request, response: web.StreamResponse) -> None:
+        async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
             """Add the security headers to a response."""
             response.headers.update(self._headers)
 
-        app = web.Application(middlewares=[guarded])
-        app.on_response_prepare.append(headed)
-        app.cleanup_ctx.append(self._working)
-        app.router.add_get("/", self._page)
-        app.router.add_get("/api/search", self._search)
-        app.router.add_get("/api/about", self._about)
-        app.router.add_get("/audio/{row:0|[1-9][0-9]{0,8}}", self._audio)
-        app.router.add_get("/peaks/{row:0|[1-9][0-9]{0,8}}", self._peaks)
+        app = web.Application(middlewares=[check_and_answer])
+        app.on_response_prepare.append(add_headers)
+        app.cleanup_ctx.append(self._answer_waiting)
+        app.router.add_get("/", self._answer_page)
+        app.router.add_get("/api/search", self._answer_search)
+        app.router.add_get("/api/about", self._answer_about)
+        app.router.add_get("/audio/{row:0|[1-9][0-9]{0,8}}", self._answer_audio)
+        app.router.add_get("/peaks/{row:0|[1-9][0-9]{0,8}}", self._answer_peaks)
         return app
 
-    async def _working(self, app: web.Application) -> AsyncIterator[None]:
+    async def _answer_waiting(self, app: web.Application) -> AsyncIterator[None]:
         """Start the task that answers waiting queries, and cancel it when the application ends."""
         work = asyncio.create_task(self.queue.work())
         yield
@@ -107,9 +107,9 @@ class SearchPage:
         with suppress(asyncio.CancelledError):
             await work
 
-    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _check_and_answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse a request that is not allowed; otherwise answer it by `handler`."""
-        if self.names is not None and not _is_ours(request.headers.get("Host", ""), self.names):
+        if self.names is not None and not _is_allowed_host(request.headers.get("Host", ""), self.names):
             return refusal(421, f"the host name of this request is not allowed; use {' or '.join(sorted(self.names))}")
         if odd := [name for name, value in request.headers.items() if not is_utf8(value)]:
             return refusal(400, f"the header {odd[0]} of the request is not UTF-8; correct it or leave it out")
@@ -125,19 +125,19 @@ class SearchPage:
                 return refusal(405, f"{request.method} is not allowed; use GET", allowed)
             return refusal(error.status, "no such page; the search page is at /")
 
-    async def _page(self, request: web.Request) -> web.Response:
+    async def _answer_page(self, request: web.Request) -> web.Response:
         """Answer a request with the HTML page."""
         return web.Response(text=self._html, content_type="text/html")
 
-    async def _about(self, request: web.Request) -> web.Response:
-        """Answer a request with the facts about the model, as JSON."""
+    async def _answer_about(self, request: web.Request) -> web.Response:
+        """Answer a request with the facts about the model and the clips, as JSON."""
         return web.json_response(self.about)
 
-    async def _search(self, request: web.Request) -> web.Response:
+    async def _answer_search(self, request: web.Request) -> web.Response:
         """Answer a search request with the best clips for its query, as JSON."""
         try:
-            count = _number(request, "count", DEFAULT_RESULTS, 1, MAX_RESULTS)
-            query = SearchQuery(_query(request), count, _number(request, "offset", 0, 0, 10**9 - 1))
+            count = _whole_number(request, "count", DEFAULT_RESULTS, 1, MAX_RESULTS)
+            query = SearchQuery(_query_text(request), count, _whole_number(request, "offset", 0, 0, 10**9 - 1))
         except ValueError as error:
             return refusal(400, str(error))
         try:
@@ -146,21 +146,21 @@ class SearchPage:
             return refusal(429, "too many searches at the same time; try again in a moment", {"Retry-After": "1"})
         if hits is None:
             return refusal(422, "the model knows no word of this query; use other words")
-        results = [self._result(rank, hit) for rank, hit in enumerate(hits, query.offset + 1)]
+        results = [self._describe_hit(rank, hit) for rank, hit in enumerate(hits, query.offset + 1)]
         return web.json_response({"query": query.text, "unknown": unknown, "results": results})
 
-    def _result(self, rank: int, hit: Hit) -> dict[str, Any]:
-        """Describe a found clip as JSON values."""
+    def _describe_hit(self, rank: int, hit: Hit) -> dict[str, Any]:
+        """Return a dict with facts about a found clip, such as rank, score and path, for the JSON answer."""
         clip = self.search.clips[hit.row]
         result = {"rank": rank, "score": hit.score, "file_name": clip.file_name, "path": self.search.paths[hit.row]}
         result |= {"clip": clip.id, "seconds": clip.seconds}
         if not holds_frames(clip.path):
             result |= {"audio": f"/audio/{hit.row}", "peaks": f"/peaks/{hit.row}"}
         if hit.located is not None:
-            result["moments"] = _moments(hit.located)
+            result["moments"] = _windows_as_json(hit.located)
         return result | ({"captions": clip.captions} if clip.captions else {})
 
-    def _opened(self, request: web.Request) -> tuple[int, int, Member | None]:
+    def _open_clip_file(self, request: web.Request) -> tuple[int, int, Member | None]:
         """Open the file of the clip that a request names.
 
         Returns: The clip's index in the pool, a file descriptor, and, if the clip is in an archive, its member there.
@@ -177,14 +177,14 @@ class SearchPage:
             )
         return row, number, known.member if known else None
 
-    async def _peaks(self, request: web.Request) -> web.Response:
+    async def _answer_peaks(self, request: web.Request) -> web.Response:
         """Answer a request with the loudness curve of a clip: PEAKS whole numbers from 0 to 100.
 
         The loudest part of the clip is 100. The list is empty for an unreadable clip; the player in the page reports
         the reason.
         """
         try:
-            row, number, _ = self._opened(request)
+            row, number, _ = self._open_clip_file(request)
             os.close(number)  # peaks needs the file name, because ffmpeg recognises some formats by it
             async with self._reading:
                 found = await asyncio.to_thread(peaks, self.search.clips[row].path, PEAKS)
@@ -194,13 +194,13 @@ class SearchPage:
             return web.json_response([])
         return web.json_response((100 * found / max(found.max(), 1e-9)).round().astype(int).tolist())
 
-    async def _audio(self, request: web.Request) -> web.StreamResponse:
+    async def _answer_audio(self, request: web.Request) -> web.StreamResponse:
         """Answer a request with the audio file of a clip."""
         try:
-            row, number, member = self._opened(request)
+            row, number, member = self._open_clip_file(request)
             if member:
                 os.close(number)
-                number = await asyncio.to_thread(_copied, member)
+                number = await asyncio.to_thread(_copy_member, member)
         except (IndexError, FileNotFoundError) as error:
             return refusal(404, str(error))
         except AudioError:
@@ -214,7 +214,7 @@ class SearchPage:
         return response
 
 
-class _Opened(NamedTuple):
+class _ClipFile(NamedTuple):
     """A clip's file when the page was started.
 
     path: Path of the file, after resolving all links. status: Identity of the file; see _identity. member: For a clip
@@ -226,7 +226,7 @@ class _Opened(NamedTuple):
     member: Member | None
 
     @classmethod
-    def of(cls, path: str) -> "_Opened | None":
+    def of(cls, path: str) -> "_ClipFile | None":
         """Record the present path and identity of a clip's file; None if the file is missing."""
         try:
             resolved = os.path.realpath(container_of(path), strict=True)
@@ -252,7 +252,7 @@ class _Opened(NamedTuple):
         return None
 
 
-def _copied(member: Member) -> int:
+def _copy_member(member: Member) -> int:
     """Copy a clip in an archive to a temporary file, and return its descriptor. Raises AudioError if unreadable."""
     with tempfile.TemporaryFile() as copy:
         copy.write(member.read())
@@ -280,7 +280,7 @@ class _File(web.FileResponse):
         return await super().prepare(request.clone(headers=headers))
 
 
-def _moments(located: Located) -> dict[str, Any]:
+def _windows_as_json(located: Located) -> dict[str, Any]:
     """Convert the windows of a query in a recording to JSON values.
 
     Returns: A dict with three lists. windows: [start, end, score] of each window, best first. edges: Edges of the
@@ -299,7 +299,7 @@ def refusal(status: int, message: str, headers: dict[str, str] | None = None) ->
     return web.json_response({"error": message}, status=status, headers=headers)
 
 
-def _only(request: web.Request, name: str) -> str | None:
+def _single_parameter(request: web.Request, name: str) -> str | None:
     """Return the only value of a request's parameter; None if missing. Raises ValueError if it occurs twice."""
     values = request.query.getall(name, [])
     if len(values) > 1:
@@ -307,9 +307,9 @@ def _only(request: web.Request, name: str) -> str | None:
     return values[0] if values else None
 
 
-def _query(request: web.Request) -> str:
+def _query_text(request: web.Request) -> str:
     """Return the query text of a request. Raises ValueError if it is empty, too long, or not UTF-8."""
-    text = (_only(request, "query") or "").strip()
+    text = (_single_parameter(request, "query") or "").strip()
     if not text:
         raise ValueError("the query is empty; describe a sound")
     if len(text) > MAX_CHARACTERS:
@@ -319,9 +319,9 @@ def _query(request: web.Request) -> str:
     return text
 
 
-def _number(request: web.Request, name: str, default: int, low: int, high: int) -> int:
+def _whole_number(request: web.Request, name: str, default: int, low: int, high: int) -> int:
     """Return a request's parameter as a whole number, `default` if missing. Raises ValueError if out of range."""
-    text = _only(request, name)
+    text = _single_parameter(request, name)
     if text is None:
         return default
     if not re.fullmatch("[0-9]{1,9}", text) or not low <= int(text) <= high:
@@ -329,7 +329,7 @@ def _number(request: web.Request, name: str, default: int, low: int, high: int) 
     return int(text)
 
 
-def _is_ours(host: str, names: frozenset[str]) -> bool:
+def _is_allowed_host(host: str, names: frozenset[str]) -> bool:
     """Return whether a request's Host header is in `names` or a loopback address, so that the request is allowed."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
@@ -344,15 +344,16 @@ def content_security_policy(html: str) -> str:
     The policy only allows the page's script and style, by their checksums, and audio and answers of this server.
     """
 
-    def sources(tag: str) -> str:
+    def element_checksums(tag: str) -> str:
         """Return the checksums of all elements `tag` of the page, in the header's format."""
         texts = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
         sums = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
         return " ".join(f"'sha256-{checksum}'" for checksum in sums)
 
     return (
-        f"default-src 'none'; script-src {sources('script')}; style-src {sources('style')}; connect-src 'self'; "
-        "media-src 'self'; img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+        f"default-src 'none'; script-src {element_checksums('script')}; style-src {element_checksums('style')}; "
+        "connect-src 'self'; media-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     )
 
 
@@ -362,10 +363,10 @@ def http_log() -> logging.Logger:
     Such errors are caused by invalid requests, which are answered with status 400. A traceback would help nobody.
     """
 
-    def is_ours(record: logging.LogRecord) -> bool:
+    def is_worth_logging(record: logging.LogRecord) -> bool:
         """Return whether a log record is to be logged: not if it is about an error of the HTTP parser."""
         return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
     log = logging.getLogger(f"{__package__}.http")
-    log.filters = [is_ours]
+    log.filters = [is_worth_logging]
     return log

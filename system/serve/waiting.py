@@ -38,11 +38,11 @@ class Queue:
         """Answer waiting queries, batch after batch, until this task is cancelled."""
         with ThreadPoolExecutor(1, "search") as thread:
             while True:
-                batch = await self._batch()
+                batch = await self._collect_batch()
                 await self._answer_all(thread, [wanted for wanted, _ in batch], [future for _, future in batch])
 
-    async def _batch(self) -> list[tuple[SearchQuery, asyncio.Future[Answer]]]:
-        """Wait for a query, and collect further queries until none arrives within GATHERING_S seconds."""
+    async def _collect_batch(self) -> list[tuple[SearchQuery, asyncio.Future[Answer]]]:
+        """Wait for a query, then collect more until none arrives within GATHERING_S seconds. Returns: The batch."""
         batch = [await self._waiting.get()]
         found = True
         while found and len(batch) < self._at_once:
@@ -55,7 +55,7 @@ class Queue:
     async def _answer_all(
         self, thread: ThreadPoolExecutor, wanted: Sequence[SearchQuery], futures: Sequence[asyncio.Future[Answer]]
     ) -> None:
-        """Answer the batch of queries `wanted` in `thread`, and set the answers as results of `futures`."""
+        """Answer the batch of queries `wanted` in `thread`, and set the answers or the error in `futures`."""
         try:
             answers = await asyncio.get_running_loop().run_in_executor(thread, self._search.answer, wanted)
         except Exception as error:  # every query of this batch gets the error; the next batch may succeed

@@ -8,15 +8,15 @@ from pathlib import Path
 from data_tools.cli import about, add_json, counted
 from data_tools.documents.strict import print_report
 from data_tools.errors import KitError
-from system.experiments.study import Cells, Study, load_study, progress_of_runs, run_folder, seconds_of
+from system.experiments.study import Cells, Study, describe_progress, load_study, run_folder, run_seconds
 from system.plan.estimates import GPUS
-from system.plan.lines import MISSING, MISTAKE, WARNING, Plan, Problem, ending, problem_lines, section_lines
+from system.plan.lines import MISSING, MISTAKE, WARNING, Plan, Problem, problem_lines, problem_summary, section_lines
 from system.plan.machine import GIB, gpu_memory, machine_memory
 from system.plan.plan import plan
 from system.recipe.differing import differing
 from system.recipe.load import RecipeError, load_recipe
 from system.verbs.json_output import PlanReport
-from system.verbs.options import add_recipe_arguments, add_runs_argument, positive
+from system.verbs.options import add_recipe_arguments, add_runs_argument, parse_positive
 
 GPU_NAMES = {name.lower().replace(" ", ""): name for name in GPUS}  # by their command-line names
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, runs=False, what="a recipe or a study (.yaml)")
     add_runs_argument(parser)
     what = "make the plan for this number of processes of torchrun (default: 1)"
-    parser.add_argument("--ranks", type=positive, default=1, metavar="N", help=what)
+    parser.add_argument("--ranks", type=parse_positive, default=1, metavar="N", help=what)
     names = ", ".join(GPU_NAMES)
     parser.add_argument(
         "--gpu",
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_report(PlanReport(file=file, ok=ok, missing=missing, mistakes=mistakes, warnings=warnings, plan=lines))
     else:
-        print(*lines, *ending(problems), sep="\n")
+        print(*lines, *problem_summary(problems), sep="\n")
     return 0 if ok else 1
 
 
@@ -90,7 +90,7 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tupl
     """
     memory, runs = machine_memory(), arguments.runs
     study, cells = load_study(arguments.recipe, arguments.set, runs)
-    to_do = sum(seconds_of(run_folder(study, *key, runs)) is None for key in cells)
+    to_do = sum(run_seconds(run_folder(study, *key, runs)) is None for key in cells)
     folders = {run_folder(study, *key, runs) for key in cells}
     recipes = {cell: cells[cell, study.seeds[0]].recipe for cell in study.cells}
     gpu = arguments.gpu and GPU_NAMES[arguments.gpu]
@@ -107,31 +107,31 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tupl
         changes = ", ".join(f"{key} {value!r}, not {before!r}" for key, before, value in differing(one, other))
         lines.append(f"cell {cell}: {changes or f'same settings as cell {first}'}")
         lines += section_lines([row for row in plans[cell].rows if row not in plans[first].rows])
-    return [*lines, *_done_lines(study, cells, runs)], _problems_of_cells(plans)
+    return [*lines, *_run_state_lines(study, cells, runs)], _problems_of_cells(plans)
 
 
 def _problems_of_cells(plans: dict[str, Plan]) -> list[Problem]:
-    """Return the problems of all cells of a study. A problem of only some cells begins with the cell's name."""
+    """Return the problems of all cells of a study. If only some cells have it, it names the cell."""
     first, *others = plans.values()
     common = [problem for problem in first.problems if all(problem in other.problems for other in others)]
     some = [(cell, problem) for cell, plan in plans.items() for problem in plan.problems if problem not in common]
     return [*common, *(one._replace(where=f"cell {cell}, {one.where}") for cell, one in some)]
 
 
-def _done_lines(study: Study, cells: Cells, runs: Path) -> Iterator[str]:
-    """Yield one line of text per cell of a study, with the states of its runs, and a line on the remaining time."""
+def _run_state_lines(study: Study, cells: Cells, runs: Path) -> Iterator[str]:
+    """Yield a line of text per cell of a study with its runs' states, and a line on progress and remaining time."""
     folders = {key: run_folder(study, *key, runs) for key in cells}
     for cell in study.cells:
-        states = [f"{seed} {_state(folders[cell, seed])}" for seed in study.seeds]
+        states = [f"{seed} {_describe_run_state(folders[cell, seed])}" for seed in study.seeds]
         yield f"runs of {cell}: {counted(len(study.seeds), 'seed')}: {', '.join(states)}"
-    finished = any(seconds_of(folder) is not None for folder in folders.values())
+    finished = any(run_seconds(folder) is not None for folder in folders.values())
     unknown = "" if finished else "; hours unknown until a run of the study is finished"
-    yield f"study {study.name}: {progress_of_runs(list(folders.values()))}{unknown}"
+    yield f"study {study.name}: {describe_progress(list(folders.values()))}{unknown}"
 
 
-def _state(folder: Path) -> str:
+def _describe_run_state(folder: Path) -> str:
     """Describe the state of the run in `folder`: finished, begun or to do."""
-    seconds = seconds_of(folder)
+    seconds = run_seconds(folder)
     if seconds is not None:
         return f"finished ({about(seconds)})"
     return "begun" if (folder / "resolved.json").exists() else "to do"

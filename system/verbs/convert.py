@@ -51,9 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.set and arguments.recipe is None:
         raise KitError(f"--set {arguments.set[0]}: only works with --recipe; leave it out")
     if arguments.recipe is not None:
-        return _model(arguments)
+        return _convert_model(arguments)
     if arguments.text is not None:
-        return _text(arguments)
+        return _convert_text_encoder(arguments)
     if arguments.file.suffix == ".ckpt":
         raise KitError(f"{arguments.file}: a checkpoint needs the recipe of its model; name the recipe with --recipe")
     layers: dict[str, Any] = read_layers(arguments.file)
@@ -69,8 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _text(arguments: argparse.Namespace) -> int:
-    """Convert the text encoder of an M2D-CLAP file to a folder. Returns: The exit status."""
+def _convert_text_encoder(arguments: argparse.Namespace) -> int:
+    """Write the text encoder of an M2D-CLAP file to a folder that recipes can name. Returns: The exit status."""
     from system.runs.m2d_text import write_text_encoder
 
     count = write_text_encoder(arguments.file, arguments.text, arguments.out)
@@ -78,8 +78,8 @@ def _text(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _model(arguments: argparse.Namespace) -> int:
-    """Convert a published checkpoint of a retrieval model to an exported model. Returns: The exit status."""
+def _convert_model(arguments: argparse.Namespace) -> int:
+    """Write a published checkpoint of a retrieval model as an exported model. Returns: The exit status."""
     from system.runs.export import export_model
     from system.runs.published import open_published
 

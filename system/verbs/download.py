@@ -20,8 +20,12 @@ from system.verbs.options import add_recipe_arguments
 CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar", ".safetensors", ".zip")
 
 
-class Published(NamedTuple):
-    """A file that a recipe names. sha256: The known first digits of its checksum; "" if unknown."""
+class PublishedFile(NamedTuple):
+    """A published file that a recipe names.
+
+    path: Path on this machine. address: Web address of the file, or a text that describes where to get it. sha256: The
+    known first digits of its checksum; "" if unknown.
+    """
 
     path: Path
     address: str
@@ -32,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `download` to its parser."""
     add_recipe_arguments(parser, runs=False, what="a recipe (.yaml), or the hub name of a model")
     parser.add_argument(
-        "--show", action="store_true", help="only print the files and their addresses; download nothing"
+        "--show", action="store_true", help="print the files and their addresses without downloading anything"
     )
 
 
@@ -46,12 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
     model = load_recipe(arguments.recipe, arguments.set).recipe.model
     for name, expert in model.audio.experts.items():
         if expert.hub_model is not None:
-            download_errors += _of_hub(name, expert, expert.hub_model, arguments.show)
+            download_errors += _fetch_expert_model(name, expert, expert.hub_model, arguments.show)
     for file in published_files(model):
         state = "here" if file.path.exists() else "missing"
         if not arguments.show:
             try:
-                state = "fetched" if _download(file) else "here"
+                state = "fetched" if _download_if_missing(file) else "here"
             except KitError as error:
                 download_errors.append(str(error))
                 state = "failed"
@@ -70,13 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _download_model(name: str, only_show: bool) -> int:
-    """Fetch a hub model by its name, unless `only_show`, and print its folder. Returns: The exit status."""
+    """Fetch a Hugging Face model by its name, unless `only_show`, and print its folder. Returns: The exit status."""
     folder = local_folder(name, "model") if only_show else fetch(name, "model")
     print(f"hub model {name}: {f'in {folder}' if folder else 'not on this machine'}")
     return 0
 
 
-def published_files(model: Model) -> Iterator[Published]:
+def published_files(model: Model) -> Iterator[PublishedFile]:
     """Yield the published weight files that the experts and encoders of a model need.
 
     Models of the Hugging Face hub are left out, since they consist of several files.
@@ -86,13 +90,13 @@ def published_files(model: Model) -> Iterator[Published]:
             continue
         addresses, known = expert.published_addresses(), expert.known_sha256()
         for setting, path in expert.weight_files().items():
-            yield Published(path, addresses.get(setting, ""), known.get(setting, ""))
+            yield PublishedFile(path, addresses.get(setting, ""), known.get(setting, ""))
     for part in (model.audio, model.text):
         for path in part.weight_files().values():
-            yield Published(path, part.published_address(), "")
+            yield PublishedFile(path, part.published_address(), "")
 
 
-def _of_hub(name: str, expert: ExpertSettings, model: str, only_show: bool) -> Iterator[str]:
+def _fetch_expert_model(name: str, expert: ExpertSettings, model: str, only_show: bool) -> Iterator[str]:
     """Fetch the Hugging Face model of an expert and print whether it is on this disk. Yields error messages.
 
     only_show: Whether to fetch nothing.
@@ -112,7 +116,7 @@ def _of_hub(name: str, expert: ExpertSettings, model: str, only_show: bool) -> I
     print(f"{state:8} {path}  audio model {model}")
 
 
-def _download(file: Published) -> bool:
+def _download_if_missing(file: PublishedFile) -> bool:
     """Download a file if it is missing. Returns: Whether it was downloaded."""
     from system.networks.weights import read_weights
 

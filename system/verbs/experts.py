@@ -18,7 +18,7 @@ FACTS = ("expert", "Hz", "dim", "frames/s", "parameters", "s per s")
 FILES = ("weights of", "file", "", "licence", "source")
 
 
-def usual(folder: Path) -> dict[str, ExpertSettings]:
+def default_experts(folder: Path) -> dict[str, ExpertSettings]:
     """Return a dict from each kind of expert to an expert of this kind with its default settings.
 
     folder: Folder of the weight files, which have their published names.
@@ -27,8 +27,8 @@ def usual(folder: Path) -> dict[str, ExpertSettings]:
     return {expert.kind: expert for expert in experts}
 
 
-def table(experts: dict[str, ExpertSettings]) -> str:
-    """Format the tables of experts and of their weight files, as text."""
+def format_tables(experts: dict[str, ExpertSettings]) -> str:
+    """Format a table of experts, and a table of their weight files, as text."""
     facts: list[Sequence[str]] = [FACTS]
     files: list[Sequence[str]] = [FILES]
     for name, expert in experts.items():
@@ -39,10 +39,10 @@ def table(experts: dict[str, ExpertSettings]) -> str:
             found = "found" if path.is_file() else "MISSING"
             licence = expert.licence or "not recorded"
             files.append((f"{name}.{setting}", str(path), found, licence, _source(expert, setting)))
-    return "\n".join([*_aligned(facts), *(["", *_aligned(files)] if len(files) > 1 else [])])
+    return "\n".join([*_align_rows(facts), *(["", *_align_rows(files)] if len(files) > 1 else [])])
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _align_rows(rows: Sequence[Sequence[str]]) -> list[str]:
     """Format rows as text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
@@ -60,13 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `experts`: print the kinds of audio models and their weight files. Returns: The exit status."""
     if arguments.recipe is None:
-        experts = usual(Path("data/weights"))
+        experts = default_experts(Path("data/weights"))
     else:
         experts = dict(load_recipe(arguments.recipe).recipe.model.audio.experts)
     if arguments.json:
         print_report(ExpertsReport(experts=[_report(name, expert) for name, expert in experts.items()]))
         return 0
-    print(table(experts))
+    print(format_tables(experts))
     if arguments.recipe is None:
         print("\nWeight files have their published names. A recipe may name other folders than data/weights.")
     return 0

@@ -5,7 +5,7 @@ import argparse
 from system.recipe.data import load_data
 from system.recipe.load import load_recipe
 from system.recipe.manifests import make_missing
-from system.verbs.options import add_device_argument, add_recipe_arguments, positive
+from system.verbs.options import add_device_argument, add_recipe_arguments, parse_positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     decoding = (
         "decode audio in N processes; useful if decoding takes most of the time (default: threads of one process)"
     )
-    parser.add_argument("--workers", type=positive, metavar="N", help=decoding)
+    parser.add_argument("--workers", type=parse_positive, metavar="N", help=decoding)
     parser.add_argument("--verify", action="store_true", help=verify)
 
 

@@ -20,15 +20,15 @@ MODEL = (
 log = logging.getLogger(__name__)
 
 
-def positive(text: str) -> int:
+def parse_positive(text: str) -> int:
     """Parse a whole number of at least 1, as a type of argparse."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
-def device(text: str) -> Device:
-    """Parse the name of a device of this machine, such as cuda or cpu, as a type of argparse."""
+def parse_device(text: str) -> Device:
+    """Return the device of this machine that `text` names, such as cuda or cpu, as a type of argparse."""
     from system.compute.device import device_of
 
     try:
@@ -40,11 +40,11 @@ def device(text: str) -> Device:
 def add_device_argument(parser: argparse.ArgumentParser) -> None:
     """Add the option --device, which names the device that computes."""
     where = "where to compute: cuda, cuda:1 (the second GPU), mps or cpu (default: cuda if available, else cpu)"
-    parser.add_argument("--device", type=device, help=where)
+    parser.add_argument("--device", type=parse_device, help=where)
 
 
-def track(text: str) -> "type[Tracker]":
-    """Parse the name of an installed tracker, as a type of argparse."""
+def parse_tracker(text: str) -> "type[Tracker]":
+    """Return the class of the tracker that `text` names, such as wandb, as a type of argparse."""
     from system.training.tracking import tracker_class
 
     try:
@@ -56,7 +56,7 @@ def track(text: str) -> "type[Tracker]":
 def add_track_argument(parser: argparse.ArgumentParser) -> None:
     """Add the option --track, which names trackers that get the metrics."""
     what = "send the metrics of every epoch to a tracker: tensorboard, mlflow or wandb; may be repeated"
-    parser.add_argument("--track", type=track, action="append", default=[], metavar="WHERE", help=what)
+    parser.add_argument("--track", type=parse_tracker, action="append", default=[], metavar="WHERE", help=what)
 
 
 def add_changes_argument(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +90,7 @@ def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = F
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --stage, --checkpoint and --device, which select a run's checkpoint and the device."""
     parser.add_argument("--stage", help="for a run: use a checkpoint of this stage (default: as in its rank entry)")
-    which = "for a run: last, or a metric for its best checkpoint (default: as in the run's rank entry)"
+    which = "for a run: last, or the metric whose best checkpoint is used (default: as in the run's rank entry)"
     parser.add_argument("--checkpoint", help=which)
     add_device_argument(parser)
 
@@ -110,14 +110,14 @@ def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, wha
         folder.add_argument("--out", type=Path, help=out)
         folder.add_argument(
             "--name",
-            type=_folder_name,
+            type=_parse_folder_name,
             help="name of the run's folder in --runs (default: date, recipe, seed and commit)",
         )
         add_device_argument(parser)
         add_track_argument(parser)
 
 
-def _folder_name(text: str) -> str:
+def _parse_folder_name(text: str) -> str:
     """Parse a folder name without path, as a type of argparse."""
     if Path(text).name != text:
         raise argparse.ArgumentTypeError(f"{text!r} is not a single folder name; give a path with --out")

@@ -36,7 +36,7 @@ from system.verbs.options import (
     add_cache_argument,
     add_changes_argument,
     add_checkpoint_arguments,
-    positive,
+    parse_positive,
     ranker_of,
 )
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out = "the file to write: a score matrix (.npy); with --top a ranked CSV (.csv), or pairs for a judge (.jsonl)"
     parser.add_argument("--out", type=Path, required=True, help=out)
     top = "write only each query's K best clips, which needs less memory"
-    parser.add_argument("--top", type=positive, metavar="K", help=top)
+    parser.add_argument("--top", type=parse_positive, metavar="K", help=top)
     unknown = "accept queries without any word that the model knows; all of them get the same order of clips"
     parser.add_argument("--allow-unknown", action="store_true", help=unknown)
     _add_window_arguments(parser)
@@ -69,16 +69,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `rank --windows`, which finds the times of queries in long recordings."""
     windows = parser.add_argument_group("times of queries in long recordings (--windows)")
-    what = "find the times of each query in its recording; --out is a file for the scorer of 2026 (.jsonl)"
+    what = "find the times of each query in its recording, and write them to --out (.jsonl), for the scorer of 2026"
     windows.add_argument("--windows", action="store_true", help=what)
     windows.add_argument(
         "--moments",
         type=Path,
         metavar="MOMENTS.jsonl",
-        help="file of the queries, each with the recording to search in",
+        help="file of moments (.jsonl): the queries, each with the recording to search in",
     )
     fit = (
-        "fit four numbers of each model to the known moments of this split of the manifest; "
+        "fit scale, offset and transitions of each model's score to the known moments of this split of the manifest; "
         "needed for models that were not trained on moments"
     )
     windows.add_argument("--fit", metavar="SPLIT", help=fit)
@@ -92,46 +92,46 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
         "for --by thresholds: least probability of the frames in a window (default: 0.3 for PE-A-Frame, else "
         "nine thresholds from 0.1 to 0.9)"
     )
-    windows.add_argument("--threshold", type=_probability, metavar="P", help=threshold)
+    windows.add_argument("--threshold", type=_parse_probability, metavar="P", help=threshold)
     piece = "for models of whole clips: length of the recording's pieces, in seconds (default: %(default)g)"
-    windows.add_argument("--piece", type=_seconds, default=PIECE, metavar="SECONDS", help=piece)
+    windows.add_argument("--piece", type=_parse_seconds, default=PIECE, metavar="SECONDS", help=piece)
     hop = "for models of whole clips: time from one piece to the next, in seconds (default: %(default)g)"
-    windows.add_argument("--hop", type=_seconds, default=HOP, metavar="SECONDS", help=hop)
+    windows.add_argument("--hop", type=_parse_seconds, default=HOP, metavar="SECONDS", help=hop)
     unit = (
-        "round the edges of windows to multiples of this, 1 for CASTELLA; 0: do not round (default: as in the run's "
-        "rank entry)"
+        "round the edges of windows to multiples of these seconds, 1 for CASTELLA; 0: do not round (default: as in the "
+        "run's rank entry)"
     )
-    windows.add_argument("--round-to", type=_seconds_or_none, metavar="SECONDS", help=unit)
+    windows.add_argument("--round-to", type=_parse_seconds_or_zero, metavar="SECONDS", help=unit)
     heard = (
         "assume that a query is heard in its recording with at least this probability, such as 0.999; 0: do not "
         "assume it (default: as in the run's rank entry)"
     )
-    windows.add_argument("--heard", type=_probability_or_none, metavar="P", help=heard)
+    windows.add_argument("--heard", type=_parse_probability_or_zero, metavar="P", help=heard)
     mean = "replace the edges of a window by the mean edges of similar windows (default: as in the run's rank entry)"
     windows.add_argument("--mean-edges", action=argparse.BooleanOptionalAction, help=mean)
     training = (
         "write the found windows with at least this score as moments to train on; without --moments, the queries "
         "are the captions in the manifest"
     )
-    windows.add_argument("--as-training", type=_probability, metavar="P", help=training)
+    windows.add_argument("--as-training", type=_parse_probability, metavar="P", help=training)
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     """Parse a number of seconds above 0 and below 3600, as a type of argparse."""
     return _parse_below(3600, text, "a number of seconds")
 
 
-def _seconds_or_none(text: str) -> float:
+def _parse_seconds_or_zero(text: str) -> float:
     """Parse 0, or a number of seconds above 0 and below 3600, as a type of argparse."""
     return _parse_below(3600, text, "0, or a number of seconds", allows_zero=True)
 
 
-def _probability(text: str) -> float:
+def _parse_probability(text: str) -> float:
     """Parse a probability above 0 and below 1, as a type of argparse."""
     return _parse_below(1, text, "a probability")
 
 
-def _probability_or_none(text: str) -> float:
+def _parse_probability_or_zero(text: str) -> float:
     """Parse 0, or a probability above 0 and below 1, as a type of argparse."""
     return _parse_below(1, text, "0, or a probability", allows_zero=True)
 
@@ -148,9 +148,9 @@ def _write_training_moments(arguments: argparse.Namespace, queries: MomentQuerie
     """Write found windows as moments to train on. Returns: The exit status."""
     names = " and ".join(map(str, arguments.models))
     moments, without = training_moments(queries, located, arguments.as_training, names)
-    least = f"a window of probability {arguments.as_training:g}"
+    least = f"a window of probability {arguments.as_training:g} or more"
     if not moments:
-        raise KitError(f"{arguments.out} is not written, since no query has {least} or more; lower --as-training")
+        raise KitError(f"{arguments.out} is not written, since no query has {least}; lower --as-training")
     left_out = f"{counted(without, 'query', ',')} without {least}"
     write_moments(arguments.out, moments)
     print(f"wrote {arguments.out}: {counted(len(moments), 'query', ',')} with found windows; left out {left_out}")

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     shown = actions.add_parser("list", help="print the shipped recipes, with a short description of each")
     add_json(shown)
-    shown.set_defaults(action=_list)
+    shown.set_defaults(action=_print_shipped)
     new = actions.add_parser("new", help="write NAME.yaml, a copy of a shipped recipe with a new name")
     new.add_argument("name", help="the new recipe's name: lower-case letters, digits and _")
     new.add_argument(
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="clotho",
         help="the shipped recipe to copy; `recipes list` prints all names (default: clotho)",
     )
-    new.set_defaults(action=_new)
+    new.set_defaults(action=_copy_recipe)
     keys = actions.add_parser("keys", help="print type, range, default and meaning of every key of a recipe")
     keys.add_argument(
         "path", nargs="?", default="", help="print only this key, such as stages.optimizer (default: all keys)"
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = keys.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="print as Markdown (default: plain text)")
     form.add_argument("--json", action="store_true", help="print the JSON schema of a recipe, for editors")
-    keys.set_defaults(action=_keys)
+    keys.set_defaults(action=_print_keys)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _shipped() -> dict[str, Path]:
+def _shipped_files() -> dict[str, Path]:
     """Return a dict from the name of each shipped recipe, such as take_it_easy/honest, to its file.
 
     Raises KitError if the folder recipes/ is not next to the package.
@@ -70,13 +70,13 @@ def _shipped() -> dict[str, Path]:
     return paths
 
 
-def _list(arguments: argparse.Namespace) -> None:
+def _print_shipped(arguments: argparse.Namespace) -> None:
     """Print the names of the shipped recipes, with a short description of each."""
     reports = [
         ShippedRecipe(
             name=name, path=str(path), idea=path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
         )
-        for name, path in _shipped().items()
+        for name, path in _shipped_files().items()
     ]
     if arguments.json:
         print_report(RecipesReport(recipes=reports))
@@ -86,9 +86,9 @@ def _list(arguments: argparse.Namespace) -> None:
         print(f"{recipe.name:{width}}  {recipe.idea}")
 
 
-def _new(arguments: argparse.Namespace) -> None:
-    """Copy a shipped recipe to the current folder, with the new name."""
-    shipped = _shipped()
+def _copy_recipe(arguments: argparse.Namespace) -> None:
+    """Copy the shipped recipe `--from` to the current folder, with the new name, and print the next steps."""
+    shipped = _shipped_files()
     if arguments.source not in shipped:
         raise KitError(f"--from {arguments.source}: no such shipped recipe; choose one of {', '.join(shipped)}")
     if not NAME.fullmatch(arguments.name):
@@ -108,7 +108,7 @@ def _new(arguments: argparse.Namespace) -> None:
     print(f"wrote {out}, a copy of {arguments.source}; next: {steps}")
 
 
-def _keys(arguments: argparse.Namespace) -> None:
+def _print_keys(arguments: argparse.Namespace) -> None:
     """Print the reference of all keys of a recipe, or only of the keys at the given path."""
     if arguments.json:
         print(json.dumps(Recipe.model_json_schema(), indent=1))
@@ -121,7 +121,7 @@ def _keys(arguments: argparse.Namespace) -> None:
         raise KitError(f"{arguments.path}: a recipe has no such key; {hint}")
     if arguments.markdown:
         print("# The keys of a recipe\n\nPrinted by `python -m system recipes keys --markdown`.\n")
-    print("\n\n".join(map(_as_page if arguments.markdown else _as_text, shown)))
+    print("\n\n".join(map(_format_as_markdown if arguments.markdown else _format_as_text, shown)))
 
 
 def _title(section: Section) -> str:
@@ -129,7 +129,7 @@ def _title(section: Section) -> str:
     return f"{section.path or 'a recipe'}{f' (kind: {section.kind})' if section.kind else ''}"
 
 
-def _as_text(section: Section) -> str:
+def _format_as_text(section: Section) -> str:
     """Format a section of the reference as text."""
     lines = [_title(section), *([f"  {section.meaning}"] if section.meaning else [])]
     width = max((len(key.name) for key in section.keys), default=0)
@@ -140,7 +140,7 @@ def _as_text(section: Section) -> str:
     return "\n".join(lines)
 
 
-def _as_page(section: Section) -> str:
+def _format_as_markdown(section: Section) -> str:
     """Format a section of the reference as Markdown."""
     lines = [f"## {_title(section)}", "", *([textwrap.fill(section.meaning, 120), ""] if section.meaning else [])]
     if section.keys:

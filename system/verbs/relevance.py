@@ -55,7 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("files", nargs="+", type=Path, metavar="FILE", help=files)
     add("--split", choices=SPLITS, help="for manifests: use only the captions of this split (default: all)")
     for name, choices, what in (
-        ("--documents", ("caption", "clip"), "documents of the document frequencies (default: caption)"),
+        (
+            "--documents",
+            ("caption", "clip"),
+            "what counts as one document in the document frequencies: a caption, or a clip (default: caption)",
+        ),
         ("--tokenizer", ("regex", "ptb"), "how to split captions into words; ptb needs Java (default: regex)"),
         (
             "--pairs",
@@ -107,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
         from system.runs.plots import draw_relevance
 
         files = ", ".join(path.stem for path in arguments.files)
-        title = f"{files}: {distribution.pairs:,} pairs, {_zeros(distribution)} of them 0"
+        title = f"{files}: {distribution.pairs:,} pairs, {_format_zero_share(distribution)} of them 0"
         draw_relevance(distribution, percents, MarginFactor(distribution.percentiles, factors), title, arguments.figure)
         log.info("wrote the figure %s", arguments.figure)
     return 0
@@ -147,7 +151,7 @@ def _report(
     )
 
 
-def _zeros(found: Distribution) -> str:
+def _format_zero_share(found: Distribution) -> str:
     """Format the share of pairs whose CIDEr-D is 0, in per cent."""
     return f"{100 * found.zeros / found.pairs:.1f} %"
 
@@ -160,6 +164,6 @@ def _format(
     return (
         f"corpus     {counted(len(clips), 'clip', ',')}, {counted(sum(map(len, clips)), 'caption', ',')}; "
         f"documents: {arguments.documents}s, tokenizer: {arguments.tokenizer}\n"
-        f"pairs      {distribution.pairs:,} ({arguments.pairs}), {_zeros(distribution)} of them 0\n"
+        f"pairs      {distribution.pairs:,} ({arguments.pairs}), {_format_zero_share(distribution)} of them 0\n"
         f"CIDEr-D    mean {distribution.mean:.5f}  {scores}"
     )

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _row(entry: RunOverview, runs: Path) -> tuple[str, ...]:
-    """Return the texts in a run's row of the table of runs.
+    """Return the texts of one row of the table of runs: the row of the run `entry`.
 
     The name of a run is its path relative to `runs`, the folder of all runs, such as STUDY/CELL_s1.
     """
@@ -62,13 +62,13 @@ def _row(entry: RunOverview, runs: Path) -> tuple[str, ...]:
         Path(entry.run).name if Path(entry.run) == runs else Path(entry.run).relative_to(runs).as_posix(),
         entry.state,
         f"{entry.stage} {entry.epoch}" if entry.stage else "-",
-        _figure(entry.validation),
-        _figure(entry.test),
+        _format_figure(entry.validation),
+        _format_figure(entry.test),
         "-" if entry.seconds is None else f"{entry.seconds / 3600:.2f}",
         entry.problem or " ".join(entry.changes) or "-",
     )
 
 
-def _figure(figure: Figure | None) -> str:
+def _format_figure(figure: Figure | None) -> str:
     """Format a metric of a run as name and value; "-" if the run does not have this metric."""
     return "-" if figure is None else f"{figure.metric} {format_metric(figure.metric, figure.value)}"

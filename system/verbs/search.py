@@ -19,7 +19,7 @@ from system.verbs.options import (
     add_cache_argument,
     add_changes_argument,
     add_checkpoint_arguments,
-    positive,
+    parse_positive,
     ranker_of,
 )
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     audio = "the clips: a folder of audio files, with its subfolders, or a manifest (.jsonl), instead of AUDIO"
     parser.add_argument("--audio", type=Path, metavar="FOLDER", help=audio)
     parser.add_argument(
-        "--top", type=positive, default=10, help="number of clips to print per query (default: %(default)s)"
+        "--top", type=parse_positive, default=10, help="number of clips to print per query (default: %(default)s)"
     )
     parser.add_argument("--split", help="for a manifest: use only the clips of this split (default: all)")
     add_json(parser)
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_changes_argument(parser)
 
 
-def _windows(hit: Hit) -> list[tuple[float, float]] | None:
+def _best_windows(hit: Hit) -> list[tuple[float, float]] | None:
     """Return the best times of the sound in a found clip, in seconds; None for a model that finds no times."""
     if hit.located is None:
         return None
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             query=text,
             unknown=list(unknown),
             clips=None if hits is None else [
-                ClipFound(path=search.clips[hit.row].path, score=round(hit.score, 6), windows=_windows(hit))
+                ClipFound(path=search.clips[hit.row].path, score=round(hit.score, 6), windows=_best_windows(hit))
                 for hit in hits
             ],
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from data_tools.errors import KitError
 from system.ranking.listing import list_clips
 from system.runs.rankers import clips_to_rank
-from system.serve.listening import about_of, bound, serve
+from system.serve.listening import bind_socket, page_facts, serve
 from system.serve.search import Search
 from system.verbs.options import MODEL, add_cache_argument, add_changes_argument, add_checkpoint_arguments, ranker_of
 
@@ -37,9 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the verb `serve`: answer queries on a web page. Returns: The exit status."""
     if not 0 <= arguments.port <= 65_535:
         raise KitError(f"--port {arguments.port}: must be from 0 to 65535")
-    with bound(arguments.host, arguments.port) as listening:  # a taken port is reported before anything is computed
+    with bind_socket(
+        arguments.host, arguments.port
+    ) as listening:  # a taken port is reported before anything is computed
         named = list_clips(arguments.audio, arguments.split) if arguments.audio else None  # before the model is loaded
         ranker = ranker_of(arguments, arguments.model, with_windows=True)
         search = Search(ranker, ranker.open(named or clips_to_rank(arguments.model, arguments.split)))
-        asyncio.run(serve(search, about_of(search), arguments.host, listening))
+        asyncio.run(serve(search, page_facts(search), arguments.host, listening))
     return 0

@@ -13,7 +13,7 @@ from data_tools.errors import KitError
 from system.models.text.vector_file import write_word_vectors
 
 
-def embedded_words(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
+def word_embeddings(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
     """Return a dict from each whole word in a transformer's vocabulary to its input embedding (D,).
 
     A word consists of letters and digits. Special tokens, and tokens that continue a word ("##ing"), are left out.
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise KitError(f"--out {arguments.out}: must end in .bin")
     from system.models.text.pretrained_encoder import load_transformer
 
-    words = embedded_words(*load_transformer(arguments.model, None))
+    words = word_embeddings(*load_transformer(arguments.model, None))
     if not words:
         raise KitError(f"{arguments.model} has no token that is a whole word; use a model with BERT's vocabulary")
     write_word_vectors(arguments.out, words)

@@ -20,7 +20,7 @@ from data_tools.manifest import Clip
 from system.runs.open import build_model
 from system.recipe.load import load_recipe
 from served import searching
-from system.serve.listening import bound, serve
+from system.serve.listening import bind_socket, serve
 from system.models.embeddings import Embedded
 
 folder, model = Path(sys.argv[1]), sys.argv[2]
@@ -40,7 +40,7 @@ clips = [
     for n in range(count)
 ]
 search = searching(build_model(recipe, []), clips, Embedded(torch.randn(count, 384, generator=torch.manual_seed(0))))
-asyncio.run(serve(search, {}, "127.0.0.1", bound("127.0.0.1", 0)))
+asyncio.run(serve(search, {}, "127.0.0.1", bind_socket("127.0.0.1", 0)))
 """
 
 

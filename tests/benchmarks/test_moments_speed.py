@@ -21,7 +21,7 @@ from system.moments.windows import (
     Grid,
     _similar,
     _without_overlaps,
-    labels_of,
+    label_frames,
     overlap_windows,
 )
 from system.ranking.frame_series import FITTED_TOGETHER, FrameSeries, find_windows, fit_score
@@ -134,7 +134,7 @@ def test_fitting_a_moment_score_takes_a_third_of_the_time_of_fitting_it_with_ada
     """178 queries of 60 s at 2 frames a second, whose frames in a moment are louder; a loss that is not higher."""
     frames, grid, rng = 120, Grid(0.5, 0.25), np.random.default_rng(0)
     windows = [(float(start), float(start + length)) for start, length in rng.uniform(2, 20, (178, 2))]
-    labels = torch.stack([torch.from_numpy(labels_of([window], frames, grid)) for window in windows])
+    labels = torch.stack([torch.from_numpy(label_frames([window], frames, grid)) for window in windows])
     values = 0.2 * labels + 0.2 * torch.randn(178, frames, generator=torch.Generator().manual_seed(0))
     moments = [Moment(id=str(n), text="?", clip="c", windows=[window]) for n, window in enumerate(windows)]
     series = FrameSeries(list(values), [grid.edges(frames, 60.0)] * 178, [grid] * 178)

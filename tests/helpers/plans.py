@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from system.plan.lines import ending, section_lines
+from system.plan.lines import problem_summary, section_lines
 from system.plan.plan import plan as make_plan
 from system.recipe.schema import Recipe
 
@@ -11,7 +11,7 @@ from system.recipe.schema import Recipe
 def plan(recipe: Recipe, *arguments: Any, **settings: Any) -> str:
     """Return the plan's text, with the arguments of system.plan.plan.plan."""
     made = make_plan(recipe, *arguments, **settings)
-    return "\n".join([made.title, *section_lines(made.rows), *ending(made.problems)])
+    return "\n".join([made.title, *section_lines(made.rows), *problem_summary(made.problems)])
 
 
 def fact(text: str, name: str) -> str:

@@ -27,7 +27,7 @@ from system.models.text.encoder import TextEncoder
 from system.moments.windows import Grid
 from system.ranking.listing import Listed
 from system.ranking.model import ClipSource, ModelPool, ModelRanker, WindowSettings
-from system.serve.listening import bound
+from system.serve.listening import bind_socket
 from system.serve.search import Search
 from system.serve.server import SearchPage
 
@@ -156,7 +156,7 @@ def served(
 
     page = SearchPage(search, {"score": "a number", "examples": [], **(about or {})}, names)
     ready, stop, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
-    listening = bound("127.0.0.1", 0)
+    listening = bind_socket("127.0.0.1", 0)
 
     async def answering() -> None:
         runner = web.AppRunner(page.app(), access_log=None, shutdown_timeout=1)

@@ -16,7 +16,7 @@ class Table(WindowScores):
     def size(self) -> int:
         return len(self.table)
 
-    def highest(self) -> np.ndarray:
+    def best_score_per_start(self) -> np.ndarray:
         found: np.ndarray = self.table.max(1)
         return found
 

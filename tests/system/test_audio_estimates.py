@@ -194,7 +194,7 @@ def test_memory_estimate_includes_trained_and_frozen_parts(tmp_path: Path) -> No
     expected = 16 * trained + 4 * (68_507_072 + BERT) + waves + peak
     assert held.memory(still.stages["only"], "float32") == pytest.approx(expected)
     assert held.step_flops(stage) < estimates.step_flops(stage) / 2.5
-    assert estimates.frame_bytes(stage) == pytest.approx(100 * 10 * 32_000 * 2)
+    assert estimates.bytes_of_frames(stage) == pytest.approx(100 * 10 * 32_000 * 2)
 
 
 def test_missing_word_vectors_are_reported_in_the_plan(tmp_path: Path) -> None:

@@ -317,7 +317,7 @@ def test_plan_for_reading_audio_files_reports_decoding_speed_and_no_bank(mp3s: P
     for clip in read_manifest(mp3s):
         Path(clip.path).unlink()
     shown = plan(load_recipe(path).recipe)
-    assert fact(shown, "only decoding").startswith("not measured, since no audio file is readable")
+    assert fact(shown, "only decoding").startswith("decoding speed not measured, since no audio file is readable")
 
 
 def damage(path: Path) -> None:

@@ -256,7 +256,7 @@ def test_check_reports_augmentation_and_missing_files(
     assert row[1] == f"50% of captions replaced by texts from {file}; {file}: 480 lines"
     path = augmented.recipe(world, tmp_path, {"captions": {"file": "gone.csv", "probability": 0.5}})
     assert main(["check", str(path)]) == 1
-    assert "augment: gone.csv not found; correct the path" in capsys.readouterr().out
+    assert "augment: augmentation files not found: gone.csv; correct the paths" in capsys.readouterr().out
     assert "gone.csv: no such file; correct the path" in refused(capsys, "run", path, "--out", tmp_path / "run")
     table(tmp_path / "wrong.csv", ALTERNATIVES, ("x", 0, "y"))
     path = augmented.recipe(world, tmp_path, {"captions": {"file": str(tmp_path / "wrong.csv"), "probability": 0.5}})

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from data_tools.manifest import Clip, read_manifest
 from submission.runs.reading import read_result
 from system.__main__ import main
-from system.experiments.summary import in_words
+from system.experiments.summary import format_result
 from system.features import bank as banks
 from system.features import decode, shard
 from system.features.bank import open_bank
@@ -115,7 +115,7 @@ def test_excerpts_of_one_freesound_recording_count_as_shared() -> None:
 def test_report_prints_the_metric_interval_not_the_bootstrap(unbroken: Path) -> None:
     result = read_result(unbroken)
     entry = result.rank["evaluation"].model_copy(update={"interval": (0.1, 0.2), "bootstrap": (0.3, 0.4)})
-    text = in_words(Run(unbroken), result.model_copy(update={"rank": {"evaluation": entry}}))
+    text = format_result(Run(unbroken), result.model_copy(update={"rank": {"evaluation": entry}}))
     assert "95 % 0.1000 to 0.2000" in text
 
 
@@ -272,9 +272,9 @@ def test_run_disk_estimate_counts_checkpoints_of_all_stages(tmp_path: Path) -> N
         stage = tiny.stage(epochs=epochs, save_minutes=minutes)
         one = estimates(tmp_path / "m", tmp_path, a=stage)
         two = estimates(tmp_path / "m", tmp_path, a=stage, b=stage)
-        assert two.run_bytes == 2 * one.run_bytes
+        assert two.checkpoint_bytes == 2 * one.checkpoint_bytes
         trainable = sum(one.parameters_by_part.values())
-        assert one.run_bytes == BYTES * ((1 + count) * trainable + 2 * trainable)
+        assert one.checkpoint_bytes == BYTES * ((1 + count) * trainable + 2 * trainable)
 
 
 def test_expected_hours_of_a_manifest_that_two_sources_name_count_once(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_expected_hours_of_a_manifest_that_two_sources_name_count_once(tmp_path:
     validated = schema.Recipe.model_validate(recipe)
     content = Content([], schema.Expected(clips=10, captions=50, hours=2.0))
     found = Estimates(validated, dict.fromkeys(validated.data, content))
-    assert found.absent_seconds() == 3 * 2 * 3600, "of three splits, one of them named twice"
+    assert found.missing_manifest_seconds() == 3 * 2 * 3600, "of three splits, one of them named twice"
 
 
 # --- settings and trackers ---------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def test_disk_estimate_excludes_existing_frames(
     settings: schema.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     estimates = Estimates(settings, find_data(settings))
-    run, frames = estimates.run_bytes, sum(estimates.bank_bytes.values())
+    run, frames = estimates.checkpoint_bytes, sum(estimates.bank_bytes.values())
     disk_of(monkeypatch, run + 0.5 * frames)
     assert "about 0.0 GiB will be written" in plan(settings, runs=tmp_path / "runs")
     assert "for missing frames" in (before := hours(settings))
@@ -159,7 +159,7 @@ def test_checkpoint_files_of_a_run_are_within_the_disk_estimate(settings: schema
     paths = [*tmp_path.glob("run/only/*.safetensors"), tmp_path / "run/only/last.pt"]
     found = sum(path.stat().st_size for path in paths)
     bytes_a_model = 4 * sum(p.numel() for p in build_model(settings, ["a"] * 60).parameters())
-    assert found < Estimates(settings, find_data(settings)).run_bytes + 0.2 * bytes_a_model * len(
+    assert found < Estimates(settings, find_data(settings)).checkpoint_bytes + 0.2 * bytes_a_model * len(
         paths
     )  # and their headers
 

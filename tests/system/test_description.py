@@ -18,7 +18,7 @@ from submission.package import meta
 from submission.runs.clips import write_clips
 from submission.runs.finished import open_finished
 from system.experiments import run
-from system.experiments.summary import data_of, report
+from system.experiments.summary import describe_data, report
 from system.features.build import Features, build_features
 from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 from system.models.batch import Series
@@ -55,7 +55,7 @@ def test_data_sets_and_licences_of_a_source_are_counted_separately(recipe: Path,
         for n, (clip, licence) in enumerate(zip(clips, licences, strict=True))
     ]
     loaded = load_recipe(recipe).recipe
-    (found,) = data_of(loaded, Data({"train": mixed}, None)).values()  # type: ignore[arg-type]  # features are not asked for
+    (found,) = describe_data(loaded, Data({"train": mixed}, None)).values()  # type: ignore[arg-type]  # features are not asked for
     assert {name: (own.clips, own.licences) for name, own in found.sets.items()} == {
         "tones": (3, {"CC0": 2, "not known": 1}),
         "other": (2, {"CC BY 4.0": 1, "CC0": 1}),

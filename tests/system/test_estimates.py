@@ -86,7 +86,7 @@ def test_estimated_flops_and_memory_match_hand_values(tmp_path: Path) -> None:
     assert estimates.memory(stage, "float32") == pytest.approx(16 * parameters + frames + peak)
     assert estimates.memory(cached, "float32") == pytest.approx(16 * parameters + frames + peak / 2)
     assert estimates.memory(stage, "fp16") < estimates.memory(stage, "float32")
-    assert estimates.frame_bytes(stage) == pytest.approx(50 * frames / 10)
+    assert estimates.bytes_of_frames(stage) == pytest.approx(50 * frames / 10)
     limit = estimates.memory(stage.model_copy(update={"grad_cache_chunk": 4}), stage.precision)
     assert estimates.grad_cache_that_fits(stage, limit) == 4
     assert estimates.grad_cache_that_fits(stage, 1) is None
@@ -139,7 +139,7 @@ def test_estimated_hours_and_frames_count_shared_clips_once(tmp_path: Path) -> N
         "evaluation": Content([], EXPECTED),
     }
     assert Estimates(recipe, found).audio_seconds() == pytest.approx(7200 + 3000)
-    assert math.isclose(Estimates(recipe, found).frame_bytes(stage), 7200 * 12.5 * 128 * 2)
+    assert math.isclose(Estimates(recipe, found).bytes_of_frames(stage), 7200 * 12.5 * 128 * 2)
 
 
 def test_bf16_and_fp16_reduce_the_memory_estimate_equally(tmp_path: Path) -> None:

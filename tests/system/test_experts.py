@@ -22,7 +22,7 @@ from system.experts.network import apply_by_rows, compute_in_pieces, exact_arith
 from system.experts.yamnet import OFFSET, PATCH_HOP, Yamnet, load_network
 from system.networks.segment import group_by_length
 from system.recipe.load import load_recipe
-from system.verbs.experts import table, usual
+from system.verbs.experts import default_experts, format_tables
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
 CPU = torch.device("cpu")
@@ -249,11 +249,11 @@ def test_experts_table_lists_every_kind_with_its_files(capsys: pytest.CaptureFix
     from typing import get_args
 
     kinds = {get_args(one.model_fields["kind"].annotation)[0] for one in get_args(get_args(Expert)[0])}
-    assert set(usual(tmp_path)) == kinds
-    assert all(expert.cost > 0 for expert in usual(tmp_path).values())
+    assert set(default_experts(tmp_path)) == kinds
+    assert all(expert.cost > 0 for expert in default_experts(tmp_path).values())
     (tmp_path / "H.pth.tar").write_bytes(b"weights")
-    text = table(usual(tmp_path))
-    for expert in usual(tmp_path).values():
+    text = format_tables(default_experts(tmp_path))
+    for expert in default_experts(tmp_path).values():
         assert f"{expert.parameters:,}" in text
         for name, path in expert.weight_files().items():
             line = next(line for line in text.splitlines() if line.startswith(f"{expert.kind}.{name} "))
@@ -308,7 +308,8 @@ def test_check_warns_about_unpublished_checkpoints(tmp_path: Path) -> None:
     files = {"weights": str(tmp_path / "w.pth"), "pca_weights": str(tmp_path / "pca.pth")}
     content["model"]["audio"]["experts"] = {"vggish": {"kind": "vggish", **files}}
     text = plan(load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe)
-    assert f"WARNING  {tmp_path / 'w.pth'}, {tmp_path / 'pca.pth'}: its checksum is not the published one" in text
+    fault = "the file's checksum is not the published one"
+    assert f"WARNING  {tmp_path / 'w.pth'}, {tmp_path / 'pca.pth'}: {fault}" in text
 
 
 def test_known_checksums_match_published_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

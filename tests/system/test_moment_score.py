@@ -28,7 +28,7 @@ from system.models.batch import Series
 from system.models.embeddings import Embedded, Ragged
 from system.models.moment_score import MomentScore
 from system.moments.two_state import log_likelihood
-from system.moments.windows import Grid, labels_of
+from system.moments.windows import Grid, label_frames
 from system.ranking.frame_series import FrameSeries, fit_score
 from system.training.moment_validation import MomentValidation
 
@@ -224,7 +224,7 @@ def test_fitted_moment_score_has_the_highest_likelihood_per_frame() -> None:
         )
         total = 0.0
         for each, known in zip(values, windows, strict=True):
-            labels, length = torch.from_numpy(labels_of(known, len(each), grid))[None], torch.tensor([len(each)])
+            labels, length = torch.from_numpy(label_frames(known, len(each), grid))[None], torch.tensor([len(each)])
             found = log_likelihood(score.scores_of_cosines(each)[None], length, labels, score.enter, score.leave)
             total -= found.item() / len(each)
         return total

@@ -9,7 +9,16 @@ import torch
 from window_tables import Table, as_scores, moment_posteriors
 
 from system.moments.two_state import posteriors
-from system.moments.windows import Decoding, Found, Grid, WindowScores, best_windows, iou, labels_of, threshold_windows
+from system.moments.windows import (
+    Decoding,
+    Found,
+    Grid,
+    WindowScores,
+    best_windows,
+    iou,
+    label_frames,
+    threshold_windows,
+)
 
 SECOND = Grid(hop=1.0, first=0.5)
 PLAIN = Decoding()
@@ -39,7 +48,7 @@ def test_frame_times_of_a_grid_match_hand_values() -> None:
 def test_frame_labels_of_true_moment_windows_match_hand_values(
     windows: list[tuple[float, float]], expected: list[int]
 ) -> None:
-    assert labels_of(windows, 5, SECOND).astype(int).tolist() == expected
+    assert label_frames(windows, 5, SECOND).astype(int).tolist() == expected
 
 
 def table_of(size: int, scores: dict[tuple[int, int], float]) -> Table:
@@ -148,7 +157,7 @@ def test_frame_labels_match_2026_baseline_for_whole_seconds(goldens: Path) -> No
     cases = json.loads(str(np.load(goldens / "moments_2026.npz")["labels_json"]))
     others = []
     for case in cases:
-        found = np.flatnonzero(labels_of([tuple(case["window"])], case["frames"], SECOND))
+        found = np.flatnonzero(label_frames([tuple(case["window"])], case["frames"], SECOND))
         if (found[0], found[-1]) != (case["first"], case["last"]):
             others.append((case["window"], found[0], case["first"], found[-1], case["last"]))
     assert others == [([70.9, 81.2], 71, 70, 80, 80)]

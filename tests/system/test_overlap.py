@@ -15,11 +15,11 @@ from system.moments.windows import (
     Found,
     Grid,
     iou,
-    mean_edges,
+    mean_edge_sums,
     overlap_candidates,
     overlap_probability,
     overlap_windows,
-    refined,
+    refine_edges,
 )
 from system.ranking.frame_series import FrameSeries, find_windows, find_windows_by_several, fit_score
 
@@ -203,14 +203,14 @@ def test_expected_window_edges_match_hand_values() -> None:
     table = np.full((4, 4), -np.inf)
     table[1, 3], table[0, 3], table[1, 2] = np.log([0.3, 0.1, 0.5])
     edges = np.arange(5.0)
-    sums = mean_edges(np.array([[1.0, 4.0], [3.0, 4.0]]), as_scores(table), edges)
+    sums = mean_edge_sums(np.array([[1.0, 4.0], [3.0, 4.0]]), as_scores(table), edges)
     assert sums.tolist() == [pytest.approx([0.3 * 1 + 0.1 * 0, 0.4 * 4, 0.4]), pytest.approx([0, 0, 0])]
     chosen = [Found(1.0, 4.0, 0.9), Found(3.0, 4.0, 0.2)]
-    assert refined(chosen, sums, 4.0, Decoding()) == [Found(0.75, 4.0, 0.9), Found(3.0, 4.0, 0.2)]
-    rounded = refined(chosen, sums, 4.0, Decoding(round_to=0.5))
+    assert refine_edges(chosen, sums, 4.0, Decoding()) == [Found(0.75, 4.0, 0.9), Found(3.0, 4.0, 0.2)]
+    rounded = refine_edges(chosen, sums, 4.0, Decoding(round_to=0.5))
     assert rounded == [Found(1.0, 4.0, 0.9), Found(3.0, 4.0, 0.2)], "0.75 s is nearer to the even multiple"
     near = [Found(1.0, 4.0, 0.9), Found(1.2, 4.0, 0.5), Found(3.0, 4.0, 0.2)]
-    once = refined(near, np.zeros((3, 3)), 4.0, Decoding(round_to=0.5))
+    once = refine_edges(near, np.zeros((3, 3)), 4.0, Decoding(round_to=0.5))
     assert once == [Found(1.0, 4.0, 0.9), Found(3.0, 4.0, 0.2)], "a window that equals a better one is dropped"
 
 
@@ -220,7 +220,7 @@ def test_expected_window_edges_match_a_sum_over_all_windows(seed: int) -> None:
     edges = np.concatenate([[0.0], rng.uniform(0.2, 2.0, 9).cumsum()])
     table = np.where(np.triu(np.ones((9, 9))) > 0, np.log(rng.uniform(0, 0.02, (9, 9))), -np.inf)
     asked = np.array([sorted(rng.choice(edges, 2, replace=False)) for _ in range(15)])
-    for window, found in zip(asked, mean_edges(asked, as_scores(table), edges), strict=True):
+    for window, found in zip(asked, mean_edge_sums(asked, as_scores(table), edges), strict=True):
         expected = np.zeros(3)
         for i in range(9):
             for j in range(i, 9):

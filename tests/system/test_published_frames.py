@@ -14,7 +14,7 @@ from threads import one_thread  # noqa: F401  a fixture
 from data_tools.manifest import Clip, write_manifest
 from data_tools.moments import Moment, write_moments
 from system.__main__ import main
-from system.moments.windows import runs_of
+from system.moments.windows import runs_of_true
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,7 +52,7 @@ def test_moment_windows_are_runs_of_frames_above_the_threshold(
         assert len(probability) == 854, "25 per second"
         runs = [
             (0.04 * first, min(0.04 * (last + 1), 34.13))
-            for first, last in runs_of(probability >= float(threshold or 0.3))
+            for first, last in runs_of_true(probability >= float(threshold or 0.3))
         ]
         runs = runs or [(0.04 * probability.argmax(), 0.04 * (probability.argmax() + 1))]
         assert len(windows) == min(10, len(runs))

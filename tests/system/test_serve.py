@@ -33,7 +33,7 @@ from system.ranking.base import Hit
 from system.ranking.listing import list_clips
 from system.runs.rankers import clips_to_rank, open_ranker
 from system.serve.search import Answer, Search, SearchQuery
-from system.serve.server import _Opened, content_security_policy
+from system.serve.server import _ClipFile, content_security_policy
 from system.serve.waiting import BusyError, Queue
 
 ROOT_2 = pytest.approx(0.5**0.5)
@@ -604,7 +604,7 @@ def test_clip_file_with_changed_content_is_not_sent(tmp_path: Path, differs: str
 @pytest.mark.parametrize("position", range(5))
 def test_file_with_changed_size_time_or_inode_is_not_served(tmp_path: Path, position: int) -> None:
     """Device, inode, size, and the two times."""
-    known = _Opened.of(str(write_tone(tmp_path / "a.wav")))
+    known = _ClipFile.of(str(write_tone(tmp_path / "a.wav")))
     assert known is not None
     number = known.open()
     assert number is not None

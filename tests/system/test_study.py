@@ -16,7 +16,7 @@ from outcomes import COUNTED, kill_after, refused, rewrite
 from data_tools.locks import lock_of
 from submission.runs.record import EpochLine
 from system.__main__ import main
-from system.experiments.study import progress_of_runs, validation_of
+from system.experiments.study import describe_progress, validation_at_checkpoint
 from system.ranking import RankByCheckpoint, RankByMean
 from system.recipe.load import load_recipe
 
@@ -80,12 +80,12 @@ def test_study_with_test_split_validation_prints_a_warning(
 
 def test_remaining_time_is_estimated_from_finished_runs(tmp_path: Path, unbroken: Path) -> None:
     folders = [tmp_path / name for name in ("a", "b", "c", "d", "e")]
-    assert progress_of_runs(folders) == "0 of 5 runs done"
+    assert describe_progress(folders) == "0 of 5 runs done"
     for folder, seconds, training in ((folders[0], 3600.0, 60.0), (folders[3], 60.0, 7200.0)):
         folder.mkdir()
         shutil.copy(unbroken / "result.json", folder)
         rewrite(folder / "result.json", seconds=seconds, training_seconds=training)
-    assert progress_of_runs(folders) == "2 of 5 runs done, about 4.5 h left"
+    assert describe_progress(folders) == "2 of 5 runs done, about 4.5 h left"
 
 
 def line(stage: str, **validation: float) -> EpochLine:
@@ -98,14 +98,14 @@ def test_study_table_shows_the_validation_of_the_ranked_checkpoint() -> None:
 
     def of(stage: str, checkpoint: str) -> Any:
         ranked = RankByCheckpoint.model_validate(base | {"stage": stage, "checkpoint": checkpoint})
-        return validation_of(ranked, lines)
+        return validation_at_checkpoint(ranked, lines)
 
     assert of("b", "loss") == {"loss": 1.0, "m1": 0.2}
     assert of("b", "m1") == {"loss": 3.0, "m1": 0.2}, "of equal ones the first"
     assert of("b", "last") == {"loss": 2.0}
     assert of("c", "loss") == of("c", "last") == {}
     mean = RankByMean.model_validate({"kind": "mean", "of": ["x", "y"], "edition": 2022, "csv": False})
-    assert validation_of(mean, lines) == {}
+    assert validation_at_checkpoint(mean, lines) == {}
 
 
 @pytest.mark.slow

@@ -226,8 +226,8 @@ def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytes
     path = write(absent, tmp_path / "gone.yaml")
     assert main(["check", str(path)]) == 1
     assert (
-        "MISSING  teacher gone runs/gone: train this model first, or name the folder of a run or of an exported model"
-        in capsys.readouterr().out
+        "MISSING  teacher gone runs/gone: no trained model is in this folder; train it first, "
+        "or name the folder of a run or exported model" in capsys.readouterr().out
     )
     assert main(["run", str(path), "--out", str(tmp_path / "gone")]) == 1
     assert (
@@ -411,7 +411,7 @@ def test_incomplete_embeddings_files_are_refused(
     write(student(world, tmp_path, {"other": theirs}), path)
     argv = ["run", str(path), "--out", str(tmp_path / "run")]
     assert main(["check", str(path)]) == 1
-    assert f"MISSING  teacher other {file}: write the file with" in capsys.readouterr().out
+    assert f"MISSING  teacher other {file}: the file is missing; write it with" in capsys.readouterr().out
     assert main(argv) == 1
     assert "teacher other: write the file with python -m system embeddings" in capsys.readouterr().err
     clip = next(clip for clip in read_manifest(world) if clip.split == "development")

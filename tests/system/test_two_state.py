@@ -21,7 +21,7 @@ def tensor(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=F64)
 
 
-def runs_of(labels: tuple[int, ...]) -> Runs:
+def runs_of_true(labels: tuple[int, ...]) -> Runs:
     """First and last frame of every run of ones."""
     found, start = [], None
     for t, label in enumerate((*labels, 0)):
@@ -36,7 +36,7 @@ def runs_of(labels: tuple[int, ...]) -> Runs:
 def weight(scores: np.ndarray, labels: tuple[int, ...], enter: float, leave: float) -> float:
     """Straight from the definition, by the runs."""
     total = float(np.dot(scores, labels))
-    for first, last in runs_of(labels):
+    for first, last in runs_of_true(labels):
         total += enter * (first > 0) + leave * (last < len(labels) - 1)
     return float(np.exp(total))
 
@@ -56,7 +56,7 @@ def test_two_state_posteriors_match_sums_over_all_labellings_of_frames(frames: i
     table, inside = np.zeros((frames, frames)), np.zeros(frames)
     for labels, value in weights.items():
         inside += np.array(labels) * value / partition
-        for first, last in runs_of(labels):
+        for first, last in runs_of_true(labels):
             table[first, last] += value / partition
     assert np.abs(moment_posteriors(*asked)[0].exp().numpy() - table).max() < 1e-9
     assert np.abs(frame_posteriors(*asked)[0].numpy() - inside).max() < 1e-9
