@@ -64,7 +64,7 @@ def missing_blind_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> 
 def _missing_files(recipe: schema.Recipe, name: str) -> list[str]:
     """Return the missing files of the blind set of a rank entry; an empty list if the entry ranks no blind set."""
     ranked = recipe.ranked(name)
-    return ranked.absent if isinstance(ranked, RankBlind) else []
+    return ranked.missing_files if isinstance(ranked, RankBlind) else []
 
 
 def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) -> list[str]:

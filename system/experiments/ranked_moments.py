@@ -94,7 +94,7 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
     Files with the windows, the queries and a submission are written. Returns: Dict from rank entry to its result.
     """
     from system.ranking.frame_series import find_windows, fit_score
-    from system.ranking.locate import series_of_moments
+    from system.ranking.locate import score_moment_recordings
     from system.runs.open import describe_fit
 
     recipe, data, results = models.recipe, models.data, {}
@@ -108,16 +108,16 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
             counted(len(moments), "query", ","),
             counted(len(clips), "recording"),
         )
-        chosen = models.model(entry.stage, entry.checkpoint)
+        chosen = models.model_ranker(entry.stage, entry.checkpoint)
         score, origin, fitted = chosen.model.moments, chosen.origin, None
         if entry.fit is not None:
             readable = [moment for moment in data.moments[entry.fit] if moment.clip in data.features.keys]
             known = inside_recordings(readable, data.readable_clips(entry.fit))
-            series = series_of_moments(chosen.model, data.readable_clips(entry.fit), known, data.features)
+            series = score_moment_recordings(chosen.model, data.readable_clips(entry.fit), known, data.features)
             score = fit_score(score, series, known, f"rank entry {name}")
             fitted = score.trained_numbers()
             origin = describe_fit(origin, entry.fit)
-        series = series_of_moments(chosen.model, clips, moments, data.features)
+        series = score_moment_recordings(chosen.model, clips, moments, data.features)
         if not is_first():
             continue
         located = find_windows(score, series, entry.windows, entry.decoding)

@@ -62,7 +62,7 @@ class RunModels:
         """Dict from clip id to the checksum of the clip's audio."""
         return self.features.keys
 
-    def model(self, stage: str | None, checkpoint: str | None) -> "ModelRanker":
+    def model_ranker(self, stage: str | None, checkpoint: str | None) -> "ModelRanker":
         """Return the ranker of the model at a stage's checkpoint; without a stage, of the untrained model."""
         from system.ranking.model import KnownFeatures, ModelRanker
         from system.runs.checkpoints import load_checkpoint
@@ -74,7 +74,7 @@ class RunModels:
         facts = model_facts(self.run, model, self.recipe, origin).document()
         return ModelRanker(model, KnownFeatures(self.features), facts, origin, score=self.recipe.model.score)
 
-    def entry(self, name: str) -> Ranker:
+    def entry_ranker(self, name: str) -> Ranker:
         """Return a ranker that reads the stored scores of the rank entry `name`, which was ranked earlier."""
         return StoredScores(self.run.scores_file(name))
 
@@ -86,7 +86,7 @@ class RunModels:
         models = self if source is None else replace(self, features=self.data.features)
         return self.recipe.rank[name].ranker(models)
 
-    def queries(self, source: str) -> Sequence[Query]:
+    def caption_queries(self, source: str) -> Sequence[Query]:
         """Return the captions of a data source's readable clips as queries."""
         return caption_queries(self.ranked_clips(source))
 
@@ -192,7 +192,7 @@ def _is_trained(entry: RankEntry) -> bool:
 def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
     """Rank the data sources of the rank entries `names` by the untrained model. Returns: A score matrix per source."""
     matrices = {}
-    ranker = models.model(None, None)
+    ranker = models.model_ranker(None, None)
     for source in dict.fromkeys(map(models.recipe.ranked_source, names)):
         clips = models.data.clips[source]
         queries = caption_queries(clips)

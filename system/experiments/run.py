@@ -66,7 +66,7 @@ def run_recipe(
     every epoch.
     """
     run = on_first(lambda: open_run(loaded, runs, out))
-    if on_first(lambda: _is_finished(loaded, run, track)):
+    if on_first(lambda: _has_nothing_to_do(loaded, run, track)):
         return run
     from system.recipe.data import load_data  # imports torch, which a finished run does not need
     from system.recipe.manifests import make_missing
@@ -81,7 +81,7 @@ def run_recipe(
     return run
 
 
-def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> bool:
+def _has_nothing_to_do(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> bool:
     """Return whether a run has nothing left to train or rank; log its state."""
     log.info("run folder: %s", run.folder)
     if run.ranks_again:
@@ -89,7 +89,7 @@ def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> 
         return False
     if not run.result.exists():
         return False
-    _require_same_data(loaded.recipe, run)
+    _require_unchanged_inputs(loaded.recipe, run)
     result = run.read_result()
     for name, checksum in result.sha256.items():
         require_unharmed(run.folder / name, checksum, run.repair_hint(run.folder / name))
@@ -116,8 +116,8 @@ def _send_to_trackers(run: Run, track: "Sequence[type[Tracker]]") -> None:
             tracking.update()
 
 
-def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
-    """Raise KitError if a manifest or a teacher of a finished run has changed.
+def _require_unchanged_inputs(recipe: schema.Recipe, run: Run) -> None:
+    """Raise KitError if a manifest, moments file, embeddings file or teacher of a finished run has changed.
 
     Deleted manifests and teachers are not compared.
     """
@@ -215,10 +215,10 @@ def _train_and_rank(
     ranked_blind = {name: found_blind[name] for name in recipe.rank if name in found_blind}
     moments = rank_moments(models)
     seconds = round(time.monotonic() - began, 1)
-    on_first(lambda: _finish(loaded, run, data, model, seconds, ranked, ranked_blind, moments))
+    on_first(lambda: _write_result(loaded, run, data, model, seconds, ranked, ranked_blind, moments))
 
 
-def _finish(
+def _write_result(
     loaded: Loaded,
     run: Run,
     data: "Data",
@@ -324,7 +324,7 @@ def _results_to_keep(
     names |= {name for name in result.moments if recorded.rank.get(name) == recipe.rank.get(name)}
     if replaced := [name for name in (*result.rank, *result.blind, *result.moments) if name not in names]:
         log.warning(
-            "the earlier scores of rank entries %s are replaced or removed; to keep them too, use a new folder "
-            "(--out), which trains again", ", ".join(replaced),
+            "the earlier scores of rank entries %s are replaced or removed; to keep the earlier scores, use a new "
+            "folder (--out), which trains again", ", ".join(replaced),
         )  # fmt: skip
     return kept, kept_blind

@@ -100,7 +100,9 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
     for number, (cell, settings) in enumerate(study.cells.items()):
         unknown = sorted(_named_cells(settings) - set(list(study.cells)[:number]))
         if unknown:
-            problems.append(f"{path}: cell {cell}: {{{unknown[0]}}} does not name an earlier cell of the study")
+            problems.append(
+                f"{path}: cell {cell}: {{{unknown[0]}}} does not name an earlier cell; name a cell above it"
+            )
             continue
         try:
             for seed in study.seeds:
@@ -114,7 +116,7 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
     entries = {name for loaded in cells.values() for name in loaded.recipe.rank}
     if not problems and published and published.entry not in entries:
         known = ", ".join(entries)
-        problems.append(f"{path}: published.entry: no rank entry {published.entry!r}; known: {known}")
+        problems.append(f"{path}: published.entry: no rank entry {published.entry!r}; name one of these: {known}")
     if not problems and not all(loaded.recipe.rank for loaded in cells.values()):
         problems.append(f"{path}: {study.recipe} has no rank entry, so the study has no table; add a rank entry")
     of_moments = set(study.columns) & set(OF_MOMENTS)
@@ -160,9 +162,12 @@ def _insert_run_folders(value: Any, folders: Mapping[str, str]) -> Any:
 
 def _published_faults(study: Study, published: Published) -> list[str]:
     """Return error messages for published figures of unknown cells, or with a wrong number of figures per cell."""
-    unknown = [f"{name}: the study has no such cell" for name in published.cells.keys() - study.cells.keys()]
+    unknown = [
+        f"{name}: the study has no such cell; name one of its cells"
+        for name in published.cells.keys() - study.cells.keys()
+    ]
     return unknown + [
-        f"{name}: lists {len(figures)} figures, but the study has {len(study.columns)} columns"
+        f"{name}: lists {len(figures)} figures, but the study has {len(study.columns)} columns; list one per column"
         for name, figures in published.cells.items()
         if len(figures) != len(study.columns)
     ]
@@ -206,7 +211,7 @@ def validation_at_checkpoint(ranked: RankEntry, lines: Sequence[EpochLine]) -> M
     return min((values for values in epochs if metric in values), key=lambda values: sign * values[metric], default={})
 
 
-def _chosen_by(ranked: RankEntry, validation: Sequence[Mapping[str, float]]) -> str | None:
+def _choosing_metric(ranked: RankEntry, validation: Sequence[Mapping[str, float]]) -> str | None:
     """Return the name of the validation metric that chose the checkpoint of a rank entry.
 
     No metric chose the checkpoint `last`, or the checkpoints of an entry with several models. The result is then the
@@ -239,7 +244,7 @@ def run_study(
     for cell in study.cells:
         done, recipe = [finished[cell, seed] for seed in study.seeds], cells[cell, study.seeds[0]].recipe
         result = done[0].read_result()
-        rows += [_row(study, cell, name, recipe, done) for name in result.rank]
+        rows += [_row_of_clips(study, cell, name, recipe, done) for name in result.rank]
         rows += [_row_of_moments(study, cell, name, recipe, done) for name in result.moments]
     return StudyTable(rows, study.columns, study.unit == "percent")
 
@@ -259,11 +264,11 @@ def _row_of_moments(study: Study, cell: str, name: str, recipe: schema.Recipe, r
         runs=[figures_of_moments(result) for result in results],
         facts={f"{called} {metric}": figures[metric] if figures else None for called, figures in known.items()},
         validation=validation,
-        chosen_by=_chosen_by(ranked, validation),
+        chosen_by=_choosing_metric(ranked, validation),
     )
 
 
-def _row(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequence[Run]) -> StudyRow:
+def _row_of_clips(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequence[Run]) -> StudyRow:
     """Return the table row for a cell of a study and a rank entry that scores clips.
 
     runs: The cell's finished runs, one per seed.
@@ -279,6 +284,6 @@ def _row(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequen
         facts={f"chance {entry.metric}": entry.chance, f"ceiling {entry.metric}": entry.ceiling},
         paper=published.cells.get(cell) if published and published.entry == name else None,
         validation=validation,
-        chosen_by=_chosen_by(ranked, validation),
+        chosen_by=_choosing_metric(ranked, validation),
         monitors_test=any(recipe.data[source].split in TEST_SPLITS for source in watched),
     )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def ceiling_of(source: schema.Source) -> float | None:
-    """Return the mAP@10 of a ranker that knows the true labels of clips; None if the data source has no labels.
+    """Return the highest possible mAP@10, of a ranker that knows the labels of clips; None without labels.
 
     Only the scenes that data_tools composes have labels.
     """

@@ -155,7 +155,7 @@ class StudyTable:
     percent: bool
 
     @property
-    def primary(self) -> str:
+    def tested_column(self) -> str:
         """Name of the metric column that the significance test compares.
 
         It is the first column of a text-to-audio mAP (named `T2A mAP...`), or `T2A mAP@10` if the table has no such
@@ -192,26 +192,28 @@ class StudyTable:
         mean, spread = _mean_and_deviation(values)
         return self.format(mean) if spread is None else f"{self.format(mean)} ± {self.format(spread)}"
 
-    def best(self, data: str, column: str) -> StudyRow:
+    def best_row(self, data: str, column: str) -> StudyRow:
         """Return the table row with the highest mean in a column, among the rows of the rank entry `data`.
 
         If several rows are equal, it is the first of them.
         """
         return max((row for row in self.rows if row.data == data), key=lambda row: statistics.mean(row.means(column)))
 
-    def p(self, row: StudyRow) -> str:
+    def format_p(self, row: StudyRow) -> str:
         """Format the p-value of a paired test that compares a row with the best row; "best" for the best row itself."""
-        best = self.best(row.data, self.primary)
+        best = self.best_row(row.data, self.tested_column)
         if row is best:
             return "best"
-        found = paired_difference(best.per_query(self.primary), row.per_query(self.primary), row.runs[0].groups)
+        found = paired_difference(
+            best.per_query(self.tested_column), row.per_query(self.tested_column), row.runs[0].groups
+        )
         return f"{found.p:.4f}"
 
     @property
     def header(self) -> list[str]:
         """Titles of the table's columns."""
         validation = [f"validation {metric}" for metric in self.validation]
-        return ["cell", "data", "seeds", "clips", *validation, *self.columns, f"p of {self.primary}", *self.facts]
+        return ["cell", "data", "seeds", "clips", *validation, *self.columns, f"p of {self.tested_column}", *self.facts]
 
     def _validation_cell(self, row: StudyRow, metric: str) -> str:
         """Format mean and spread of a validation metric over the seeds. A loss is never formatted in per cent."""
@@ -227,10 +229,10 @@ class StudyTable:
         for row in self.rows:
             texts = []
             for column in self.columns:
-                values, best = row.means(column), self.best(row.data, column).means(column)
+                values, best = row.means(column), self.best_row(row.data, column).means(column)
                 is_best = statistics.mean(values) == statistics.mean(best) and len(self.rows) > 1
                 texts.append((bold if is_best else "{}").format(self.mean_and_spread(values)))
-            facts = [self.p(row), *(self.format(row.facts.get(name)) for name in self.facts)]
+            facts = [self.format_p(row), *(self.format(row.facts.get(name)) for name in self.facts)]
             validation = [self._validation_cell(row, metric) for metric in self.validation]
             known = [row.cell, row.data, str(len(row.runs)), f"{row.runs[0].clips:,}"]
             lines.append([*known, *validation, *texts, *facts])
@@ -250,7 +252,7 @@ class StudyTable:
         if len(self.rows) > 1:
             notes.append(
                 f"Bold: the highest mean. p: p-value of a paired randomisation test against the best cell. It compares "
-                f"{self.primary} query by query, as a mean over seeds."
+                f"{self.tested_column} query by query, as a mean over seeds."
             )
         return notes
 
@@ -281,7 +283,7 @@ class StudyTable:
             for index, column in enumerate(self.columns):
                 numbers += [*_mean_and_deviation(row.means(column)), row.paper[index] if row.paper else None]
             facts = [row.cell, row.data, len(row.runs), row.runs[0].clips]
-            writer.writerow([*facts, *numbers, self.p(row), *map(row.facts.get, self.facts)])
+            writer.writerow([*facts, *numbers, self.format_p(row), *map(row.facts.get, self.facts)])
         return text.getvalue()
 
 
@@ -293,5 +295,5 @@ def _mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | 
 
 
 def _escape_latex(cell: str) -> str:
-    """Escape the special characters of LaTeX."""
+    """Return a cell's text with the characters _, % and ± escaped for LaTeX."""
     return cell.replace("_", r"\_").replace("%", r"\%").replace("±", r"$\pm$")

@@ -105,7 +105,7 @@ def raise_scores(
 
 
 def _total_weight(forward: torch.Tensor) -> torch.Tensor:
-    """Return log Z, (B,), the log total weight of all labellings of frames. forward: (B, T, 2), from `states`.
+    """Return log Z, (B,), the log total weight of all labellings of frames. forward: (B, T, 2), from `forward_weights`.
 
     The result is exact near 0, unlike the result of logsumexp in float32.
     """

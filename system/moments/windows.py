@@ -306,7 +306,7 @@ def refine_edges(found: Sequence[Found], sums: np.ndarray, last: float, decoding
 
 
 def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Select the windows of highest score, best first, that do not overlap a better window too much.
+    """Select the windows of highest overlap score, best first, that do not overlap a better window too much.
 
     windows: (C, 2) starts and ends in seconds. scores: (C,), higher is better. last: End of the last frame in seconds.
     decoding: Number of windows, allowed overlap, and rounding. Windows with equal scores are ordered by their start,

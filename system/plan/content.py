@@ -32,7 +32,7 @@ class Content:
     fault: str = ""
 
     @cached_property
-    def _facts(self) -> tuple["array[float]", "array[int]"]:
+    def _lengths_and_captions(self) -> tuple["array[float]", "array[int]"]:
         """Two arrays with a value per clip: its length in seconds, and its number of captions.
 
         A length is NaN if it is not known.
@@ -43,18 +43,18 @@ class Content:
     @cached_property
     def _lengths(self) -> np.ndarray:
         """Known lengths of clips in seconds, ascending, without lengths of 0 s."""
-        seconds = np.array(self._facts[0])
+        seconds = np.array(self._lengths_and_captions[0])
         return np.sort(seconds[seconds > 0])
 
     @property
     def without_length(self) -> int:
         """Number of clips whose length is not known, for example because their audio file is missing."""
-        return sum(map(math.isnan, self._facts[0]))
+        return sum(map(math.isnan, self._lengths_and_captions[0]))
 
     @property
     def captions(self) -> int:
         """Number of captions of the data source; 0 if its manifest is missing."""
-        return sum(self._facts[1])
+        return sum(self._lengths_and_captions[1])
 
     @property
     def hours(self) -> float:
@@ -86,7 +86,7 @@ class Content:
         captions = self.expected.captions if self.expected and not self.clips else self.captions
         return captions / self.count
 
-    def expected_items(self, unit: str) -> int:
+    def expected_item_count(self, unit: str) -> int:
         """Return the number of training items of the data source; if its manifest is missing, as the recipe expects.
 
         The result is 0 if the manifest is missing and the recipe states no number.
@@ -100,4 +100,4 @@ class Content:
         """Return the number of training items (pairs, clips or moments) of the data source; 0 without its manifest."""
         if unit == "moment":
             return len(self.moments or ())
-        return self.captions if unit == "pair" else sum(map(bool, self._facts[1]))
+        return self.captions if unit == "pair" else sum(map(bool, self._lengths_and_captions[1]))

@@ -63,9 +63,9 @@ def crops_per_second(paths: Sequence[str], expert: Waveform, samples: int, threa
 
     The measurement lasts about a second. samples: Length of a crop in samples, at the expert's sample rate.
     """
-    sounds = {path: sound for path in paths if (sound := _sound_of(path))}
+    sounds = {path: sound for path in paths if (sound := _read_sound_info(path))}
 
-    def decode(numbered: tuple[int, str]) -> bool:
+    def decode_crop(numbered: tuple[int, str]) -> bool:
         """Decode a crop of a file, whose start depends on the file's number. Returns: Whether the file can be read."""
         number, path = numbered
         length = sounds[path].samples_at(expert.rate, expert.resampling)
@@ -80,12 +80,12 @@ def crops_per_second(paths: Sequence[str], expert: Waveform, samples: int, threa
     with ThreadPoolExecutor(threads) as pool:
         todo = enumerate(cycle(sounds))
         while sounds and seconds < TRIED_SECONDS:
-            done += sum(pool.map(decode, islice(todo, 4 * threads)))
+            done += sum(pool.map(decode_crop, islice(todo, 4 * threads)))
             seconds = time.perf_counter() - began
     return done / seconds if done else None
 
 
-def _sound_of(path: str) -> Sound | None:
+def _read_sound_info(path: str) -> Sound | None:
     """Read the rate and the length of an audio file; None if the file is missing or broken."""
     try:
         return sound_of(path)

@@ -103,20 +103,20 @@ class Estimates:
         self.recipe, self.found = recipe, found
 
     @cached_property
-    def _audio(self) -> "AudioEncoder":
+    def _audio_encoder(self) -> "AudioEncoder":
         """Untrained audio encoder, for counting its operations and memory."""
         with skip_weight_init():
             return self.recipe.model.audio.build_without_files(self.recipe.model.text.dim).train()
 
     @cached_property
-    def _text(self) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
-        """Untrained text encoder, for counting its cost, and a function that embeds one caption."""
+    def _text_encoder(self) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
+        """Pair of the untrained text encoder, for counting its cost, and a function that embeds one caption."""
         text = self.recipe.model.text
         assumed = [f"w{n}" for n in range(ASSUMED_VOCABULARY)]
         return text.network_for_costs((self._vocabulary or assumed) if text.reads_vocabulary else [])
 
     @cached_property
-    def unknown(self) -> str | None:
+    def why_unknown(self) -> str | None:
         """Reason why the costs of the encoders cannot be computed; None if they can."""
         try:
             _ = [self.checkpoint_bytes, *(self.memory(stage, stage.precision) for stage in self.recipe.stages.values())]
@@ -129,19 +129,21 @@ class Estimates:
 
         half: Whether training is in 16 bits; then only memory is counted, not operations.
         """
-        return measure_cost_once(self.recipe.model.text.model_dump_json(), *self._text, half)
+        return measure_cost_once(self.recipe.model.text.model_dump_json(), *self._text_encoder, half)
 
     def audio_cost(self, load: Load, half: bool = False) -> Cost:
         """Return the cost of the audio encoder in a training step, for one clip of a batch.
 
         half: Whether training is in 16 bits; then only memory is counted, not operations.
         """
-        return self.recipe.model.audio.cost(self._audio, load.seconds, load.longest, half)
+        return self.recipe.model.audio.cost(self._audio_encoder, load.seconds, load.longest, half)
 
     @cached_property
     def frozen_parameters(self) -> int:
         """Number of parameters that are not trained."""
-        return count_parameters(self._audio, trainable=False) + count_parameters(self._text[0], trainable=False)
+        return count_parameters(self._audio_encoder, trainable=False) + count_parameters(
+            self._text_encoder[0], trainable=False
+        )
 
     @cached_property
     def parameters_by_part(self) -> dict[str, int]:
@@ -149,10 +151,10 @@ class Estimates:
 
         These are the parts of the audio encoder, the whole text encoder, and the layers of the score.
         """
-        parts = {name: count_parameters(part, trainable=True) for name, part in self._audio.parts().items()}
+        parts = {name: count_parameters(part, trainable=True) for name, part in self._audio_encoder.parts().items()}
         with skip_weight_init():
             score = self.recipe.model.score.build(self.recipe.model.text.dim)
-        return parts | {"text": count_parameters(self._text[0], trainable=True)} | count_layer_parameters(score)
+        return parts | {"text": count_parameters(self._text_encoder[0], trainable=True)} | count_layer_parameters(score)
 
     @cached_property
     def _vocabulary(self) -> list[str]:
@@ -208,7 +210,7 @@ class Estimates:
         fraction = min(1.0, (stage.grad_cache_chunk or load.clips) / load.clips)
         activations = fraction * (load.clips * audio.peak + load.captions * text.peak)
         tuned = self.tuned(stage.lora) if stage.lora else Tuned(0, 0, 0)
-        trained = self.trainable(stage)
+        trained = self.count_trainable(stage)
         weights = sum(self.parameters_by_part.values()) + self.frozen_parameters + tuned.adapters
         copies = 0 if not half else weights * BYTES // 2
         gradients = float(BYTES * trained)
@@ -271,7 +273,7 @@ class Estimates:
         With `save_minutes`, twice as many best epochs are counted: those that belong to the last complete state, and
         those that were saved after it.
         """
-        weights = sum(self.parameters_by_part.values()) + count_parameters(self._audio, trainable=False)
+        weights = sum(self.parameters_by_part.values()) + count_parameters(self._audio_encoder, trainable=False)
         stages = self.recipe.stages.values()
         best = [(1 if s.save_minutes is None else 2) * s.monitor.keep * len(s.monitor.metrics) for s in stages]
         kept = sum(min(count, stage.epochs) for count, stage in zip(best, stages, strict=True))
@@ -283,21 +285,24 @@ class Estimates:
         A stage with adapters or a moving average also stores the weights that are trained. A stage with adapters and a
         moving average stores the average of the trained weights as a third copy.
         """
-        weights = sum(self.parameters_by_part.values()) + count_parameters(self._audio, trainable=False)
+        weights = sum(self.parameters_by_part.values()) + count_parameters(self._audio_encoder, trainable=False)
         adapters = self.tuned(stage.lora).adapters if stage.lora else 0
         copies = (stage.lora is not None) + (stage.average is not None)
-        return float(BYTES * (weights + copies * (weights + adapters) + 2 * self.trainable(stage)))
+        return float(BYTES * (weights + copies * (weights + adapters) + 2 * self.count_trainable(stage)))
 
-    def trainable(self, stage: schema.Stage) -> int:
+    def count_trainable(self, stage: schema.Stage) -> int:
         """Return the number of parameters that a stage trains."""
         tuned = self.tuned(stage.lora) if stage.lora else Tuned(0, 0, 0)
         return sum(self.parameters_by_part.values()) - tuned.frozen + tuned.adapters
 
     def tuned(self, settings: Lora) -> "Tuned":
-        """Count, for low-rank tuning: the adapters' parameters, the networks' frozen parameters, and adapted layers."""
+        """Return the numbers of a stage with adapters: adapters' parameters, frozen parameters, and adapted layers."""
         from system.models.low_rank import adapted_layers, count_adapter_parameters
 
-        networks = {"audio": self._audio.parts().get("network"), "text": next(iter(self._text[0].children()), None)}
+        networks = {
+            "audio": self._audio_encoder.parts().get("network"),
+            "text": next(iter(self._text_encoder[0].children()), None),
+        }
         chosen = [network for name in settings.networks if (network := networks[name]) is not None]
         return Tuned(
             sum(count_adapter_parameters(network, settings.rank, settings.layers) for network in chosen),

@@ -54,7 +54,7 @@ def plan(
     lines += _teacher_lines(recipe, made_before)
     for name, stage in recipe.stages.items():
         lines += stage_lines(name, stage, contents, made_before)
-        if estimates.unknown:
+        if estimates.why_unknown:
             continue
         lines += rate_lines(name, stage.optimizer, estimates.parameters_by_part, count_updates(stage, contents))
         lines += cost_lines(name, stage, estimates, gpu_bytes, memory_bytes)
@@ -72,8 +72,8 @@ def _model_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | 
     audio, text = recipe.model.audio, recipe.model.text
     yield from _encoder_lines("audio", audio)
     yield from _encoder_lines("text", text)
-    if estimates.unknown:
-        yield Row("model", "parameters", f"unknown, like the memory and time of a step: {estimates.unknown}")
+    if estimates.why_unknown:
+        yield Row("model", "parameters", f"unknown, like the memory and time of a step: {estimates.why_unknown}")
         return
     parts = estimates.parameters_by_part
     named = [f"{name if name == 'text' else audio.part_name(name)} {count:,}" for name, count in parts.items()]
@@ -119,13 +119,13 @@ def _rank_lines(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator
         ranked = recipe.ranked(name)
         if isinstance(ranked, RankBlind):
             later = (
-                f"; {' and '.join(ranked.absent)} missing: `run` skips this entry until they exist"
-                if ranked.absent
+                f"; {' and '.join(ranked.missing_files)} missing: `run` skips this entry until they exist"
+                if ranked.missing_files
                 else ""
             )
-            yield Row("ranking", name, f"{ranked.audio} {entry.how}, edition {entry.edition}{later}")
+            yield Row("ranking", name, f"{ranked.audio} {entry.how_scored}, edition {entry.edition}{later}")
             continue
-        yield Row("ranking", name, f"{ranked.data} {entry.how}, edition {entry.edition}")
+        yield Row("ranking", name, f"{ranked.data} {entry.how_scored}, edition {entry.edition}")
         if entry.finds_windows:
             continue
         clips = len(contents[ranked.data].clips)

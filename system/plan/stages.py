@@ -34,7 +34,7 @@ def count_updates(stage: schema.Stage, contents: dict[str, Content]) -> int | No
     """
     if stage.steps_per_epoch != "all":
         return stage.epochs * stage.steps_per_epoch
-    items = [contents[source].expected_items(stage.unit) for source in stage.train.data]
+    items = [contents[source].expected_item_count(stage.unit) for source in stage.train.data]
     return stage.epochs * (sum(items) // stage.batch_size) if all(items) else None
 
 
@@ -241,7 +241,7 @@ def _tuning_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Itera
         size = f"{tuned.adapters:,} parameters in {counted(tuned.layers, 'layer')}; {tuned.frozen:,} are frozen"
         yield Row("stages", f"{name} lora", f"rank {stage.lora.rank}: {size}")
     if stage.average is not None:
-        count = f"{estimates.trainable(stage):,}"
+        count = f"{estimates.count_trainable(stage):,}"
         yield Row("stages", f"{name} average", f"moving average of {count} parameters, decay {stage.average.decay:g}")
     if stage.lora is not None or stage.average is not None:
         yield Row("stages", f"{name} last.pt", f"{format_size(estimates.state_bytes(stage))} (estimate)")

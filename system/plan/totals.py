@@ -33,7 +33,7 @@ def hour_lines(
     if not estimates.audio_seconds() or None in updates.values():
         yield Row("time", "total", "unknown until the data is on this machine")
         return
-    if estimates.unknown:
+    if estimates.why_unknown:
         yield Row("time", "total", "unknown until the model is on this machine")
         return
     cores, stages = os.cpu_count() or 1, recipe.stages.items()
@@ -83,8 +83,8 @@ def disk_lines(
 
     copies: Number of unfinished runs.
     """
-    size = 0.0 if estimates.unknown else copies * estimates.checkpoint_bytes
-    if copies and not estimates.unknown:
+    size = 0.0 if estimates.why_unknown else copies * estimates.checkpoint_bytes
+    if copies and not estimates.why_unknown:
         several = "" if copies == 1 else f" of {copies} runs"
         yield Row("disk", f"checkpoints{several}", f"at most {size / GIB:.2f} GiB in {runs}/ (estimate)")
     seconds = estimates.audio_seconds() or 1.0

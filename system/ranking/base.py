@@ -174,13 +174,13 @@ class Models(Protocol):
     def contents(self) -> Mapping[str, str]:
         """Dict from the id of each ranked clip to the checksum of its audio."""
 
-    def model(self, stage: str | None, checkpoint: str | None) -> Ranker:
+    def model_ranker(self, stage: str | None, checkpoint: str | None) -> Ranker:
         """Return the ranker of the run's model at a stage's checkpoint.
 
         stage: None for the model with its published weights, before training.
         """
 
-    def entry(self, name: str) -> Ranker:
+    def entry_ranker(self, name: str) -> Ranker:
         """Return a ranker with the scores of the rank entry `name`, which are read from its file if they are stored."""
 
     def teacher_embeddings(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
@@ -192,7 +192,7 @@ class Models(Protocol):
         source: Data source whose clips are ranked; None: the source of the entry that is ranked now.
         """
 
-    def queries(self, source: str) -> Sequence[Query]:
+    def caption_queries(self, source: str) -> Sequence[Query]:
         """Return the captions of a data source's readable clips as queries."""
 
     def ranked_clips(self, source: str) -> Sequence[Clip]:
@@ -230,7 +230,7 @@ class RankEntry(Strict):
 
     @property
     @abstractmethod
-    def how(self) -> str:
+    def how_scored(self) -> str:
         """Text for the plan that states how the scores are computed, such as "by the last checkpoint of train"."""
 
     @abstractmethod

@@ -133,7 +133,7 @@ class CachedEmbeddings(ClipSource):
     def fill(
         self, model: RetrievalModel, clips: Sequence[Clip], strict: bool = False, goes_on_when_full: bool = False
     ) -> Filled:
-        """Embed the clips that have no cached embedding, and store the embeddings. Returns: The bank with all of them.
+        """Embed the clips that have no cached embedding, and store the embeddings. Returns: Their bank.
 
         Embeddings are stored in parts, so that a killed process can be resumed.
         strict: Raise KitError for the first clip that cannot be read. goes_on_when_full: If the disk is full, log a
@@ -175,7 +175,7 @@ class CachedEmbeddings(ClipSource):
         return Filled(bank, keys | features.keys, features.broken, not_stored)
 
     def _open_bank(self, model: RetrievalModel) -> Bank:
-        """Open the bank that stores a model's embeddings in the cache.
+        """Open the bank (store of arrays) with a model's embeddings in the cache.
 
         The bank's name is a checksum of everything that changes an embedding.
         """

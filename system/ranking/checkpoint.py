@@ -32,7 +32,7 @@ class ByOneModel(RankEntry):
         return self
 
     @property
-    def how(self) -> str:
+    def how_scored(self) -> str:
         """Text for the plan: how the scores are computed, such as "by the last checkpoint of train"."""
         if self.stage is None:
             return "by the model without training"
@@ -40,8 +40,8 @@ class ByOneModel(RankEntry):
         return f"by the {which} checkpoint of {self.stage}"
 
     def ranker(self, models: Models) -> Ranker:
-        """Return a ranker that uses the model at the entry's checkpoint."""
-        return models.model(self.stage, self.checkpoint)
+        """Return the ranker of the model at the entry's checkpoint; without a stage, with published weights."""
+        return models.model_ranker(self.stage, self.checkpoint)
 
 
 class RankByCheckpoint(ByOneModel):
@@ -70,6 +70,6 @@ class RankBlind(ByOneModel):
     edition: int | Literal["custom"]  # challenge year; it decides the file
 
     @property
-    def absent(self) -> list[str]:
+    def missing_files(self) -> list[str]:
         """Files or folders of the blind set that are missing."""
         return [name for name in (self.audio, self.queries) if not Path(name).exists()]

@@ -56,7 +56,7 @@ class RankHubCorrected(RankEntry):
         return [*self.bank, self.validation]
 
     @property
-    def how(self) -> str:
+    def how_scored(self) -> str:
         """Text for the plan: how the scores are computed."""
         bank = ", ".join(self.bank)
         return f"by {self.of}, corrected for hubs by captions of {bank}, chosen on {self.validation}"
@@ -73,7 +73,7 @@ class RankHubCorrected(RankEntry):
 
     def ranker(self, models: Models) -> Ranker:
         """Return the ranker that corrects the earlier entry's scores, with the best correction on validation data."""
-        bank = list(dict.fromkeys(query.text for source in self.bank for query in models.queries(source)))
+        bank = list(dict.fromkeys(query.text for source in self.bank for query in models.caption_queries(source)))
         queries = [Query(id=str(number), text=text, relevant=None) for number, text in enumerate(bank)]
         candidates = {str(one): one for one in self.candidates()}
         table = models.earlier_facts(self).get(FACTS, {}).get(VALIDATED)
@@ -88,7 +88,7 @@ class RankHubCorrected(RankEntry):
 
     def _validation_table(self, models: Models, bank: Sequence[Query]) -> dict[str, float]:
         """Return a dict from each correction, such as "csls 10", to the mAP@10 of the corrected validation scores."""
-        queries, inner = models.queries(self.validation), models.live_ranker(self.of, self.validation)
+        queries, inner = models.caption_queries(self.validation), models.live_ranker(self.of, self.validation)
         pool = inner.open(Listed(models.ranked_clips(self.validation)))
         require_clips_and_queries(queries, pool)
         scores = np.concatenate(list(inner.scores(queries, pool)))

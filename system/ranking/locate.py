@@ -67,7 +67,7 @@ class MomentQueries:
         row = {clip.id: number for number, clip in enumerate(clips)}
         return [row[moment.clip] for moment in self.moments]
 
-    def only(self, ids: Container[str]) -> "MomentQueries":
+    def only_recordings(self, ids: Container[str]) -> "MomentQueries":
         """Return a copy with only the moments of recordings whose id is in `ids`."""
         recordings = {clip: recording for clip, recording in self.recordings.items() if clip in ids}
         return MomentQueries([moment for moment in self.moments if moment.clip in recordings], recordings)
@@ -223,7 +223,7 @@ def locate(
             ranker.require_known_words([Query(id=one.id, text=one.text, relevant=None) for one in queries.moments])
         score = ranker.windows.score if ranker.windows else MomentScore()
         if fit is not None:
-            known, series = series_of_recordings(ranker, fit, sliding, strict=False)
+            known, series = score_recordings(ranker, fit, sliding, strict=False)
             start = ranker.model.score if isinstance(ranker.model.score, MomentScore) else MomentScore()
             score = fit_score(start, series, known, ranker.name)
         elif not isinstance(ranker.model.score, MomentScore):
@@ -234,7 +234,7 @@ def locate(
                 "fit the model to a split with known windows, with --fit SPLIT, or use it alone, with --by thresholds"
             )
             raise KitError(f"model {ranker.name} only has published scores of frames; {hint}")
-        members.append((score, series_of_recordings(ranker, queries, sliding)[1]))
+        members.append((score, score_recordings(ranker, queries, sliding)[1]))
     published = None if fit is not None else members[0][0].published_threshold
     usual = next((one.windows.decoding for one in rankers if isinstance(one, ModelRanker) and one.windows), Decoding())
     decoding = Decoding(
@@ -251,7 +251,7 @@ def locate(
     return find_windows(*members[0], by or (WAYS[0] if published is None else "thresholds"), decoding)
 
 
-def series_of_recordings(
+def score_recordings(
     ranker: ModelRanker, queries: MomentQueries, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
     """Return the moments of readable recordings, and the frame scores of these recordings, by any model.
@@ -266,10 +266,10 @@ def series_of_recordings(
     if features.broken and (strict or not features.keys):
         broken_recordings = describe_unreadable(features.broken, queries.recordings.keys())
         raise KitError(f"{broken_recordings} cannot be read; {REPAIR_RECORDINGS}")
-    queries = queries.only(features.keys)
+    queries = queries.only_recordings(features.keys)
     recordings = list(queries.recordings.values())
     if isinstance(model.score, MomentScore):
-        series = series_of_moments(model, recordings, queries.moments, features)
+        series = score_moment_recordings(model, recordings, queries.moments, features)
     elif ranker.score.of_series:
         series = _score_frames_by_words(model, recordings, queries, features)
     else:
@@ -277,7 +277,7 @@ def series_of_recordings(
     return queries.moments, series
 
 
-def series_of_moments(
+def score_moment_recordings(
     model: RetrievalModel, recordings: Sequence[Clip], moments: Sequence[Moment], features: Features
 ) -> FrameSeries:
     """Return the series of frame scores of recordings for the texts of moments, by a model of moments.
@@ -362,9 +362,10 @@ def truth_file(path: Path) -> Path:
 def write_windows(
     path: Path, queries: MomentQueries, located: Sequence[Located], edition: MomentsEdition
 ) -> MomentSummary | None:
-    """Write the found windows with scores (.jsonl), and the queries in the published format (.truth.jsonl).
+    """Write the found windows with scores (.jsonl), and the queries (.truth.jsonl). Returns: Metrics.
 
-    Returns: The metrics of the found windows; None for a blind list, whose true windows are secret.
+    The file of queries has the published format, with true windows if they are known. Returns: The metrics of the found
+    windows; None for a blind list, whose true windows are secret.
     """
     truth_path = truth_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -34,13 +34,13 @@ class RankByMean(RankEntry):
         return self.of
 
     @property
-    def how(self) -> str:
+    def how_scored(self) -> str:
         """Text for the plan: how the scores are computed."""
         return f"by the mean of {', '.join(self.of)}"
 
     def ranker(self, models: Models) -> Ranker:
         """Return the ranker that averages the scores of the earlier entries."""
-        return MeanRanker({name: models.entry(name) for name in self.of})
+        return MeanRanker({name: models.entry_ranker(name) for name in self.of})
 
 
 class MeanRanker(Ranker):

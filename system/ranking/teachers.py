@@ -30,7 +30,7 @@ class RankByTeachers(RankEntry):
         return self.of
 
     @property
-    def how(self) -> str:
+    def how_scored(self) -> str:
         """Text for the plan: how the scores are computed."""
         return f"by the mean of the cosines of {', '.join(self.of)}"
 

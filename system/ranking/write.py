@@ -31,7 +31,7 @@ def write_ranking(
     top: int | None = None,
     allow_unknown: bool = False,
 ) -> int:
-    """Rank the readable clips for all queries, and write the result to `out`.
+    """Rank the readable clips for all queries, and write the result to `out`. Returns: The number of clips.
 
     The file is the score matrix (.npy), or, with `top`, the best `top` clips of every query: a ranked CSV of the
     edition custom, or pairs for a judge (.jsonl). Clips with equal scores are ordered by file name.
@@ -46,7 +46,7 @@ def write_ranking(
         ranker.require_known_words(queries)
     pool = ranker.open(listed)
     _require_enough_clips(top, len(pool.clips))
-    _require_relevant(queries, listed, pool)
+    _require_relevant_clips(queries, listed, pool)
     labels, blocks = matrix_labels(pool.clips, queries, ranker.facts), ranker.scores(queries, pool)
     out.parent.mkdir(parents=True, exist_ok=True)
     if top is None:
@@ -78,7 +78,7 @@ def _require_enough_clips(top: int | None, clips: int) -> None:
         raise KitError(f"--top {top}: only {counted(clips, 'clip')} can be ranked; give {clips} or fewer")
 
 
-def _require_relevant(queries: Sequence[Query], listed: Listed, pool: Pool) -> None:
+def _require_relevant_clips(queries: Sequence[Query], listed: Listed, pool: Pool) -> None:
     """Raise KitError if the relevant clip of a query cannot be ranked."""
     absent = {clip_id for query in queries for clip_id in query.relevant or []} - {clip.id for clip in pool.clips}
     if absent:

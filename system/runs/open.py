@@ -146,7 +146,7 @@ def score_of_windows(trained: Trained) -> MomentScore:
     score, fitted = deepcopy(trained.model.moments), trained.facts.fitted
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
     if fitted is None and entry is not None and entry.fit is not None:
-        fitted = _fitted_in_run(trained, name, entry.fit)
+        fitted = _read_fitted_score(trained, name, entry.fit)
         if fitted is None:
             hint = "open the finished run without --stage and --checkpoint, or rank it again"
             log.warning("rank entry %s is fitted to %s, but the opened model is not; %s", name, entry.fit, hint)
@@ -159,12 +159,12 @@ def score_of_windows(trained: Trained) -> MomentScore:
 def with_fit(trained: Trained) -> Trained:
     """Return the model, for an export, with the fitted score of the run's first entry of moments in its metadata."""
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
-    fitted = None if entry is None or entry.fit is None else _fitted_in_run(trained, name, entry.fit)
+    fitted = None if entry is None or entry.fit is None else _read_fitted_score(trained, name, entry.fit)
     return replace(trained, facts=trained.facts.model_copy(update={"fitted": fitted})) if fitted else trained
 
 
-def _fitted_in_run(trained: Trained, name: str, source: str) -> FittedScore | None:
-    """Read the fitted score of windows of the rank entry `name` from the run's result.
+def _read_fitted_score(trained: Trained, name: str, source: str) -> FittedScore | None:
+    """Read the fitted score of windows of the rank entry `name` from the run's result; None if it is missing.
 
     trained: The opened model. source: Data source to whose moments the score was fitted.
     Returns: None if the run is not finished, or if the entry ranked another checkpoint than that of `trained`.

@@ -56,7 +56,7 @@ def open_ranker(
             raise KitError(f"{folder} is a published model without stages; leave out --stage and --checkpoint")
         return ranker_of(open_untrained(folder, changes, device, frame_banks_folder(cache)), cache, with_windows)
 
-    def opened(stage: str | None, checkpoint: str | None) -> ModelRanker:
+    def open_model_ranker(stage: str | None, checkpoint: str | None) -> ModelRanker:
         """Return the ranker of the model at a stage's checkpoint."""
         trained = open_trained(folder, stage, checkpoint, changes, device, frame_banks_folder(cache))
         return ranker_of(trained, cache, with_windows)
@@ -66,8 +66,8 @@ def open_ranker(
         run.read_provenance()  # refuses a damaged resolved.json before it is read
         recipe = load_recipe(folder / "resolved.json").recipe
         if entry := first_entry(recipe):
-            return entry.ranker(_OpenedRun(run, recipe, opened))
-    return opened(stage, checkpoint)
+            return entry.ranker(_OpenedRun(run, recipe, open_model_ranker))
+    return open_model_ranker(stage, checkpoint)
 
 
 def first_entry(recipe: schema.Recipe) -> RankEntry | None:
@@ -85,20 +85,20 @@ class _OpenedRun:
     contents: Mapping[str, str] = {}
 
     def __init__(
-        self, run: Run, recipe: schema.Recipe, opened: Callable[[str | None, str | None], ModelRanker]
+        self, run: Run, recipe: schema.Recipe, open_model_ranker: Callable[[str | None, str | None], ModelRanker]
     ) -> None:
         """Store the run and its recipe. opened: Function that opens the run's model at a stage's checkpoint."""
-        self.recipe_name, self.model, self._rank = recipe.name, opened, recipe.rank
+        self.recipe_name, self.model_ranker, self._rank = recipe.name, open_model_ranker, recipe.rank
         self._recipe, self._run = recipe, run
         self.chosen: dict[str, dict[str, float]] = {}
 
-    def entry(self, name: str) -> Ranker:
+    def entry_ranker(self, name: str) -> Ranker:
         """Return the ranker of the rank entry `name`."""
         return self._rank[name].ranker(self)
 
     def live_ranker(self, name: str, source: str | None = None) -> Ranker:
         """Return the ranker of the rank entry `name`, for any queries and clips."""
-        return self.entry(name)
+        return self.entry_ranker(name)
 
     def ranked_clips(self, source: str) -> Sequence[Clip]:
         """Return the clips of a data source of the recipe, without clips that the run could not read."""
@@ -107,7 +107,7 @@ class _OpenedRun:
         clips = list_clips(existing_path(self._run, data.manifest), data.split).clips
         return [clip for clip in clips if clip.id not in broken]
 
-    def queries(self, source: str) -> Sequence[Query]:
+    def caption_queries(self, source: str) -> Sequence[Query]:
         """Return the captions of a data source's readable clips as queries."""
         return caption_queries(self.ranked_clips(source))
 

@@ -232,7 +232,7 @@ class _ClipFile(NamedTuple):
             resolved = os.path.realpath(container_of(path), strict=True)
             member = member_of(path)
             inside = member._replace(container=Path(resolved)) if member else None
-            return cls(resolved, _identity(Path(resolved).stat()), inside)
+            return cls(resolved, _file_identity(Path(resolved).stat()), inside)
         except OSError:
             return None
 
@@ -246,7 +246,7 @@ class _ClipFile(NamedTuple):
         except OSError:
             return None
         status = os.fstat(number)
-        if stat.S_ISREG(status.st_mode) and _identity(status) == self.status:
+        if stat.S_ISREG(status.st_mode) and _file_identity(status) == self.status:
             return number
         os.close(number)
         return None
@@ -260,7 +260,7 @@ def _copy_member(member: Member) -> int:
         return os.dup(copy.fileno())
 
 
-def _identity(status: os.stat_result) -> tuple[int, ...]:
+def _file_identity(status: os.stat_result) -> tuple[int, ...]:
     """Return numbers that identify a file and its content, to detect a replaced file.
 
     The inode alone is not enough, since file systems reuse inodes.

@@ -15,7 +15,7 @@ GATHERING_S = 0.003  # a batch waits for further queries: without it, the first 
 
 
 class BusyError(Exception):
-    """Raised if too many queries wait."""
+    """Raised if the queue of waiting queries is full."""
 
 
 class Queue:

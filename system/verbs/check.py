@@ -111,7 +111,7 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tupl
 
 
 def _problems_of_cells(plans: dict[str, Plan]) -> list[Problem]:
-    """Return the problems of all cells of a study. If only some cells have it, it names the cell."""
+    """Return the problems of all cells of a study. A problem of only some cells names its cell."""
     first, *others = plans.values()
     common = [problem for problem in first.problems if all(problem in other.problems for other in others)]
     some = [(cell, problem) for cell, plan in plans.items() for problem in plan.problems if problem not in common]

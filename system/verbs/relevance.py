@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         (
             "--documents",
             ("caption", "clip"),
-            "what counts as one document in the document frequencies: a caption, or a clip (default: caption)",
+            "unit of the document frequencies: a caption, or a clip with all its captions (default: caption)",
         ),
         ("--tokenizer", ("regex", "ptb"), "how to split captions into words; ptb needs Java (default: regex)"),
         (

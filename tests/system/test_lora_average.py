@@ -302,7 +302,7 @@ def test_planned_size_of_the_last_checkpoint_is_that_of_the_file(
     moments = [value for one in state["optimizer"]["state"].values() for value in one.values() if value.numel() > 1]
     found += sum(value.nbytes for value in moments)
     assert found == pytest.approx(estimates.state_bytes(stage), rel=0.02)
-    assert sum(value.numel() for value in moments) == pytest.approx(2 * estimates.trainable(stage), rel=0.01)
+    assert sum(value.numel() for value in moments) == pytest.approx(2 * estimates.count_trainable(stage), rel=0.01)
     text = plan(loaded)
     if "lora" in settings:
         assert fact(text, "only lora") == "rank 2: 256 parameters in 4 layers; 9,808 are frozen"
@@ -311,4 +311,4 @@ def test_planned_size_of_the_last_checkpoint_is_that_of_the_file(
     more = estimates.memory(stage, "float32") - estimates.memory(plain, "float32")
     tuned = estimates.tuned(stage.lora) if stage.lora else None
     saved = 4 * (4 * tuned.adapters - 3 * tuned.frozen) if tuned else 0
-    assert more == saved + (4 * estimates.trainable(stage) if stage.average else 0)
+    assert more == saved + (4 * estimates.count_trainable(stage) if stage.average else 0)

@@ -29,7 +29,7 @@ from system.__main__ import main
 from system.experiments.ranked_moments import _metrics_of_new_texts, _metrics_of_random_windows
 from system.moments.windows import Decoding, Found
 from system.ranking.frame_series import Located, find_windows, require_moment_score
-from system.ranking.locate import series_of_moments
+from system.ranking.locate import score_moment_recordings
 from system.recipe.data import load_data
 from system.runs.open import open_trained, score_of_windows
 from system.runs.rankers import clips_to_rank, open_ranker
@@ -71,7 +71,7 @@ def test_validation_windows_match_those_of_the_rank_entry(run: Path) -> None:
     trained, expected = open_trained(run), result_of(run).moments
     data, stage = load_data(trained.recipe), trained.recipe.stages["only"]
     watched = {"evaluation": (data.readable_clips("evaluation"), data.moments["evaluation"])}
-    series = series_of_moments(trained.model, *watched["evaluation"], data.features)
+    series = score_moment_recordings(trained.model, *watched["evaluation"], data.features)
 
     def found(**monitor: Any) -> dict[str, float]:
         changed = stage.model_copy(update={"monitor": stage.monitor.model_copy(update=monitor)})

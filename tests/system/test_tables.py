@@ -127,8 +127,10 @@ def test_p_value_averages_seeds_and_groups_captions_by_clip() -> None:
     table = StudyTable([best, other], ["T2A mAP@10"], percent=False)
     assert best.per_query("T2A mAP@10").tolist() == [1, 1, 1, 0.75, 0.75, 0.75]
     expected = paired_difference(best.per_query("T2A mAP@10"), other.per_query("T2A mAP@10"), groups)
-    assert table.p(other) == f"{expected.p:.4f}"
-    assert float(table.p(other)) == pytest.approx(0.5, abs=0.03), "two clips: two of four ways to flip, not of 64"
+    assert table.format_p(other) == f"{expected.p:.4f}"
+    assert float(table.format_p(other)) == pytest.approx(0.5, abs=0.03), (
+        "two clips: two of four ways to flip, not of 64"
+    )
 
 
 def test_special_latex_characters_are_escaped() -> None:
