@@ -217,7 +217,7 @@ SYSTEM = [
     ),
     (
         "rank run --audio audio --queries blind.csv --stage two --out x.npy",
-        "run has no stage 'two'; its stages: pretrain",
+        "run has no stage 'two'; name one of its stages: pretrain",
     ),
     ("export run --out notes", "notes is not empty, or is the current folder; name a new or empty folder"),
     ("export run --out captions.csv", f"captions.csv{IS_FILE}"),

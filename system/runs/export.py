@@ -34,7 +34,7 @@ def export_model(trained: Trained, out: Path) -> None:
     if trained.recipe.model.embedding_files:
         raise KitError(
             f"{trained.folder} uses embeddings of another model, which cannot be exported; copy the recipe and the "
-            "embeddings"
+            "embeddings to the other machine instead"
         )
     out = out.resolve()
     if out.exists() and (any(out.iterdir()) or out == Path.cwd()):

@@ -193,7 +193,9 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     elif stage is None and recipe.stages:
         stage = list(recipe.stages)[-1]
     if stage is not None and stage not in recipe.stages:
-        raise KitError(f"{run.folder} has no stage {stage!r}; its stages: {', '.join(recipe.stages) or 'none'}")
+        raise KitError(
+            f"{run.folder} has no stage {stage!r}; name one of its stages: {', '.join(recipe.stages) or 'none'}"
+        )
     if stage is None and recipe.model.first_unpublished_encoder:
         teachers = ", ".join(str(schema.outside(teacher) or name) for name, teacher in recipe.teachers.items())
         cure = f"name one of the recipe's teachers ({teachers}) instead" if teachers else "name a run with stages"

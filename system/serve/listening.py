@@ -84,7 +84,9 @@ async def serve(search: Search, about: dict[str, object], host: str, listening: 
         await web.SockSite(runner, listening).start()
         if not local:
             log.warning(
-                "%s is not a loopback address: everybody who reaches this machine can search and play the clips", host
+                "%s is not a loopback address: everybody who reaches this machine can search and play the clips; "
+                "leave out --host to serve this machine only",
+                host,
             )
         site = f"[{host}]" if ":" in host else host
         print(f"{counted(len(search.clips), 'clip')} on http://{site}:{port}/ (stop with Ctrl-C)", flush=True)

@@ -122,7 +122,7 @@ def _download_if_missing(file: PublishedFile) -> bool:
 
     if not file.path.exists() and (not file.address.startswith(("http://", "https://")) or " " in file.address):
         raise KitError(
-            f"{file.path}: cannot be downloaded automatically; get it from {file.address} and put it at this path"
+            f"{file.path}: the file cannot be fetched automatically; get it from {file.address} and put it at this path"
         )
     opened = read_weights if file.path.suffix in CHECKPOINTS else None
     return download(file.address, file.path, file.sha256, opened)

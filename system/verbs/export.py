@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     trained = open_trained(arguments.run_folder, arguments.stage, arguments.checkpoint, device=arguments.device)
     export_model(with_fit(trained), arguments.out)
     if corrected := [name for name, entry in trained.recipe.rank.items() if isinstance(entry, RankHubCorrected)]:
-        hint = f"it needs captions of the recipe; to rank with the correction, use {arguments.run_folder}"
+        hint = f"the correction needs captions of the recipe; to rank with it, use {arguments.run_folder}"
         log.warning("the exported model lacks the hub correction of rank entry %s: %s", ", ".join(corrected), hint)
     print(f"exported: {arguments.out}")
     return 0

@@ -117,7 +117,7 @@ def _print_keys(arguments: argparse.Namespace) -> None:
     shown = at_path(found, arguments.path) if arguments.path else found
     if not shown:
         similar = difflib.get_close_matches(arguments.path, paths(found), 3)
-        hint = f"similar keys are {', '.join(similar)}" if similar else "name no key to print all keys"
+        hint = f"similar keys are {', '.join(similar)}" if similar else "leave out the key to print all keys"
         raise KitError(f"{arguments.path}: a recipe has no such key; {hint}")
     if arguments.markdown:
         print("# The keys of a recipe\n\nPrinted by `python -m system recipes keys --markdown`.\n")

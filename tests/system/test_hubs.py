@@ -350,8 +350,10 @@ def test_export_warns_that_it_has_no_correction_of_hubs(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
-    assert "exported model lacks the hub correction of rank entry corrected: it needs captions" in caplog.text
-    assert f"to rank with the correction, use {run}" in caplog.text
+    assert (
+        "exported model lacks the hub correction of rank entry corrected: the correction needs captions" in caplog.text
+    )
+    assert f"to rank with it, use {run}" in caplog.text
 
 
 def test_blind_and_known_sets_of_the_same_clips_get_equal_hub_corrected_scores(

@@ -168,7 +168,7 @@ def test_failed_export_leaves_no_folder(
     with monkeypatch.context() as patch:
         patch.setattr("system.runs.export.save_weights", full)
         output = refused(capsys, "export", unbroken, "--out", out)
-    assert output.startswith(f"error: {out}/model.safetensors: No space left on device; make room")
+    assert output.startswith(f"error: {out}/model.safetensors: No space left on device; free disk space")
     assert list(tmp_path.iterdir()) == []
     out.mkdir()
     assert main(["export", str(unbroken), "--out", str(out)]) == 0, "an empty folder is taken"

@@ -57,7 +57,7 @@ def test_weights_on_google_drive_must_be_downloaded_by_hand(
     changes = [f"model.audio.weights={weights}", f"model.text.model={tmp_path}"]
     assert main(["download", recipe, *(word for change in changes for word in ("--set", change))]) == 1
     said = capsys.readouterr().err
-    assert f"{weights}: cannot be downloaded automatically; get it from Google Drive, id 1bGJSZWlAIIJ6GL5" in said
+    assert f"{weights}: the file cannot be fetched automatically; get it from Google Drive, id 1bGJSZWlAIIJ6GL5" in said
     assert "audiossl and put it at this path\n" in said
 
 

@@ -77,7 +77,7 @@ def test_unknown_key_path_is_refused_with_similar_paths(capsys: pytest.CaptureFi
     assert "stages.optimiser: a recipe has no such key; similar keys are stages.optimizer" in refused(
         capsys, "recipes", "keys", "stages.optimiser"
     )
-    assert "name no key to print all keys" in refused(capsys, "recipes", "keys", "xyzzy.1.2")
+    assert "leave out the key to print all keys" in refused(capsys, "recipes", "keys", "xyzzy.1.2")
 
 
 @pytest.mark.parametrize(
