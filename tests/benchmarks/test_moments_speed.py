@@ -19,8 +19,8 @@ from system.moments.windows import (
     Decoding,
     Found,
     Grid,
-    _similar,
-    _without_overlaps,
+    _select_windows,
+    _similar_ranges,
     label_frames,
     overlap_windows,
 )
@@ -66,7 +66,7 @@ def by_whole_tables(values: list[torch.Tensor], edges: np.ndarray) -> list[list[
         frame_posteriors(*chain, numbers.enter.detach(), numbers.leave.detach())
         for table in moment_posteriors(*chain, numbers.enter.detach(), numbers.leave.detach()).numpy():
             candidates = _whole_best(table, edges)
-            first, behind = _similar(candidates, edges)
+            first, behind = _similar_ranges(candidates, edges)
             sums = np.zeros((len(table), len(table) + 1))
             np.cumsum(np.exp(table), axis=1, out=sums[:, 1:])
             frames = np.arange(len(table))
@@ -82,7 +82,7 @@ def _whole_best(table: np.ndarray, edges: np.ndarray) -> np.ndarray:
     chosen = np.nonzero(scores >= np.partition(scores, len(scores) - 1024)[len(scores) - 1024])[0]
     order = chosen[np.argsort(-scores[chosen], kind="stable")]
     wide = Decoding(windows=OVERLAP_CANDIDATES)
-    best = _without_overlaps(edges[rows[order]], edges[columns[order] + 1], scores[order], edges[-1], wide)
+    best = _select_windows(edges[rows[order]], edges[columns[order] + 1], scores[order], edges[-1], wide)
     return np.array([window[:2] for window in best])
 
 

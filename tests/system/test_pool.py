@@ -309,7 +309,7 @@ def embeddings_folder(audio: dict[str, object], folder: Path) -> Path:
     model = SimpleNamespace(audio=settings, text=SimpleNamespace(dim=8))
     torch.manual_seed(1)
     embeddings = CachedEmbeddings(model, folder, folder)  # type: ignore[arg-type]
-    return embeddings._bank(SimpleNamespace(audio=torch.nn.Linear(2, 2))).folder  # type: ignore[arg-type]
+    return embeddings._open_bank(SimpleNamespace(audio=torch.nn.Linear(2, 2))).folder  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
