@@ -105,7 +105,7 @@ def test_download_fetches_the_hub_model_of_an_audio_encoder(
     audio |= {"segment_seconds": 2.0, "hop_seconds": 2.0, "max_seconds": 30, "segment_pooling": "mean", "hidden": None}
     path = with_audio(world, tmp_path, audio)
     assert main(["download", str(path), "--show"]) == 0
-    assert "audio model owner/wavlm: neither a folder nor in the hub" in capsys.readouterr().out
+    assert "audio model owner/wavlm: the model is neither a folder" in capsys.readouterr().out
     assert main(["download", str(path)]) == 0
     assert f"owner/wavlm (wavlm), frozen, in {tmp_path}/hub/" in capsys.readouterr().out
     assert hub == ["owner/wavlm"]

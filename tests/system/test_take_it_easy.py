@@ -237,8 +237,8 @@ def test_check_reports_missing_audio_and_model_folders(world: Path, tmp_path: Pa
     whole = load_recipe(tiny.write_recipe(tmp_path / "w.yaml", schedule(world, tmp_path))).recipe
     assert plan(whole).endswith("nothing is missing")
     for model, words in (
-        ("/no/such/folder", "neither a folder"),
-        ("some-name", "neither a folder nor in the hub's cache"),
+        ("/no/such/folder", "the model is neither a folder"),
+        ("some-name", "the model is neither a folder nor in the hub's cache"),
     ):
         text = {"kind": "sentence_transformers", "model": model, "dim": 384, "trainable": True, "projection": "none"}
         content = schedule(world, tmp_path)
