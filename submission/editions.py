@@ -344,8 +344,8 @@ def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
     if name is None:
         return list(MOMENTS.values())[-1]
     if str(name) not in MOMENTS:
-        why = f"edition {name} ranks clips, not moments" if str(name) in EDITIONS else f"edition {name} is unknown"
-        raise SubmissionError(f"{why}; choose one of: {', '.join(MOMENTS)}")
+        why = "ranks clips, not moments" if str(name) in EDITIONS else "is unknown"
+        raise SubmissionError(f"edition {name} {why}; choose one of: {', '.join(MOMENTS)}")
     return MOMENTS[str(name)]
 
 

@@ -144,7 +144,7 @@ def _require_columns(columns: Ints, rows: Ints, n_clips: int) -> None:
     cells, times = np.unique(rows * n_clips + columns, return_counts=True)
     if np.any(times > 1):
         row = cells[times > 1][0] // n_clips
-        raise SubmissionError(f"row {row} of the scores has the same relevant column twice; list it once")
+        raise SubmissionError(f"row {row} of the scores lists the same relevant clip twice; list it once")
 
 
 def _name_order(names: Sequence[str]) -> Ints:

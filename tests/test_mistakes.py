@@ -165,7 +165,7 @@ SUBMISSION = [
     ("score scores.npy --truth captions.csv", "contains its truth; leave out --truth"),
     ("score old.npy", "old.json is missing; a score matrix needs both old.npy and old.json"),
     ("check 2024.csv", "2024.csv: its edition is not known; add --edition YEAR, one of 2022"),
-    ("write scores.npy --out 2024.csv", "is a file of edition 2023 and 2024; choose another file, or add --force"),
+    ("write scores.npy --out 2024.csv", "is a CSV of edition 2023 and 2024; choose another file, or add --force"),
     ("check 2024.csv --edition 2022", "header of edition 2023 and 2024: add --edition 2023 or --edition 2024; t"),
     ("score 2024.csv --truth captions.csv --edition 2022", "header of edition 2023 and 2024: add --edition 2023 or"),
     ("check recipe.yaml", f"recipe.yaml: {NO_CSV} recipe.yaml"),
@@ -174,7 +174,7 @@ SUBMISSION = [
     ("check ranked.csv --edition 2024", "this is the header of edition 2022: add --edition 2022"),
     ("check 2024.csv --edition 2025", "edition 2025 needs every score"),
     ("check 2024.csv --edition 24", "edition 24 is unknown; choose one of: 2022, 2023, 2024, 2025, custom"),
-    ("write scores.npy --out x.txt", "x.txt: a submission is a CSV; choose a name ending in .csv"),
+    ("write scores.npy --out x.txt", "x.txt: edition 2022 needs a CSV file; choose a name ending in .csv"),
     ("write scores.npy --out nowhere/x.csv", "nowhere/x.csv: no such file or folder; correct the path"),
     (
         "write ranked.csv --out x.csv",

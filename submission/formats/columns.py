@@ -45,8 +45,8 @@ class QueryColumn:
         if self._truth and query not in self._truth.queries:
             yield f"unknown query {shown(query)}{suggestion(self._truth.similar_queries, query)}", UNKNOWN_QUERY
         if self._line_of.setdefault(query, line) != line:
-            before = f"it is already on line {self._line_of[query]}"
-            yield f"the query {shown(query)} is repeated; {before}", "a query repeated"
+            first = self._line_of[query]
+            yield f"the query {shown(query)} is repeated; it is already on line {first}", "a query repeated"
 
     def add_missing(self, problems: list[Problem]) -> list[Problem]:
         """Return `problems`, plus one problem for every query of the truth that has no row in the file.
@@ -61,8 +61,10 @@ class QueryColumn:
         if len(unknown) > len(line_of) / 2 and (note := _note_on_differing(unknown, self._truth)):
             return [*_without_kinds(problems, UNKNOWN_QUERY), Problem(None, note, DIFFERING)]
         if unknown and len(unknown) == len(line_of):
-            hint = "the file belongs to another split or data set; give the captions of that split or data set"
-            note = f"no query of this file is known: {hint}"
+            note = (
+                "no query of this file is known: the file belongs to another split or data set; give the captions of "
+                "that split or data set"
+            )
             return [*_without_kinds(problems, UNKNOWN_QUERY, UNKNOWN_NAME), Problem(None, note, OTHER_SET)]
         missing = ((text, query) for text, query in known.items() if text not in line_of)
         return problems + [
@@ -83,8 +85,10 @@ def _note_on_differing(unknown: list[str], truth: Truth) -> str:
         return ""
     difference = mode(how for _, how in similar.values())
     query, known = next((query, known) for query, (known, how) in similar.items() if how == difference)
-    differing = f"{counted(len(similar), 'query')} differ from known ones, most in {difference}"
-    return f"{differing}: {shown(query)} should be {shown(known)}; submit the queries as published, byte for byte"
+    return (
+        f"{counted(len(similar), 'query')} of this file differ from known queries, most in {difference}: "
+        f"{shown(query)} should be {shown(known)}; submit the queries as published, byte for byte"
+    )
 
 
 def unknown_name_fault(name: str, where: str, truth: Truth) -> Fault:

@@ -34,7 +34,7 @@ _FILE_SIGNATURES = {
     b"%PDF-": "a PDF",
     b"{": "JSON, such as a manifest",
 }
-SHOWN_PROBLEMS = 20  # per kind, printed in full; of further ones only the lines
+SHOWN_PROBLEMS = 20  # printed in full per kind; of further problems, only the line numbers are printed
 
 
 class Row(NamedTuple):
@@ -69,8 +69,9 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
             try:
                 cells = next(csv.reader([row]))
                 if width and holds_rows([line.decode() for line in lines], cells, ",", width):
-                    extent = f"a quoted cell extends to line {number + len(lines) - 1}, over lines that look like rows"
-                    fault = f"{extent}; double the quotes within text, or put the cell on one line", "broken quoting"
+                    last = number + len(lines) - 1
+                    text = f"a quoted cell extends to line {last}, over lines that look like rows of their own"
+                    fault = f"{text}; double the quotes within text, or put the cell on one line", "broken quoting"
                 else:
                     width = width or len(cells)
                     yield Row(number, cells)
@@ -157,14 +158,14 @@ def _fault_of_row(row: str) -> tuple[str, str] | None:
     if invalid := _NOT_UTF8.search(row):
         byte = ord(invalid[0]) - 0xDC00
         position = f"character {invalid.start() + 1} is the byte 0x{byte:02X}, {chr(byte)!r} in Latin-1"
-        return f"not UTF-8 ({position}); save the file in UTF-8", "not UTF-8"
+        return f"the row is not UTF-8 ({position}); save the file in UTF-8", "not UTF-8"
     if "\0" in row:
-        return "contains a NUL byte; remove it", "NUL byte"
+        return "the row contains a NUL byte; remove it", "NUL byte"
     if _ROW.fullmatch(row):
         return None
     if "\r" in _QUOTED.sub("", row.removesuffix("\n").removesuffix("\r")):
-        hint = "end lines with \\n, and quote cells with a carriage return"
-        return f"a carriage return is outside quotes; {hint}", "line ends"
+        text = "a carriage return is outside quotes; end lines with \\n, and quote cells with a carriage return"
+        return text, "line ends"
     return f"broken quoting; {_QUOTING}", "broken quoting"
 
 

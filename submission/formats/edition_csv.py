@@ -17,9 +17,9 @@ from submission.formats.score_matrix import ScoreMatrix
 
 
 def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = False) -> str:
-    """Write a score matrix as the CSV of the edition, or as a ranked CSV if `ranked`; return a message on the file."""
+    """Write a score matrix as the CSV of the edition, or a ranked CSV if `ranked`; return a message with the size."""
     if path.suffix != ".csv":
-        raise SubmissionError(f"{path}: a submission is a CSV; choose a name ending in .csv")
+        raise SubmissionError(f"{path}: edition {edition.name} needs a CSV file; choose a name ending in .csv")
     n_queries, n_clips = matrix.values.shape
     if ranked or edition.output == "ranked":
         write_ranked_csv(matrix, path, edition)
@@ -38,13 +38,15 @@ def require_replaceable(path: Path, edition: Edition, force: bool) -> None:
     first = next(parse_rows(path.read_bytes()))
     editions = [] if isinstance(first, Problem) else editions_with_header(first.cells)
     if edition not in editions:
-        kind = f"a file of {format_editions(editions)}" if editions else "not a file of any edition"
-        hint = f"choose another file, or add --force to overwrite it with a file of edition {edition.name}"
-        raise SubmissionError(f"{path} already exists and is {kind}; {hint}")
+        kind = f"a CSV of {format_editions(editions)}" if editions else "not a CSV of any edition"
+        raise SubmissionError(
+            f"{path} already exists and is {kind}; choose another file, or add --force to overwrite it with a CSV of "
+            f"edition {edition.name}"
+        )
 
 
-def source_editions(path: Path) -> tuple[list[Edition], list[str]]:
-    """Read the header of a CSV; return the editions whose CSVs have this header, and the header itself.
+def read_header_editions(path: Path) -> tuple[list[Edition], list[str]]:
+    """Read the header of a CSV; return the editions whose CSVs have this header, and the cells of the header.
 
     Editions with the same header (2023 and 2024) have the same format. Raises SubmissionError for an unknown header.
     """

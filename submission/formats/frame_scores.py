@@ -51,7 +51,7 @@ def read_frame_scores(path: Path) -> dict[str, FrameScores]:
         _require_consistent(qids, lengths, edges, frames)
     except Exception as error:  # numpy and zipfile raise many kinds of errors for damaged files
         raise SubmissionError(
-            f"{path}: cannot be read as probabilities of frames ({error}); rank the run again to write it"
+            f"{path}: the probabilities of frames cannot be read ({error}); rank the run again to write this file"
         ) from None
     ends = np.cumsum(lengths)
     parts = zip(np.split(edges, (ends + np.arange(1, len(ends) + 1))[:-1]), np.split(frames, ends[:-1]), strict=True)
@@ -66,4 +66,4 @@ def _require_consistent(qids: np.ndarray, lengths: np.ndarray, edges: np.ndarray
     if np.any(lengths < 0):
         raise ValueError(f"the array `lengths` contains {lengths.min()}, a negative number of frames")
     if len(qids) != len(lengths) or len(frames) != lengths.sum() or len(edges) != len(frames) + len(qids):
-        raise ValueError(f"the sizes of the arrays {', '.join(ARRAYS)} do not match")
+        raise ValueError(f"the sizes of the arrays {', '.join(ARRAYS)} contradict each other")

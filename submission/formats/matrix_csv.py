@@ -128,10 +128,12 @@ def check_matrix_csv(
     all_problems = queries.add_missing(problems) if texts else problems
     if all_problems or names is None:
         return None, all_problems
-    return _matrix(np.frombuffer(values, dtype=np.float32).reshape(len(texts), len(names)), texts, names, truth), []
+    return _build_matrix(
+        np.frombuffer(values, dtype=np.float32).reshape(len(texts), len(names)), texts, names, truth
+    ), []
 
 
-def _matrix(values: Scores, texts: list[str], names: list[str], truth: Truth | None) -> ScoreMatrix:
+def _build_matrix(values: Scores, texts: list[str], names: list[str], truth: Truth | None) -> ScoreMatrix:
     """Build the score matrix from parsed scores, captions and file names; the truth has the ids and relevant clips."""
     if truth is None:
         return ScoreMatrix(values, list(texts), texts, list(names), names, [None] * len(texts))
@@ -184,8 +186,8 @@ def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
     if len(scores) + 1 != len(cells):
         yield TRAILING_COMMA
     if len(scores) != len(names):
-        columns = f"a row has one query and a score for each of {len(names)} files"
-        yield f"found {len(scores) + 1} of {len(names) + 1} columns: {columns}", "columns missing or too many"
+        needed = f"a row needs one query and a score for each of {len(names)} files"
+        yield f"found {len(scores) + 1} of {len(names) + 1} columns: {needed}", "columns missing or too many"
         return
     if invalid := [(name, cell) for name, cell in zip(names, scores, strict=True) if not _is_score(cell)]:
         shown_cells = (
@@ -226,9 +228,9 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
                 yield f"column {where} of the header {verb} empty; write a file name", "an empty file name"
             continue
         if len(columns) > 1:
-            repeated = f"the file {shown(name)} has more than one column: {where}"
-            yield f"{repeated}; keep one of them", "a file with more than one column"
+            text = f"the file {shown(name)} has more than one column: {where}; keep one of them"
+            yield text, "a file with more than one column"
         if truth and name not in known:
             yield unknown_name_fault(name, f"column {where}", truth)
     for name in sorted(known - columns_of_name.keys()):
-        yield f"no column for the file {shown(name)}", "no column for a file"
+        yield f"no column for the file {shown(name)}; add one", "no column for a file"

@@ -94,7 +94,9 @@ def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEditio
     for answer in answers:
         if answer.query is None or answer.vid is None:
             missing = "query" if answer.query is None else "vid"
-            raise SubmissionError(f"line {answer.line}: {missing} is missing; add it, as a submission needs it")
+            raise SubmissionError(
+                f"line {answer.line}: the key {missing} is missing; add it, since a submission needs it"
+            )
         windows = [window[:2] for window in best_windows(answer, edition)]
         lines.append((answer.qid, answer.query, answer.vid, windows))
     _write_lines(path, lines, edition)
@@ -186,8 +188,10 @@ def _blind_list_problem(data: bytes) -> Problem | None:
     """Return a problem if the file is a list of queries without windows (a blind list); None for other files."""
     if not is_blind_list(data):
         return None
-    hint = "give the file with the windows that you found, and add --queries with this list"
-    return Problem(None, f"this is a list of queries without windows; {hint}", "a blind list")
+    text = (
+        "this is a list of queries without windows; give the file with your windows, and add --queries with this list"
+    )
+    return Problem(None, text, "a blind list")
 
 
 def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
@@ -196,8 +200,8 @@ def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
         yield fault
     windows = content.get(WINDOWS)
     if WINDOWS not in content:
-        hint = "; give the file with the windows that you found, not the truth" if TRUE_WINDOWS in content else ""
-        yield f"{WINDOWS} is missing{hint}", "no windows"
+        cure = "give the file with your windows, not the truth" if TRUE_WINDOWS in content else "add it"
+        yield f"the key {WINDOWS} is missing; {cure}", "no windows"
     elif not isinstance(windows, list):
         yield f"{WINDOWS} must be a list of windows, not {shown(repr(windows))}", "no list of windows"
     elif not windows:
@@ -215,9 +219,11 @@ def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator
     for number, window in enumerate(windows, start=1):
         if len(window) != width:
             form, other = ("a score", "none") if len(window) == 3 else ("no score", "one")
-            text = f"window {number} has {form}, but the first window of line {line} has {other}"
-            text += "; give all windows a score, or none of them"
-            yield text, "windows with and without scores"
+            yield (
+                f"window {number} has {form}, but the first window of line {line} has {other}; give all windows a "
+                "score, or none of them",
+                "windows with and without scores",
+            )
             return
 
 
@@ -241,7 +247,7 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
         if (first := number_of.setdefault((start, end), number)) != number:
             yield f"window {number} repeats window {first}", "a window that occurs twice"
     if (count := len(answer.windows)) > edition.max_windows:
-        text = f"{count} windows; only the first {edition.max_windows} are counted"
+        text = f"the line has {count} windows, but metrics use only the first {edition.max_windows}"
         yield text, "more windows than are counted"
     if is_scored([answer]) and any(one[2] < other[2] for one, other in pairwise(answer.windows)):
         text = (
@@ -253,7 +259,7 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
         ("vid", answer.vid, query.vid if query else None),
     ):
         if value is None:
-            yield f"{key} is missing; add it before you submit the file (scoring needs only qid)", f"no {key}"
+            yield f"the key {key} is missing; add it before you submit the file (scoring needs only qid)", f"no {key}"
         elif true_value is not None and value != true_value:
             text = f"{key} is {shown(value)}, but {shown(true_value)} in the truth; correct it (scoring uses only qid)"
             yield text, f"another {key}"
@@ -262,8 +268,10 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
 def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> Iterator[Problem]:
     """Yield the oddities of a whole file of moments: windows have scores, or queries are not in the truth's order."""
     if is_scored(answers):
-        hint = "the public scorer needs the scores, but a submission must not have them (`write` removes them)"
-        yield Problem(None, f"windows have scores: {hint}", "scores")
+        text = (
+            "windows have scores, which the public scorer needs, but a submission must not have (`write` removes them)"
+        )
+        yield Problem(None, text, "scores")
     if truth and [answer.qid for answer in answers] != list(truth.queries):
         yield Problem(None, f"the queries of this file are in another order than in {truth.name}", "another order")
 
@@ -275,9 +283,12 @@ def _add_missing(problems: Problems, line_of: dict[str, int], truth: MomentTruth
     replaces the problems of the unknown queries.
     """
     if line_of and not line_of.keys() & truth.queries.keys():
-        hint = "the file belongs to another split or data set; give the queries of that split or data set"
+        text = (
+            "no query of this file is known: the file belongs to another split or data set; give the queries of that "
+            "split or data set"
+        )
         others = [problem for problem in problems if problem.kind != UNKNOWN_QUERY]
-        return Problems([*others, Problem(None, f"no query of this file is known: {hint}", OTHER_SET)])
+        return Problems([*others, Problem(None, text, OTHER_SET)])
     for query in truth.queries.values() if line_of else ():
         if query.qid not in line_of:
             where = f"line {query.line} of {truth.name}"

@@ -80,8 +80,10 @@ class MomentTruth:
     def windows(self) -> dict[str, list[Window]]:
         """Return a dict from query id to true windows. Raises SubmissionError for a blind list, which has none."""
         if self.is_blind:
-            hint = "give a file with true windows (only the organisers can score a blind set)"
-            raise SubmissionError(f"{self.name} has no true windows ({TRUE_WINDOWS}) to score against; {hint}")
+            raise SubmissionError(
+                f"{self.name} has no true windows ({TRUE_WINDOWS}), which scoring needs; give a file with true windows "
+                "(only the organisers can score a blind set)"
+            )
         return {qid: query.windows or [] for qid, query in self.queries.items()}
 
 
@@ -108,8 +110,11 @@ def internal_file_problem(data: bytes) -> Problem | None:
     first = first_object(data)
     if "qid" in first or not set(KIT_KEYS) <= first.keys():
         return None
-    found = f"this is the kit's internal file of moments, with the keys {', '.join(KIT_KEYS)}"
-    return Problem(None, f"{found}; give the published list, whose lines have qid, query and vid", "the kit's own")
+    text = (
+        f"this is the kit's internal file of moments, with the keys {', '.join(KIT_KEYS)}; give the published list, "
+        "whose lines have qid, query and vid"
+    )
+    return Problem(None, text, "the kit's own")
 
 
 def is_blind_list(data: bytes) -> bool:
@@ -147,15 +152,15 @@ def check_moment_truth(
     for line, content in problems.except_for(parse_objects(data)):
         faults = list(query_faults(content))
         if isinstance(qid := content.get("qid"), str) and qid in queries:
-            before = f"it is already on line {queries[qid].line}"
-            faults.append((f"the query {shown(qid)} is repeated; {before}", "a query repeated"))
+            first = queries[qid].line
+            faults.append((f"the query {shown(qid)} is repeated; it is already on line {first}", "a query repeated"))
         if has_windows is None:
             has_windows = TRUE_WINDOWS in content
         if has_windows != (TRUE_WINDOWS in content):
             presence = "has" if TRUE_WINDOWS in content else "has no"
             faults.append(
                 (
-                    f"the line {presence} {TRUE_WINDOWS}, unlike line 1; all lines need it, or no line",
+                    f"the line {presence} {TRUE_WINDOWS}, unlike the first line; give this key in all lines or in none",
                     f"{TRUE_WINDOWS} in part",
                 )
             )

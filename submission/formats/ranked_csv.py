@@ -57,9 +57,9 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     edition = edition.for_pool(len(matrix.file_names))
     length = edition.ranking_length
     if (n_clips := len(matrix.file_names)) < length:
-        row = f"a row of edition {edition.name} lists {length} clips"
         raise SubmissionError(
-            f"the pool has {counted(n_clips, 'clip')}, but {row}; rank a larger pool, or use edition custom"
+            f"the pool has {counted(n_clips, 'clip')}, but a row of edition {edition.name} lists {length} clips; rank "
+            "a larger pool, or use edition custom"
         )
     write_best(matrix, ranked_columns(matrix.values, matrix.file_names, length), path, edition)
 
@@ -131,8 +131,10 @@ def check_ranked_csv(
             if truth is None and header == list(edition.columns[: len(header)]):
                 edition = edition.for_pool(len(header) - 1)
             if header != list(edition.columns) and (other_edition := matrix_edition(header)):
-                sentence = f"this is a CSV of all scores, but edition {edition.name} needs ranked lists of file names"
-                sentence += f"; add --edition {other_edition.name}, or convert it to ranked lists with `convert`"
+                sentence = (
+                    f"this is a CSV of all scores, but edition {edition.name} needs ranked lists of file names; add "
+                    f"--edition {other_edition.name}, or convert the file to ranked lists with `convert`"
+                )
                 return [], [*problems, Problem(1, sentence, "a score matrix")]
             problems.add(1, _header_faults(header, edition, truth))
             if not _is_data_row(header, edition, truth):
@@ -197,8 +199,8 @@ def _row_faults(row: Row, edition: Edition, truth: Truth | None, queries: QueryC
     if cells != row.cells:
         yield TRAILING_COMMA
     if len(cells) != len(edition.columns):
-        columns = f"a row has one query and {edition.ranking_length} file names"
-        yield f"found {len(cells)} of {len(edition.columns)} columns: {columns}", "columns missing or too many"
+        needed = f"a row needs one query and {edition.ranking_length} file names"
+        yield f"found {len(cells)} of {len(edition.columns)} columns: {needed}", "columns missing or too many"
         return
     yield from _name_faults(cells[1:], edition, truth)
 
@@ -207,8 +209,8 @@ def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Ite
     """Yield the faults of one row's file names: scores instead of names, and empty, repeated or unknown names."""
     known: frozenset[str] = truth.file_names if truth else frozenset()
     if all(_SCORE.fullmatch(name) and name not in known for name in names):
-        found = f"{edition.columns[1]} is {shown(names[0])}"
-        yield f"scores in place of file names: {found}; write file names", "scores instead of names"
+        text = f"the row has scores in place of file names: {edition.columns[1]} is {shown(names[0])}; write file names"
+        yield text, "scores instead of names"
         return
     columns_of_name: dict[str, list[str]] = {}
     for column, name in zip(edition.columns[1:], names, strict=True):
@@ -219,7 +221,7 @@ def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Ite
             yield f"{where} {'is' if len(columns) == 1 else 'are'} empty; write a file name", "an empty file name"
             continue
         if len(columns) > 1:
-            repeated = f"the file {shown(name)} is listed more than once, as {where}"
-            yield f"{repeated}; keep one of them", "a file listed more than once"
+            text = f"the file {shown(name)} is listed more than once, as {where}; keep one of them"
+            yield text, "a file listed more than once"
         if truth and name not in known:
             yield unknown_name_fault(name, where, truth)

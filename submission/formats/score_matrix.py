@@ -70,7 +70,9 @@ class Labels:
                 continue
             where = f"query {query_id!r}"
             if not clips:
-                raise SubmissionError(f"{where} has an empty list of relevant clips; use None if none is known")
+                raise SubmissionError(
+                    f"{where} has an empty list of relevant clips; use None (in JSON null) if its clips are unknown"
+                )
             _require_unique(f"{where}: relevant clip", clips)
             for clip_id in clips:
                 if clip_id not in pool:
@@ -225,9 +227,9 @@ def read_scores(path: Path) -> ScoreMatrix:
     except OSError:
         raise
     except Exception as error:  # for a damaged header, numpy raises ValueError, SyntaxError, TokenError, and more
-        raise SubmissionError(f"{path} is not a complete .npy file of numbers ({error}); write it again") from None
+        raise SubmissionError(f"{path} is not a complete .npy file of numbers ({error}); {MAKE_AGAIN}") from None
     if (size := path.stat().st_size) != (expected_size := values.offset + values.nbytes):
-        raise SubmissionError(f"{path} has {size} bytes, but its header states {expected_size}; write it again")
+        raise SubmissionError(f"{path} has {size} bytes, but its header states {expected_size}; {MAKE_AGAIN}")
     from submission.formats.sidecar import Sidecar  # pydantic, which scoring a ranked CSV does not need
 
     try:
@@ -258,7 +260,7 @@ def _sidecar_path(path: Path) -> Path:
 
 
 def _require_unique(kind: str, ids: Sequence[str]) -> None:
-    """Raises SubmissionError if an id occurs twice. kind: Word for an id in the message, such as `clip id`."""
+    """Raise SubmissionError if an id occurs twice in `ids`. kind: Word for an id in the message, such as `clip id`."""
     if repeated := first_repeat(ids):
         raise SubmissionError(f"{kind} {ids[repeated[0]]!r} occurs twice; each must be unique")
 

@@ -41,11 +41,14 @@ class Pair(NamedTuple):
 def read_pairs(path: Path) -> list[Pair]:
     """Read the pairs of a file, judged or not. Raises SubmissionError, with the line, for a wrong or repeated pair."""
     require_file(path, "write it with python -m system rank --top K --out FILE.jsonl")
-    return pairs_in(path.read_bytes(), path)
+    return parse_pairs(path.read_bytes(), path)
 
 
-def pairs_in(data: bytes, path: Path) -> list[Pair]:
-    """Parse the content of a file of pairs, like read_pairs. path: Path of the file, for messages."""
+def parse_pairs(data: bytes, path: Path) -> list[Pair]:
+    """Parse the content `data` of a file of pairs, and return the pairs. path: Path of the file, for messages.
+
+    Raises the same errors as read_pairs.
+    """
     pairs: list[Pair] = []
     lines: dict[tuple[str, str], int] = {}
     for one in parse_objects(data):
@@ -56,7 +59,7 @@ def pairs_in(data: bytes, path: Path) -> list[Pair]:
             raise SubmissionError(f"{where}: {fault}")
         pair = Pair._make(one.content.get(name) for name in Pair._fields)
         if (before := lines.setdefault((pair.query, pair.clip), one.line)) != one.line:
-            raise SubmissionError(f"{where}: the query and the clip are the same as in line {before}; keep one line")
+            raise SubmissionError(f"{where}: query and clip are the same as in line {before}; keep one of these lines")
         pairs.append(pair)
     return pairs
 
@@ -65,7 +68,7 @@ def _faults(content: dict[str, Any]) -> Iterator[str]:
     """Yield a message for each missing or invalid value of a pair, given as the JSON object `content`."""
     for name in TEXTS:
         if not isinstance(content.get(name), str):
-            yield f"{name} is missing or is not a text; write the file again with system rank --top K"
+            yield f"the key {name} is missing or has no text; write the file again with system rank --top K"
     if not is_number(content.get("score")) or not isinstance(content.get("rank"), int):
         yield "score and rank must be numbers; write the file again with system rank --top K"
     if content.get("judge") is not None and not is_number(content["judge"]):

@@ -213,8 +213,8 @@ def _read_rows(path: Path) -> list[Row]:
 def _refuse_repeated(path: Path, line: int, kind: str, text: str, line_of_text: dict[str, int]) -> None:
     """Raise SubmissionError if `text` is a key of line_of_text (also on an earlier line); otherwise add it."""
     if line_of_text.setdefault(text, line) != line:
-        first = f"is already on line {line_of_text[text]}"
-        raise SubmissionError(f"{path}: line {line}: {kind} {text!r} {first}; keep one of them")
+        first = line_of_text[text]
+        raise SubmissionError(f"{path}: line {line}: {kind} {text!r} is already on line {first}; keep one of them")
 
 
 def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:

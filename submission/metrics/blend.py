@@ -22,7 +22,7 @@ from submission.metrics.scoring import ranks_in_matrix
 from submission.ordering import ranked_columns
 
 How = Literal["raw", "standardised", "rank"]
-PICKS = 20  # of the search: weights are multiples of 1/20
+PICKS = 20  # number of additions in the search for weights; weights are multiples of 1/20 or of a larger share
 
 
 def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
@@ -40,10 +40,10 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
     weights, and the facts of each matrix.
     Raises SubmissionError if queries, clips or relevant clips differ, and for invalid weights.
     """
-    return matrix_from_blocks(*blended(parts, how, weights))
+    return matrix_from_blocks(*blend_in_blocks(parts, how, weights))
 
 
-def blended(
+def blend_in_blocks(
     parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None
 ) -> tuple[Labels, Iterator[Scores]]:
     """Return the labels and the scores, in blocks of rows, of the weighted mean of score matrices; see blend."""
@@ -120,7 +120,7 @@ def contributing_models(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     return [(part.get("from"), part.get("checkpoint")) for part in facts_of_parts(facts)]
 
 
-def corrections(facts: Mapping[str, Any]) -> str:
+def hub_corrections(facts: Mapping[str, Any]) -> str:
     """Return the hub correction, or `none`, of each model that contributed to a score matrix, as one text."""
     found = [part.get("hub correction") for part in facts_of_parts(facts)]
     return ", ".join(str(one.get("correction")) if isinstance(one, dict) else "none" for one in found)
@@ -129,8 +129,8 @@ def corrections(facts: Mapping[str, Any]) -> str:
 def facts_of_parts(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the metadata of all unblended score matrices that a score matrix was blended from.
 
-    facts: Metadata of the score matrix, such as its model. A blend of blends is resolved to the end. Of a matrix that
-    is no blend, its own metadata are returned.
+    facts: Metadata of the score matrix, such as its model. If the matrix is a blend of blends, the metadata of their
+    parts are returned. If the matrix is no blend, the result is [facts].
     """
     parts = facts.get("of")
     if not isinstance(parts, dict):
@@ -167,9 +167,10 @@ def _require_same_labels(parts: Mapping[str, ScoreMatrix]) -> None:
         for field in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):
             if getattr(part, field) != getattr(first, field):
                 labels = "relevant clips" if field == "relevant" else field.replace("_", " ")
-                problem = f"have different {labels}, or another order of {labels}"
-                cure = "blend scores of the same queries and clips, in the same order"
-                raise SubmissionError(f"the scores {name} and {first_name} {problem}; {cure}")
+                raise SubmissionError(
+                    f"the scores {name} and {first_name} have different {labels}, or another order of {labels}; blend "
+                    "scores of the same queries and clips, in the same order"
+                )
 
 
 def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
@@ -194,17 +195,22 @@ def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str,
             for facts in zip(*makers, strict=True):
                 if facts[0] != facts[1]:
                     model, other_model = (fact or "an unnamed model" for fact in facts)
-                    hint = "give --validation the matrices of the same models in the same order"
-                    raise SubmissionError(f"{name} comes from {model}, but {other} from {other_model}; {hint}")
-        first, second = corrections(test.facts), corrections(weighted.facts)
+                    raise SubmissionError(
+                        f"{name} comes from {model}, but {other} from {other_model}; give --validation the matrices "
+                        "of the same models in the same order"
+                    )
+        first, second = hub_corrections(test.facts), hub_corrections(weighted.facts)
         if first != second:
-            both = f"{name} has the hub correction {first}, but {other} has {second}"
-            raise SubmissionError(f"{both}; give --validation scores with the same hub correction")
+            raise SubmissionError(
+                f"{name} has the hub correction {first}, but {other} has {second}; give --validation scores with the "
+                "same hub correction"
+            )
 
 
 def refuse_overlap(names: str, kind: str, shared: set[str]) -> None:
     """Raises SubmissionError if validation and test have common items (`shared`). kind: Word for an item, e.g. clip."""
     if shared:
-        common = f"{names} have {counted(len(shared), kind)} in common (first {min(shared)!r})"
-        hint = "search the weights on a validation split, never on the test data"
-        raise SubmissionError(f"{common}; {hint}")
+        raise SubmissionError(
+            f"{names} have {counted(len(shared), kind)} in common (first {min(shared)!r}); search the weights on a "
+            "validation split, never on the test data"
+        )

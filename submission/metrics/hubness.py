@@ -12,7 +12,7 @@ from submission.blocks import row_blocks
 from submission.formats.score_matrix import ScoreMatrix
 from submission.ordering import ClipOrder
 
-DEPTH = 10  # clips of a query
+DEPTH = 10  # best clips of each query that are counted
 
 
 class Hubness(NamedTuple):

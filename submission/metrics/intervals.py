@@ -69,7 +69,7 @@ def bootstrap_interval(
         return (float("nan"), float("nan"))
     rng = np.random.default_rng(seed)
     means = []
-    for count in _split(RESAMPLES, len(sums)):
+    for count in _batch_sizes(RESAMPLES, len(sums)):
         drawn = rng.integers(len(sums), size=(count, len(sums)))
         means.append(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1))
     low, high = np.quantile(np.concatenate(means), [(1 - confidence) / 2, (1 + confidence) / 2])
@@ -122,7 +122,7 @@ def paired_difference(
     rng = np.random.default_rng(seed)
     observed = abs(sums.sum()) * (1 - 1e-12)  # sums of the same values in another order differ in their last bits
     extreme = 0
-    for count in _split(FLIPS, len(sums)):
+    for count in _batch_sizes(FLIPS, len(sums)):
         signs = rng.integers(2, size=(count, len(sums)), dtype=np.int8) * 2 - 1
         extreme += int(np.count_nonzero(np.abs(signs @ sums) >= observed))
     return Difference(
@@ -157,7 +157,7 @@ def _group_sums(samples: Values, groups: Groups | None) -> tuple[Values, Ints]:
     return np.bincount(groups, weights=samples).astype(np.float64), np.bincount(groups).astype(np.int64)
 
 
-def _split(total: int, width: int) -> Iterable[int]:
+def _batch_sizes(total: int, width: int) -> Iterable[int]:
     """Yield the sizes of parts of `total` rows, so that an array (rows of a part, width) fits into memory."""
     size = max(1, _MAX_DRAWN // width)
     return (min(size, total - start) for start in range(0, total, size))

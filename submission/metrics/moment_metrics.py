@@ -130,8 +130,10 @@ def score_moments(
         if counted:
             true_windows[qid] = counted
     if not true_windows:
-        span = f"longer than {low:g} s and up to {high:g} s"
-        raise SubmissionError(f"no query has a true window {span}, so there is nothing to score; use other queries")
+        raise SubmissionError(
+            f"no query has a true window longer than {low:g} s and up to {high:g} s, so no query can be scored; use "
+            "other queries"
+        )
     submitted = padded([predictions[qid][:MAX_WINDOWS] for qid in true_windows], 3 if scored else 2)
     first = submitted[:, 0]
     if scored:

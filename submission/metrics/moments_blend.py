@@ -32,7 +32,7 @@ Parts = Mapping[str, Sequence[Moments]]
 def blend_moments(
     parts: Parts, how: How, edition: MomentsEdition, weights: Sequence[float] | None = None
 ) -> list[Moments]:
-    """Blend several files of moments; return the best windows of every query with their blended scores.
+    """Blend the windows in several files of moments; return each query's best windows with their blended scores.
 
     parts: Dict from the name of a file to its queries with windows. The result has the order of the first file.
 
@@ -51,7 +51,7 @@ def blend_moments(
     Raises SubmissionError if the files differ in queries or recordings, and for invalid weights. Also for raw scores
     that are missing, below 0, or too large for their sum.
     """
-    candidates = _candidates(parts, how, edition)
+    candidates = _collect_candidates(parts, how, edition)
     return candidates.blended(weight_factors(weights, len(parts)), edition)
 
 
@@ -65,7 +65,7 @@ def search_moment_weights(
         truth: True windows of these queries.
     Raises the same errors as blend_moments. For the method, see ensemble_selection.
     """
-    candidates, true_windows = _candidates(parts, how, edition), truth.windows()
+    candidates, true_windows = _collect_candidates(parts, how, edition), truth.windows()
 
     def score(answers: Sequence[Moments]) -> float:
         """Return the primary metric of blended windows, in [0, 1]."""
@@ -127,8 +127,9 @@ class _Candidates(NamedTuple):
         """
         if not np.isfinite(total).all():
             largest = self.names[int(np.argmax([votes.max() for votes in self.votes]))]
-            problem = "the scores of this file are too large to be added"
-            raise SubmissionError(f"{largest}: {problem}; add --how rank, or scale the scores down")
+            raise SubmissionError(
+                f"{largest}: the scores of this file are too large to be added; add --how rank, or scale them down"
+            )
         scores, is_offered = total
         remaining = np.where(is_offered > 0, scores, -np.inf)
         rows, chosen = np.arange(len(remaining)), np.full((len(remaining), edition.max_windows), -1)
@@ -145,9 +146,9 @@ class _Candidates(NamedTuple):
         ]
 
 
-def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
+def _collect_candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
     """Collect for every query the different windows in all files, and the votes of each file for these windows."""
-    answers = _require_same_queries(parts)
+    answers = _merge_queries(parts)
     by_part: list[list[list[Window]]] = []
     for name, part in parts.items():
         of_query = {answer.qid: _scaled_windows(name, answer, how, edition) for answer in part}
@@ -164,24 +165,27 @@ def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
     return _Candidates(list(parts), answers, windows, ious_of(windows, windows), votes)
 
 
-def _require_same_queries(parts: Parts) -> list[Moments]:
-    """Return the queries of the first file with their windows. Raises SubmissionError if another file's queries differ.
+def _merge_queries(parts: Parts) -> list[Moments]:
+    """Return the queries of the first file, each with its text and recording, which may come from another file.
 
-    If the first file lacks the text or the recording of a query, they are copied from another file.
+    Raises SubmissionError if another file has other queries, or another recording for a query.
     """
     (first_name, first), *others = parts.items()
     known = {answer.qid: answer for answer in first}
     for name, part in others:
         files = f"{name} and {first_name}"
         if unshared := known.keys() ^ {answer.qid for answer in part}:
-            difference = f"only one of {files} has the query {min(unshared)!r}"
-            raise SubmissionError(f"{difference}; blend files with the same queries")
+            raise SubmissionError(
+                f"only one of {files} has the query {min(unshared)!r}; blend files with the same queries"
+            )
         for answer in part:
             first_answer = known[answer.qid]
             if None not in (first_answer.vid, answer.vid) and first_answer.vid != answer.vid:
                 vids = f"vid {answer.vid!r} and {first_answer.vid!r}"
-                problem = f"{files} have different recordings for the query {answer.qid!r} ({vids})"
-                raise SubmissionError(f"{problem}; blend files with the same queries")
+                raise SubmissionError(
+                    f"{files} have different recordings for the query {answer.qid!r} ({vids}); blend files with the "
+                    "same queries"
+                )
             known[answer.qid] = replace(
                 first_answer, query=first_answer.query or answer.query, vid=first_answer.vid or answer.vid
             )
@@ -200,6 +204,8 @@ def _scaled_windows(name: str, answer: Moments, how: How, edition: MomentsEditio
     if how == "rank":
         return [[start, end, 1 / rank] for rank, (start, end, *_) in enumerate(best, start=1)]
     if (lowest := best[-1][2]) < 0:
-        hint = "raw scores must be 0 or more; add --how rank"
-        raise SubmissionError(f"{name}: line {answer.line} has a window with the score {lowest:g}; {hint}")
+        raise SubmissionError(
+            f"{name}: line {answer.line} has a window with the score {lowest:g}, but raw scores must be 0 or more; add "
+            "--how rank"
+        )
     return [list(map(float, window)) for window in best]

@@ -51,8 +51,12 @@ class MomentSummary:
         bootstraps: Dict from metric to its 95 % bootstrap interval over recordings, because queries of a recording are
             not independent.
         chance: Primary metric of predictions that are whole recordings; None if the truth lacks their lengths.
+        queries: Queries with scores.
+        scores: Scores of each query.
         by_length: Dict from a range of window lengths, such as `short`, to the scores for true windows in this range;
             None if no query has such a window.
+        notes: Sentences for the reader, such as on true windows that were left out.
+        sharing: Word in messages for the property that the queries of a group share.
     """
 
     values: dict[str, float]
@@ -217,8 +221,8 @@ def _omission_notes(scores: MomentScores, edition: MomentsEdition) -> list[str]:
     """Return notes on the true windows and the queries that were left out of the scores."""
     notes = []
     if scores.n_dropped:
-        why = f"of no length or longer than {edition.max_seconds:g} s"
-        notes.append(f"left out: {counted(scores.n_dropped, 'true window')} {why}")
+        dropped = counted(scores.n_dropped, "true window")
+        notes.append(f"left out: {dropped} of no length or longer than {edition.max_seconds:g} s")
     if scores.left_out:
         more = f" and {counted(len(scores.left_out) - 1, 'more query')}" if len(scores.left_out) > 1 else ""
         notes.append(f"left out, because they have no true window: query {scores.left_out[0]}{more}")

@@ -22,7 +22,7 @@ from submission.metrics.retrieval import average_precision
 from submission.metrics.scoring import ranks_in_matrix
 from submission.ordering import name_positions
 
-WEIGHTS = tuple(round(0.05 * number, 2) for number in range(21))  # of the judge, from none to nothing else
+WEIGHTS = tuple(round(0.05 * number, 2) for number in range(21))  # of the judge: 0 ignores it, 1 uses only the judge
 
 Judged = Mapping[int, tuple[Ints, Values]]
 
@@ -41,8 +41,10 @@ def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
     for pair in pairs:
         for kind, name, known in (("query", pair.query, rows), ("clip", pair.clip, columns)):
             if name not in known:
-                hint = "give judged pairs that were made from this matrix"
-                raise SubmissionError(f"the judged {kind} {name!r} is not in the score matrix; {hint}")
+                raise SubmissionError(
+                    f"the judged {kind} {name!r} is not in the score matrix; give judged pairs that were made from "
+                    "this matrix"
+                )
         if pair.judge is not None:
             listed = found.setdefault(rows[pair.query], ([], []))
             listed[0].append(columns[pair.clip])
@@ -115,7 +117,7 @@ def reranked(matrix: ScoreMatrix, judged: Judged, weight: float) -> ScoreMatrix:
     return replace(matrix, values=np.concatenate(list(reranked_blocks(matrix, judged, weight))))
 
 
-def values_of(matrix: ScoreMatrix, edition: Edition) -> Values:
+def average_precisions(matrix: ScoreMatrix, edition: Edition) -> Values:
     """Return AP@k of every query, (Q,), for the edition's k. Raises SubmissionError for unknown relevant clips."""
     ranks = ranks_in_matrix(matrix)
     return average_precision(ranks.ranks, ranks.n_relevant, edition.map_k)
@@ -126,6 +128,6 @@ def search_weight(matrix: ScoreMatrix, judged: Judged, edition: Edition) -> tupl
 
     Returns the weight, and two arrays (Q,): AP@k of every query without the judge, and with this weight.
     """
-    found = {weight: values_of(reranked(matrix, judged, weight), edition) for weight in WEIGHTS}
+    found = {weight: average_precisions(reranked(matrix, judged, weight), edition) for weight in WEIGHTS}
     best = max(WEIGHTS, key=lambda weight: round(float(found[weight].mean()), 12))
     return best, (found[0.0], found[best])

@@ -56,7 +56,10 @@ class Summary:
         bootstrap: Bootstrap interval (95 %) of the primary metric, over groups of queries that share clips.
         median_rank: Median over queries of the rank of the first relevant clip; inf if it is beyond the known ranks.
         chance: Primary metric of clips in random order.
+        queries: Ranks from which the metrics were computed.
+        notes: Sentences for the reader, such as on metrics that are lower bounds.
         hubness: Hubness of a score matrix; None for other files.
+        sharing: Word in messages for the property that the queries of a group share.
     """
 
     values: dict[str, float]
@@ -109,7 +112,7 @@ class Summary:
 
 
 def summarise(queries: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map_ks: Sequence[int] = (10,)) -> Summary:
-    """Return the means over queries of R@k for every k in recall_ks, and of AP@k for every k in map_ks.
+    """Return a summary with R@k for every k in recall_ks, mAP@k for every k in map_ks, intervals, and median rank.
 
     The primary metric is mAP@k for the first k in map_ks. If k is larger than the length of the ranked lists, the
     metric is a lower bound. If k is larger than the pool, all clips are used. Notes report both cases.
@@ -123,7 +126,7 @@ def summarise(queries: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map
         why = f"a lower bound, because the ranked lists have only {counted(depth, 'file name')}"
     names = ", ".join(name for name in per_query if int(name.partition("@")[2]) > depth)
     notes = [f"{names}: {why}"] if names else []
-    return _summary(queries, per_query, map_ks[0], notes)
+    return _build_summary(queries, per_query, map_ks[0], notes)
 
 
 def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
@@ -136,14 +139,14 @@ def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 1
     per_query |= {f"R@{k}": recall(queries.ranks, queries.n_relevant, k) for k in ks}
     per_query["mAP@10"] = average_precision(queries.ranks, queries.n_relevant, 10)
     per_query["mAP"] = average_precision(queries.ranks, queries.n_relevant, None)
-    summary = _summary(queries, per_query, 10, [])
+    summary = _build_summary(queries, per_query, 10, [])
     for k in ks:
         summary.values[f"pooled R@{k}"] = pooled_recall(queries.ranks, queries.n_relevant, k)
     return summary
 
 
-def _summary(queries: RelevantRanks, per_query: dict[str, Values], k: int, notes: list[str]) -> Summary:
-    """Build a summary from the metrics of each query. k: The k of the primary metric mAP@k."""
+def _build_summary(queries: RelevantRanks, per_query: dict[str, Values], k: int, notes: list[str]) -> Summary:
+    """Return a summary with the means of the metrics of each query. k: The k of the primary metric mAP@k."""
     primary = f"mAP@{k}"
     return Summary(
         values={name: float(values.mean()) for name, values in per_query.items()},

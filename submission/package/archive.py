@@ -175,7 +175,7 @@ def fitting_editions(path: Path) -> list[AnyEdition]:
             names = [name for name in zipfile.ZipFile(file).namelist() if not name.endswith("/")]
         except Exception:  # as in check_archive, which reports the problem
             return []
-    return [edition for edition in all_editions() if names and all(_is_named(name, edition) for name in names)]
+    return [edition for edition in all_editions() if names and all(_has_valid_name(name, edition) for name in names)]
 
 
 def output_notes(
@@ -210,8 +210,10 @@ def _check_members(
     names = Counter(info.filename for info in files)
     for name in sorted(name for name, times in names.items() if times > 1):
         yield f"{name}: occurs twice in the archive; remove one of the files"
-    wrong = {name for name in names if not _is_placed(name, edition)}
-    actual_edition = next((other for other in all_editions() if all(_is_placed(name, other) for name in names)), None)
+    wrong = {name for name in names if not _has_valid_path(name, edition)}
+    actual_edition = next(
+        (other for other in all_editions() if all(_has_valid_path(name, other) for name in names)), None
+    )
     if wrong and actual_edition:
         hint = f"add --edition {actual_edition.name}"
         yield f"this is a package of edition {actual_edition.name}, not of {edition.name}; {hint}"
@@ -259,7 +261,7 @@ def pdf_problem(content: bytes) -> str | None:
     return None
 
 
-def _is_placed(name: str, edition: AnyEdition) -> bool:
+def _has_valid_path(name: str, edition: AnyEdition) -> bool:
     """Return whether the path of a file in a package is safe, and in the folder of a report or of a system."""
     parts = name.split("/")
     sound = all(part not in ("", ".", "..") for part in parts) and "\\" not in name
@@ -267,9 +269,9 @@ def _is_placed(name: str, edition: AnyEdition) -> bool:
     return sound and (report or len(parts) == 4) and parts[1] == f"task{edition.task}"
 
 
-def _is_named(name: str, edition: AnyEdition) -> bool:
+def _has_valid_name(name: str, edition: AnyEdition) -> bool:
     """Return whether the path of a file in a package is that of a report, a submitted file, or a meta.yaml."""
-    if not _is_placed(name, edition):
+    if not _has_valid_path(name, edition):
         return False
     *_, label, file = name.split("/")
     if file.endswith(".pdf"):

@@ -115,14 +115,16 @@ def meta_faults(meta: Any, label: str, edition: AnyEdition) -> list[str]:
     """
     highest = 1 if isinstance(edition, Edition) else 100  # figures of clips are shares, those of moments are per cent
     try:
-        _meta_model(label, edition, highest).model_validate(meta)
+        _build_meta_model(label, edition, highest).model_validate(meta)
     except ValidationError as error:
         faults = error.errors(include_url=False)
-        return [_fault(item, highest) for item in faults if item["type"] != "invalid_key"]  # such keys are not checked
+        return [
+            _fault_message(item, highest) for item in faults if item["type"] != "invalid_key"
+        ]  # such keys are not checked
     return []
 
 
-def _fault(item: Mapping[str, Any], highest: int) -> str:
+def _fault_message(item: Mapping[str, Any], highest: int) -> str:
     """Return a message for one validation error of meta.yaml. highest: Largest allowed value of a metric."""
     key, value = ".".join(map(str, item["loc"])) or "meta.yaml", item["input"]
     kind = "missing" if value in (None, "") else item["type"]
@@ -132,7 +134,7 @@ def _fault(item: Mapping[str, Any], highest: int) -> str:
     return message.format(**item.get("ctx", {}), key=key, value=described, highest=highest)
 
 
-def _meta_model(label: str, edition: AnyEdition, highest: int) -> type[Part]:
+def _build_meta_model(label: str, edition: AnyEdition, highest: int) -> type[Part]:
     """Build the pydantic model of a correct meta.yaml for an edition. highest: Largest allowed value of a metric."""
     figure = Annotated[float, Field(ge=0, le=highest)]
     figures = _model_with_keys(**dict.fromkeys(figure_keys(edition).values(), figure))

@@ -12,7 +12,7 @@ from submission.formats.csv_table import Row, parse_rows
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import matrix_truth, read_annotations
-from submission.metrics.blend import contributing_models, corrections
+from submission.metrics.blend import contributing_models, hub_corrections
 from submission.metrics.scoring import with_annotations
 from submission.package.about import About, System, read_about
 from submission.package.archive import PackedSystem, write_archive
@@ -105,7 +105,7 @@ def pack(
         update={"systems": [one.with_files(facts) for one, facts in zip(submitted, about.systems, strict=True)]}
     )
     systems = [one.runs for one in submitted]
-    if problems := list(_problems(systems, about, edition, style)):
+    if problems := list(_package_problems(systems, about, edition, style)):
         raise SubmissionError("\n".join(f"{about_path}: {problem}" for problem in problems))
     pack_one: Callable[..., PackedSystem] = pack_moments if isinstance(edition, MomentsEdition) else _pack_clips
     packed = [
@@ -129,7 +129,9 @@ def known_answers_message(system: PackedSystem) -> str:
     return f"{fault}; rank the blind set in the run, or add the file of the blind set as `output` in about.yaml"
 
 
-def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyEdition, style: str) -> Iterator[str]:
+def _package_problems(
+    systems: Sequence[Sequence[Finished]], about: About, edition: AnyEdition, style: str
+) -> Iterator[str]:
     """Yield a message for each reason why the systems cannot form one package, such as too many systems."""
     if len(systems) > edition.systems:
         yield f"{len(systems)} systems are submitted; edition {edition.name} accepts at most {edition.systems}"
@@ -222,7 +224,7 @@ def _read_scores_of(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
         return matrix
     makers = {str(run or "an unnamed run") for run, _ in contributing_models(matrix.facts)}
     expected = {str(maker or "an unnamed run") for run in runs for maker, _ in contributing_models(run.matrix.facts)}
-    corrected, ours = corrections(matrix.facts), ", ".join(corrections(run.matrix.facts) for run in runs)
+    corrected, ours = hub_corrections(matrix.facts), ", ".join(hub_corrections(run.matrix.facts) for run in runs)
     if makers != expected:
         names = f"{', '.join(sorted(makers))}, not of {', '.join(sorted(expected))}"
         raise SubmissionError(f"{path}: has scores of {names}; give scores of the submitted runs")

@@ -78,7 +78,7 @@ class Span(NamedTuple):
     @property
     def label(self) -> str:
         """Start and end of the window as times, e.g. `0:05.0 – 0:12.0`."""
-        return f"{_clock(self.start)} – {_clock(self.end)}"
+        return f"{_format_time(self.start)} – {_format_time(self.end)}"
 
 
 class Axis(NamedTuple):
@@ -116,10 +116,10 @@ class Axis(NamedTuple):
     @property
     def ticks(self) -> list[str]:
         """Return the five labels of the time axis: 0, each quarter of the recording, and its end."""
-        return [_clock(part * self.seconds / 4).partition(".")[0] for part in range(5)]
+        return [_format_time(part * self.seconds / 4).partition(".")[0] for part in range(5)]
 
 
-def _clock(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     """Format a time in seconds as minutes and seconds, e.g. `1:05.2`."""
     tenths = round(10 * seconds)
     return f"{tenths // 600}:{tenths % 600 / 10:04.1f}"
@@ -199,16 +199,16 @@ def without_folders(value: Any) -> Any:
     setting, equals, path = value.rpartition("=")  # as in --set
     whole = any(kind(path).is_absolute() for kind in (PurePosixPath, PureWindowsPath))
     if whole and not re.search(r"[,:;]\s|\n|\s(/|[A-Za-z]:[\\/]|\\\\)", path):
-        return f"{_PATHS.sub(_last_part, setting)}{equals}…/{_name(path)}"
-    return _PATHS.sub(_last_part, value)
+        return f"{_PATHS.sub(_shortened_path, setting)}{equals}…/{_file_name(path)}"
+    return _PATHS.sub(_shortened_path, value)
 
 
-def _last_part(match: re.Match[str]) -> str:
+def _shortened_path(match: re.Match[str]) -> str:
     """Return the text that replaces a path: `…/` and the last part of the path; quotes around the path stay."""
     quote = match["quote"] or ""
-    return f"{quote}…/{_name(match['quoted'] or match['url'] or match['windows'] or match['posix'])}{quote}"
+    return f"{quote}…/{_file_name(match['quoted'] or match['url'] or match['windows'] or match['posix'])}{quote}"
 
 
-def _name(path: str) -> str:
+def _file_name(path: str) -> str:
     """Return the last part (file name) of a path in the form of Windows or of Unix."""
     return PureWindowsPath(path).name if PureWindowsPath(path).is_absolute() else PurePosixPath(path).name

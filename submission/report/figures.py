@@ -47,10 +47,10 @@ def draw_systems(
         axes.plot(summary.interval, row, color=colour, linewidth=1.5, label=names[1])
         value = summary.values[metric]
         axes.plot([value], [position], "o", color=colour, markersize=size)
-        _label(axes, f"{name}  {format_metric(metric, value)}", position, bold=is_first)
+        _draw_label(axes, f"{name}  {format_metric(metric, value)}", position, bold=is_first)
     for position, (name, value) in enumerate(levels.items(), start=len(systems)):
         axes.plot([value], [position], "D", color=ORANGE, markersize=5, fillstyle="none")
-        _label(axes, f"{name}  {format_metric(metric, value)}", position)
+        _draw_label(axes, f"{name}  {format_metric(metric, value)}", position)
     axes.set(ylim=(rows - 0.6, -0.75), yticks=[])
     axes.set_xlim(0, max(1e-6, axes.get_xlim()[1]))
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
@@ -140,7 +140,7 @@ def draw_bars(path: Path, bars: Sequence[Bar], xlabel: str, ylabel: str, level: 
     save(figure, path)
 
 
-def _label(axes: "Axes", text: str, position: int, bold: bool = False) -> None:
+def _draw_label(axes: "Axes", text: str, position: int, bold: bool = False) -> None:
     """Write the label of a system into `axes`, above its dot and at the left. The label is not parsed as a formula."""
     plain = text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 1]}...{text[-LONGEST // 2 + 2 :]}"
     plain = plain.encode("ascii", "backslashreplace").decode()

@@ -39,10 +39,10 @@ class AudioStore:
     def add(self, path: Path) -> tuple[int | None, str]:
         """Store the audio of a file for the page; return (number of the audio, ""), or (None, reason) without audio."""
         if path not in self._known:
-            self._known[path] = self._encoded(path)
+            self._known[path] = self._encode(path)
         return self._known[path]
 
-    def _encoded(self, path: Path) -> tuple[int | None, str]:
+    def _encode(self, path: Path) -> tuple[int | None, str]:
         """Encode an audio file and store it for the page; return (its number, ""), or (None, reason) for a failure."""
         if not path.is_file():
             return None, f"no audio: {path.name} no longer exists"
@@ -76,7 +76,7 @@ def listening_section(
         relevant = set(columns[row])
         ranks = [rank for rank, column in enumerate(order, start=1) if rank <= TOP or int(column) in relevant]
         shown = ranks[: TOP + FURTHER]
-        players = [_player(matrix, clips, store, row, int(order[rank - 1]), rank, relevant) for rank in shown]
+        players = [_make_player(matrix, clips, store, row, int(order[rank - 1]), rank, relevant) for rank in shown]
         margin = float(gaps.margin[row])
         return QueryPlayers(matrix.query_texts[row], int(first[row]), margin, players, len(ranks) - len(shown))
 
@@ -95,7 +95,7 @@ def listening_section(
     )
 
 
-def _player(
+def _make_player(
     matrix: ScoreMatrix, clips: Clips, store: AudioStore, row: int, column: int, rank: int, relevant: set[int]
 ) -> Player:
     """Return a player with a clip's audio, and its rank, score and relevance for a query.

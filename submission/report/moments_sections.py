@@ -102,12 +102,14 @@ def lengths_section(run: FinishedMoments, this: MomentSummary) -> Section:
 
 def timelines_section(run: FinishedMoments, this: MomentSummary, store: AudioStore) -> Section:
     """Return the section with time axes of the worst, middle and best queries; add their recordings to `store`."""
-    answers, paths = {answer.qid: answer for answer in run.answers}, dict(_recordings(run))
+    answers, paths = {answer.qid: answer for answer in run.answers}, dict(_recording_paths(run))
     chosen = choose_queries(np.ones(len(this.scores.qids), np.int64), this.scores.ious + this.scores.precisions_at())
     axes = {}
     for name in ("worst", "median", "best"):
         rows = chosen[name]
-        drawn = [_axis(run, answers[this.scores.qids[row]], float(this.scores.ious[row]), paths, store) for row in rows]
+        drawn = [
+            _make_axis(run, answers[this.scores.qids[row]], float(this.scores.ious[row]), paths, store) for row in rows
+        ]
         if drawn:
             axes[TITLES[name]] = drawn
     return Section(
@@ -125,7 +127,7 @@ def timelines_section(run: FinishedMoments, this: MomentSummary, store: AudioSto
     )
 
 
-def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str, Path], store: AudioStore) -> Axis:
+def _make_axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str, Path], store: AudioStore) -> Axis:
     """Return the time axis of one query with its true windows, its found windows (`answer`), and its audio.
 
     Args:
@@ -145,7 +147,7 @@ def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str,
     return Axis(query.query, query.vid, end, iou, true, shown, audio, why, run.frames[answer.qid])
 
 
-def _recordings(run: FinishedMoments) -> Iterator[tuple[str, Path]]:
+def _recording_paths(run: FinishedMoments) -> Iterator[tuple[str, Path]]:
     """Yield (file name without suffix, path) of each ranked recording; nothing if its manifest is missing."""
     source = run.recipe.data.get(run.ranked.data)
     if source is None or source.manifest is None or not Path(source.manifest).is_file():

@@ -44,12 +44,13 @@ def run_section(run: Finished) -> Section:
         "Commit": ", ".join(result.commits),
         "Hardware": ", ".join(part for part in (result.hardware, provenance.machine) if part),
         "Software": ", ".join(f"{name} {version}" for name, version in versions if version),
-        "Time": f"{_duration(result.training_seconds)} of training, {_duration(result.seconds)} in the last process",
+        "Time": f"{_format_duration(result.training_seconds)} of training, "
+        f"{_format_duration(result.seconds)} in the last process",
         "Ranked": f"{run.entry}: {counted(ranked.queries, 'query', ',')} against "
         f"{counted(ranked.clips, 'clip', ',')} of {ranked.data}",
         "Checkpoint": ranked.checkpoint,
         "m1 and m2": MEANING_OF_M if any(f" best {name} " in f" {ranked.checkpoint} " for name in ("m1", "m2")) else "",
-        "Parameters": _parameters(result.parameters),
+        "Parameters": _format_parameters(result.parameters),
     }  # fmt: skip
     settings = read_settings(run)
     return Section(
@@ -61,14 +62,14 @@ def run_section(run: Finished) -> Section:
     )
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     """Format a duration (given in seconds) in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _parameters(parameters: Parameters) -> str:
+def _format_parameters(parameters: Parameters) -> str:
     """Format the numbers of trained and frozen parameters, e.g. `trained 9,000 (audio 9,000); frozen 0`."""
 
     def format_parts(parts: Mapping[str, int]) -> str:
@@ -86,7 +87,7 @@ def _data_table(run: Finished) -> Table:
         uses = [*(f"trains {stage}" for stage in about.trains), *_other_uses(run, source)]
         for name, part in about.sets.items():
             numbers = [f"{part.clips:,}", f"{part.captions:,}", f"{part.hours:.2f}"]
-            rows.append([source, name, "; ".join(uses) or NONE, *numbers, _licences(part.licences)])
+            rows.append([source, name, "; ".join(uses) or NONE, *numbers, _format_licences(part.licences)])
     return Table("Data", ("source", "set", "use", "clips", "captions", "hours", "licences (clips)"), rows)
 
 
@@ -99,7 +100,7 @@ def _other_uses(run: Finished, source: str) -> Iterator[str]:
         yield "ranked here"
 
 
-def _licences(counts: Mapping[str, int]) -> str:
+def _format_licences(counts: Mapping[str, int]) -> str:
     """Format the most frequent licences with their numbers of clips; all other licences have one common number."""
     by_count = sorted(counts.items(), key=lambda item: -item[1])
     named = ", ".join(f"{name} ({count:,})" for name, count in by_count[:LICENCES])
@@ -128,14 +129,14 @@ def curves_section(run: Finished) -> Section:
         if (file := run.folder / "figures" / f"{name}.svg").is_file():
             keys |= labels.keys()
             points = max((sum(line.value(key) is not None for line in lines) for key in labels), default=0)
-            curve = _curve(file, title, labels, lines)
+            curve = _curve_drawing(file, title, labels, lines)
             if points == 1:
                 sentences.append(curve.alt)
             else:
                 drawings.append(curve)
     relevance = run.folder / "figures" / "relevance.svg"
     if relevance.is_file() and run.recipe.relevance:
-        drawings.append(_relevance(relevance, run.recipe.relevance))
+        drawings.append(_relevance_drawing(relevance, run.recipe.relevance))
     epochs_by_stage = Counter(line.stage for line in lines)
     stages = [f"{name} ({counted(epochs_by_stage[name], 'epoch', ',')})" for name in run.recipe.stages]
     text = f"{counted(len(stages), 'stage', ',')}: {', then '.join(stages)}."
@@ -146,7 +147,7 @@ def curves_section(run: Finished) -> Section:
     return Section("learning", "Learning curves", paragraphs=[text, *sentences], drawings=drawings)
 
 
-def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[EpochLine]) -> Drawing:
+def _curve_drawing(file: Path, title: str, labels: Mapping[str, str], lines: list[EpochLine]) -> Drawing:
     """Return a drawing of metrics by epoch, with a table and a description in words. labels: Label of each metric."""
     known = {label: [line.value(key) for line in lines] for key, label in labels.items()}
     columns = {label: [math.nan if v is None else v for v in values] for label, values in known.items()}
@@ -171,7 +172,7 @@ def _describe_curve(label: str, values: list[float]) -> str:
     )
 
 
-def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
+def _relevance_drawing(file: Path, settings: RelevanceSettings) -> Drawing:
     """Return the drawing of relevance: similarity of captions (CIDEr-D), and its effect on the loss's margin."""
     points = [(f"{point.percentile:g}", f"{point.factor:g}") for point in settings.relax]
     text = ", ".join(f"{factor} at percentile {percentile}" for percentile, factor in points)
@@ -192,9 +193,9 @@ def caveats_section(run: Finished, gaps: ScoreGaps | None) -> Section:
     what = "One blend" if run.result.blend else f"One run with one seed ({run.recipe.seed})"
     points = [
         f"{what}: intervals measure the uncertainty over queries, not the difference between seeds.",
-        *_collapses(run.epochs),
+        *_collapse_sentences(run.epochs),
         *_caveats_of_data(run),
-        *([_ties(int(gaps.tied.sum()), len(gaps.tied))] if gaps else []),
+        *([_ties_sentence(int(gaps.tied.sum()), len(gaps.tied))] if gaps else []),
         *_caveats_of_training(run),
     ]
     return Section("caveats", "Caveats", points=points, folded=folded if broken else ())
@@ -206,7 +207,7 @@ def _strip_folders(message: str) -> str:
     return f"{without_folders(path)}{colon}{without_folders(rest)}"
 
 
-def _collapses(lines: list[EpochLine]) -> Iterator[str]:
+def _collapse_sentences(lines: list[EpochLine]) -> Iterator[str]:
     """Yield one sentence for each training stage with a collapse of the model, where all embeddings become similar."""
     collapsed = [line for line in lines if line.collapsed]
     for stage in dict.fromkeys(line.stage for line in collapsed):
@@ -239,7 +240,7 @@ def _caveats_of_data(run: Finished) -> Iterator[str]:
             yield f"{name} was computed with {without_folders(file)}, which is not the published file."
 
 
-def _ties(count: int, n: int) -> str:
+def _ties_sentence(count: int, n: int) -> str:
     """Return a sentence on equal scores: in `count` of `n` queries, the relevant clip has the score of another clip."""
     if not count:
         return "No relevant clip has the same score as a clip that is not relevant."

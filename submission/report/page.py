@@ -37,7 +37,7 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
     """
     summary, folder = summarise_matrix(run.matrix, edition), figures_folder(out, run.folder)
     summaries = [summarise_matrix(other.matrix, edition) for other in others]
-    names = _names(others)
+    names = _distinct_names(others)
     others_figures = dict(zip(names, summaries, strict=True))
     clips = read_clips(run.file(f"scores/{run.entry}.clips.csv"), run.matrix.clip_ids)
     gaps, store = score_gaps(run.matrix), AudioStore()
@@ -53,7 +53,7 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
         listening_section(run.matrix, summary, gaps, clips, store),
         overview.caveats_section(run, gaps),
     ]
-    return _write(out, run, sections, store)
+    return _write_page(out, run, sections, store)
 
 
 def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[FinishedMoments]) -> list[Drawing]:
@@ -62,7 +62,7 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
     out: Path of the page. others: Entries to compare with; they must have the same queries. Raises SubmissionError for
     a blind list.
     """
-    names, store = _names(others), AudioStore(moments_sections.LONGEST)
+    names, store = _distinct_names(others), AudioStore(moments_sections.LONGEST)
     this, summaries = (
         moments_sections.summarise_entry(run),
         [moments_sections.summarise_entry(other) for other in others],
@@ -77,7 +77,7 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
         None if run.result.blend else overview.curves_section(run),
         overview.caveats_section(run, None),
     ]
-    return _write(out, run, sections, store)
+    return _write_page(out, run, sections, store)
 
 
 def figures_folder(out: Path, run: Path) -> Path:
@@ -91,7 +91,7 @@ def figures_folder(out: Path, run: Path) -> Path:
     return out.with_name(f"{out.stem}_figures")
 
 
-def _write(out: Path, run: Finished, sections: Sequence[Section | None], store: AudioStore) -> list[Drawing]:
+def _write_page(out: Path, run: Finished, sections: Sequence[Section | None], store: AudioStore) -> list[Drawing]:
     """Write the page with all sections that are not None; return the drawings in these sections."""
     shown = [section for section in sections if section is not None]
     html = render(f"{run.recipe.name} · {run.entry}", shown, store.uris)
@@ -100,7 +100,7 @@ def _write(out: Path, run: Finished, sections: Sequence[Section | None], store: 
     return [drawing for section in shown for drawing in section.drawings]
 
 
-def _names(runs: Sequence[Finished]) -> list[str]:
+def _distinct_names(runs: Sequence[Finished]) -> list[str]:
     """Return a name FOLDER:ENTRY for each run; parent folders are added to equal names to distinguish them."""
     folders = [run.folder.resolve() for run in runs]
     names = [f"{folder.name}:{run.entry}" for folder, run in zip(folders, runs, strict=True)]
@@ -122,7 +122,11 @@ def render(title: str, sections: Sequence[Section], audio: Sequence[str]) -> str
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"data_uri": _data_uri, "figure4": figure4}
     return environment.from_string(text).render(
-        title=title, sections=sections, audio=audio, script_hash=_hash(text, "script"), style_hash=_hash(text, "style")
+        title=title,
+        sections=sections,
+        audio=audio,
+        script_hash=_element_hash(text, "script"),
+        style_hash=_element_hash(text, "style"),
     )
 
 
@@ -131,7 +135,7 @@ def _data_uri(path: Path) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
-def _hash(text: str, tag: str) -> str:
+def _element_hash(text: str, tag: str) -> str:
     """Return the hash of the content of a page's only <tag> element, for its content security policy."""
     (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

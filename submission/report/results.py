@@ -43,7 +43,7 @@ def result_section(
         path: File to which the figure is drawn.
     """
     summaries = {THIS_RUN: this, **others}
-    levels, notes = _levels(run, this)
+    levels, notes = _reference_levels(run, this)
     figures.draw_systems(path, summaries, levels, this.primary)
     queries = this.queries
     constants = "; ".join(f"{name} {level:.4f}" for name, level in levels.items())
@@ -57,7 +57,7 @@ def result_section(
         Table(
             this.primary,
             ("system", this.primary, *INTERVALS),
-            [[name, figure4(s.values[s.primary]), *_intervals(s)] for name, s in summaries.items()]
+            [[name, figure4(s.values[s.primary]), *_format_intervals(s)] for name, s in summaries.items()]
             + [[name, figure4(level), NONE, NONE] for name, level in levels.items()],
         ),
     )
@@ -78,7 +78,7 @@ def result_section(
     )
 
 
-def _intervals(summary: Summary) -> list[str]:
+def _format_intervals(summary: Summary) -> list[str]:
     """Return the jackknife and the bootstrap interval of the primary metric as texts."""
     return [interval_text(summary.interval), interval_text(summary.bootstrap)]
 
@@ -90,7 +90,7 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
     rows = []
     for name, s in summaries.items():
         sizes = f"{len(s.queries.texts):,}", f"{s.queries.n_pool:,}"
-        rows.append([name, *sizes, *map(figure4, s.values.values()), *_intervals(s), f"{s.median_rank:g}"])
+        rows.append([name, *sizes, *map(figure4, s.values.values()), *_format_intervals(s), f"{s.median_rank:g}"])
     for name, level in levels.items():
         known = [figure4(level) if metric == this.primary else NONE for metric in this.values]
         rows.append([name, n_queries, n_clips, *known, NONE, NONE, NONE])
@@ -98,7 +98,7 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
     return Table(f"All metrics (intervals of {this.primary}; median rank of the first relevant clip)", header, rows)
 
 
-def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
+def _reference_levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
     """Return reference levels, such as the score of chance, in a dict by name, and notes on these levels."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []

@@ -19,12 +19,12 @@ from submission.formats.edition_csv import write_csv
 from submission.formats.frame_scores import FrameScores, write_frame_scores
 from submission.formats.moments_jsonl import Moments, windows_by_query, write_moments, write_scored_moments
 from submission.formats.score_matrix import read_scores, write_blocks
-from submission.metrics.blend import How, blended
+from submission.metrics.blend import How, blend_in_blocks
 from submission.metrics.moments_blend import How as MomentsHow
 from submission.metrics.moments_blend import blend_moments
 from submission.metrics.moments_summary import summarise_moments
 from submission.runs.finished import FinishedMoments, FinishedRun
-from submission.runs.merged import Part, described, merged_recipe, merged_result
+from submission.runs.merged import Part, describe_blend, merged_recipe, merged_result
 from submission.runs.record import FORMAT, BlindResult, Member, MomentsResult, RankedResult, RunResult
 from submission.runs.results import ranked_result
 
@@ -57,7 +57,9 @@ def blend_runs(out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition:
         blind = _blend_blind(folder, out, parts, how, edition) if all(part.run.ranks_blind for part in parts) else {}
         mean = {"kind": "mean", "of": [f"{part.label}/{part.run.entry}" for part in parts]}
         rank = {first.entry: mean, **dict.fromkeys(blind, mean)}
-        result = _finish(folder, out, parts, rank, {"rank": {first.entry: ranked}, "blind": blind, "moments": {}})
+        result = _write_records(
+            folder, out, parts, rank, {"rank": {first.entry: ranked}, "blind": blind, "moments": {}}
+        )
         folder.rename(out)
     return result
 
@@ -73,7 +75,9 @@ def _blend_entry(
     scores, csv = f"scores/{first.entry}.npy", f"submission/{first.entry}.csv"
     for name in ("scores", "submission"):
         (folder / name).mkdir(parents=True)
-    write_blocks(folder / scores, *blended({p.label: p.run.matrix for p in parts}, how, [p.weight for p in parts]))
+    write_blocks(
+        folder / scores, *blend_in_blocks({p.label: p.run.matrix for p in parts}, how, [p.weight for p in parts])
+    )
     matrix = read_scores(folder / scores)
     if first.ranked.csv is not None:
         write_csv(matrix, folder / csv, edition)
@@ -86,7 +90,7 @@ def _blend_entry(
         edition,
         None,
         data=first.ranked.data,
-        checkpoint=described(parts),
+        checkpoint=describe_blend(parts),
         ceiling=first.ranked.ceiling,
         also_trained_on=max(part.run.ranked.also_trained_on for part in parts),
         scores=str(out / scores),
@@ -104,13 +108,13 @@ def _blend_blind(
     name = _blind_entry(parts[0].run.entry)
     scores, csv = f"scores/{name}.npy", f"submission/{name}.csv"
     matrices = {part.label: read_scores(path) for part in parts if (path := part.run.blind_scores)}
-    write_blocks(folder / scores, *blended(matrices, how, [part.weight for part in parts]))
+    write_blocks(folder / scores, *blend_in_blocks(matrices, how, [part.weight for part in parts]))
     matrix = read_scores(folder / scores)
     write_csv(matrix, folder / csv, edition)
     result = BlindResult(
         queries=len(matrix.query_ids),
         clips=len(matrix.clip_ids),
-        checkpoint=described(parts),
+        checkpoint=describe_blend(parts),
         edition=edition.name,
         scores=str(out / scores),
         csv=str(out / csv),
@@ -140,7 +144,7 @@ def blend_runs_of_moments(out: Path, parts: Sequence[Part[FinishedMoments]], how
             settings = of_list[0].run.recipe.rank[of_list[0].run.entry]
             stage = {} if settings.stage is None else {"stage": f"{of_list[0].label}/{settings.stage}"}
             rank[name] = settings.document() | stage
-        result = _finish(folder, out, parts, rank, {"rank": {}, "blind": {}, "moments": moments})
+        result = _write_records(folder, out, parts, rank, {"rank": {}, "blind": {}, "moments": moments})
         folder.rename(out)
     return result
 
@@ -168,18 +172,18 @@ def _blend_moments(
     (folder / files["truth"]).write_bytes(first.file(f"scores/{first.entry}.truth.jsonl").read_bytes())
     write_frame_scores(folder / files["frames"], _mean_frames(parts))
     facts = {
-        "checkpoint": described(parts),
+        "checkpoint": describe_blend(parts),
         "fitted": None,
         "new_texts": None,
         "figures_of_new_texts": None,
         "also_trained_on": max(part.run.ranked.also_trained_on for part in parts),
-        **_figures(first, answers),
+        **_blended_figures(first, answers),
         **{kind: str(out / path) for kind, path in files.items()},
     }
     return first.ranked.model_copy(update=facts)
 
 
-def _figures(first: FinishedMoments, answers: Sequence[Moments]) -> dict[str, Any]:
+def _blended_figures(first: FinishedMoments, answers: Sequence[Moments]) -> dict[str, Any]:
     """Return the metrics of blended windows and their bootstrap intervals; {} for queries without true windows.
 
     first: First run of the blend, which has the truth. answers: The blended windows of each query.
@@ -209,7 +213,7 @@ def _mean_frames(parts: Sequence[Part[FinishedMoments]]) -> dict[str, FrameScore
     return found
 
 
-def _finish(
+def _write_records(
     folder: Path, out: Path, parts: Sequence[Part[Any]], rank: Mapping[str, Any], entries: Mapping[str, Any]
 ) -> RunResult:
     """Write resolved.json, an empty metrics.jsonl, and result.json of a blend; return the content of result.json.

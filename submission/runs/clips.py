@@ -64,8 +64,11 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     lines = [by_clip[clip] for clip in clip_ids]
     header = lines[0][1]
 
-    def numbers(name: str) -> Values:
-        """Return a column of the table as numbers, NaN for empty cells. Raises SubmissionError for other text."""
+    def read_numbers(name: str) -> Values:
+        """Return the column `name` of the table as numbers (C,); NaN for empty cells.
+
+        Raises SubmissionError for other text.
+        """
         values = np.full(len(lines), np.nan)
         for number, (line, row) in enumerate(lines):
             try:
@@ -77,6 +80,6 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
 
     return Clips(
         paths=[Path(row["path"]) for _, row in lines],
-        seconds=numbers("seconds"),
-        norms={name.removeprefix(NORM): numbers(name) for name in header if name.startswith(NORM)},
+        seconds=read_numbers("seconds"),
+        norms={name.removeprefix(NORM): read_numbers(name) for name in header if name.startswith(NORM)},
     )

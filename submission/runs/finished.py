@@ -119,33 +119,37 @@ class FinishedRun(Finished):
 
         None if the run has no such score matrix, or several.
         """
-        same = [name for name in self.result.blind if self._how(name) == self._how(self.entry)]
+        same = [
+            name for name in self.result.blind if self._ranking_settings(name) == self._ranking_settings(self.entry)
+        ]
         return self.file(f"scores/{same[0]}.npy") if len(same) == 1 else None
 
     @property
     def validation(self) -> "FinishedRun | None":
         """The run's entry that ranks a validation split with the same settings; None if the run has no such entry."""
         for name, result in self.result.rank.items():
-            if self._is_of_validation(result.data) and self._how(name) == self._how(self.entry):
+            if self._is_of_validation(result.data) and self._ranking_settings(name) == self._ranking_settings(
+                self.entry
+            ):
                 return replace(self, entry=name)
         return None
 
-    def _how(self, entry: str) -> tuple[object, ...]:
+    def _ranking_settings(self, entry: str) -> tuple[object, ...]:
         """Return the settings of an entry that decide how it ranks, and those of the entries that it combines.
 
         Settings of its input and output are left out: data, audio, queries, edition and csv. Two entries
         that rank different data by the same models in the same way thus have equal results of this method.
         """
         settings = self.recipe.rank[entry]
-        parts = combined(settings)
+        parts = combined_entries(settings)
         left_out = {"data", "audio", "queries", "edition", "csv", *(["of"] if parts else [])}
         common = settings.model_dump(exclude=left_out) | ({"kind": "checkpoint"} if settings.kind == "blind" else {})
-        return common, [self._how(part) for part in parts]
+        return common, [self._ranking_settings(part) for part in parts]
 
     def _leaf_entries(self, entry: str) -> Iterator[recipes.RankSettings]:
         """Yield the settings of each entry with one model: the given entry, or the entries that it combines."""
         settings = self.recipe.rank[entry]
-        for part in combined(settings):
+        for part in combined_entries(settings):
             yield from self._leaf_entries(part)
         if "stage" in settings.model_fields_set:  # this entry ranks by one model
             yield settings
@@ -230,7 +234,7 @@ class FinishedMoments(Finished):
         return read_frame_scores(self.file(f"scores/{self.entry}.frames.npz"))
 
 
-def combined(entry: recipes.RankSettings) -> list[str]:
+def combined_entries(entry: recipes.RankSettings) -> list[str]:
     """Return the names of the entries that an entry averages or corrects for hubs; [] for an entry of another kind."""
     named = [entry.of] if isinstance(entry.of, str) else entry.of
     return named if entry.kind in ("mean", "hub_corrected") else []
@@ -314,7 +318,7 @@ def broken_references(result: record.RunResult, recipe: recipes.ResolvedRecipe) 
     for name, entry in recipe.rank.items():
         if entry.stage is not None and entry.stage not in recipe.stages:
             yield f"rank.{name}.stage: the recipe has no stage {entry.stage!r}"
-        for part in combined(entry):
+        for part in combined_entries(entry):
             if part not in ranked:
                 yield f"rank.{name}.of: the recipe has no earlier entry {part!r}"
         ranked.add(name)

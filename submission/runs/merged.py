@@ -35,7 +35,7 @@ def parts_of(runs: Sequence[AnyRun], weights: Sequence[float]) -> list[Part[AnyR
     return parts
 
 
-def described(parts: Sequence[Part[Any]]) -> str:
+def describe_blend(parts: Sequence[Part[Any]]) -> str:
     """Return a text that names the runs of a blend with their weights and checkpoints."""
     return "blend of " + ", ".join(f"{p.weight:.2f} {p.label}:{p.run.entry} ({p.run.ranked.checkpoint})" for p in parts)
 
@@ -54,11 +54,13 @@ def merged_recipe(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
             named = [f"{label}/{one}" for one in ([entry.of] if isinstance(entry.of, str) else entry.of)]
             of = {"of": named[0] if isinstance(entry.of, str) else named} if named else {}
             rank[f"{label}/{key}"] = entry.document() | renamed | of
-    kinds = {side: _joined(getattr(r.model, side).kind for r in recipes.values()) for side in ("audio", "text")}
+    kinds = {side: _join_unique(getattr(r.model, side).kind for r in recipes.values()) for side in ("audio", "text")}
     return {
         "name": name,
         "seed": parts[0].run.recipe.seed,
-        "data": _united({label: {k: one.document() for k, one in r.data.items()} for label, r in recipes.items()}),
+        "data": _merge_tables(
+            {label: {k: one.document() for k, one in r.data.items()} for label, r in recipes.items()}
+        ),
         "model": {
             "score": parts[0].run.recipe.model.score.document(),
             **{side: {"kind": kind} for side, kind in kinds.items()},
@@ -74,28 +76,28 @@ def merged_result(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
     Experts, data sources and licences that differ between runs are called LABEL/NAME, with the label of the run.
     """
     results = {part.label: part.run.result for part in parts}
-    experts = _united({label: result.experts for label, result in results.items()})
+    experts = _merge_tables({label: result.experts for label, result in results.items()})
     return {
         "recipe": name,
         "seed": parts[0].run.recipe.seed,
         "commits": list(dict.fromkeys(commit for result in results.values() for commit in result.commits)),
-        "hardware": _joined(result.hardware for result in results.values()),
-        "parameters": _parameters(parts, experts),
+        "hardware": _join_unique(result.hardware for result in results.values()),
+        "parameters": _count_parameters(parts, experts),
         "experts": experts,
-        "weight_licences": _united({label: result.weight_licences for label, result in results.items()}),
-        "data": _united({label: _with_labels(label, result.data) for label, result in results.items()}),
+        "weight_licences": _merge_tables({label: result.weight_licences for label, result in results.items()}),
+        "data": _merge_tables({label: _label_stages(label, result.data) for label, result in results.items()}),
         "seconds": sum(result.seconds for result in results.values()),
         "training_seconds": sum(result.training_seconds for result in results.values()),
         "broken": {clip: why for result in results.values() for clip, why in result.broken.items()},
     }
 
 
-def _joined(texts: Iterable[str]) -> str:
+def _join_unique(texts: Iterable[str]) -> str:
     """Join texts by ", ", in their order, each text only once."""
     return ", ".join(dict.fromkeys(texts))
 
 
-def _united(tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _merge_tables(tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Unite dicts of several runs into one; a value that differs from an earlier value of its KEY gets LABEL/KEY.
 
     tables: Dict from the label of a run to its dict.
@@ -108,7 +110,7 @@ def _united(tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return united
 
 
-def _with_labels(label: str, sources: dict[str, Any]) -> dict[str, Any]:
+def _label_stages(label: str, sources: dict[str, Any]) -> dict[str, Any]:
     """Return a run's data sources, with every stage that uses them renamed to LABEL/STAGE."""
     return {
         name: source.model_copy(update={"trains": [f"{label}/{stage}" for stage in source.trains]})
@@ -116,7 +118,7 @@ def _with_labels(label: str, sources: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _parameters(parts: Sequence[Part[Any]], experts: dict[str, Any]) -> Parameters:
+def _count_parameters(parts: Sequence[Part[Any]], experts: dict[str, Any]) -> Parameters:
     """Return the numbers of parameters of all runs of a blend; a run that is blended several times counts once.
 
     Frozen parameters of the same expert, or of the same published model, count once.

@@ -132,7 +132,7 @@ class RankedResult(Record):
     csv: str | None
 
     @model_validator(mode="after")
-    def _has_its_figure(self) -> Self:
+    def _require_primary_metric(self) -> Self:
         """Return this result; raise ValueError if it has no value of its primary metric."""
         if self.metric not in self.figures:
             raise ValueError(f"the value of the primary metric {self.metric} is missing")

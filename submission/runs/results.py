@@ -24,8 +24,8 @@ def ranked_result(
     result = {
         **summary.values,
         "metric": edition.metric,
-        "interval": _interval(summary.interval),
-        "bootstrap": _interval(summary.bootstrap),
+        "interval": _interval_or_none(summary.interval),
+        "bootstrap": _interval_or_none(summary.bootstrap),
         "median_rank": summary.median_rank,
         "queries": len(matrix.query_ids),
         "clips": len(matrix.clip_ids),
@@ -37,6 +37,6 @@ def ranked_result(
     return RankedResult.model_validate(result | facts)
 
 
-def _interval(bounds: tuple[float, float]) -> list[float] | None:
+def _interval_or_none(bounds: tuple[float, float]) -> list[float] | None:
     """Convert a confidence interval to a list; None if it is NaN, as for a single query, since JSON has no NaN."""
     return None if math.isnan(bounds[0]) else list(bounds)

@@ -10,8 +10,8 @@ from data_tools.cli import counted
 from data_tools.files import require_other
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import read_scores, write_blocks
-from submission.metrics.blend import SCALES, blended
-from submission.verbs.blend_runs import blend_into_folder, file_of, refuse_truth, validation_of, weights_of
+from submission.metrics.blend import SCALES, blend_in_blocks
+from submission.verbs.blend_runs import blend_into_folder, choose_weights, refuse_truth, scores_file, validation_entry
 from submission.verbs.moments import blend_moment_files, is_moments
 
 
@@ -40,9 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     if len(arguments.scores) < 2:
         raise SubmissionError(f"a blend needs two or more systems, but {len(arguments.scores)} is given; give more")
     if arguments.validation == []:
-        arguments.validation = [validation_of(name) for name in arguments.scores]
+        arguments.validation = [validation_entry(name) for name in arguments.scores]
     named = [*arguments.scores, *(arguments.validation or ())]
-    files = {name: file_of(name) for name in named}
+    files = {name: scores_file(name) for name in named}
     require_other(arguments.out, [*files.values(), arguments.truth])
     if arguments.validation and len(arguments.validation) != len(arguments.scores):
         raise SubmissionError(
@@ -61,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         return blend_moment_files(arguments)
     refuse_truth(arguments)
     parts = {name: read_scores(files[name]) for name in arguments.scores}
-    weights = weights_of(arguments, parts, {name: read_scores(files[name]) for name in arguments.validation or ()})
-    labels, blocks = blended(parts, arguments.how, weights)
+    weights = choose_weights(arguments, parts, {name: read_scores(files[name]) for name in arguments.validation or ()})
+    labels, blocks = blend_in_blocks(parts, arguments.how, weights)
     write_blocks(arguments.out, labels, blocks)
     for name, weight in labels.facts["weights"].items():
         print(f"  {weight:.2f}  {name}")

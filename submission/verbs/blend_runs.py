@@ -31,7 +31,7 @@ def refuse_truth(arguments: argparse.Namespace) -> None:
         )
 
 
-def weights_of(
+def choose_weights(
     arguments: argparse.Namespace, parts: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]
 ) -> list[float] | None:
     """Return the weights of --weights, or those that are best on the validation matrices; None for equal weights.
@@ -49,7 +49,7 @@ def weights_of(
     return weights
 
 
-def file_of(name: str) -> Path:
+def scores_file(name: str) -> Path:
     """Return the file with a system's scores: that of a run's entry if `name` is a run, else the file `name`.
 
     For a run that finds moments, it is the file with windows and scores.
@@ -67,7 +67,7 @@ def file_of(name: str) -> Path:
     return run.file(f"scores/{run.entry}.npy")
 
 
-def validation_of(name: str) -> str:
+def validation_entry(name: str) -> str:
     """Return RUN:ENTRY of the entry that ranks a validation split with the same settings as another entry of the run.
 
     name: This other entry, as RUN:ENTRY or RUN. Raises SubmissionError if the run has no such entry of a validation
@@ -89,7 +89,7 @@ def _validation_command(run: "Finished") -> str:
 
     The command trains nothing. If the recipe has no validation split, the hint reports this instead.
     """
-    from submission.runs.finished import combined
+    from submission.runs.finished import combined_entries
     from submission.runs.reading import recorded_changes
 
     source = next((name for name, one in run.recipe.data.items() if one.split == "validation"), None)
@@ -99,7 +99,7 @@ def _validation_command(run: "Finished") -> str:
     names = [run.entry]
     while names:
         settings = run.recipe.rank[name := names.pop()]
-        of = combined(settings)
+        of = combined_entries(settings)
         renamed = [f"{one}_validation" for one in of]
         changed = {"of": renamed[0] if isinstance(settings.of, str) else renamed} if of else {"data": source}
         csv = {"csv": False} if "csv" in settings.document() else {}
@@ -159,8 +159,8 @@ def blend_into_folder(arguments: argparse.Namespace) -> int:
 
 def _weights_of_runs(arguments: argparse.Namespace, runs: Mapping[str, "FinishedRun"]) -> Sequence[float] | None:
     """Return the given or searched weights of runs that rank clips; None for equal weights."""
-    validation = {name: read_scores(file_of(name)) for name in arguments.validation or ()}
-    return weights_of(arguments, {name: run.matrix for name, run in runs.items()}, validation)
+    validation = {name: read_scores(scores_file(name)) for name in arguments.validation or ()}
+    return choose_weights(arguments, {name: run.matrix for name, run in runs.items()}, validation)
 
 
 def _weights_of_moments(arguments: argparse.Namespace, runs: Mapping[str, "FinishedMoments"]) -> Sequence[float] | None:

@@ -63,12 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
         result = _check_package(path, edition, arguments, shown)
     else:
         truth = chosen_truth(arguments)
-        edition = chosen_edition(arguments, _matrix_edition(arguments), path)
+        edition = chosen_edition(arguments, _edition_of_scores(arguments), path)
         result = _check_csv(path, edition, truth, arguments.ranked)
-    return _report(path, edition, result, arguments.json, shown)
+    return _print_result(path, edition, result, arguments.json, shown)
 
 
-def _report(path: Path, edition: AnyEdition, result: "_CheckResult", as_json: bool, shown: int | None) -> int:
+def _print_result(path: Path, edition: AnyEdition, result: "_CheckResult", as_json: bool, shown: int | None) -> int:
     """Print the result of a check as text or JSON. Returns 0; raises SubmissionError if there are problems."""
     if as_json:
         _print_json(path, edition, result)
@@ -149,7 +149,7 @@ def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Name
     return _CheckResult(problems, len(windows) or None, longest or None, verdict, compared, notes, hint)
 
 
-def _matrix_edition(arguments: argparse.Namespace) -> dict[str, str | None]:
+def _edition_of_scores(arguments: argparse.Namespace) -> dict[str, str | None]:
     """Return a dict from the file of --scores to the edition in its metadata; {} without --scores."""
     return {str(arguments.scores): edition_in_facts(read_scores(arguments.scores))} if arguments.scores else {}
 
@@ -162,7 +162,7 @@ def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
 
     if not is_zipfile(path):
         raise SubmissionError(f"{path}: cannot be read as a zip archive; pack it again")
-    editions = _matrix_edition(arguments)
+    editions = _edition_of_scores(arguments)
     fitting = [] if arguments.edition is not None or editions else fitting_editions(path)
     return fitting[0] if len(fitting) == 1 else chosen_any_edition(arguments, editions, path)
 

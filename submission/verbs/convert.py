@@ -14,7 +14,7 @@ from data_tools.cli import counted
 from data_tools.files import require_other
 from submission.errors import SubmissionError
 from submission.formats.columns import is_ranked
-from submission.formats.edition_csv import require_replaceable, source_editions, write_csv
+from submission.formats.edition_csv import read_header_editions, require_replaceable, write_csv
 from submission.formats.matrix_csv import read_matrix_csv
 from submission.formats.ranked_csv import read_ranked_csv, write_ranked_lists
 from submission.formats.score_matrix import write_scores
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_other(out, [arguments.file, arguments.truth, arguments.scores, arguments.queries])
     truth = chosen_truth(arguments)
     require_csv(arguments.file)
-    (source, *_), header = source_editions(arguments.file)
+    (source, *_), header = read_header_editions(arguments.file)
     target = source
     if out.suffix != ".npy":
         target = chosen_edition(arguments, {}, out)

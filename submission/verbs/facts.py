@@ -39,11 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     edition = get_any_edition(arguments.edition)
     for name, (certainty, source) in edition.sources.items():
-        print(f"{name:15} {_format(getattr(edition, name))}\n{'':15} {certainty}: {source}")
+        print(f"{name:15} {_format_fact(getattr(edition, name))}\n{'':15} {certainty}: {source}")
     return 0
 
 
-def _format(value: object) -> str:
+def _format_fact(value: object) -> str:
     """Format the value of a fact about an edition on one line."""
     if isinstance(value, Mapping):
         return "; ".join(f"{key}: {', '.join(map(str, names))}" for key, names in value.items())

@@ -164,8 +164,8 @@ def score_report(
         pool=summary.queries.n_pool,
         values={**summary.values, **further},
         primary=summary.primary,
-        interval=_interval(summary.interval),
-        bootstrap=_interval(summary.bootstrap),
+        interval=_interval_or_none(summary.interval),
+        bootstrap=_interval_or_none(summary.bootstrap),
         median_rank=number(summary.median_rank),
         chance=None if summary.chance is None else float(summary.chance),
         hubs=HubsReport(**hubness._asdict()) if hubness else None,
@@ -179,7 +179,7 @@ def compare_report(systems: list[ScoreReport], difference: Difference) -> Compar
         systems=systems,
         primary=systems[0].primary,
         difference=difference.mean,
-        interval=_interval(difference.interval),
+        interval=_interval_or_none(difference.interval),
         p=difference.p,
         groups=difference.n_groups,
         better=difference.better,
@@ -193,7 +193,7 @@ def file_problems(problems: Sequence[Problem]) -> list[FileProblem]:
     return [FileProblem(**problem._asdict()) for problem in problems]
 
 
-def _interval(bounds: Interval) -> Interval | None:
+def _interval_or_none(bounds: Interval) -> Interval | None:
     """Return a confidence interval for the JSON report; None if a bound is NaN or infinite."""
     low, high = map(number, bounds)
     return None if low is None or high is None else (low, high)

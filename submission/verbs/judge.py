@@ -19,7 +19,7 @@ from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 from data_tools.files import require_other
 from submission.errors import SubmissionError
-from submission.formats.top_pairs import Pair, pairs_in, read_pairs
+from submission.formats.top_pairs import Pair, parse_pairs, read_pairs
 
 ONE_LINE = 'the command must print {"judge": NUMBER} for each line, and nothing else'
 AGAIN = "run `judge` again to continue after the pairs that were scored"
@@ -46,17 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `judge`: let a command score the best clips of each query; return the exit status."""
     require_other(arguments.out, [arguments.pairs])
-    command = _words(arguments.command)
+    command = _split_command(arguments.command)
     pairs = read_pairs(arguments.pairs)
-    done = _judged_before(arguments.out, pairs)
+    done = _count_judged(arguments.out, pairs)
     if done < len(pairs):
         with arguments.out.open("ab") as out:
-            _ask(command, pairs[done:], out, done)
+            _judge_pairs(command, pairs[done:], out, done)
     print(f"wrote {arguments.out}: {counted(len(pairs), 'judged pair', ',')}, {done:,} of them in an earlier process")
     return 0
 
 
-def _words(command: str) -> list[str]:
+def _split_command(command: str) -> list[str]:
     """Split the command line of --command into words. Raises SubmissionError if its quotes do not match."""
     try:
         return shlex.split(command)
@@ -64,7 +64,7 @@ def _words(command: str) -> list[str]:
         raise SubmissionError(f"--command {command}: cannot be read ({error}); correct its quotes") from None
 
 
-def _judged_before(out: Path, pairs: Sequence[Pair]) -> int:
+def _count_judged(out: Path, pairs: Sequence[Pair]) -> int:
     """Return the number of pairs in an unfinished file `out`, which are judged already; 0 without such a file.
 
     An incomplete last line is removed from the file. The lines of the file must be the first of `pairs`, in the same
@@ -74,7 +74,7 @@ def _judged_before(out: Path, pairs: Sequence[Pair]) -> int:
         return 0
     data = out.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
-    found = pairs_in(whole, out) if whole else []
+    found = parse_pairs(whole, out) if whole else []
     rest = data[len(whole) :]
     following = pairs[len(found)].line.encode()[:-2] if len(found) < len(pairs) else b""
     is_cut_line = following != b"" and following.startswith(rest[: len(following)])
@@ -86,7 +86,7 @@ def _judged_before(out: Path, pairs: Sequence[Pair]) -> int:
     return len(found)
 
 
-def _ask(command: Sequence[str], pairs: Sequence[Pair], out: IO[bytes], done: int) -> None:
+def _judge_pairs(command: Sequence[str], pairs: Sequence[Pair], out: IO[bytes], done: int) -> None:
     """Start the command, send it the pairs, and append each judged pair immediately to the file `out`.
 
     done: Number of pairs that were judged before, for messages. Raises SubmissionError if the command cannot be
@@ -98,12 +98,12 @@ def _ask(command: Sequence[str], pairs: Sequence[Pair], out: IO[bytes], done: in
         raise SubmissionError(f"--command {' '.join(command)}: cannot be started ({error}); correct it") from None
     assert process.stdin is not None
     assert process.stdout is not None
-    sending = threading.Thread(target=_send, args=(process.stdin, pairs), daemon=True)
+    sending = threading.Thread(target=_send_pairs, args=(process.stdin, pairs), daemon=True)
     sending.start()
     try:
         with progress("judge", len(pairs), "pair") as bar:
             for number, pair in enumerate(pairs, done + 1):
-                score = _score_in(process.stdout.readline(), process, number)
+                score = _parse_score(process.stdout.readline(), process, number)
                 judged = json.loads(pair.line) | {"judge": score}
                 out.write(json.dumps(judged, ensure_ascii=False).encode() + b"\n")
                 out.flush()
@@ -119,7 +119,7 @@ def _ask(command: Sequence[str], pairs: Sequence[Pair], out: IO[bytes], done: in
         sending.join(1)  # a program that the command has started may still keep its input open
 
 
-def _send(file: IO[bytes], pairs: Sequence[Pair]) -> None:
+def _send_pairs(file: IO[bytes], pairs: Sequence[Pair]) -> None:
     """Write the pairs to the input of the command; stop without an error if the command ends early."""
     with contextlib.suppress(OSError), file:
         for pair in pairs:
@@ -127,7 +127,7 @@ def _send(file: IO[bytes], pairs: Sequence[Pair]) -> None:
             file.flush()
 
 
-def _score_in(line: bytes, process: "subprocess.Popen[bytes]", number: int) -> float | None:
+def _parse_score(line: bytes, process: "subprocess.Popen[bytes]", number: int) -> float | None:
     """Return the score in a line that the command printed. Raises SubmissionError for another or a missing line.
 
     number: Number of the pair, from 1, for messages.

@@ -13,7 +13,7 @@ from data_tools.files import require_file
 from submission.editions import EDITIONS, MOMENTS, AnyEdition, Edition, get_any_edition, get_edition
 from submission.errors import SubmissionError
 from submission.formats.columns import edition_options, is_ranked
-from submission.formats.edition_csv import source_editions
+from submission.formats.edition_csv import read_header_editions
 from submission.formats.matrix_csv import read_matrix_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_truth, read_clotho_truth
@@ -180,7 +180,7 @@ def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) ->
     csvs = [Path(system.name) for system in systems if system.matrix is None]
     if not csvs or (arguments.edition is not None and len(csvs) == 1):
         return chosen_edition(arguments, {system.name: system.edition for system in systems})
-    editions_of = {path: source_editions(path) for path in csvs}
+    editions_of = {path: read_header_editions(path) for path in csvs}
     shared = [
         edition for edition in EDITIONS.values() if all(edition in editions for editions, _ in editions_of.values())
     ]
@@ -235,10 +235,10 @@ def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Seque
         raise SubmissionError(f"{names[0]} contains its truth; leave out --truth")
     truth = read_clotho_truth(arguments.truth) if arguments.truth else None
     edition = _common_edition(systems, arguments)
-    return [_summary(system, edition, truth, arguments) for system in systems]
+    return [_summarise_system(system, edition, truth, arguments) for system in systems]
 
 
-def _summary(system: System, edition: Edition, truth: Truth | None, arguments: argparse.Namespace) -> Summary:
+def _summarise_system(system: System, edition: Edition, truth: Truth | None, arguments: argparse.Namespace) -> Summary:
     """Return the metrics of one system, given as a ranked CSV, a matrix CSV or a score matrix."""
     annotations = arguments.annotations
     figures = get_edition(ANNOTATED_EDITION) if annotations else edition

@@ -36,11 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     weighting = parser.add_mutually_exclusive_group(required=True)
     searched = "score matrix and judged clips of a validation split, to choose the judge's weight"
     weighting.add_argument("--validation", nargs=2, type=Path, metavar=("SCORES.npy", "JUDGED.jsonl"), help=searched)
-    weighting.add_argument("--weight", type=_share, metavar="W", help="the judge's weight, from 0 to 1")
+    weighting.add_argument("--weight", type=_parse_share, metavar="W", help="the judge's weight, from 0 to 1")
     add("--out", type=Path, required=True, metavar="SCORES.npy", help="the score matrix to write")
 
 
-def _share(text: str) -> float:
+def _parse_share(text: str) -> float:
     """Parse the text of an option as a number from 0 to 1. Raises ArgumentTypeError for other texts."""
     try:
         if 0 <= float(text) <= 1:
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     weight: float = arguments.weight
     facts: dict[str, Any] = {}
     if arguments.validation:
-        weight, facts = _chosen(arguments, matrix)
+        weight, facts = _choose_weight(arguments, matrix)
     count = sum(len(columns) for columns, _ in judged.values())
     if judged:
         facts = {"weight": weight, "judged pairs": count, **facts}
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(arguments: argparse.Namespace, matrix: ScoreMatrix) -> tuple[float, dict[str, Any]]:
+def _choose_weight(arguments: argparse.Namespace, matrix: ScoreMatrix) -> tuple[float, dict[str, Any]]:
     """Choose the judge's weight on the validation split; return it, and the metric there, with and without the judge.
 
     The gain on the validation split is printed. matrix: Score matrix to re-rank. Raises SubmissionError if the

@@ -17,7 +17,7 @@ from submission.metrics.scoring import ranks_from_audio
 from submission.package import moments_meta
 from submission.package.meta import count_parameters
 from submission.package.meta_model import figure_keys
-from submission.report.overview import _licences
+from submission.report.overview import _format_licences
 
 
 class Misread(np.ndarray[Any, Any]):
@@ -98,4 +98,4 @@ def test_moment_figures_in_meta_yaml_have_two_digits() -> None:
 
 
 def test_report_sorts_licences_by_their_number_of_clips() -> None:
-    assert _licences({"CC0": 2, "CC BY": 1_500, "not known": 30}) == "CC BY (1,500), not known (30), CC0 (2)"
+    assert _format_licences({"CC0": 2, "CC BY": 1_500, "not known": 30}) == "CC BY (1,500), not known (30), CC0 (2)"

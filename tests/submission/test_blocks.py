@@ -17,7 +17,7 @@ from submission.blocks import block_slices, release_pages, row_blocks, transpose
 from submission.errors import SubmissionError
 from submission.formats import score_matrix
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores, write_blocks, write_scores
-from submission.metrics.blend import SCALES, blend, blended
+from submission.metrics.blend import SCALES, blend, blend_in_blocks
 from submission.metrics.scoring import ranks_from_audio
 from submission.ordering import NEVER, concatenate_ranks
 
@@ -107,7 +107,7 @@ def test_blockwise_blend_equals_whole_blend(how: str, monkeypatch: pytest.Monkey
     parts = {"a": drawn(17, 12), "b": replace(drawn(17, 12), values=drawn(17, 12, 1).values)}
     whole = blend(parts, how, [1, 2])  # type: ignore[arg-type]
     monkeypatch.setattr(blocks, "MAX_ROWS", 5)
-    labels, rows = blended(parts, how, [1, 2])  # type: ignore[arg-type]
+    labels, rows = blend_in_blocks(parts, how, [1, 2])  # type: ignore[arg-type]
     found = list(rows)
     assert [len(block) for block in found] == [5, 5, 5, 2]
     assert np.array_equal(np.concatenate(found), whole.values)

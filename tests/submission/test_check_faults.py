@@ -83,13 +83,13 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "UTF-16 without a mark": (lambda lines: b"".join(lines).decode().encode("utf-16-le"),
                               ["line 1: the file is not UTF-8 but UTF-16"]),
     "Latin-1 letter": (change_line(700, lambda line: line.replace(b".wav", b"\xe9.wav", 1)),
-                       [r"line 700: not UTF-8 \(character \d+ is the byte 0xE9, 'é' in Latin-1\)", NO_ROW]),
+                       [r"line 700: the row is not UTF-8 \(character \d+ is the byte 0xE9, 'é' in Latin-1\)", NO_ROW]),
     "byte order mark": (lambda lines: b"\xef\xbb\xbf" + b"".join(lines), ["line 1: the file starts with a byte order"]),
     "old Macintosh line ends": (lambda lines: b"".join(lines).replace(b"\n", b"\r"),
                                 ["line 1: lines end with a carriage return only"]),
     "one carriage return inside": (change_line(9, lambda line: b"A\r" + line),
                                    ["line 9: a carriage return is outside quotes", NO_ROW]),
-    "NUL": (change_line(44, lambda line: line.replace(b"e", b"\0", 1)), ["line 44: contains a NUL byte", NO_ROW]),
+    "NUL": (change_line(44, lambda line: line.replace(b"e", b"\0", 1)), ["line 44: the row contains a NUL", NO_ROW]),
     "quote never closed": (change_line(5226, lambda line: b'"' + line.replace(b'"', b"")),
                            ["line 5226: a quote on this line is never closed", NO_ROW]),
     "quotes not doubled": (change_line(60, lambda line: b'"a "b" c"' + line[3:]),
@@ -103,7 +103,7 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "half of the file": (lambda lines: b"".join(lines[:2613]),
                          [*[NO_ROW] * SHOWN, r"whole file: 2593 more problems of the kind: no row for a query \("]),
     "a short row": (change_line(10, lambda line: line.rsplit(b",", 1)[0] + b"\n"),
-                    ["line 10: found 10 of 11 columns: a row has one query and 10 file names"]),
+                    ["line 10: found 10 of 11 columns: a row needs one query and 10 file names"]),
     "ten names more": (by_row(lambda row: row + row[1:], 2),
                        folded(lambda line: f"line {line}: found 21 of 11 columns", 2, "columns missing or too many")),
     "trailing comma": (change_line(8, lambda line: line.strip() + b",\n"), ["line 8: a comma at the end of the line"]),
@@ -113,7 +113,7 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
                                                      for n, line in enumerate(lines)),
                               ["line 1: the first column has row numbers, as pandas writes"]),
     "scores for names": (by_row(lambda row: [row[0], *(f"{0.9 / n:.6f}" for n in range(1, 11))], 2),
-                         folded(lambda line: f"line {line}: scores in place of file names: file_name_1 is '0.9",
+                         folded(lambda line: f"line {line}: the row has scores in place of file names: file_name_1",
                                 2, "scores instead of names")),
     "a score matrix": (lambda lines: b"index,a.wav,b.wav\nq,0.1,0.2\n",
                        ["line 1: this is a CSV of all scores, but edition 2022 needs ranked lists of file names"]),
@@ -178,7 +178,8 @@ def test_check_reports_slightly_different_queries_as_one_problem_with_the_differ
     assert {problem.kind for problem in problems} <= {DIFFERING, "a query repeated"}
     problem = str(problems[-1])
     assert re.fullmatch(
-        rf"whole file: (4924|52[0-9]{{2}}) queries differ from known ones, most in {difference}: .*", problem
+        rf"whole file: (4924|52[0-9]{{2}}) queries of this file differ from known queries, most in {difference}: .*",
+        problem,
     )
     assert problem.endswith("submit the queries as published, byte for byte")
 

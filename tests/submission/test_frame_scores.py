@@ -14,7 +14,7 @@ SCORES = {
     "a_1": FrameScores(np.array([0.0, 1.0, 2.0]), np.array([0.25, 0.75], np.float32)),
     "a_2": FrameScores(np.array([0.0, 0.5]), np.array([1.0], np.float32)),
 }
-SENTENCE = r"^\S+frames\.npz: cannot be read as probabilities of frames \(.*\); rank the run again to write it$"
+SENTENCE = r"^\S+frames\.npz: the probabilities of frames cannot be read \(.*\); rank the run again to write this file$"
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_frame_scores_with_flipped_bytes_are_refused_or_unchanged(path: Path) ->
         ),
         (
             lambda arrays: arrays | {"lengths": np.array([2, 2])},
-            "the sizes of the arrays qids, lengths, edges, frames do not match",
+            "the sizes of the arrays qids, lengths, edges, frames contradict each other",
         ),
         (lambda arrays: {key: arrays[key] for key in ARRAYS[:3]}, "frames"),
     ],

@@ -161,8 +161,8 @@ def test_matrix_csv_keeps_numeric_file_names_and_separators_in_names(tmp_path: P
             {"query_texts": [" ", *map(str, range(23))]},
             r"out\.csv is not written, because it would not pass `check`: line 2: index is empty",
         ),
-        ({"query_texts": ["a\0b", *map(str, range(23))]}, "line 2: contains a NUL byte"),
-        ({"query_texts": ["a\ud800b", *map(str, range(23))]}, "line 2: not UTF-8"),
+        ({"query_texts": ["a\0b", *map(str, range(23))]}, "line 2: the row contains a NUL byte"),
+        ({"query_texts": ["a\ud800b", *map(str, range(23))]}, "line 2: the row is not UTF-8"),
         ({"file_names": [*NAMES[1:], " "]}, "line 1: column 13 of the header is empty"),
         ({"file_names": [*NAMES[1:], ""]}, "line 1: a comma at the end"),
     ],
@@ -217,7 +217,7 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "a leading blank": (change_cell(5, 1, lambda cell: " " + cell), ["line 5: scores must be finite .* ' -?[0-9]"]),
     "digits of another script": (change_cell(5, 1, lambda _: "١"), ["line 5: scores must be finite float32 .*'١'"]),
     "short row": (change_line(6, lambda line: line.rsplit(b",", 1)[0] + b"\n"),
-                  ["line 6: found 12 of 13 columns: a row has one query and a score for each of 12 files"]),
+                  ["line 6: found 12 of 13 columns: a row needs one query and a score for each of 12 files"]),
     "trailing comma": (change_line(6, lambda line: line.strip() + b",\n"), ["line 6: a comma at the end"]),
     "trailing commas": (lambda lines: b"".join(line.strip() + b",\n" for line in lines),
                         [f"line {line}: a comma at the end" for line in range(1, 26)]),
@@ -226,7 +226,7 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "missing query": (lambda lines: b"".join([*lines[:3], *lines[4:]]),
                       [r"whole file: no row for the query 'Sound 1, near' \(query 'q2'\)"]),
     "several": (lambda lines: b"".join([*lines[:3], b"\xff\n", b"q,x\n", *lines[5:]]),
-                ["line 4: not UTF-8", "line 5: unknown query 'q'", "line 5: found 2 of 13",
+                ["line 4: the row is not UTF-8", "line 5: unknown query 'q'", "line 5: found 2 of 13",
                  "whole file: no row for the query 'Sound 1, near'", "whole file: no row for the query 'Sound 1 far'"]),
 }  # fmt: skip
 

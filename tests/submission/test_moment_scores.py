@@ -306,7 +306,7 @@ def test_moment_windows_without_scores_are_ranked_in_file_order(golden: dict[str
         ({"a": [[0, 1]]}, {"a": [[0, 1], [1, 2, 3]]}, r"query 'a': a true window must be \[start, end\]"),
         ({"a": [[0, 1]]}, {"a": [[math.nan, 1]]}, "query 'a': a window contains NaN or infinity"),
         ({"a": [[0, 1]]}, {"a": [[3, 3]]}, "no query has a true window longer than 0 s and up to 1500 s"),
-        ({"a": [[0, 1]]}, {"a": []}, "there is nothing to score"),
+        ({"a": [[0, 1]]}, {"a": []}, "so no query can be scored"),
         ({}, {}, "no query to score"),
     ],
 )
@@ -329,7 +329,7 @@ def test_window_length_ranges_exclude_their_lower_and_include_their_upper_limit(
     truth: Answers = {"a": [[0, 10]], "b": [[0, 30]]}
     found = {name: score_moments(predictions, truth, LENGTHS[name]).qids for name in ("short", "middle")}
     assert found == {"short": ["a"], "middle": ["b"]}
-    with pytest.raises(SubmissionError, match="longer than 30 s and up to 1500 s, so there is nothing"):
+    with pytest.raises(SubmissionError, match="longer than 30 s and up to 1500 s, so no query can be scored"):
         score_moments(predictions, truth, LENGTHS["long"])
 
 

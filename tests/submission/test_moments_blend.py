@@ -105,7 +105,7 @@ def test_blend_of_moments_is_bitwise_equal_in_any_file_order() -> None:
 
 def test_blend_refuses_overflowing_window_scores_with_their_file() -> None:
     parts = {"one": [answer([[20, 25, 0.5]], "q0")], "other": [answer([[0, 5, 1.7e308]], "q0")]}
-    said = "^other: the scores of this file are too large to be added; add --how rank, or scale the scores down$"
+    said = "^other: the scores of this file are too large to be added; add --how rank, or scale them down$"
     with pytest.raises(SubmissionError, match=said):
         blend_moments(parts | {"third": parts["other"]}, "raw", E2026)
     with pytest.raises(SubmissionError, match=said):
@@ -191,7 +191,7 @@ def test_missing_query_text_and_recording_are_taken_from_another_file() -> None:
         ([answer([[0, 1, 0.5]], "b_1")], "raw", None, "only one of other and one has the query 'a_1'"),
         ([answer([[0, 1, 0.5]], vid="b")], "raw", None, r"for the query 'a_1' \(vid 'b' and 'a'\)"),
         ([answer([[0, 1]])], "raw", None, "other: the windows have no scores; add --how rank"),
-        ([answer([[0, 1, 0.5], [2, 3, -0.5]])], "raw", None, "other: line 1 has a window with the score -0.5; raw"),
+        ([answer([[0, 1, 0.5], [2, 3, -0.5]])], "raw", None, "other: line 1 has a window with the score -0.5, but raw"),
         ([answer([[0, 1, 0.5]])], "raw", [1], "1 weights are given for 2 systems"),
         ([answer([[0, 1, 0.5]])], "rank", [0, 0], "a finite sum above 0"),
     ],
@@ -282,7 +282,7 @@ def test_blend_of_moments_omits_keys_that_all_files_lack(files: Path, capsys: py
         ("good.jsonl poor.jsonl --out good.jsonl", "good.jsonl would overwrite the input file good.jsonl"),
         ("good.jsonl val_poor.jsonl --out o.jsonl", "only one of val_poor.jsonl and good.jsonl has the query"),
         ("good.jsonl gone.jsonl --out o.jsonl", "gone.jsonl: no such file"),
-        ("good.jsonl truth.jsonl --out o.jsonl", "give the file with the windows that you found, not the truth"),
+        ("good.jsonl truth.jsonl --out o.jsonl", "give the file with your windows, not the truth"),
         ("good.jsonl bare.jsonl --out o.jsonl", "bare.jsonl: the windows have no scores"),
         ("good.jsonl poor.jsonl --edition 2025 --out o.jsonl", "edition 2025 ranks clips, not moments"),
     ],

@@ -196,7 +196,7 @@ def test_check_refuses_an_internal_moment_file_or_a_blind_list_with_one_message_
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", f"error: moments.jsonl: whole file: {said}have qid, query and vid\n")
     assert output(capsys, "check", "moments.jsonl", status=1) == [f"whole file: {said}have qid, query and vid"]
-    without = "this is a list of queries without windows; give the file with the windows that you found, "
+    without = "this is a list of queries without windows; give the file with your windows, "
     without += "and add --queries with this list"
     for against in ([], ["--queries", "blind.jsonl"]):
         assert output(capsys, "check", "blind.jsonl", *against, status=1) == [f"whole file: {without}"]
@@ -209,9 +209,13 @@ def test_wrong_or_missing_keys_of_moment_answers_are_reported_with_their_lines(
 ) -> None:
     lines = answers(lambda place: True, scored=False)
     write_lines("wrong.jsonl", [{k.replace("pred_", "my_"): v for k, v in line.items()} for line in lines])
-    assert "line 1: pred_relevant_windows is missing" in output(capsys, "check", "wrong.jsonl", status=1)
+    assert "line 1: the key pred_relevant_windows is missing; add it" in output(
+        capsys, "check", "wrong.jsonl", status=1
+    )
     write_lines("first.jsonl", [{k: v for k, v in lines[0].items() if k != "pred_relevant_windows"}, *lines[1:]])
-    assert output(capsys, "check", "first.jsonl", status=1) == ["line 1: pred_relevant_windows is missing"]
+    assert output(capsys, "check", "first.jsonl", status=1) == [
+        "line 1: the key pred_relevant_windows is missing; add it"
+    ]
 
 
 def test_write_verb_makes_a_moment_submission_without_scores(capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,7 +250,10 @@ def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.Capture
         ),
         ("score gone.jsonl --truth truth.jsonl", "gone.jsonl: no such file; correct the path"),
         ("score half.jsonl --truth gone.jsonl", "gone.jsonl: no such file; correct the path"),
-        ("score half.jsonl --truth blind.jsonl", "blind.jsonl has no true windows (relevant_windows) to score against"),
+        (
+            "score half.jsonl --truth blind.jsonl",
+            "blind.jsonl has no true windows (relevant_windows), which scoring needs",
+        ),
         ("score half.jsonl --truth captions.csv", "captions.csv: line 1: not JSON"),
         (
             "score half.jsonl --truth half.jsonl",
@@ -268,7 +275,10 @@ def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.Capture
         ("write half.jsonl --out all.jsonl", "all.jsonl already exists and has scores, which would be lost; choose"),
         ("write half.jsonl --out truth.jsonl", "truth.jsonl already exists and is not a file of moments"),
         ("write half.jsonl --out x.jsonl --ranked", "--ranked does not work with moments (.jsonl); leave it out"),
-        ("write s.npy --out x.jsonl --edition 2022", "x.jsonl: a submission is a CSV; choose a name ending in .csv"),
+        (
+            "write s.npy --out x.jsonl --edition 2022",
+            "x.jsonl: edition 2022 needs a CSV file; choose a name ending in .csv",
+        ),
         ("write s.npy --out x.csv --edition 2026", "edition 2026 finds moments (.jsonl) and does not rank"),
         (
             "convert half.jsonl --out x.csv --edition 2022",

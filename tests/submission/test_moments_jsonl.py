@@ -85,7 +85,7 @@ def test_truth_of_moments_is_read_unchanged(tmp_path: Path) -> None:
 
 
 GOOD = answer_bytes().splitlines(keepends=True)
-SCORES = "whole file: windows have scores: the public scorer needs the scores, but a submission must not"
+SCORES = "whole file: windows have scores, which the public scorer needs, but a submission must not"
 FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "empty": (b" \n", ["line 1: the file is empty"]),
     "list": (
@@ -124,7 +124,7 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     ),
     "no windows key": (
         truth_bytes(),
-        [f"line {n}: pred_relevant_windows is missing; give the file" for n in (1, 2, 3)],
+        [f"line {n}: the key pred_relevant_windows is missing; give the file" for n in (1, 2, 3)],
     ),
     "none": (windows_on_line_2([]), ["line 2: pred_relevant_windows is empty; each query needs at least one window"]),
     "no list": (windows_on_line_2({"a": 1}), ["line 2: pred_relevant_windows must be a list of windows, not"]),
@@ -205,7 +205,10 @@ def test_faulty_moment_answers_are_refused_with_their_lines(name: str, tmp_path:
         ),
         (windows_on_line_2([[0, 1], [1, 2], [0, 1.0]]), ["line 2: window 3 repeats window 1"]),
         (windows_on_line_2([[n, n + 1] for n in range(10)]), []),
-        (windows_on_line_2([[n, n + 1] for n in range(11)]), ["line 2: 11 windows; only the first 10 are counted"]),
+        (
+            windows_on_line_2([[n, n + 1] for n in range(11)]),
+            ["line 2: the line has 11 windows, but metrics use only the first 10"],
+        ),
         (windows_on_line_2([[0, 1, 0.5], [1, 2, 0.5]], True), [SCORES]),
         (
             windows_on_line_2([[0, 1, 0.4], [1, 2, 0.5]], True),
@@ -221,7 +224,7 @@ def test_faulty_moment_answers_are_refused_with_their_lines(name: str, tmp_path:
         ),
         (
             answer_bytes(False, vid=None),
-            ["line 2: vid is missing; add it before you submit the file"],
+            ["line 2: the key vid is missing; add it before you submit the file"],
         ),
         (
             b"".join(reversed(answer_bytes(False).splitlines(keepends=True))),
@@ -267,11 +270,11 @@ def change(number: int, **changes: Any) -> list[dict[str, Any]]:
         (change(2, duration="60"), ["line 2: duration must be a number of seconds above 0, not \"'60'\""]),
         (
             change(2, relevant_windows=...),
-            ["line 2: the line has no relevant_windows, unlike line 1; all lines need it, or no line"],
+            ["line 2: the line has no relevant_windows, unlike the first line; give this key in all lines or in none"],
         ),
         (
             change(1, relevant_windows=...),
-            ["line 2: the line has relevant_windows, unlike line 1", "line 3: the line has relevant"],
+            ["line 2: the line has relevant_windows, unlike the first line", "line 3: the line has relevant"],
         ),
         (change(2, relevant_windows=7), [r"line 2: relevant_windows must be a list of \[start, end\], not '7'"]),
         (change(2, relevant_windows=[[1, 2, 3]]), [r"line 2: window 1 must be \[start, end\], not '\[1, 2, 3\]'"]),
@@ -312,7 +315,7 @@ def test_scoring_against_a_blind_list_of_moments_is_refused() -> None:
     assert blind.is_blind
     assert check_moments(answer_bytes(False), E2026, blind)[1:] == ([], [])
     with pytest.raises(
-        SubmissionError, match=r"truth.jsonl has no true windows \(relevant_windows\) to score against; give a file"
+        SubmissionError, match=r"truth.jsonl has no true windows \(relevant_windows\), which scoring needs; give a file"
     ):
         blind.windows()
 
@@ -334,7 +337,7 @@ def test_answer_without_query_or_recording_is_not_written(tmp_path: Path) -> Non
     path = tmp_path / "dev.jsonl"
     for key in ("vid", "query"):
         path.write_bytes(answer_bytes(**{key: None}))
-        with pytest.raises(SubmissionError, match=f"line 2: {key} is missing; add it, as a submission needs it"):
+        with pytest.raises(SubmissionError, match=f"line 2: the key {key} is missing; add it, since a submission needs it"):
             write_moments(tmp_path / "out.jsonl", read_moments(path, E2026), E2026)
     assert not (tmp_path / "out.jsonl").exists()
 

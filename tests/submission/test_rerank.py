@@ -16,7 +16,7 @@ from submission.editions import get_edition
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
 from submission.formats.top_pairs import Pair, read_pairs, write_pairs
-from submission.metrics.rerank import judged_rows, reranked, search_weight, values_of
+from submission.metrics.rerank import average_precisions, judged_rows, reranked, search_weight
 from submission.metrics.scoring import summarise_matrix
 from submission.ordering import ranked_columns
 
@@ -99,7 +99,7 @@ def test_reranking_by_random_judgements_never_lowers_the_validation_score() -> N
         judged = judged_rows(matrix, pairs_of(matrix, 20, lambda row, column: float(draw.normal())))  # noqa: B023
         weight, (before, after) = search_weight(matrix, judged, E2022)
         assert after.mean() >= before.mean()
-        assert np.array_equal(before, values_of(matrix, E2022))
+        assert np.array_equal(before, average_precisions(matrix, E2022))
         assert weight < 0.5
 
 
@@ -194,9 +194,9 @@ def test_rerank_reports_invalid_arguments_and_judged_pairs(tmp_path: Path, capsy
         ({"clip": "x"}, "the judged clip 'x' is not in the score matrix"),
         ({"judge": "good"}, "line 1: judge is 'good'; it must be null or a number"),
         ({"judge": True}, "line 1: judge is True; it must be null or a number"),
-        ({"text": None}, "line 1: text is missing"),
+        ({"text": None}, "line 1: the key text is missing"),
         ({"score": "x"}, "line 1: score and rank must be numbers"),
-        ({"clip": pairs[1].clip}, "line 2: the query and the clip are the same as in line 1"),
+        ({"clip": pairs[1].clip}, "line 2: query and clip are the same as in line 1"),
     ):
         lines = [pair._asdict() for pair in pairs]
         judged.write_text("".join(json.dumps(line) + "\n" for line in [lines[0] | change, *lines[1:]]))
@@ -207,7 +207,7 @@ def test_rerank_reports_invalid_arguments_and_judged_pairs(tmp_path: Path, capsy
         capsys, "judge", tmp_path / "none.jsonl", "--command", "cat", "--out", tmp_path / "x"
     )
     with pytest.raises(SubmissionError, match="relevan"):
-        values_of(ScoreMatrix(**(vars(matrix) | {"relevant": [None] * 60})), E2022)
+        average_precisions(ScoreMatrix(**(vars(matrix) | {"relevant": [None] * 60})), E2022)
 
 
 JUDGE = """

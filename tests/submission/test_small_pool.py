@@ -81,7 +81,7 @@ def test_ranked_csv_of_a_small_pool_with_a_missing_column_is_reported(
         capsys.readouterr().out
     )
     assert main(["check", str(out), *CUSTOM]) == 1
-    assert "found 8 of 7 columns: a row has one query and 6 file names" in capsys.readouterr().out
+    assert "found 8 of 7 columns: a row needs one query and 6 file names" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("year", ["2022", "2023", "2024"])

@@ -56,7 +56,7 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
     shown = capsys.readouterr()
     assert shown.out.splitlines() == [
         "line 4: unknown query 'new'",
-        "line 4: found 1 of 11 columns: a row has one query and 10 file names",
+        "line 4: found 1 of 11 columns: a row needs one query and 10 file names",
         "whole file: no row for the query 'Sound 1, near' (line 3 of captions.csv)",
         "whole file: no row for the query 'Sound 1 far' (line 3 of captions.csv)",
     ]
@@ -87,11 +87,11 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
         (["convert", "good.csv", "--out", "out.csv"], "out.csv: its edition is not known; add --edition YEAR"),
         (
             ["write", "of2025.npy", "--out", "good.csv"],
-            "good.csv already exists and is a file of edition 2022; choose another file, or add --force",
+            "good.csv already exists and is a CSV of edition 2022; choose another file, or add --force",
         ),
         (
             ["convert", "good.csv", "--out", "captions.csv", "--edition", "2023"],
-            "captions.csv already exists and is not a file of any edition; choose another file, or add --force",
+            "captions.csv already exists and is not a CSV of any edition; choose another file, or add --force",
         ),
         (["score", "good.csv", "--truth", "captions.csv", "--edition", "1999"], "edition 1999 is unknown"),
         (["check", "good.csv", "--edition", "last"], "edition last is unknown; choose one of: 2022"),
@@ -100,7 +100,7 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
         (["check", "good.csv", "--queries", "captions.csv", "--audio", "."], "one column caption"),
         (
             ["write", "s.npy", "--out", "s.npy", "--edition", "2022"],
-            "s.npy: a submission is a CSV; choose a name ending in .csv",
+            "s.npy: edition 2022 needs a CSV file; choose a name ending in .csv",
         ),
         (["write", "s.npy", "--out", "out.csv", "--ranked", "--edition", "2025"], "12 clips, but a row of edition"),
         (["convert", "none.csv", "--out", "out.csv"], "none.csv: no such file or folder; correct the path"),

@@ -281,7 +281,7 @@ def test_nan_and_infinite_scores_are_refused(bad: float, monkeypatch: pytest.Mon
         ([[0], [1]], "abc", "got 2 and 3"),
         ([[0], [2]], "ab", "outside 0 to 1"),
         ([[0], [-1]], "ab", "outside 0 to 1"),
-        ([[0], [1, 1]], "ab", "row 1 of the scores has the same relevant column twice"),
+        ([[0], [1, 1]], "ab", "row 1 of the scores lists the same relevant clip twice"),
     ],
 )
 def test_invalid_columns_of_relevant_clips_are_refused(relevant: list[list[int]], names: str, words: str) -> None:

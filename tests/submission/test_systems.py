@@ -62,8 +62,8 @@ def test_run_is_written_in_its_edition_but_not_over_another_edition(
     assert Path("a.csv").read_text().startswith(",".join(EDITIONS["2022"].columns))
     before = Path("a.csv").read_bytes()
     assert main(["write", f"{run}:last", "--out", "a.csv"]) == 1
-    hint = "choose another file, or add --force to overwrite it with a file of edition 2025"
-    assert capsys.readouterr().err == f"error: a.csv already exists and is a file of edition 2022; {hint}\n"
+    hint = "choose another file, or add --force to overwrite it with a CSV of edition 2025"
+    assert capsys.readouterr().err == f"error: a.csv already exists and is a CSV of edition 2022; {hint}\n"
     assert Path("a.csv").read_bytes() == before
     output(capsys, "write", f"{run}:best", "--out", "a.csv")  # of the same edition: made again
     output(capsys, "write", f"{run}:last", "--out", "a.csv", "--force")

@@ -25,7 +25,7 @@ from submission.formats.truth import Truth, TruthQuery, read_annotations, read_b
         (b"file_name,caption_1\nx,y\n\nz,w\n", "line 3: found 0 of 2 columns"),
         (b"file_name,caption_1\nx,y\nz, \n", "line 3: caption_1 is empty"),
         (b"file_name,caption_1\nx,y\n,w\n", "line 3: file_name is empty"),
-        (b"file_name,caption_1\nx,y\n\xe9,w\n", "line 3: not UTF-8"),
+        (b"file_name,caption_1\nx,y\n\xe9,w\n", "line 3: the row is not UTF-8"),
         (b"file_name,caption_1\nx,y\nx,w\n", "line 3: file name 'x' is already on line 2"),
         (b"file_name,caption_1\nx,y\nz,w\nv,y\n", r"1 query .* ambiguous \(lines 2 and 4; the first is 'y'\)"),
         (b'file_name,caption_1\na,"Stop\nb,A dog\nc,go"\n', "line 2: a quoted cell extends to line 4"),
