@@ -121,7 +121,7 @@ DATA = [
 ]
 SUBMISSION = [
     ("score nowhere.csv --truth captions.csv", "nowhere.csv: no such file; correct the path"),
-    ("score empty", "empty: not a finished run (no result.json)"),
+    ("score empty", "empty is not a finished run, because result.json is missing"),
     ("score run:odd", "run: has no ranked entry 'odd'; choose one of evaluation"),
     ("compare run scores.npy --truth captions.csv", "run contains its truth; leave out --truth"),
     ("score ranked.csv --truth audio", f"audio{IS_FOLDER}"),
@@ -134,14 +134,17 @@ SUBMISSION = [
     ),
     ("check ranked.csv --queries blind.csv --audio nowhere", "nowhere: no such folder; correct the path"),
     ("report recipe.yaml --out x.html", f"recipe.yaml{IS_FILE}"),
-    ("report audio", "audio: not a finished run (no result.json); give the folder of a run, which python -m"),
+    (
+        "report audio",
+        "audio is not a finished run, because result.json is missing; give the folder of a run, which python -m",
+    ),
     ("pack recipe.yaml --about about.yaml --out x.zip", f"recipe.yaml{IS_FILE}"),
     ("pack nowhere --about about.yaml --out x.zip", "nowhere: no such folder; give the folder of a finished run"),
     (
         "pack run --about nowhere.yaml --out x.zip",
         "no such file; python -m submission pack RUN --template ABOUT.yaml writes a template",
     ),
-    ("pack run --about recipe.yaml --out x.zip", "recipe.yaml: must have the keys authors and systems"),
+    ("pack run --about recipe.yaml --out x.zip", "recipe.yaml: the file must have the keys authors and systems"),
     (
         "pack run --out x.zip",
         "--about or --out is missing; give --about ABOUT.yaml and --out NAME.zip (--template",
@@ -168,9 +171,9 @@ SUBMISSION = [
     ("write scores.npy --out 2024.csv", "is a CSV of edition 2023 and 2024; choose another file, or add --force"),
     ("check 2024.csv --edition 2022", "header of edition 2023 and 2024: add --edition 2023 or --edition 2024; t"),
     ("score 2024.csv --truth captions.csv --edition 2022", "header of edition 2023 and 2024: add --edition 2023 or"),
-    ("check recipe.yaml", f"recipe.yaml: {NO_CSV} recipe.yaml"),
-    ("score recipe.yaml --truth captions.csv", f"recipe.yaml: {NO_CSV} recipe.yaml"),
-    ("convert recipe.yaml --out x.csv", f"recipe.yaml: {NO_CSV} recipe.yaml"),
+    ("check recipe.yaml", f"recipe.yaml {NO_CSV} recipe.yaml"),
+    ("score recipe.yaml --truth captions.csv", f"recipe.yaml {NO_CSV} recipe.yaml"),
+    ("convert recipe.yaml --out x.csv", f"recipe.yaml {NO_CSV} recipe.yaml"),
     ("check ranked.csv --edition 2024", "this is the header of edition 2022: add --edition 2022"),
     ("check 2024.csv --edition 2025", "edition 2025 needs every score"),
     ("check 2024.csv --edition 24", "edition 24 is unknown; choose one of: 2022, 2023, 2024, 2025, custom"),
@@ -182,9 +185,9 @@ SUBMISSION = [
     ),
     (
         "convert ranked.csv --out x.npy",
-        "ranked.csv: this ranked CSV has no scores, but x.npy needs scores; use the score matrix (.npy)",
+        "ranked.csv: this ranked CSV has no scores, but x.npy needs them; use the score matrix (.npy)",
     ),
-    ("blend scores.npy --out x.npy", "a blend needs two or more systems, but 1 is given"),
+    ("blend scores.npy --out x.npy", "a blend needs two or more systems, but only 1 is given"),
     ("blend scores.npy run/scores/evaluation.npy --out scores.npy", "would overwrite the input file scores.npy"),
 ]
 SYSTEM = [

@@ -43,7 +43,7 @@ def _require_visible(text: str) -> str:
 def _require_email(text: str) -> str:
     """Return `text` unchanged; raises ValueError if it is not an e-mail address."""
     if not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s.]+", text):
-        raise ValueError("is not an e-mail address such as name@place.org; correct it")
+        raise ValueError("the text is not an e-mail address such as name@place.org; correct it")
     return text
 
 
@@ -51,7 +51,7 @@ Text = Annotated[str, AfterValidator(_require_visible)]
 
 
 def _require_fact(value: Any) -> Any:
-    """Return a text or a number unchanged; raises ValueError for values of other types."""
+    """Return a value unchanged if it is a number or one line of text; raises ValueError for other values."""
     if isinstance(value, str):
         return _require_visible(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -82,7 +82,7 @@ class System(Strict):
 
     Attributes:
         name: Name for the results page of the challenge.
-        abbreviation: Short name for this page.
+        abbreviation: Short name for the results page.
         output: File to submit: a score matrix (.npy), the edition's CSV, or a file of moments (.jsonl). Its path is
             relative to the folder of about.yaml. None: the run's scores of the blind set or, if the run has none, of
             the ranked split.
@@ -166,7 +166,7 @@ def read_about(path: Path, n_systems: int) -> About:
         raise SubmissionError(f"{path}: {error}") from None
     if not isinstance(document, dict) or not document.keys() & About.model_fields.keys():
         hint = "python -m submission pack RUN --template ABOUT.yaml writes a template of this file"
-        raise SubmissionError(f"{path}: must have the keys authors and systems; {hint}")
+        raise SubmissionError(f"{path}: the file must have the keys authors and systems; {hint}")
     try:
         about = About.model_validate(document)
     except ValidationError as error:

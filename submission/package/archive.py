@@ -64,7 +64,7 @@ class PackedSystem(NamedTuple):
 
 
 def file_names(names: Names, label: str, edition: AnyEdition) -> Names:
-    """Return the names of a system's files: the name patterns `names`, filled with the parts of the system's label."""
+    """Return the file names of a system: the patterns `names`, filled with the parts of the system's label."""
     author, institute, _, index = label.split("_")
     filled = {"label": label, "author": author, "institute": institute, "task": edition.task, "index": index}
     return Names(*(name.format(**filled) for name in names))
@@ -107,7 +107,7 @@ def check_archive(
     require_report: bool = True,
     shown: int | None = SHOWN_PROBLEMS,
 ) -> Iterator[str]:
-    """Yield a message for each problem of a package: those of the official validator, and further ones.
+    """Check a package (.zip); yield a message for each problem, also those that the official validator ignores.
 
     Args:
         truth_of: Function from a system's label to the truth for its submitted file.
@@ -153,16 +153,20 @@ def _container_problems(file: BinaryIO, archive: zipfile.ZipFile) -> Iterator[st
 
 
 def _size_problems(archive: zipfile.ZipFile, edition: AnyEdition) -> Iterator[str]:
-    """Yield a message for each file of a package that is larger than it may be, and for too many files."""
+    """Yield a message for each file of a package that is too large, and one if the package has too many files."""
     limits = {".yaml": MAX_META_BYTES, ".pdf": MAX_REPORT_BYTES}
     for info in archive.infolist():
         largest = limits.get(PurePosixPath(info.filename).suffix, MAX_OUTPUT_BYTES)
         if info.file_size > largest:
-            size = f"{info.file_size:,} bytes unpacked, but such a file may have at most {largest:,}"
-            yield f"{info.filename}: has {size}; check its content"
+            yield (
+                f"{info.filename}: has {info.file_size:,} bytes unpacked, but at most {largest:,} are allowed; "
+                "check its content"
+            )
     if len(archive.infolist()) > (limit := 8 * edition.systems + 8):  # files and folders
-        members = f"the package has {len(archive.infolist()):,} files and folders, but at most {limit} are allowed"
-        yield f"{members} for {edition.systems} systems; remove the others"
+        yield (
+            f"the package has {len(archive.infolist()):,} files and folders, but at most {limit} are allowed for "
+            f"{edition.systems} systems; remove the others"
+        )
 
 
 def fitting_editions(path: Path) -> list[AnyEdition]:
@@ -215,8 +219,8 @@ def _check_members(
         (other for other in all_editions() if all(_has_valid_path(name, other) for name in names)), None
     )
     if wrong and actual_edition:
-        hint = f"add --edition {actual_edition.name}"
-        yield f"this is a package of edition {actual_edition.name}, not of {edition.name}; {hint}"
+        actual = actual_edition.name
+        yield f"this is a package of edition {actual}, not of {edition.name}; add --edition {actual}"
         return
     for name in sorted(wrong):
         task = f"<package>/task{edition.task}"
@@ -239,7 +243,7 @@ def _check_members(
     if not systems:
         yield "the package has no system; pack at least one system"
     if len(systems) > edition.systems:
-        yield f"the package has {len(systems)} systems; at most {edition.systems} may be submitted"
+        yield f"the package has {len(systems)} systems, but at most {edition.systems} are allowed; remove the others"
     for label, paths in systems.items():
         yield from _check_system(archive, label, paths, edition, truth_of(label), shown)
 
@@ -257,12 +261,12 @@ def pdf_problem(content: bytes) -> str | None:
         return "is an incomplete PDF (its end, %%EOF, is missing); export the report again"
     offsets = re.findall(rb"startxref\s+([0-9]{1,12})\s+%%EOF", end)
     if not offsets or not re.match(rb"\s*(xref\b|[0-9]+\s+[0-9]+\s+obj\b)", content[int(offsets[-1]) :][:64]):
-        return "is a damaged PDF (its end names a wrong position of the table of objects); export the report again"
+        return "is a damaged PDF (its cross-reference table is not where its end says); export the report again"
     return None
 
 
 def _has_valid_path(name: str, edition: AnyEdition) -> bool:
-    """Return whether the path of a file in a package is safe, and in the folder of a report or of a system."""
+    """Return whether a path in a package is that of a file in a task or system folder, without .. or backslashes."""
     parts = name.split("/")
     sound = all(part not in ("", ".", "..") for part in parts) and "\\" not in name
     report = len(parts) == 3 and parts[-1].endswith(".pdf")
@@ -270,7 +274,7 @@ def _has_valid_path(name: str, edition: AnyEdition) -> bool:
 
 
 def _has_valid_name(name: str, edition: AnyEdition) -> bool:
-    """Return whether the path of a file in a package is that of a report, a submitted file, or a meta.yaml."""
+    """Return whether a path in a package is that of a report, a submitted file or a meta.yaml, named as required."""
     if not _has_valid_path(name, edition):
         return False
     *_, label, file = name.split("/")

@@ -42,8 +42,8 @@ def label_problems(about: About) -> Iterator[str]:
     author = about.corresponding
     for key, text in (("lastname", author.lastname), ("affiliation.abbreviation", author.affiliation.abbreviation)):
         if not re.fullmatch(r"\w[\w'’-]*", _label_part(text)):
-            problem = f"{text!r} cannot be part of a file name; use letters, digits and hyphens"
-            yield f"authors.{about.authors.index(author)}.{key}: {problem}"
+            at = f"authors.{about.authors.index(author)}.{key}"
+            yield f"{at}: {text!r} cannot be part of a file name; use letters, digits and hyphens"
 
 
 def missing_addresses(runs: Sequence[Finished], described: Collection[str] = ()) -> list[str]:
@@ -93,12 +93,12 @@ def submission_block(about: About, system: System, label: str) -> dict[str, Any]
 
 
 def count_members(runs: Sequence[Finished]) -> int:
-    """Return the number of models of a system, which has one or more runs."""
+    """Return the number of models of a system: those of all its runs together."""
     return sum(len(run.members) for run in runs)
 
 
 def trained_stages(runs: Sequence[Finished]) -> list[StageSettings]:
-    """Return the settings of the training stage that each model of the runs comes from."""
+    """Return the settings of the training stage of each trained model in the runs."""
     members = [(run, member.stage) for run in runs for member in run.members]
     return [run.recipe.stages[stage] for run, stage in members if stage is not None]
 
@@ -195,7 +195,7 @@ def are_counted(runs: Sequence[Finished]) -> bool:
 
 
 def frozen_experts(run: Finished) -> list[str]:
-    """Return the names of the run's experts that are pre-trained models."""
+    """Return the names of the run's experts (frozen audio models) that are pre-trained."""
     frozen = run.result.parameters.frozen
     return [name for name, expert in run.result.experts.items() if name in frozen or expert.pretrained]
 

@@ -37,7 +37,7 @@ class Part(BaseModel):
 
 
 def _require_value(value: Any) -> Any:
-    """Return the value of a key in meta.yaml unchanged; raises ValueError if it is empty."""
+    """Return the value of a key in meta.yaml unchanged; raises ValueError if the value is empty."""
     if value in (None, ""):
         raise ValueError("the value is missing; fill it in")
     return value

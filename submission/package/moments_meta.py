@@ -73,7 +73,7 @@ def make_moments_meta(
 
 
 def results_block(figures: Mapping[str, float], edition: MomentsEdition) -> dict[str, dict[str, float]]:
-    """Return the block `results` of meta.yaml: a dict from key to metric, in per cent with two decimals."""
+    """Return the block `results` of meta.yaml: metrics by key, in per cent with two decimals."""
     return {edition.result: {key: round(100 * figures[metric], 2) for metric, key in figure_keys(edition).items()}}
 
 

@@ -44,8 +44,14 @@ def pack_moments(
     else:
         path, truth = source.file(f"submission/{source.entry}.jsonl"), source.truth
         ranked = f"{first.entry!r} ({format_size(truth)})"
-        hint = "to submit the blind list, add its file to this system as `output` in about.yaml"
-        description = f"submits {path}" if first.blind else f"submits the windows of the entry {ranked}; {hint}"
+        description = (
+            f"submits {path}"
+            if first.blind
+            else (
+                f"submits the windows of the entry {ranked}; to submit the blind list, add its file to this system as "
+                "`output` in about.yaml"
+            )
+        )
     answers = read_moments(path, edition, truth)
     if truth:
         position = {qid: number for number, qid in enumerate(truth.queries)}
@@ -71,7 +77,7 @@ def _entry_with_answers(answers: Sequence[Moments], runs: Sequence[FinishedMomen
 def require_figures(run: FinishedMoments) -> Mapping[str, float]:
     """Return the metrics of an entry that finds moments: a dict from metric to value in [0, 1].
 
-    Raises SubmissionError for an entry of a blind list, which has no metrics.
+    Raises SubmissionError for an entry that ranks a blind list, which has no metrics.
     """
     if run.ranked.figures is None:
         scored_entries = [name for name, entry in run.result.moments.items() if entry.figures is not None]

@@ -125,8 +125,10 @@ def pack(
 
 def known_answers_message(system: PackedSystem) -> str:
     """Return the message for a system that does not submit the blind set, but queries whose answers are known."""
-    fault = f"{system.label} submits queries whose answers are known ({system.answered_by}), not the blind set"
-    return f"{fault}; rank the blind set in the run, or add the file of the blind set as `output` in about.yaml"
+    return (
+        f"{system.label} submits queries whose answers are known ({system.answered_by}), not the blind set; rank the "
+        "blind set in the run, or add the file of the blind set as `output` in about.yaml"
+    )
 
 
 def _package_problems(
@@ -134,7 +136,7 @@ def _package_problems(
 ) -> Iterator[str]:
     """Yield a message for each reason why the systems cannot form one package, such as too many systems."""
     if len(systems) > edition.systems:
-        yield f"{len(systems)} systems are submitted; edition {edition.name} accepts at most {edition.systems}"
+        yield f"{len(systems)} systems are submitted, but edition {edition.name} accepts at most {edition.systems}"
     if style not in edition.names:
         yield f"edition {edition.name} has no naming style {style!r}; use {', '.join(edition.names)}"
     of_moments = isinstance(edition, MomentsEdition)
@@ -147,24 +149,25 @@ def _package_problems(
     yield from label_problems(about)
     for number, (runs, system) in enumerate(zip(systems, about.systems, strict=True)):
         if of_moments and not runs:
-            yield f"edition {edition.name} finds moments, but a score matrix (.npy) ranks clips"
+            yield f"edition {edition.name} finds moments, but a score matrix (.npy) ranks clips; give runs"
         if not of_moments and not system.parameters and not are_counted(runs):
-            count = "the runs do not have the numbers of parameters of all models"
-            yield f"systems.{number}.parameters: is missing, and {count}; write the total number"
+            yield (
+                f"systems.{number}.parameters: is missing, and the runs do not have the numbers of parameters of all "
+                "models; write the total number"
+            )
         if len(system.abbreviation) > edition.abbreviation:
             yield f"systems.{number}.abbreviation: has more than {edition.abbreviation} characters; shorten it"
         for key, what in (("output", "to submit"), ("scored", "of the split for its results")):
             if len(runs) > 1 and getattr(system, key) is None:
                 file = "file of windows" if of_moments else "score matrix"
-                blended = f"a blend of {len(runs)} runs needs the {file} {what}"
-                yield f"systems.{number}.{key}: is missing; add it ({blended})"
+                yield f"systems.{number}.{key}: is missing; a blend of {len(runs)} runs needs the {file} {what}; add it"
         yield from _description_problems(f"systems.{number}.description", runs, system)
     for name in sorted({name for runs in systems for name in missing_addresses(runs, about.sources)}):
         yield f"sources.{name}.url: is missing; give the address of {name}, or null if it is not published"
 
 
 def _description_problems(at: str, runs: Sequence[Finished], system: System) -> Iterator[str]:
-    """Yield a message for each unknown key of a system's description, and for each value that is missing everywhere.
+    """Yield a message for each unknown key of a system's description, and for each required value that is missing.
 
     at: Key of the description in about.yaml. A value may be in the description or in the runs.
     """
@@ -207,10 +210,12 @@ def _answers_known(data: bytes, matrix: ScoreMatrix) -> bool:
 
 
 def _describe_entry(run: FinishedRun) -> str:
-    """Return a message that a system submits a ranked entry whose answers are known, not the blind set."""
+    """Return the message that a system submits a ranked entry, and how to submit the blind set instead."""
     ranked = f"{run.entry!r} ({counted(len(run.matrix.clip_ids), 'clip')})"
-    hint = "to submit the blind set, add its file to this system as `output` in about.yaml"
-    return f"submits the ranked entry {ranked}; {hint}"
+    return (
+        f"submits the ranked entry {ranked}; to submit the blind set, add its file to this system as `output` in "
+        "about.yaml"
+    )
 
 
 def _read_scores_of(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
@@ -226,9 +231,13 @@ def _read_scores_of(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
     expected = {str(maker or "an unnamed run") for run in runs for maker, _ in contributing_models(run.matrix.facts)}
     corrected, ours = hub_corrections(matrix.facts), ", ".join(hub_corrections(run.matrix.facts) for run in runs)
     if makers != expected:
-        names = f"{', '.join(sorted(makers))}, not of {', '.join(sorted(expected))}"
-        raise SubmissionError(f"{path}: has scores of {names}; give scores of the submitted runs")
+        raise SubmissionError(
+            f"{path}: has scores of {', '.join(sorted(makers))}, not of {', '.join(sorted(expected))}; give scores of "
+            "the submitted runs"
+        )
     if corrected != ours:
-        problem = f"has the hub correction {corrected}, but the ranked entries have the hub correction {ours}"
-        raise SubmissionError(f"{path}: {problem}; give scores of these entries")
+        raise SubmissionError(
+            f"{path}: has the hub correction {corrected}, but the submitted entries have the hub correction {ours}; "
+            "give scores of these entries"
+        )
     return matrix

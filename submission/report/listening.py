@@ -57,7 +57,10 @@ class AudioStore:
 
 
 def to_mp3(path: Path, seconds: float = LONGEST) -> bytes:
-    """Return the first `seconds` of an audio file as mono MP3 of 24 kHz and 40 kbit/s. Raises AudioError."""
+    """Return the first `seconds` of an audio file as the bytes of a mono MP3 of 24 kHz and 40 kbit/s.
+
+    Raises AudioError for a file that cannot be read.
+    """
     wave = np.clip(read_audio(path, RATE, seconds=seconds), -1, 1)
     return encoded(wave, RATE, "MP3", "MPEG_LAYER_III", compression_level=COMPRESSION, bitrate_mode="CONSTANT")
 

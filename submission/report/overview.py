@@ -92,7 +92,7 @@ def _data_table(run: Finished) -> Table:
 
 
 def _other_uses(run: Finished, source: str) -> Iterator[str]:
-    """Yield the uses of a data source except training: monitoring of a training stage, or ranking in this entry."""
+    """Yield a text for each use of a data source except training: monitoring of a stage, or ranking in this entry."""
     for stage, settings in run.recipe.stages.items():
         if source in settings.monitor.data:
             yield f"monitors {stage}"
@@ -109,7 +109,7 @@ def _format_licences(counts: Mapping[str, int]) -> str:
 
 
 def _expert_table(run: Finished) -> Table:
-    """Return a table of the run's experts: kind, sample rate, dimension, frames per second, and parameters."""
+    """Return a table of the run's experts (audio models): kind, sample rate, dimension, frame rate, parameters."""
     rows = []
     for name, expert in run.result.experts.items():
         frozen = f"{run.result.parameters.frozen.get(name, 0):,}"
@@ -173,7 +173,7 @@ def _describe_curve(label: str, values: list[float]) -> str:
 
 
 def _relevance_drawing(file: Path, settings: RelevanceSettings) -> Drawing:
-    """Return the drawing of relevance: similarity of captions (CIDEr-D), and its effect on the loss's margin."""
+    """Return the drawing of the similarity of captions (CIDEr-D), and of its factor on the loss's margin."""
     points = [(f"{point.percentile:g}", f"{point.factor:g}") for point in settings.relax]
     text = ", ".join(f"{factor} at percentile {percentile}" for percentile, factor in points)
     return Drawing(

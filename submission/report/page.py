@@ -101,7 +101,7 @@ def _write_page(out: Path, run: Finished, sections: Sequence[Section | None], st
 
 
 def _distinct_names(runs: Sequence[Finished]) -> list[str]:
-    """Return a name FOLDER:ENTRY for each run; parent folders are added to equal names to distinguish them."""
+    """Return a distinct name FOLDER:ENTRY for each run; equal names get their parent folders."""
     folders = [run.folder.resolve() for run in runs]
     names = [f"{folder.name}:{run.entry}" for folder, run in zip(folders, runs, strict=True)]
     common = os.path.commonpath(folders) if runs else ""

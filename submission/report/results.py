@@ -84,7 +84,7 @@ def _format_intervals(summary: Summary) -> list[str]:
 
 
 def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]) -> Table:
-    """Return the table of all metrics: one row per system, then one per reference score such as chance."""
+    """Return the table of all metrics: one row per system, then one row per reference score, such as chance."""
     this = summaries[THIS_RUN]
     n_queries, n_clips = f"{len(this.queries.texts):,}", f"{this.queries.n_pool:,}"
     rows = []
@@ -99,7 +99,7 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
 
 
 def _reference_levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
-    """Return reference levels, such as the score of chance, in a dict by name, and notes on these levels."""
+    """Return a dict from reference, such as `chance`, to its primary metric, and sentences on missing references."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
     if run.result.blend:
@@ -243,7 +243,7 @@ def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
     if len(clips.norms) < 2:
         entry, why = run.recipe.rank[run.entry], "the run has not stored them"
         if entry.kind == "mean":
-            why = f"{run.entry} is a mean of {', '.join(entry.of)}; make the report of one of them"
+            why = f"{run.entry} is a mean of {', '.join(entry.of)}; make the report on one of these entries"
         return Section("experts", title, paragraphs=[f"Norms of the experts' embeddings are left out: {why}."])
     norms = np.stack(list(clips.norms.values()))
     shares = norms / np.maximum(norms.sum(axis=0), np.finfo(np.float64).tiny)

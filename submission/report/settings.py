@@ -50,7 +50,7 @@ def differing_settings_section(run: Finished, others: Mapping[str, Finished]) ->
             tables.append(Table(f"This run and {name}", ("setting", "this run", name), rows))
         else:
             same.append(f"{name} has the same settings as this run.")
-    absent = [f"{NONE}: the run has no such setting."] if tables else []
+    absent = [f"{NONE} means that the run has no such setting."] if tables else []
     return Section("settings", "Settings that differ", paragraphs=[*same, *absent], tables=tables)
 
 

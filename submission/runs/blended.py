@@ -30,16 +30,16 @@ from submission.runs.results import ranked_result
 
 
 def require_new(out: Path) -> None:
-    """Raise SubmissionError if a folder exists or is inside a run; otherwise create its parent folder."""
+    """Raise SubmissionError if the folder `out` exists or is inside a run; otherwise create its parent folder."""
     if out.exists():
         raise SubmissionError(f"{out} already exists; delete it, or choose another folder")
     if inside := next((one for one in out.absolute().parents if (one / "resolved.json").is_file()), None):
-        raise SubmissionError(f"{out}: is inside the run {inside}; choose another folder")
+        raise SubmissionError(f"{out} is inside the run {inside}; choose another folder")
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
 
 
 def _blind_entry(first: str) -> str:
-    """Return a name for the blend's rank entry of the blind set that differs from `first`, its other rank entry."""
+    """Return a name for the blend's entry that ranks the blind set, other than `first`, its other entry."""
     return "blind" if first != "blind" else "blind_set"
 
 
@@ -67,7 +67,7 @@ def blend_runs(out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition:
 def _blend_entry(
     folder: Path, out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition: Edition
 ) -> RankedResult:
-    """Write the blended scores of the ranked entry, and a CSV if the first run has a CSV; return the result.
+    """Write the blended scores of the runs' ranked entries, and a CSV if the first run has one; return the result.
 
     folder: Temporary folder to write to. out: Final folder, for the paths in the result.
     """

@@ -55,7 +55,7 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     try:
         by_clip = {row["clip"]: (line, row) for line, row in read_table(path, ["clip", "path", "seconds"])}
     except DataError as error:
-        raise SubmissionError(f"{error}; rank the run again to write it") from None
+        raise SubmissionError(f"{error}; rank the run again to write the table") from None
     if missing := [clip for clip in clip_ids if clip not in by_clip]:
         raise SubmissionError(
             f"{path}: has no line for {counted(len(missing), 'clip')} of the score matrix (first {missing[0]!r}); "
@@ -74,8 +74,9 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
             try:
                 values[number] = float(row[name]) if row[name] else np.nan
             except ValueError:
-                problem = f"the column {name} has {row[name]!r}, not a number"
-                raise SubmissionError(f"{path}, line {line}: {problem}; rank the run again") from None
+                raise SubmissionError(
+                    f"{path}, line {line}: the column {name} has {row[name]!r}, not a number; rank the run again"
+                ) from None
         return values
 
     return Clips(

@@ -135,7 +135,7 @@ class FinishedRun(Finished):
         return None
 
     def _ranking_settings(self, entry: str) -> tuple[object, ...]:
-        """Return the settings of an entry that decide how it ranks, and those of the entries that it combines.
+        """Return the settings that decide how an entry ranks, and a list of those of the entries that it combines.
 
         Settings of its input and output are left out: data, audio, queries, edition and csv. Two entries
         that rank different data by the same models in the same way thus have equal results of this method.
@@ -206,8 +206,9 @@ class FinishedMoments(Finished):
         """Return the settings of an entry. Raises SubmissionError if it does not find moments."""
         settings = self.recipe.rank[entry]
         if settings.kind != "moments":
-            problem = f"the entry {entry} in resolved.json does not have the kind `moments`"
-            raise SubmissionError(f"{self.folder}: {problem}; make the run again")
+            raise SubmissionError(
+                f"{self.folder}: the entry {entry} in resolved.json has another kind than `moments`; make the run again"
+            )
         return settings
 
     @property
@@ -248,13 +249,17 @@ def open_finished(text: str) -> FinishedRun:
     """
     folder, result, recipe, entry = _open_run(text)
     if not result.rank and result.moments:
-        cure = f"give a run that ranks clips; python -m submission report {folder} shows this one"
-        raise SubmissionError(f"{folder}: the run ranks moments, not clips; {cure}")
+        raise SubmissionError(
+            f"{folder}: the run finds moments and does not rank clips; give a run that ranks clips, or show this run "
+            f"with: python -m submission report {folder}"
+        )
     if not result.rank:
         raise SubmissionError(f"{folder}: the run has no ranked entry; add an entry under the key rank of its recipe")
     if entry in result.blind:
-        hint = f"use {folder}/scores/{entry}.npy and {folder}/submission/{entry}.csv"
-        raise SubmissionError(f"{folder}: {entry!r} ranks a blind set, which has no metrics; {hint}")
+        raise SubmissionError(
+            f"{folder}: {entry!r} ranks a blind set, which has no metrics; use {folder}/scores/{entry}.npy and "
+            f"{folder}/submission/{entry}.csv"
+        )
     if entry and entry not in result.rank:
         raise SubmissionError(f"{folder}: has no ranked entry {entry!r}; choose one of {', '.join(result.rank)}")
     run = FinishedRun(folder, result, recipe, entry or next(iter(result.rank)))
@@ -269,7 +274,9 @@ def open_finished_moments(text: str) -> FinishedMoments:
     """
     folder, result, recipe, entry = _open_run(text)
     if not result.moments:
-        raise SubmissionError(f"{folder}: the run ranks no moments; add a rank entry of kind moments to its recipe")
+        raise SubmissionError(
+            f"{folder}: the run has not searched for moments; add an entry of kind moments under `rank` in its recipe"
+        )
     if entry and entry not in result.moments:
         known = ", ".join(result.moments)
         raise SubmissionError(f"{folder}: has no entry {entry!r} that finds moments; choose one of {known}")
@@ -302,7 +309,7 @@ def _open_run(text: str) -> tuple[Path, record.RunResult, recipes.ResolvedRecipe
     require_folder(folder, "give the folder of a finished run")
     for needed in ("result.json", "resolved.json"):
         if not (folder / needed).is_file():
-            raise SubmissionError(f"{folder}: not a finished run (no {needed}); {finish_hint(folder)}")
+            raise SubmissionError(f"{folder} is not a finished run, because {needed} is missing; {finish_hint(folder)}")
     result, recipe = read_result(folder), read_recipe(folder)
     if problems := list(broken_references(result, recipe)):
         raise SubmissionError("\n".join(f"{folder}: {problem}; make the run again" for problem in problems))

@@ -98,7 +98,7 @@ def _join_unique(texts: Iterable[str]) -> str:
 
 
 def _merge_tables(tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Unite dicts of several runs into one; a value that differs from an earlier value of its KEY gets LABEL/KEY.
+    """Merge dicts of several runs into one; a value that differs from an earlier value of its KEY gets LABEL/KEY.
 
     tables: Dict from the label of a run to its dict.
     """
@@ -119,7 +119,7 @@ def _label_stages(label: str, sources: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count_parameters(parts: Sequence[Part[Any]], experts: dict[str, Any]) -> Parameters:
-    """Return the numbers of parameters of all runs of a blend; a run that is blended several times counts once.
+    """Return the numbers of parameters of a blend's runs together; a run that is blended several times counts once.
 
     Frozen parameters of the same expert, or of the same published model, count once.
     experts: Dict from the name of each expert in the blend to its facts.

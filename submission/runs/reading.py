@@ -20,8 +20,10 @@ def read_result(folder: Path) -> RunResult:
     content = read_json(path, hint)
     written = content.get("format") if isinstance(content, dict) else None
     if isinstance(written, int) and written > FORMAT:
-        problem = f"has format {written}, but this release reads only up to {FORMAT}"
-        raise DataError(f"{path} {problem}; use the release that wrote it")
+        raise DataError(
+            f"{path} has format {written}, but this release only reads formats up to {FORMAT}; use the release that "
+            "wrote the file"
+        )
     return require_shape(content, RunResult, str(path), hint)
 
 
@@ -80,13 +82,13 @@ def finish_hint(folder: Path) -> str:
     makes a run.
     """
     if _is_blend(folder):
-        return "it is a blend of runs; give one of its runs"
+        return "the folder is a blend of runs; give one of its runs"
     if not (folder / "resolved.json").is_file():
         return "give the folder of a run, which python -m system run makes"
     if is_locked(folder / "lock"):
-        return "it is being trained now; wait until it ends"
+        return "the run is in progress now; wait until it ends"
     run = shlex.quote(str(folder))
-    return f"continue it with: python -m system run {run}/resolved.json --out {run}"
+    return f"continue the run with: python -m system run {run}/resolved.json --out {run}"
 
 
 def recorded_changes(folder: Path) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-FORMAT = 1  # of result.json; a release that changes the meaning of a key increments it
+FORMAT = 1  # of result.json; incremented by a release that changes the meaning of a key
 
 
 def _require_relative(name: str) -> str:

@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `blend`: combine several systems into one; return the exit status."""
     if len(arguments.scores) < 2:
-        raise SubmissionError(f"a blend needs two or more systems, but {len(arguments.scores)} is given; give more")
+        raise SubmissionError(
+            f"a blend needs two or more systems, but only {len(arguments.scores)} is given; name more"
+        )
     if arguments.validation == []:
         arguments.validation = [validation_entry(name) for name in arguments.scores]
     named = [*arguments.scores, *(arguments.validation or ())]

@@ -26,8 +26,8 @@ def refuse_truth(arguments: argparse.Namespace) -> None:
     """Raise SubmissionError if --truth is given, because runs and score matrices contain their truth."""
     if arguments.truth:
         raise SubmissionError(
-            "--truth only works with files of moments (.jsonl); runs and score matrices contain their truth, so leave "
-            "it out"
+            "--truth only works with files of moments (.jsonl); leave it out, because runs and score matrices contain "
+            "their truth"
         )
 
 
@@ -74,13 +74,17 @@ def validation_entry(name: str) -> str:
     split, or if `name` is no run.
     """
     if not is_run(name):
-        raise SubmissionError(f"{name} is no run, so its validation scores are unknown; give them after --validation")
+        raise SubmissionError(
+            f"{name} is not the folder of a run, so its validation scores are unknown; give them after --validation"
+        )
     from submission.runs.finished import open_any_finished
 
     run = open_any_finished(name)
     if run.validation is None:
-        problem = f"{run.folder}: has no scores of a validation split with the settings of {run.entry!r}"
-        raise SubmissionError(f"{problem}; {_validation_command(run)}")
+        raise SubmissionError(
+            f"{run.folder}: has no scores of a validation split with the settings of {run.entry!r}; "
+            f"{_validation_command(run)}"
+        )
     return f"{run.folder}:{run.validation.entry}"
 
 
@@ -108,14 +112,16 @@ def _validation_command(run: "Finished") -> str:
     changes = [*recorded_changes(run.folder), *changes]  # those of the run too, since they are not in its recipe.yaml
     folder, options = shlex.quote(str(run.folder)), " ".join(f"--set {shlex.quote(change)}" for change in changes)
     command = f"python -m system run {folder}/recipe.yaml --out {folder} {options}"
-    return f"add them, without training, with: {command}"
+    return f"add these scores, without training, with: {command}"
 
 
 def blend_into_folder(arguments: argparse.Namespace) -> int:
     """Write a blend of finished runs as a new run folder, print its metrics, and return the exit status."""
     if others := [name for name in arguments.scores if not is_run(name)]:
-        cure = "for files, give --out a name that ends in .npy or .jsonl"
-        raise SubmissionError(f"{others[0]} is no folder of a run; correct it, or {cure}")
+        raise SubmissionError(
+            f"{others[0]} is not the folder of a run; correct it, or, to blend files, give --out a name that ends in "
+            ".npy or .jsonl"
+        )
     refuse_truth(arguments)
     from submission.runs.blended import blend_runs, blend_runs_of_moments, require_new
     from submission.runs.finished import FinishedMoments, open_any_finished
@@ -151,8 +157,10 @@ def blend_into_folder(arguments: argparse.Namespace) -> int:
             print(f"{name}: {ranked.metric} {format_metric(ranked.metric, ranked.figures[ranked.metric])}")
     for name, run in runs.items():
         if not run.ranks_blind:
-            reason = f"{name} has not ranked it with the settings of {run.entry!r}"
-            print(f"note: the blend has no blind set, because {reason}")
+            print(
+                f"note: the blend has no blind set, because {name} has not ranked a blind set with the settings of "
+                f"{run.entry!r}"
+            )
     print(f"wrote {arguments.out}; score, compare, report and pack read it like a run")
     return 0
 

@@ -161,7 +161,7 @@ def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
     from submission.package.archive import fitting_editions
 
     if not is_zipfile(path):
-        raise SubmissionError(f"{path}: cannot be read as a zip archive; pack it again")
+        raise SubmissionError(f"{path} cannot be read as a zip archive; pack the runs again")
     editions = _edition_of_scores(arguments)
     fitting = [] if arguments.edition is not None or editions else fitting_editions(path)
     return fitting[0] if len(fitting) == 1 else chosen_any_edition(arguments, editions, path)

@@ -53,8 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     if is_ranked(header):
         if out.suffix != ".csv" or not (arguments.ranked or target.output == "ranked"):
             wanted = f"edition {target.name}" if out.suffix == ".csv" else out
-            problem = f"this ranked CSV has no scores, but {wanted} needs scores"
-            raise SubmissionError(f"{arguments.file}: {problem}; use the score matrix (.npy)")
+            raise SubmissionError(
+                f"{arguments.file}: this ranked CSV has no scores, but {wanted} needs them; use the score matrix (.npy)"
+            )
         ranked = read_ranked_csv(arguments.file, source, truth)
         write_ranked_lists(ranked, out, target)
         length = target.for_pool(len(ranked[0].file_names)).ranking_length

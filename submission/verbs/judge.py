@@ -61,13 +61,15 @@ def _split_command(command: str) -> list[str]:
     try:
         return shlex.split(command)
     except ValueError as error:
-        raise SubmissionError(f"--command {command}: cannot be read ({error}); correct its quotes") from None
+        raise SubmissionError(
+            f"--command {command}: the command cannot be read ({error}); correct its quotes"
+        ) from None
 
 
 def _count_judged(out: Path, pairs: Sequence[Pair]) -> int:
-    """Return the number of pairs in an unfinished file `out`, which are judged already; 0 without such a file.
+    """Remove an incomplete last line from the file `out` of judged pairs, if it exists; return its number of pairs.
 
-    An incomplete last line is removed from the file. The lines of the file must be the first of `pairs`, in the same
+    The lines of the file must be the first of `pairs`, in the same
     order; otherwise the function raises SubmissionError and does not change the file.
     """
     if not out.exists():
@@ -80,7 +82,9 @@ def _count_judged(out: Path, pairs: Sequence[Pair]) -> int:
     is_cut_line = following != b"" and following.startswith(rest[: len(following)])
     is_same = [one._replace(judge=None) for one in found] == [one._replace(judge=None) for one in pairs[: len(found)]]
     if not is_same or not (whole == data or is_cut_line):
-        raise SubmissionError(f"{out} has other pairs than the file to judge; give another --out, or remove {out.name}")
+        raise SubmissionError(
+            f"{out} already exists and has other pairs than the file to judge; give another --out, or remove {out.name}"
+        )
     if whole != data:
         out.write_bytes(whole)
     return len(found)
@@ -95,7 +99,9 @@ def _judge_pairs(command: Sequence[str], pairs: Sequence[Pair], out: IO[bytes], 
     try:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except (OSError, IndexError) as error:
-        raise SubmissionError(f"--command {' '.join(command)}: cannot be started ({error}); correct it") from None
+        raise SubmissionError(
+            f"--command {' '.join(command)}: the command cannot be started ({error}); correct it"
+        ) from None
     assert process.stdin is not None
     assert process.stdout is not None
     sending = threading.Thread(target=_send_pairs, args=(process.stdin, pairs), daemon=True)

@@ -94,8 +94,10 @@ def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdi
     for other, truth in others:
         for qid in first.queries:
             if qid in truth.queries and counted_windows(truth, qid) != counted_windows(first, qid):
-                both = f"{name} and {other} are scored against different true windows, such as those of {qid}"
-                raise SubmissionError(f"{both}; rank the older one again, or compare its .jsonl file by --truth")
+                raise SubmissionError(
+                    f"{name} and {other} have different true windows, for example for the query {qid}; rank the older "
+                    "run again, or compare its file of moments (.jsonl) by --truth"
+                )
 
 
 def is_run_of_moments(name: str) -> bool:
@@ -108,13 +110,13 @@ def is_run_of_moments(name: str) -> bool:
 
 
 def is_run(name: str) -> bool:
-    """Return whether `name` is a folder, or a folder with the name of an entry (RUN:ENTRY), not a file."""
+    """Return whether `name` is a folder (RUN), or a folder with the name of an entry (RUN:ENTRY)."""
     path, folder = Path(name), Path(name.rpartition(":")[0] or name)
     return path.is_dir() or (folder.is_dir() and not path.exists())
 
 
 def moment_reference(edition: MomentsEdition, arguments: argparse.Namespace) -> MomentTruth | None:
-    """Read the queries of --truth or --queries; None without these options.
+    """Read the queries, with their true windows if known, from the file of --truth or --queries; None without both.
 
     Raises SubmissionError for options that only work with files that rank clips.
     """

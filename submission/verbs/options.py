@@ -57,7 +57,7 @@ def require_csv(path: Path) -> None:
     """Raises SubmissionError if the file is YAML, such as a recipe, instead of a CSV."""
     if path.suffix.lower() in (".yaml", ".yml") and path.is_file():
         hint = f"to check a recipe: python -m system check {path}"
-        raise SubmissionError(f"{path}: is YAML, such as a recipe, not a CSV, score matrix or package; {hint}")
+        raise SubmissionError(f"{path} is YAML, such as a recipe, not a CSV, score matrix or package; {hint}")
 
 
 def add_ranked(parser: argparse.ArgumentParser) -> None:

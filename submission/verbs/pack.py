@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     editions |= {str(one.matrix): edition_in_facts(read_scores(one.matrix)) for one in submitted if one.matrix}
     edition, out = chosen_any_edition(arguments, editions), arguments.out
     if out.suffix != ".zip" or "." in out.stem:
-        raise SubmissionError(f"{out}: the name of a package must end in .zip and have no other dot")
+        raise SubmissionError(f"{out}: the name of a package must end in .zip and have no other dot; rename it")
     path, packed, unready = pack(submitted, arguments.about, edition, out, arguments.report, arguments.style)
     for run in {str(run.folder): run for runs in systems for run in runs}.values():
         for name, expert in run.result.experts.items():
@@ -84,8 +84,10 @@ def _open_system(text: str) -> Submitted:
     """
     if text.endswith(".npy"):
         if any(clips is None for clips in read_scores(Path(text)).relevant):
-            cure = "give scores of the split for the results, and write this file as `output` in about.yaml"
-            raise SubmissionError(f"{text}: has queries without relevant clips, as a blind set has; {cure}")
+            raise SubmissionError(
+                f"{text} has queries without relevant clips, like a blind set; give scores of the split for the "
+                "results, and name this file as `output` in about.yaml"
+            )
         return Submitted([], matrix=Path(text))
     runs = [open_any_finished(name) for name in text.split(",")]
     if len(runs) > 1 or not runs[0].result.blend:
@@ -95,8 +97,10 @@ def _open_system(text: str) -> Submitted:
         folder = blend.folder / member.run
         require_folder(folder, f"{blend.folder} is a blend of this run; move the run back to this folder")
         if open_any_finished(f"{folder}:{member.entry}").checksum != member.sha256:
-            changed = f"{member.entry} of {folder} has changed since {blend.folder} was made"
-            raise SubmissionError(f"{changed}; delete {blend.folder}, and blend the runs again")
+            raise SubmissionError(
+                f"the entry {member.entry} of {folder} has changed since the blend {blend.folder} was made; delete the "
+                "blend, and blend the runs again"
+            )
     return Submitted([open_any_finished(f"{blend.folder / one.run}:{one.entry}") for one in blend.result.blend], blend)
 
 
@@ -110,7 +114,7 @@ def _write_template(path: Path, names: Sequence[str], submitted: Sequence[Submit
     all_runs = [run for one in submitted for run in one.runs]
     of_moments = [run for run in all_runs if isinstance(run, FinishedMoments)]
     if 0 < len(of_moments) < len(all_runs):
-        raise SubmissionError("some runs rank clips, but other runs find moments; make two packages")
+        raise SubmissionError("some runs rank clips, but other runs find moments; make a package for each kind")
     for run in of_moments:
         require_figures(run)
     needed = [

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="JUDGED.jsonl",
-        help="its best clips per query, with a judge's scores",
+        help="best clips per query of this score matrix, with a judge's scores",
     )
     weighting = parser.add_mutually_exclusive_group(required=True)
     searched = "score matrix and judged clips of a validation split, to choose the judge's weight"
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _choose_weight(arguments: argparse.Namespace, matrix: ScoreMatrix) -> tuple[float, dict[str, Any]]:
-    """Choose the judge's weight on the validation split; return it, and the metric there, with and without the judge.
+    """Choose the judge's weight on a validation split; return the weight, and the metric with and without the judge.
 
     The gain on the validation split is printed. matrix: Score matrix to re-rank. Raises SubmissionError if the
     validation matrix has clips in common with `matrix`, or was made by another model.
@@ -89,5 +89,5 @@ def _choose_weight(arguments: argparse.Namespace, matrix: ScoreMatrix) -> tuple[
     interval = format_interval(difference.interval, metric, "+")
     gain = f"{format_metric(metric, difference.mean, '+')}, 95 % {interval}"
     result = f"{metric} {format_metric(metric, value)}, gain {gain}"
-    print(f"chosen on the validation split: weight {weight:g}; there: {result}")
+    print(f"chosen on the validation split: weight {weight:g}; metric of this split: {result}")
     return weight, {"validation": {metric: value, "without": float(before.mean())}}

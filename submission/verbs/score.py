@@ -37,8 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     lines = summary.lines()
     if arguments.by_length:
         if not isinstance(summary, MomentSummary):
-            problem = f"--by-length only works with moments, but {arguments.system} ranks clips"
-            raise SubmissionError(f"{problem}; leave out --by-length")
+            raise SubmissionError(
+                f"--by-length only works with moments, but {arguments.system} ranks clips; leave out --by-length"
+            )
         by_length, lines = summary.figures_by_length(), summary.lines(by_length=True)
     if arguments.json:
         from data_tools.documents.strict import print_report

@@ -148,7 +148,9 @@ def test_blend_of_runs_is_packed_if_its_folder_is_given(runs: Path, capsys: pyte
     result["blend"][1]["sha256"] = "0" * 64
     Path("both/result.json").write_text(json.dumps({key: value for key, value in result.items() if key != "checksum"}))
     assert main(["pack", "both", "--about", "about.yaml", "--out", "q.zip"]) == 1
-    assert "evaluation of both/../b has changed since both was made; delete both" in capsys.readouterr().err
+    assert (
+        "evaluation of both/../b has changed since the blend both was made; delete the blend" in capsys.readouterr().err
+    )
     shutil.rmtree("b")
     assert main(["pack", "both", "--about", "about.yaml", "--out", "q.zip"]) == 1
     assert "both is a blend of this run; move the run back to this folder" in capsys.readouterr().err
@@ -175,7 +177,7 @@ def test_blend_refuses_validation_scores_with_another_hubness_correction_or_spli
     assert main(["pack", "a", *packing]) == 1
     error = capsys.readouterr().err
     assert (
-        "blind_corrected5.npy: has the hub correction csls 5, but the ranked entries have the hub correction none"
+        "blind_corrected5.npy: has the hub correction csls 5, but the submitted entries have the hub correction none"
         in error
     )
     assert main(["pack", "a:validation", *packing]) == 1
@@ -190,13 +192,19 @@ def test_blend_of_runs_refuses_incompatible_arguments(
     shutil.copy("a/scores/evaluation.npy", "m.npy")
     shutil.copy("a/scores/evaluation.json", "m.json")
     for arguments, expected in (
-        (["a", "m.npy", "--out", "x"], "m.npy is no folder of a run; correct it, or for files, give --out a name"),
+        (
+            ["a", "m.npy", "--out", "x"],
+            "m.npy is not the folder of a run; correct it, or, to blend files, give --out a name",
+        ),
         (["a", "b", "--weights", "-1", "2", "--out", "x"], "give numbers of 0 or more"),
         (["a", "b", "--weights", "0", "0", "--out", "x"], "with a finite sum above 0"),
         (["a", "b", "--weights", "1", "--out", "x"], "1 weights are given for 2 systems"),
         (["a", "b", "--out", "a/x"], "is inside the run"),
         (["a", "a:evaluation", "--out", "x"], "the same system is given twice"),
-        (["a", "m.npy", "--validation", "--out", "x.npy"], "m.npy is no run, so its validation scores are unknown"),
+        (
+            ["a", "m.npy", "--validation", "--out", "x.npy"],
+            "m.npy is not the folder of a run, so its validation scores are unknown",
+        ),
         (["a", "b", "--truth", "t.jsonl", "--out", "x"], "--truth only works with files of moments"),
     ):
         assert main(["blend", *arguments]) == 1
@@ -206,7 +214,7 @@ def test_blend_of_runs_refuses_incompatible_arguments(
     assert main(["blend", "both", "a", "--out", "x"]) == 1
     assert "both is a blend; give the runs that it blends instead" in capsys.readouterr().err
     assert system(["search", "both", "a tone", "--audio", str(made / "blind")]) == 1
-    assert "it is a blend of runs; give one of its runs" in capsys.readouterr().err
+    assert "the folder is a blend of runs; give one of its runs" in capsys.readouterr().err
     Path("both/scores/evaluation.npy").write_bytes(b"x")
     assert main(["score", "both"]) == 1
     assert "delete both, then blend its runs again" in capsys.readouterr().err

@@ -105,7 +105,7 @@ def test_pack_refuses_missing_or_blind_score_matrices_and_wrong_editions(
 ) -> None:
     for arguments, expected in (
         (["gone.npy", "--template", "x.yaml"], "gone.npy is missing; a score matrix needs both"),
-        (["blind.npy", "--template", "x.yaml"], "blind.npy: has queries without relevant clips, as a blind set has"),
+        (["blind.npy", "--template", "x.yaml"], "blind.npy has queries without relevant clips, like a blind set"),
     ):
         assert main(["pack", *arguments]) == 1
         assert expected in capsys.readouterr().err

@@ -337,7 +337,9 @@ def test_answer_without_query_or_recording_is_not_written(tmp_path: Path) -> Non
     path = tmp_path / "dev.jsonl"
     for key in ("vid", "query"):
         path.write_bytes(answer_bytes(**{key: None}))
-        with pytest.raises(SubmissionError, match=f"line 2: the key {key} is missing; add it, since a submission needs it"):
+        with pytest.raises(
+            SubmissionError, match=f"line 2: the key {key} is missing; add it, since a submission needs it"
+        ):
             write_moments(tmp_path / "out.jsonl", read_moments(path, E2026), E2026)
     assert not (tmp_path / "out.jsonl").exists()
 

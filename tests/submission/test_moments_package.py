@@ -180,7 +180,7 @@ def test_package_that_matches_no_edition_needs_the_edition_option(
         assert "add --edition YEAR" in capsys.readouterr().err
     Path("none.zip").write_bytes(b"PK")
     assert main(["check", "none.zip"]) == 1
-    assert "none.zip: cannot be read as a zip archive; pack it again" in capsys.readouterr().err
+    assert "none.zip cannot be read as a zip archive; pack the runs again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["output", "meta"])
@@ -247,11 +247,11 @@ def with_result(text: str, value: float) -> str:
         (
             ["run1,run2"],
             {},
-            "systems.0.output: is missing; add it (a blend of 2 runs needs the file of windows to submit",
+            "systems.0.output: is missing; a blend of 2 runs needs the file of windows to submit",
         ),
         (["run1"], {"output": "other.jsonl"}, "no line for the query"),
         (["run1:other"], {}, "has no entry 'other' that finds moments"),
-        (["run1"] * 5, {}, "5 systems are submitted; edition 2026 accepts at most 4"),
+        (["run1"] * 5, {}, "5 systems are submitted, but edition 2026 accepts at most 4"),
     ],
 )
 def test_pack_refuses_invalid_runs_or_facts(

@@ -304,7 +304,10 @@ def test_filled_template_is_sufficient_for_pack(here: Path, capsys: pytest.Captu
         ({"systems": [{"name": "N", "abbreviation": "eleven_char"}] * 4}, ["systems.0.abbreviation: has more than 10"]),
         ({"systems": [{"name": "N"}] * 4}, ["systems.3.abbreviation: is missing"]),
         *(
-            ({"authors": [about()["authors"][0] | {"email": email}]}, ["authors.0.email: is not an e-mail address"])
+            (
+                {"authors": [about()["authors"][0] | {"email": email}]},
+                ["authors.0.email: the text is not an e-mail address"],
+            )
             for email in ("jo", "jo@", "@example.org", "jo@example", "a b@example.org", "jo@example.")
         ),
         ({"autors": []}, ["autors: unknown key"]),
@@ -331,7 +334,7 @@ def test_missing_facts_in_about_yaml_are_reported_by_key(
         (["run1", "--about", "none.yaml"], "none.yaml: no such file"),
         (["run1", "--about", "run1/scores/mean.npy"], "mean.npy: not YAML"),
         (["run1", "--out", "mine.tar"], "the name of a package must end in .zip"),
-        ([*FOUR, "run2:mean", "--about", "five.yaml"], "5 systems are submitted; edition 2022 accepts at most 4"),
+        ([*FOUR, "run2:mean", "--about", "five.yaml"], "5 systems are submitted, but edition 2022 accepts at most 4"),
     ],
 )
 def test_pack_refuses_invalid_arguments_with_one_line(
@@ -383,7 +386,7 @@ FAULTS: dict[str, tuple[Callable[[Members], object], str]] = {
         lambda m: [
             m.update({name.replace("task8_1", "task8_01"): data}) for name, data in list(m.items()) if FOLDER in name
         ],
-        "has 5 systems; at most 4 may be submitted",
+        "has 5 systems, but at most 4 are allowed",
     ),
     "two tops": (lambda m: move(m, f"{FOLDER}/", f"other/task8/{LABEL}/"), "several top folders: mine, other"),
     "stray file": (lambda m: m.update({f"{FOLDER}/notes.txt": b"x"}), "notes.txt: does not belong here"),

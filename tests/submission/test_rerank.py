@@ -146,7 +146,7 @@ def test_rerank_chooses_its_settings_on_validation_scores_and_records_them(
     said = capsys.readouterr().out
     found = read_scores(out)
     weight = found.facts["reranked"]["weight"]
-    assert f"chosen on the validation split: weight {weight:g}; there: mAP@10 " in said
+    assert f"chosen on the validation split: weight {weight:g}; metric of this split: mAP@10 " in said
     assert 0 < weight <= 1
     assert found.facts["reranked"]["judged pairs"] == 1200
     matrix = read_scores(named["test"][0])
@@ -241,7 +241,7 @@ def test_judge_command_gets_each_pair_and_is_resumed_after_a_stop(
     assert main([*map(str, ask), "false"]) == 0, "nothing is left to judge"
     assert out.read_bytes() == before
     write_pairs(tmp_path / "top.jsonl", pairs[1:])
-    assert "has other pairs than the file to judge" in failed(capsys, *ask, "cat")
+    assert "already exists and has other pairs than the file to judge" in failed(capsys, *ask, "cat")
 
 
 ANSWER = """print('{"judge": 1}')"""
@@ -255,11 +255,11 @@ def python(code: str) -> str:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("no-such-program", "--command no-such-program: cannot be started"),
-        ("", "--command : cannot be started"),
+        ("no-such-program", "--command no-such-program: the command cannot be started"),
+        ("", "--command : the command cannot be started"),
         ("cat", "the judge's answer to pair 1 is b'{\"query\""),
         ("false", "the judge's answer to pair 1 is missing: the command ended with status 1"),
-        ("python 'my judge.py", "--command python 'my judge.py: cannot be read (No closing quotation)"),
+        ("python 'my judge.py", "--command python 'my judge.py: the command cannot be read (No closing quotation)"),
         (python("print('{}' * 2)"), "the judge's answer to pair 1 is b'{}{}"),
         (python(f"for n in range(301): {ANSWER}"), "the judge printed more than 300 answers"),
         (python(f"for n in range(300): {ANSWER}\nraise SystemExit(3)"), "ended with status 3 after the last answer"),

@@ -346,7 +346,7 @@ def test_locked_shard_of_a_bank_does_not_block_other_writers(tmp_path: Path) -> 
     one, other = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(2))
     fill(one, [0])
     (tmp_path / "b/under_way.json").write_text('["1"]')
-    with one._holding(one.shards()[0]), shared_work(other, {"0": 1.0, "1": 1.0}, (9, 9.0)) as work:
+    with one._wait_for_shard(one.shards()[0]), shared_work(other, {"0": 1.0, "1": 1.0}, (9, 9.0)) as work:
         assert list(islice(work.take_keys(), 1)) == ["1"]
 
 

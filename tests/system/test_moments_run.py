@@ -193,7 +193,7 @@ def test_finished_moment_run_is_opened_with_its_queries_and_found_windows(run: P
         SubmissionError, match="has no entry 'other' that finds moments; choose one of posterior, thresholds"
     ):
         open_finished_moments(f"{run}:other")
-    with pytest.raises(SubmissionError, match="the run ranks moments, not clips; give a run that ranks"):
+    with pytest.raises(SubmissionError, match="the run finds moments and does not rank clips; give a run"):
         open_finished(str(run))
     damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
     windows = damaged / "scores/posterior.windows.jsonl"
@@ -222,7 +222,7 @@ def test_submission_scores_and_compares_moment_entries_by_their_name(
         (["score", str(run), "--truth", truth], f"{run} contains its truth; leave out --truth"),
         (["score", f"{run}:other"], "has no entry 'other' that finds moments; choose one of posterior, thresholds"),
         (["compare", str(run), handed], f"{handed} needs true windows to be scored; add --truth"),
-        (["compare", str(run), str(tmp_path)], f"{tmp_path}: not a finished run (no result.json)"),
+        (["compare", str(run), str(tmp_path)], f"{tmp_path} is not a finished run, because result.json is missing"),
         (["score", str(run), "--edition", "2025"], "edition 2025 ranks clips, not moments"),
     ):
         assert submission(arguments) == 1
@@ -241,7 +241,7 @@ def test_comparing_runs_with_different_true_windows_is_refused(
         file.write_text("".join(json.dumps(line) + "\n" for line in truth))
         capsys.readouterr()
         assert submission(["compare", str(run), handed, "--truth", str(file)]) == status
-    said = f"{run} and {handed} are scored against different true windows, such as those of {truth[0]['qid']}; rank the"
+    said = f"{run} and {handed} have different true windows, for example for the query {truth[0]['qid']}; rank the"
     assert said in capsys.readouterr().err
 
 

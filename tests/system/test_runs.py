@@ -106,14 +106,14 @@ def test_unfinished_run_errors_name_the_resume_command(
     (runs / "b/finetune/done.json").unlink()
     (runs / "d/vocabulary.json").unlink()
     sentences = {
-        ("report", "b"): "b: not a finished run (no result.json); ",
+        ("report", "b"): "b is not a finished run, because result.json is missing; ",
         ("export", "b", "--out", "x"): "stage finetune of b is not finished; ",
         ("export", "d", "--out", "x"): "d has not been trained yet; ",
     }
     for (verb, name, *others), said in sentences.items():
         door = submission if verb == "report" else main
-        goes_on = f"{said}continue it with: python -m system run {name}/resolved.json --out {name}\n"
-        trained = f"{said}it is being trained now; wait until it ends\n"
+        goes_on = f"{said}continue the run with: python -m system run {name}/resolved.json --out {name}\n"
+        trained = f"{said}the run is in progress now; wait until it ends\n"
         assert door([verb, name, *others]) == 1
         assert capsys.readouterr().err.endswith(goes_on)
         with lock(Path(name) / "lock", "busy"):

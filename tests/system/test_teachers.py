@@ -254,7 +254,7 @@ def test_check_and_run_report_the_same_missing_models_of_teachers_and_starts(
         (distilled / stage / "done.json").unlink()
     for reason in (
         f"{distilled} is a run without trained stages; export its model, and name the exported folder",
-        f"{distilled} is neither a finished run nor an exported model; continue it with: python -m system run",
+        f"{distilled} is neither a finished run nor an exported model; continue the run with: python -m system run",
     ):
         assert main(["check", path]) == 1
         assert f"MISSING  {place} {distilled}: {reason}" in capsys.readouterr().out
