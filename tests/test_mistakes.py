@@ -252,7 +252,7 @@ SYSTEM = [
     ("run recipe.yaml --set stages.only.batch_size=many", "--set stages.only.batch_size: must be a whole number, not"),
     (
         "run recipe.yaml --set stages.only.batch_size",
-        "--set stages.only.batch_size: is not a setting; write it as key.key=value",
+        "--set stages.only.batch_size: is not a setting; write a setting as key.key=value",
     ),
     ("run recipe.yaml --set stages.no.batch_size=8", "--set stages.no.batch_size: the recipe has no such key"),
     # before and while a run begins

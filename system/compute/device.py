@@ -43,7 +43,7 @@ def device_of(name: str | None = None) -> torch.device:
 
 
 def moved(model: Network, device: torch.device) -> Network:
-    """Move a model to a device. Raises KitError for a model in float64 on mps, which does not support it."""
+    """Move a model to a device, and return the model. Raises KitError for float64 on mps, which has no float64."""
     try:
         return model.to(device)
     except TypeError as error:
@@ -53,7 +53,7 @@ def moved(model: Network, device: torch.device) -> Network:
 
 
 def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a tensor of this machine's memory to a device; on CUDA without waiting. `tensor` must not change later."""
+    """Return a copy of a tensor on a device; CUDA copies in the background, so that `tensor` must not change later."""
     if device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=device.type != "mps")  # there the memory could be reused before the copy
@@ -86,7 +86,7 @@ def in_precision(device: torch.device, precision: str) -> AbstractContextManager
 
 
 def gpu_of(device: torch.device) -> str | None:
-    """Return the name of a device's GPU; None for the CPU."""
+    """Return the name of the GPU that a device is, such as `mps`; None for the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return None if device.type == "cpu" else device.type

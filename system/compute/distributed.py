@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # A dead process is detected immediately, by torchrun and by its closed connections. Timeouts are for one that hangs.
 PATIENCE = timedelta(days=2)  # between steps: one may make data, decode or write scores while the others wait
 STEP_PATIENCE = timedelta(minutes=30)  # torch's default for gloo: processes begin a step together, with similar parts
-BUCKET = 1 << 23  # gradients that are summed at a time: 32 MiB
+BUCKET = 1 << 23  # numbers that are summed over all processes at a time: 32 MiB
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -112,9 +112,11 @@ def processes(device: "torch.device | None") -> Iterator[None]:
     except KitError:
         raise
     except (RuntimeError, ValueError) as error:
-        hint = f"start all processes with torchrun and check its --rdzv options, or {ONE_PROCESS}"
         reason = str(error).splitlines()[0]
-        raise KitError(f"{describe_process()} cannot connect to the other processes ({reason}); {hint}") from error
+        raise KitError(
+            f"{describe_process()} cannot connect to the other processes ({reason}); start all processes with torchrun "
+            f"and check its --rdzv options, or {ONE_PROCESS}"
+        ) from error
     _group = _Group(dist.get_world_size(), dist.get_rank(), os.getppid(), store, step)
     if is_first():
         log.info("%d processes compute together; the first one uses the device %s", process_count(), device)
@@ -157,7 +159,7 @@ def _should_report(reason: str) -> bool:
 
 @contextmanager
 def _exchange() -> Iterator[None]:
-    """Context manager that converts a failed exchange between processes to an error that names the reason."""
+    """Context manager that converts the error of a failed exchange between processes; see _error_of_exchange."""
     import torch
 
     try:
@@ -193,15 +195,15 @@ def _error_of_exchange(error: RuntimeError) -> KitError:
     """
     if not _should_report(""):
         return SaidElsewhere("another process has printed the error that ends all processes")
-    who, go_on = (
-        f"the process with rank {process_index()} of {process_count()} processes",
-        "run the same command again to resume from the last checkpoint",
-    )
+    who = f"the process with rank {process_index()} of {process_count()} processes"
+    go_on = "run the same command again to resume from the last checkpoint"
     if "timed out" in str(error).lower():
         waited = about((STEP_PATIENCE if _group.now else PATIENCE).total_seconds())
         return KitError(f"{who} has waited {waited} for another process, which hangs; {go_on}")
-    killed = "another process was killed, perhaps because memory was full"
-    return KitError(f"{who} has lost its connection to the other processes: {killed}; {go_on}")
+    return KitError(
+        f"{who} has lost its connection to the other processes: another process was killed, perhaps because memory was "
+        f"full; {go_on}"
+    )
 
 
 def require_equal(value: object, difference: str, cure: str) -> None:

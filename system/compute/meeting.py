@@ -21,7 +21,7 @@ from data_tools.errors import KitError
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-MEETING_PATIENCE = timedelta(minutes=10)  # until all have started: they do nothing long before they meet
+MEETING_PATIENCE = timedelta(minutes=10)  # until all processes have started; they do no long work before that
 ANNOUNCED = 60.0  # seconds of waiting for others to start, after which that is logged
 ONE_PROCESS = "unset WORLD_SIZE to compute with one process"
 POLL = 0.02  # seconds between two checks for the other processes
@@ -53,7 +53,7 @@ class _Meeting:
         if waited > ANNOUNCED and not self._is_announced:
             self._is_announced = True
             log.warning(
-                "%s waits for other processes to start; if no other was started, %s", describe_process(), ONE_PROCESS
+                "%s waits for other processes to start; if you started no other, %s", describe_process(), ONE_PROCESS
             )
 
 
@@ -86,7 +86,7 @@ def meet() -> "tuple[Store, int, int]":
 
 
 def this_start(store: "Store", rank: int, n: int) -> "Store":
-    """Return a new part of torchrun's key-value store, for the processes of this start or restart only.
+    """Return a part of torchrun's key-value store whose keys only the processes of this start or restart use.
 
     store: torchrun's store. rank: Rank of this process. n: Number of processes.
     torchrun uses one store for all restarts, and in torch 2.11 all starts use the same keys. A process could thus read

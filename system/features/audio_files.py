@@ -32,7 +32,10 @@ class AudioFiles:
     """
 
     def __init__(self, expert: Waveform, banks: Path, threads: ThreadPoolExecutor) -> None:
-        """Create an empty table of files. banks: Folder for broken files' error messages. threads: Decode clips."""
+        """Create an empty table of files.
+
+        banks: Folder in which the error messages of broken files are stored. threads: Pool for decoding several clips.
+        """
         self.expert, self.folder, self.threads = expert, banks, threads
         self.dim: int = expert.dim
         self.dtype: np.dtype[Any] = np.dtype(expert.dtype)
@@ -80,8 +83,9 @@ class AudioFiles:
             if not _is_unchanged(path, sound):
                 raise KitError(f"{error}; start a new run") from error
             note_broken(path, self.folder, error)
-            hint = "start a new run, which skips this file; python -m data_tools check finds all damaged files"
-            raise KitError(f"{error}; {hint}") from error
+            raise KitError(
+                f"{error}; start a new run, which skips this file; python -m data_tools check finds all damaged files"
+            ) from error
 
 
 def _is_unchanged(path: str, sound: Sound) -> bool:

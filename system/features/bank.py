@@ -98,14 +98,14 @@ class Bank:
             shard.read_new_lines()
 
     def shards(self) -> list[Shard]:
-        """Return all shards of the bank that exist now."""
+        """Return all shards (parts) of the bank that are in its folder now."""
         found = (re.fullmatch("shard-([1-9][0-9]{0,5})", path.name) for path in self.folder.glob("shard-*"))
         for number in sorted({0, *(int(name[1]) for name in found if name)} - self._shards.keys()):
             self._shard(number)
         return list(self._shards.values())
 
     def _shard(self, number: int) -> Shard:
-        """Return the Shard object number `number`, and create it at the first call."""
+        """Return shard (part of the bank) number `number` as an object, which is created at the first call."""
         if number not in self._shards:
             folder = self.folder / f"shard-{number}" if number else self.folder
             self._shards[number] = Shard(folder, self.dim, self.dtype, self.repair_hint)
@@ -120,15 +120,15 @@ class Bank:
         dropped = 0
         for shard in self.shards():
             if shard.undamaged_lines()[1]:
-                with self._holding(shard):
+                with self._wait_for_shard(shard):
                     kept, damaged = shard.undamaged_lines()
                     shard.keep_only(kept)
                 dropped += damaged
         return dropped
 
     @contextmanager
-    def _holding(self, shard: Shard) -> Iterator[None]:
-        """Context manager that waits for the lock of a shard, and holds it during its block."""
+    def _wait_for_shard(self, shard: Shard) -> Iterator[None]:
+        """Context manager that waits for the lock of a shard (a part of the bank), and holds it during its block."""
         said = False
         while True:
             with self.locked():  # shards are only taken under this lock
@@ -231,7 +231,7 @@ def open_bank(
         raise KitError(f"{facts_file} is damaged; delete {folder} and build the bank again") from error
     if found != json.loads(json.dumps(wanted)):
         raise KitError(
-            f"{folder} has frames of other settings: {found}, not {wanted}; "
+            f"{folder} has frames that were computed with other settings: {found}, not {wanted}; "
             "delete this folder, or use another folder for banks"
         )
     hint = hint or f"delete {folder} and run the same command again to compute it"

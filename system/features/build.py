@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from system.features.audio_files import AudioFiles
     from system.features.piece_bank import PieceBank
 
-BYTES_A_SECOND = 88_200  # of audio of unknown length: one channel of 16 bits at 44.1 kHz
+BYTES_A_SECOND = 88_200  # of a file whose length is unknown: one channel of 16 bits at 44.1 kHz
 
 Waveforms = Literal["auto", "bank", "files"]
 
@@ -64,7 +64,7 @@ class Features:
         return self.banks[expert].read(self.keys[clip_id])
 
     def summary_lines(self) -> Iterator[str]:
-        """Yield a line per expert on the series of frames: their number, dimension and source."""
+        """Yield a line of text per expert: number, dimension and source of its series of frames."""
         for name, bank in self.banks.items():
             where = f"in {bank.folder}" if isinstance(bank, Bank) else "decoded from the audio files for each batch"
             where = "read from files of embeddings" if isinstance(bank, Vectors) else where
@@ -91,7 +91,7 @@ def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
     return open_bank(banks / expert.bank_name(), expert.dim, expert.dtype, expert.identity(), hint, verify)
 
 
-def _from_files(
+def _features_from_files(
     clips: Collection[Clip],
     experts: Mapping[str, ExpertSettings],
     banks: Path,
@@ -130,7 +130,7 @@ def _from_files(
     return features
 
 
-def _from_embeddings(clips: Collection[Clip], name: str, expert: EmbeddingFile, strict: bool) -> Features:
+def _features_from_embeddings(clips: Collection[Clip], name: str, expert: EmbeddingFile, strict: bool) -> Features:
     """Return features whose frames are embeddings in files. The key of a clip is the name of its embedding."""
     vectors, clip_of = expert.read_embeddings(), dict[str, str]()
     features = Features({name: vectors}, grids={name: Grid(1 / expert.frames_per_second, expert.first_centre)})
@@ -184,7 +184,7 @@ def build_features(
     from system.compute.distributed import on_first
 
     if len(experts) == 1 and isinstance(expert := next(iter(experts.values())), EmbeddingFile):
-        return _from_embeddings(clips, next(iter(experts)), expert, strict)
+        return _features_from_embeddings(clips, next(iter(experts)), expert, strict)
     for name, expert in experts.items():
         _, of_all = some_file_faults(expert, list(clips))
         if of_all:
@@ -194,7 +194,7 @@ def build_features(
     if waveforms == "auto":
         waveforms = "bank" if on_first(lambda: waveforms_fit(clips, experts, banks)) else "files"
     if waveforms == "files":
-        return _from_files(clips, experts, banks, strict, verify, content, threads, whole)
+        return _features_from_files(clips, experts, banks, strict, verify, content, threads, whole)
 
     stores = {name: bank_of(expert, banks, verify) for name, expert in experts.items()}
     features = Features(stores)
@@ -259,7 +259,7 @@ class _Build:
             try:
                 keys[clip.id] = self.content(clip.path)
             except AudioError as error:
-                self._broken(clip, error)
+                self._leave_out(clip, error)
         self.features.keys |= {clip.id: keys[clip.id] for clip in self.clips if clip.id in keys}
 
     def missing(self, name: str) -> dict[str, list[Clip]]:
@@ -277,7 +277,7 @@ class _Build:
 
         bank, missing = self.banks[name], self.missing(name)
         log.info("expert %s: computing the frames of %s", name, counted(len(missing), "clip"))
-        costs = {key: _seconds(clips[0]) for key, clips in missing.items()}
+        costs = {key: _estimate_seconds(clips[0]) for key, clips in missing.items()}
         computed = 0
         with (
             progress(f"{name} frames", len(missing), "clip") as bar,
@@ -287,7 +287,7 @@ class _Build:
             def fails(key: str, error: AudioError) -> None:
                 """Handle a failure: report and leave out all clips whose audio has the content key `key`."""
                 work.drop(key)
-                self._all_broken(missing[key], error)
+                self._leave_out_all(missing[key], error)
 
             while work.wait_for_keys():
                 waves = self.decoding.waves(self._verified_keys(work, missing), expert)
@@ -308,7 +308,7 @@ class _Build:
         log.info("expert %s: computed the frames of %s, stored in %s", name, counted(computed, "clip"), bank.folder)
 
     def _verified_keys(self, work: SharedWork, missing: dict[str, list[Clip]]) -> Iterator[tuple[str, Clip]]:
-        """Yield each content key of missing frames with a clip. The file of this clip has just been checked.
+        """Yield each content key whose frames this process must compute, with a clip whose file still has this content.
 
         Stored content keys are not sufficient, since a file may be replaced by a file with the same size and time.
         """
@@ -328,7 +328,7 @@ class _Build:
         try:
             before, self.features.keys[clip.id] = self.features.keys[clip.id], self.content.read_key(clip.path)
         except AudioError as error:
-            self._broken(clip, error)
+            self._leave_out(clip, error)
         else:
             if self.features.keys[clip.id] != before:
                 log.warning(
@@ -337,14 +337,14 @@ class _Build:
                     clip.path,
                 )
 
-    def _all_broken(self, clips: list[Clip], error: AudioError) -> None:
-        """Report and leave out clips that have the same content, which is broken. error: Error of the first clip."""
-        self._broken(clips[0], error)
+    def _leave_out_all(self, clips: list[Clip], error: AudioError) -> None:
+        """Log a warning for clips that share one broken content, and leave them out. error: Error of the first clip."""
+        self._leave_out(clips[0], error)
         for clip in clips[1:]:
-            self._broken(clip, AudioError(f"{clip.path}: has the same content as the broken file {clips[0].path}"))
+            self._leave_out(clip, AudioError(f"{clip.path} has the same content as the broken file {clips[0].path}"))
 
-    def _broken(self, clip: Clip, error: AudioError) -> None:
-        """Report a clip with a broken audio file, and leave it out. Raises KitError if `strict`."""
+    def _leave_out(self, clip: Clip, error: AudioError) -> None:
+        """Log a warning for a clip with a broken audio file, and leave it out. Raises KitError if `strict`."""
         _note_broken(self.features, clip, error, self.strict)
 
 
@@ -367,9 +367,8 @@ def _leave_out_other_lengths(features: Features, clips: Collection[Clip], name: 
     for clip, frame_seconds in list(_other_lengths(features, clips, name)):
         if clip.seconds and abs(frame_seconds - clip.seconds) > SPARE * clip.seconds:
             wrong = f"its frames last {frame_seconds:g} s, but its recording lasts {clip.seconds:g} s in the manifest"
-            _note_broken(
-                features, clip, AudioError(f"{clip.path}: {wrong}; replace the file, or correct the manifest"), strict
-            )
+            error = AudioError(f"{clip.path}: {wrong}; replace the file, or correct the manifest")
+            _note_broken(features, clip, error, strict)
 
 
 def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
@@ -390,7 +389,7 @@ def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str
             log.warning("  and %s more recordings with different lengths", f"{len(differing) - SHOWN:,}")
 
 
-def _seconds(clip: Clip) -> float:
+def _estimate_seconds(clip: Clip) -> float:
     """Return the length of a clip in seconds, estimated from its file size if it is not known; 0 without a file."""
     if clip.seconds is not None:
         return clip.seconds

@@ -18,7 +18,7 @@ from data_tools.audio.read import AudioError, content_key
 from data_tools.errors import KitError
 
 Time = Literal["st_mtime_ns", "st_ctime_ns"]
-WRITTEN_TOGETHER = 1000  # files: a transaction each would take longer than reading small files
+WRITTEN_TOGETHER = 1000  # files per transaction: one transaction per file would take longer than reading it
 WRITTEN_AFTER = 5.0  # seconds: a kill loses the work of at most these
 
 
@@ -61,10 +61,13 @@ class FileFacts:
             self._store.commit()
             return found
         except sqlite3.OperationalError as error:
-            fault = f"{self.path} cannot be used ({error})"
-            raise KitError(f"{fault}; free disk space, or give this user write permission") from error
+            raise KitError(
+                f"{self.path} cannot be read or written ({error}); free disk space, or give this user write permission"
+            ) from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: a damaged schema is quoted
-            raise KitError(f"{self.path} is damaged ({error}); delete it, and run the same command again") from error
+            raise KitError(
+                f"{self.path} is damaged ({error}); delete this file, and run the same command again"
+            ) from error
 
     def get(self, status: Mapping[str, os.stat_result]) -> dict[str, tuple[Any, ...]]:
         """Return a dict from path to the stored values about the file, without unknown and changed files.
@@ -108,9 +111,9 @@ class FileFacts:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Pause Python's search for unused objects, which would go through all clips again and again.
+    """Context manager that pauses Python's garbage collection, which would scan all clips again and again.
 
-    For a `with` block that creates objects for every clip and keeps all of them.
+    Use it for a block that creates objects for every clip and keeps all of them.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -40,7 +40,7 @@ class Decoders:
         self._pool, self._ahead = pool, ahead
 
     def waves(self, clips: Iterable[tuple[str, Clip]], expert: ExpertSettings) -> Decoded:
-        """Yield the key and the future of the wave of each clip, while later clips are being decoded.
+        """Decode clips in the background; yield (key, future of the wave) of each clip.
 
         clips: Pairs of a key and a clip. The result has the same order. Only a limited number of clips is decoded
         before they are needed.
@@ -130,8 +130,10 @@ def _follow_parent() -> None:
 
 def _error_of_killed_process() -> KitError:
     """Return the error for a killed decoding process."""
-    hint = "run the same command again to resume; use fewer --workers if memory is short"
-    return KitError(f"a process that decodes audio was killed; {hint}")
+    return KitError(
+        "a process that decodes audio was killed; run the same command again to resume, with fewer --workers if memory "
+        "is short"
+    )
 
 
 def groups(decoded: Decoded, fails: Callable[[str, AudioError], None], samples: int) -> Iterator[dict[str, np.ndarray]]:

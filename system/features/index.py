@@ -56,7 +56,7 @@ class Table(NamedTuple):
         return cls(list(keys), *(array("q", column) for column in numbers))
 
     def end(self) -> int:
-        """Return the number of rows of the file of frames up to the end of the last series in the table."""
+        """Return the number of rows that the file of frames must have to contain all series of the table."""
         ends = np.array(self.first, np.int64) + np.array(self.rows, np.int64)
         return int(ends.max(initial=0))
 

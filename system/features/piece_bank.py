@@ -17,9 +17,9 @@ class PieceBank:
     """Pieces of the series of a bank. The key of a piece is the key of its recording, MARK, and its number from 0."""
 
     def __init__(self, bank: "Bank | AudioFiles | PieceBank", grid: Grid, seconds: float, hop: float) -> None:
-        """Set the size of pieces. grid: Times of the bank's frames. seconds: Length of a piece.
+        """Divide the series of `bank` into pieces.
 
-        hop: Seconds from one piece to the next.
+        grid: Times of the bank's frames. seconds: Length of a piece. hop: Seconds from one piece to the next.
         """
         self._bank, self._grid, self._seconds, self._hop = bank, grid, seconds, hop
         self.dim: int = bank.dim
@@ -29,7 +29,7 @@ class PieceBank:
     def rows_of(self, key: str) -> int:
         """Return the number of frames of the piece with the key `key`."""
         recording, _, number = key.rpartition(MARK)
-        first, behind = self._range(int(number), self._bank.rows_of(recording))
+        first, behind = self._frame_range(int(number), self._bank.rows_of(recording))
         return behind - first
 
     def read(self, key: str) -> np.ndarray:
@@ -39,10 +39,10 @@ class PieceBank:
     def part(self, key: str, first: int, count: int) -> np.ndarray:
         """Return a part of the piece with the key `key`: `count` frames from the piece's frame `first` on."""
         recording, _, number = key.rpartition(MARK)
-        begin, _ = self._range(int(number), self._bank.rows_of(recording))
+        begin, _ = self._frame_range(int(number), self._bank.rows_of(recording))
         return self._bank.part(recording, begin + first, count)
 
-    def _range(self, number: int, frames: int) -> tuple[int, int]:
+    def _frame_range(self, number: int, frames: int) -> tuple[int, int]:
         """Return the first frame of piece `number` of a recording, and the frame after the piece's last frame.
 
         frames: Number of frames of the recording. A frame belongs to the piece if its centre is in the piece. If no

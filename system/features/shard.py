@@ -43,14 +43,14 @@ class Shard:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin again: forget all index lines that were read, so that read_new_lines reads the whole index."""
+        """Forget all index lines that were read, so that read_new_lines reads the whole index."""
         self.numbers: dict[str, int] = {}  # key -> its row of the table
         self._table = Table.of()
         self._checked = bytearray()  # of every series, whether it was compared with its checksum
         self._lines = 0  # of the index that were read
         self._read_to, self._last_line = 0, b""  # bytes of the index that were read, and the last line of them
         self._seen: tuple[int, ...] | None = None  # size and time of change of the files when they were read
-        self._end = 0  # rows of frames that these lines speak of
+        self._end = 0  # rows of frames up to the end of the last series in these lines
         self._lost = self._lost_bytes = 0  # lines at the end that are damaged, or whose frames are missing
         self._map: np.ndarray | None = None
 
@@ -61,14 +61,14 @@ class Shard:
         power cut, frames of the last lines may be missing. All such series are dropped. Any other damage raises
         KitError; with `skip_damaged`, the damaged lines are dropped instead.
         """
-        state = self._state()
+        state = self._file_states()
         if state == self._seen:
             return
-        if not self._continues():
+        if not self._still_begins_alike():
             self._begin()
         before, self._lost, self._lost_bytes = self._lost, 0, 0
         for lines in blocks(self.index_file, self._read_to):
-            self._take(lines, skip_damaged)
+            self._parse_lines(lines, skip_damaged)
         if self._lost not in (0, before):
             log.warning(
                 "%s: the last %d of %d series of frames are lost or damaged, perhaps by a power cut, and are computed "
@@ -77,12 +77,12 @@ class Shard:
             )  # fmt: skip
         self._seen = state
 
-    def _state(self) -> tuple[int, ...]:
+    def _file_states(self) -> tuple[int, ...]:
         """Return the sizes and modification times of the shard's two files: the index and the frames."""
         found = [path.stat() if path.exists() else None for path in (self.index_file, self.frames_file)]
         return tuple(n for status in found for n in ((status.st_size, status.st_mtime_ns) if status else (-1, -1)))
 
-    def _continues(self) -> bool:
+    def _still_begins_alike(self) -> bool:
         """Return whether the index file still begins with the lines that were read from it."""
         if not self._read_to:
             return True
@@ -92,8 +92,8 @@ class Shard:
             file.seek(self._read_to - len(self._last_line))
             return file.read(len(self._last_line)) == self._last_line
 
-    def _take(self, lines: bytes, skip_damaged: bool) -> None:
-        """Parse complete lines of the index, and add their series. Damaged lines at the end are counted, not added."""
+    def _parse_lines(self, lines: bytes, skip_damaged: bool) -> None:
+        """Parse complete lines of the index, and add their series to the table; damaged last lines are counted."""
         stored = self._stored_rows()
         table = None if self._lost else table_of(lines, stored)
         if table is not None:

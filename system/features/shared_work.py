@@ -40,12 +40,12 @@ class SharedWork:
         """Store the keys whose series must be computed, in the order of falling costs."""
         self._bank, self._costs, self._at_once = bank, costs, at_once
         self._left = deque(sorted(costs, key=costs.__getitem__, reverse=True))
-        self._computed_elsewhere: list[str] = []  # that another process had under way when it was looked at
-        self._new: deque[str] = deque()  # taken, and not handed out yet
-        self._under_way: set[str] = set()  # these, and those that are being computed
+        self._computed_elsewhere: list[str] = []  # that another process was computing at the last check
+        self._new: deque[str] = deque()  # reserved, but not yet yielded by take_keys
+        self._under_way: set[str] = set()  # reserved keys whose series are not stored yet
         self._shard: Shard | None = None
         self._release: Callable[[], None] | None = None
-        self._stored_elsewhere = 0  # of the keys that are wanted, since this was asked
+        self._stored_elsewhere = 0  # number of keys, since the last call of stored_elsewhere
 
     def wait_for_keys(self) -> bool:
         """Wait until it is known whether this process has series to compute, and return whether it has.
@@ -54,7 +54,7 @@ class SharedWork:
         series are left, and the result is true. The result is false if all series are stored.
         """
         pause, said = LOOKED_AGAIN[0], False
-        while not self._take():
+        while not self._reserve_keys():
             if not self._computed_elsewhere:
                 return False
             if not said:
@@ -69,7 +69,7 @@ class SharedWork:
 
     def take_keys(self) -> Iterator[str]:
         """Yield the keys of series that this process must compute. The caller must store or drop each key."""
-        while self._take():
+        while self._reserve_keys():
             yield self._new.popleft()
 
     def store(self, key: str, values: np.ndarray) -> None:
@@ -87,7 +87,7 @@ class SharedWork:
         found, self._stored_elsewhere = self._stored_elsewhere, 0
         return found
 
-    def _take(self) -> bool:
+    def _reserve_keys(self) -> bool:
         """Reserve keys of missing series for this process if it has none. Returns: Whether it now has keys."""
         if self._new or not (self._left or self._computed_elsewhere):
             return bool(self._new)

@@ -67,24 +67,24 @@ def find_sounds(
     ordered = each(chain(islice(clips, start, None), islice(clips, start)), "audio files", "clip", total)
     with closing(_facts_in(banks)) as facts:
         while group := list(islice(ordered, OPENED_TOGETHER)):
-            states = {clip.path: _state(clip.path) for clip in group}  # before the files are read
+            states = {clip.path: _file_status(clip.path) for clip in group}  # before the files are read
             known = facts.get({path: state for path, state in states.items() if state})
-            stored = {path: _found(known.get(path)) for path in states}
+            stored = {path: _parse_row(known.get(path)) for path in states}
             decoded = {clip.path for clip in group if clip.id in whole}
             unknown = [path for path, found in stored.items() if verify or _is_unknown(found, path in decoded)]
-            read = threads.map(lambda path: _read(path, path in decoded, verify), unknown)  # noqa: B023
+            read = threads.map(lambda path: _read_sound(path, path in decoded, verify), unknown)  # noqa: B023
             for path, found in zip(unknown, read, strict=True):
                 _warn_of_change(path, stored[path], found)
                 stored[path] = found
                 if found.sound is not None:
-                    _store(facts, path, states[path], found)
+                    _store_sound(facts, path, states[path], found)
             yield from ((clip, stored[clip.path] or FoundSound()) for clip in group)
 
 
 def note_broken(path: str, banks: Path, error: AudioError) -> None:
     """Store that a file is broken, so that `find_sounds` reports it."""
     with closing(_facts_in(banks)) as facts:
-        _store(facts, path, _state(path), FoundSound(reason=str(error)))
+        _store_sound(facts, path, _file_status(path), FoundSound(reason=str(error)))
 
 
 def _facts_in(banks: Path) -> FileFacts:
@@ -92,7 +92,7 @@ def _facts_in(banks: Path) -> FileFacts:
     return FileFacts(banks / "contents.sqlite", "sounds", COLUMNS)
 
 
-def _state(path: str) -> os.stat_result | None:
+def _file_status(path: str) -> os.stat_result | None:
     """Return the size and times of a file; None if it is missing."""
     try:
         member = member_of(path)
@@ -101,7 +101,7 @@ def _state(path: str) -> os.stat_result | None:
         return None
 
 
-def _found(row: Sequence[Any] | None) -> FoundSound | None:
+def _parse_row(row: Sequence[Any] | None) -> FoundSound | None:
     """Convert a stored row of values, in the order of COLUMNS, to a FoundSound; None without a row."""
     if row is None:
         return None
@@ -115,8 +115,8 @@ def _is_unknown(found: FoundSound | None, whole: bool) -> bool:
     return found is None or (whole and found.sound is not None and not found.is_decoded)
 
 
-def _store(facts: FileFacts, path: str, state: os.stat_result | None, found: FoundSound) -> None:
-    """Store checksum, length and sample rate of a file, or why it is broken, unless it is missing."""
+def _store_sound(facts: FileFacts, path: str, state: os.stat_result | None, found: FoundSound) -> None:
+    """Store the checksum, length and sample rate of a file, or why it is broken. state: None: the file is missing."""
     sound = found.sound or Sound(0, 0, False)
     if state is not None:
         facts.put(
@@ -124,8 +124,11 @@ def _store(facts: FileFacts, path: str, state: os.stat_result | None, found: Fou
         )
 
 
-def _read(path: str, whole: bool, verify: bool) -> FoundSound:
-    """Read checksum, length and rate of a file. whole: Decode all samples. verify: Compute the sha256 of all bytes."""
+def _read_sound(path: str, whole: bool, verify: bool) -> FoundSound:
+    """Read the checksum, length and sample rate of an audio file.
+
+    whole: Also decode all samples. verify: Also compute the sha256 of all bytes.
+    """
     try:
         sound = sound_of(path)
         if whole:

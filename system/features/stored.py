@@ -26,19 +26,19 @@ def bank_fits(banks: Path, size: float) -> bool:
 
 
 def waveforms_fit(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> bool:
-    """Return whether the disk of the folder `banks` has room for the waveforms that are not stored yet."""
+    """Return whether the disk of the folder `banks` has room for the clips' waveforms that are not stored yet."""
     missing = seconds_missing(clips, experts, banks)
     sizes = (expert.rate * np.dtype(expert.dtype).itemsize * missing[name] for name, expert in experts.items())
     return bank_fits(banks, sum(sizes))
 
 
 def seconds_missing(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> dict[str, float]:
-    """Return a dict from expert to the seconds of audio whose frames are not stored.
+    """Return a dict from expert to the seconds of audio for which its bank has no frames.
 
     Clips whose content key (a checksum of the audio file) is not stored count as missing. If an expert's weights are
     missing, all clips count as missing, since the folder of stored frames depends on the weights.
     """
-    stored = {name: _stored(expert, banks) for name, expert in experts.items()}
+    stored = {name: _stored_keys_of(expert, banks) for name, expert in experts.items()}
     missing = dict.fromkeys(experts, 0.0)
     with closing(_StoredKeys(banks / "contents.sqlite")) as remembered:
         for clip in clips:
@@ -48,7 +48,7 @@ def seconds_missing(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings]
     return missing
 
 
-def _stored(expert: ExpertSettings, banks: Path) -> set[str]:
+def _stored_keys_of(expert: ExpertSettings, banks: Path) -> set[str]:
     """Return the content keys of all clips whose frames are in an expert's bank."""
     if not any(banks.glob(f"{expert.kind}-*/index.jsonl")):  # then the weights need not be read
         return set()

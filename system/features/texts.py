@@ -30,13 +30,13 @@ def store_vectors(
         title = f"embedding {counted(len(missing), 'caption', ',')} {note}"
         with progress(title, len(missing), "caption") as bar:
             for batch in batches:
-                _store(bank, batch, texts, vectors)
+                _store_batch(bank, batch, texts, vectors)
                 bar.advance(len(batch))
     elif batches:
-        _store(bank, missing, texts, vectors)
+        _store_batch(bank, missing, texts, vectors)
 
 
-def _store(
+def _store_batch(
     bank: Bank, keys: list[str], texts: Mapping[str, str], vectors: Callable[[Sequence[str]], torch.Tensor]
 ) -> None:
     """Compute the vectors of the texts with the given keys, and store them in a bank."""

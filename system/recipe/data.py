@@ -58,7 +58,7 @@ class Data:
         return make_items(self.readable_clips(source), unit)
 
     def sampler(self, name: str, stage: schema.Stage, seed: tuple[int, int]) -> Sampler:
-        """Build the sampler that draws the batches of the stage `name`. Raises KitError if no batch can be made."""
+        """Return the sampler that draws the batches of the stage `name`. Raises KitError if no batch can be made."""
         sources, train = [self.items(source, stage.unit) for source in stage.train.data], stage.train
         try:
             augment = self.augmentations.get(name)
@@ -76,7 +76,7 @@ class Data:
         return quick_key(clip.path) if container_of(clip.path).is_file() else ""  # embeddings need no audio
 
     def shared(self, some: list[str], others: list[str]) -> int:
-        """Count the clips of the data sources `others` that are also in the data sources `some`.
+        """Return the number of clips of the data sources `others` that are also in the data sources `some`.
 
         Two clips are the same if they have the same audio, or are of the same Freesound recording. Data sets often
         contain different excerpts of one recording.
@@ -162,7 +162,7 @@ def load_data(
             first = features.broken[clips[name][0].id]
             if not is_read:
                 raise KitError(
-                    f"data source {name}: none of its clips has an embedding, first {first}; correct the files"
+                    f"data source {name}: none of its clips has an embedding (first: {first}); correct the files"
                 )
             _refuse_source(name, source, clips[name], first)
     return Data(clips, features, augmentations, moments)
@@ -200,6 +200,6 @@ def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]
 def _refuse_source(name: str, source: schema.Source, clips: Sequence[Clip], first: str) -> NoReturn:
     """Raise KitError, since no audio of a data source can be read. first: The first clip's error message."""
     raise KitError(
-        f"data source {name}: no audio of its {counted(len(clips), 'clip', ',')} can be read, first {first}; "
+        f"data source {name}: no audio of its {counted(len(clips), 'clip', ',')} can be read (first: {first}); "
         f"put the files at these paths, or make {source.manifest} again with the right folder"
     )

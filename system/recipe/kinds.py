@@ -17,7 +17,7 @@ OF_ALL_CLIPS = {"mAP@10", "mAP@16", "recall_sum"}  # metrics of captions against
 
 
 def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Check that kinds of settings in a recipe, such as encoders and losses, fit. Yields keys and error messages.
+    """Yield (keys, error message) for kinds of settings in a recipe that do not fit each other, e.g. model and loss.
 
     The recipe must have passed the schema.
     """

@@ -60,7 +60,7 @@ class Loaded:
 
 
 def text_of(recipe: schema.Recipe) -> str:
-    """Return every setting of a recipe as JSON text that can be read as YAML."""
+    """Return every setting of a recipe, including defaults, as JSON text that can be read as YAML."""
     return _as_json(recipe.model_dump(mode="json"), 1) + "\n"
 
 
@@ -87,14 +87,14 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     source, document = read_document(path, "recipe")
     if isinstance(document.value, dict) and "cells" in document.value:
         raise RecipeError([f"{path} is a study; run it with: python -m system study {path}"])
-    mistakes = list(_apply(document, changes or []))
+    mistakes = list(_apply_changes(document, changes or []))
     found = list(_null_characters(document.value))
     _leave_out_nulls(document.value)
     recipe, refused = _validate(document.value)
     found += [*refused, *between_keys(document.value), *(check_kinds(recipe) if recipe else ())]
     problems = [*document.problems, *mistakes, *((keys, document.line(keys), text) for keys, text in found)]
     if problems or recipe is None:
-        raise RecipeError(_report(path, problems))
+        raise RecipeError(_format_mistakes(path, problems))
     return Loaded(recipe, source, tuple(changes or []))
 
 
@@ -114,13 +114,13 @@ def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
     try:
         document = parse(source.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
+        raise RecipeError([f"{path}: the file is not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
     if document.problems and not document.value:  # not YAML, or too large
-        raise RecipeError(_report(path, document.problems))
+        raise RecipeError(_format_mistakes(path, document.problems))
     return source, document
 
 
-def _report(path: Path, problems: list[Mistake]) -> list[str]:
+def _format_mistakes(path: Path, problems: list[Mistake]) -> list[str]:
     """Format the mistakes of a recipe as text, one line per key, in the order of the file's lines.
 
     Several messages about one key share one line.
@@ -136,7 +136,7 @@ def _report(path: Path, problems: list[Mistake]) -> list[str]:
     return [*lines[:MAX_PROBLEMS], *([f"{path}: and {more:,} more mistakes"] if more > 0 else [])]
 
 
-def _apply(document: Document, changes: list[str]) -> Iterator[Mistake]:
+def _apply_changes(document: Document, changes: list[str]) -> Iterator[Mistake]:
     """Apply changes such as `a.b.0.c=value` to the document. Yields the mistakes in these changes.
 
     A key that does not exist in recipes is refused later, by the schema.
@@ -145,7 +145,7 @@ def _apply(document: Document, changes: list[str]) -> Iterator[Mistake]:
         dotted, equals, text = change.partition("=")
         keys: Keys = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
         if not equals or not dotted:
-            yield keys, 0, "is not a setting; write it as key.key=value"
+            yield keys, 0, "is not a setting; write a setting as key.key=value"
             continue
         at = document.value
         for part in keys[:-1]:
@@ -175,7 +175,7 @@ def _null_characters(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
 
 
 def _leave_out_nulls(value: Any) -> None:
-    """Remove null entries of data, experts, stages and rank from the document."""
+    """Remove entries that are null from the sections data, experts, stages and rank of the document `value`."""
     experts = child(child(child(value, "model"), "audio"), "experts")
     for entries in (experts, *(child(value, key) for key in ("data", "stages", "rank"))):
         if isinstance(entries, dict):
@@ -214,7 +214,7 @@ def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
 
 
 def _message_of(item: Any, value: Any, suggest: bool) -> str:
-    """Format the error message for a mistake that pydantic has found."""
+    """Return the error message for a mistake in a recipe. item: pydantic's error. suggest: Add similar keys."""
     kind, name = item["type"], item["loc"][-1] if item["loc"] else ""
     if kind == "extra_forbidden":
         if not suggest or len(str(name)) > MAX_SHOWN:

@@ -48,18 +48,20 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
     sources = {(source.manifest, source.make): (name, source) for name, source in reversed(recipe.data.items())}
     for name, source in reversed(sources.values()):
         if source.make is None and not Path(source.manifest).exists():
-            hint = "correct the path (relative to the current folder), or make it: see python -m data_tools --help"
-            raise KitError(f"data source {name}: the manifest {source.manifest} does not exist; {hint}")
-        if source.make is not None and _is_to_make(name, source, again):
+            raise KitError(
+                f"data source {name}: the manifest {source.manifest} does not exist; correct the path (relative to the "
+                "current folder), or make the manifest: see python -m data_tools --help"
+            )
+        if source.make is not None and _must_be_made(name, source, again):
             # The lock is not in the manifest's folder, because the command needs that folder empty.
             waiting = f"waiting for another process that makes {source.manifest}"
             with lock(Path(recipe.banks) / "make.lock", waiting, wait=True):
-                if _is_to_make(name, source, again):
+                if _must_be_made(name, source, again):
                     _make(name, source.make, Path(source.manifest))
 
 
 def few_clips(source: schema.Source, count: int) -> str:
-    """Describe how many of its published clips a data source has, and a cure; "" if it has enough clips.
+    """Return a text on how many of its published clips a data source has, and a cure; "" if it has enough clips.
 
     Enough is the share FEW of the published number of clips. count: Number of clips that the source has.
     """
@@ -72,31 +74,32 @@ def few_clips(source: schema.Source, count: int) -> str:
 
 def input_paths(command: str) -> list[Path]:
     """Return the files and folders that a `make` command reads. Raises KitError if data_tools does not accept it."""
-    values = [value for key, value in _arguments_of(command).items() if key not in OUTPUTS]
+    values = [value for key, value in _parsed_arguments(command).items() if key not in OUTPUTS]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path for path in paths if isinstance(path, Path)]
 
 
 def require_output(command: str, manifest: Path) -> None:
     """Raise KitError if a `make` command writes a manifest to another path than `manifest`."""
-    out = _arguments_of(command).get("out")
+    out = _parsed_arguments(command).get("out")
     if isinstance(out, Path) and out.suffix == ".jsonl" and absolute(out) != absolute(manifest):
-        raise KitError(f"`make` writes {out}, but `manifest` is {manifest}; correct one of them")
+        raise KitError(f"the command `make` writes {out}, but `manifest` is {manifest}; correct one of them")
 
 
-def _arguments_of(command: str) -> dict[str, object]:
+def _parsed_arguments(command: str) -> dict[str, object]:
     """Return the parsed arguments of a `make` command. Raises KitError if data_tools does not accept it."""
     words = shlex.split(command)[3:]
     try:
         with redirect_stderr(io.StringIO()):
             return vars(make_parser("data_tools", "", VERBS, words).parse_args(words))
     except SystemExit:
-        words_text = shlex.join(words)
-        hint = "correct the data source's `make`, see python -m data_tools --help"
-        raise KitError(f"python -m data_tools does not accept `{words_text}`; {hint}") from None
+        raise KitError(
+            f"python -m data_tools does not accept `{shlex.join(words)}`; correct the data source's `make`, see python "
+            "-m data_tools --help"
+        ) from None
 
 
-def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
+def _must_be_made(name: str, source: schema.Source, again: bool) -> bool:
     """Return whether the manifest of a data source must be made, because it is missing or outdated.
 
     A manifest is outdated if the audio files have changed since it was made. It is then made again if `again` is True.

@@ -53,21 +53,25 @@ def at_path(found: list[Section], dotted: str) -> list[Section]:
     `dotted` may also contain names and positions, as in `stages.finetune.optimizer` and `stages.train.losses.0`.
     """
     given = tuple(part for part in dotted.split(".") if part)
-    return _at(found, lambda _: _plain(dotted)) or _at(
+    return _sections_at(found, lambda _: _without_placeholders(dotted)) or _sections_at(
         found, lambda section: _without_names(section.path, given, found)
     )
 
 
-def _at(found: list[Section], path_for: Callable[[Section], tuple[str, ...]]) -> list[Section]:
-    """Return the sections of `found` whose path begins with the path that a user requested.
+def _sections_at(found: list[Section], path_for: Callable[[Section], tuple[str, ...]]) -> list[Section]:
+    """Return the sections of `found` whose path begins with the path that a user requested, or that have it as a key.
 
     path_for: Function from a section to the requested path, without names and positions.
     """
-    inside = [section for section in found if _plain(section.path)[: len(path_for(section))] == path_for(section)]
+    inside = [
+        section
+        for section in found
+        if _without_placeholders(section.path)[: len(path_for(section))] == path_for(section)
+    ]
     holders = [
         section._replace(keys=tuple(key for key in section.keys if key.name == path_for(section)[-1]))
         for section in found
-        if _plain(section.path) == path_for(section)[:-1]
+        if _without_placeholders(section.path) == path_for(section)[:-1]
         and any(key.name == path_for(section)[-1] for key in section.keys)
     ]
     return holders + inside
@@ -94,12 +98,12 @@ def _without_names(path: str, given: tuple[str, ...], found: list[Section]) -> t
 
 def paths(found: list[Section]) -> list[str]:
     """Return the dotted paths of all keys in the sections `found`, without the placeholders NAME and N."""
-    plain = [(".".join(_plain(section.path)), section) for section in found]
+    plain = [(".".join(_without_placeholders(section.path)), section) for section in found]
     keys = [f"{path}.{key.name}".lstrip(".") for path, section in plain for key in section.keys]
     return list(dict.fromkeys([*(path for path, _ in plain if path), *keys]))
 
 
-def _plain(path: str) -> tuple[str, ...]:
+def _without_placeholders(path: str) -> tuple[str, ...]:
     """Return the parts of a dotted path of keys, without the placeholders NAME and N."""
     return tuple(part for part in path.split(".") if part not in ("NAME", "N", ""))
 
@@ -107,12 +111,12 @@ def _plain(path: str) -> tuple[str, ...]:
 def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
     """Yield the section of a settings class, given as JSON schema `node`, and sections of all classes nested in it."""
     properties = node["properties"]
-    kinds = _words(properties["kind"]) if "kind" in properties else None
+    kinds = _listed_values(properties["kind"]) if "kind" in properties else None
     meanings = _meanings(_classes()[node["title"]])
     keys = tuple(
         Key(
             name,
-            _values(field, defs),
+            _describe_values(field, defs),
             None if name in node.get("required", ()) else _yaml(field.get("default")),
             meanings.get(name, ""),
         )
@@ -121,10 +125,10 @@ def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
     )
     yield Section(path, kinds, _on_one_line(node.get("description", "").split("\n\n")[0]), keys)
     for name, field in properties.items():
-        yield from _below(field, defs, f"{path}.{name}".lstrip("."))
+        yield from _nested_sections(field, defs, f"{path}.{name}".lstrip("."))
 
 
-def _below(node: Node, defs: Node, path: str) -> Iterator[Section]:
+def _nested_sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
     """Yield a section for each settings class that the value at `path` may have, and for classes nested in it.
 
     node: JSON schema of the value. defs: JSON schemas of all classes, by name.
@@ -132,31 +136,31 @@ def _below(node: Node, defs: Node, path: str) -> Iterator[Section]:
     if "$ref" in node:
         yield from _sections(defs[node["$ref"].rpartition("/")[2]], defs, path)
     for choice in [*node.get("anyOf", ()), *node.get("oneOf", ())]:
-        yield from _below(choice, defs, path)
+        yield from _nested_sections(choice, defs, path)
     for named in node.get("patternProperties", {}).values():
-        yield from _below(named, defs, f"{path}.NAME")
+        yield from _nested_sections(named, defs, f"{path}.NAME")
     if "items" in node:
-        yield from _below(node["items"], defs, f"{path}.N")
+        yield from _nested_sections(node["items"], defs, f"{path}.N")
 
 
-def _values(node: Node, defs: Node) -> str:
+def _describe_values(node: Node, defs: Node) -> str:
     """Describe the allowed values of a key in words, by its JSON schema `node`."""
     if choices := node.get("anyOf") or node.get("oneOf"):
         kinds = [_kind(choice, defs) for choice in choices]
         if all(kinds):
             return f"settings of a kind: {', '.join(kind or '' for kind in kinds)}"
-        return " or ".join(_values(choice, defs) for choice in choices)
+        return " or ".join(_describe_values(choice, defs) for choice in choices)
     if "$ref" in node:
         kind = _kind(node, defs)
         return f"settings of the kind {kind}" if kind else "settings"
     if "const" in node or "enum" in node:
-        return _words(node)
+        return _listed_values(node)
     if "patternProperties" in node:
-        return f"by name: {_values(next(iter(node['patternProperties'].values())), defs)}"
+        return f"by name: {_describe_values(next(iter(node['patternProperties'].values())), defs)}"
     if node.get("type") == "array":
-        return f"list of {_values(node['items'], defs)}"
+        return f"list of {_describe_values(node['items'], defs)}"
     if node.get("type") in ("integer", "number"):
-        return f"{'whole number' if node['type'] == 'integer' else 'number'}{_range(node)}"
+        return f"{'whole number' if node['type'] == 'integer' else 'number'}{_describe_range(node)}"
     if node.get("type") == "string":
         return "name: a letter, then letters, digits and _, all lower case" if "pattern" in node else "text"
     return {"boolean": "true or false", "null": "null"}[node["type"]]
@@ -165,15 +169,15 @@ def _values(node: Node, defs: Node) -> str:
 def _kind(node: Node, defs: Node) -> str | None:
     """Return the value of the key `kind` that a settings class requires; None for a class without this key."""
     properties = defs[node["$ref"].rpartition("/")[2]]["properties"] if "$ref" in node else {}
-    return _words(properties["kind"]) if "kind" in properties else None
+    return _listed_values(properties["kind"]) if "kind" in properties else None
 
 
-def _words(node: Node) -> str:
-    """Return the values that a JSON schema `node` lists, separated by commas."""
+def _listed_values(node: Node) -> str:
+    """Return the values that a JSON schema `node` lists (`enum` or `const`) as one text, separated by commas."""
     return ", ".join(map(str, node.get("enum", [node.get("const")])))
 
 
-def _range(node: Node) -> str:
+def _describe_range(node: Node) -> str:
     """Describe the allowed range of a number, such as ", from 0, to 1", by its JSON schema `node`."""
     words = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
     return "".join(f", {word} {node[name]:,}" for name, word in words.items() if name in node)

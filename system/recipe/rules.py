@@ -24,37 +24,37 @@ def child(value: Any, key: str | int) -> Any:
     return None
 
 
-def _items(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _dict_items(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the keys and values of the dict `value` whose values are dicts too; nothing if `value` is no dict."""
     if isinstance(value, dict):
         yield from ((key, item) for key, item in value.items() if isinstance(item, dict))
 
 
-def _names(value: Any) -> list[tuple[int, str]]:
+def _text_items(value: Any) -> list[tuple[int, str]]:
     """Return the position and the text of each item of `value` that is a text; an empty list if `value` is no list."""
     return [(i, name) for i, name in enumerate(value) if isinstance(name, str)] if isinstance(value, list) else []
 
 
 def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
-    """Check that the names in a recipe exist, and that its settings fit each other. Yields keys and error messages.
+    """Yield (keys, error message) for names in a recipe that do not exist, and for settings that do not fit each other.
 
     value: The recipe's document, not yet checked by the schema. All mistakes can thus be reported together.
     """
-    data = dict(_items(child(value, "data")))
+    data = dict(_dict_items(child(value, "data")))
     for name, source in data.items():
         if isinstance(source.get("make"), str) and not _is_made_by_tools(source["make"]):
             yield ("data", name, "make"), "must begin with: python -m data_tools"
-    stages = dict(_items(child(value, "stages")))
+    stages = dict(_dict_items(child(value, "stages")))
     for name in RUN_FOLDERS & stages.keys():
         yield ("stages", name), f"{name} is the name of another folder in every run; give the stage another name"
     for position, (name, stage) in enumerate(stages.items()):
         yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
     yield from _check_relevance(child(value, "relevance"), data)
-    teachers = dict(_items(child(value, "teachers")))
+    teachers = dict(_dict_items(child(value, "teachers")))
     for name, teacher in teachers.items():
         if teacher.get("kind") == "stage":
             yield from _check_checkpoint(("teachers", name), teacher.get("stage"), teacher.get("checkpoint"), stages)
-    ranks = dict(_items(child(value, "rank")))
+    ranks = dict(_dict_items(child(value, "rank")))
     for position, (name, ranked) in enumerate(ranks.items()):
         at: Keys = ("rank", name)
         yield from _check_source((*at, "data"), ranked.get("data"), data)
@@ -88,9 +88,9 @@ def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Key
 def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
     """Yield the key and an error message for each name that is repeated in a list."""
     names_before: set[str] = set()
-    for i, name in _names(names):
+    for i, name in _text_items(names):
         if name in names_before:
-            yield (*at, i), f"{name!r} occurs twice; name each once"
+            yield (*at, i), f"{name!r} occurs twice; name it once"
         names_before.add(name)
 
 
@@ -101,12 +101,12 @@ def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator
         for name, entry in earlier.items()
         if isinstance(kind := entry.get("kind"), str) and kind not in ("mean", "moments")
     }
-    for i, name in _names(of):
+    for i, name in _text_items(of):
         if name not in ranked:
             ranked_names = ", ".join(ranked) or "none"
             yield (*at, i), f"{name!r} is no earlier entry that a mean can use; such entries: {ranked_names}"
     yield from _check_once(at, of)
-    if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
+    if len({str(ranked[name]) for _, name in _text_items(of) if name in ranked}) > 1:
         yield at, "the entries rank different data sources; name entries of one data source"
 
 
@@ -122,7 +122,7 @@ def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, 
         return
     yield from _check_sources((*at, "bank"), ranked.get("bank"), data, "name a training split")
     yield from _check_sources((*at, "validation"), [ranked.get("validation")], data, "name a validation split")
-    for key, named in (("bank", _names(ranked.get("bank"))), ("validation", [(0, ranked.get("validation"))])):
+    for key, named in (("bank", _text_items(ranked.get("bank"))), ("validation", [(0, ranked.get("validation"))])):
         for _, name in named:
             if key == "bank" and name == ranked.get("validation"):
                 yield (
@@ -140,14 +140,14 @@ def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, 
 def _check_untrained(at: Keys, source: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
     """Yield the key and an error message if a stage trains on the data source `source`, which chooses a correction."""
     for name, stage in stages.items():
-        if source in [one for _, one in _names(child(child(stage, "train"), "data"))]:
+        if source in [one for _, one in _text_items(child(child(stage, "train"), "data"))]:
             yield at, f"stage {name} trains on {source!r}; name a validation split"
 
 
 def _check_named_teachers(at: Keys, of: Any, teachers: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
     """Yield the key and an error message for each teacher that a rank entry names, if it is missing or repeated."""
     yield from _check_once(at, of)
-    for i, name in _names(of):
+    for i, name in _text_items(of):
         if name not in teachers:
             yield (*at, i), f"no teacher {name!r}; teachers: {', '.join(teachers) or 'none'}"
 
@@ -172,7 +172,7 @@ def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None)
     hint: How to avoid the test split, for the message; None if a test split is allowed.
     """
     yield from _check_once(at, names)
-    for i, name in _names(names):
+    for i, name in _text_items(names):
         yield from _check_source((*at, i), name, data)
         split = child(data.get(name), "split")
         if isinstance(split, str) and split in TEST_SPLITS and hint:

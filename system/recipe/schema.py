@@ -99,7 +99,7 @@ class EmbeddingsTeacher(Strict):
 
 
 def outside(teacher: StageTeacher | ModelTeacher | EmbeddingsTeacher) -> Path | None:
-    """Return the folder or file of a teacher from outside of the run; None for a teacher that is a stage of the run."""
+    """Return the folder or file of a teacher that comes from outside the run; None for a stage of the run."""
     if isinstance(teacher, StageTeacher):
         return None
     return Path(teacher.folder if isinstance(teacher, ModelTeacher) else teacher.file)
@@ -169,8 +169,8 @@ class EpochSchedule(Strict):
 
     @field_validator("until_epoch")
     @classmethod
-    def _falls(cls, until: float, info: ValidationInfo) -> float:
-        """Raise an error unless `until_epoch` is more than `warmup_epochs`, so that the learning rate can fall."""
+    def _require_falling_rate(cls, until: float, info: ValidationInfo) -> float:
+        """Return `until_epoch`; raise ValueError unless it is more than `warmup_epochs`, so that the rate can fall."""
         if until <= info.data.get("warmup_epochs", 0):
             raise ValueError("must be more than warmup_epochs, so that the learning rate can fall")
         return until
@@ -287,7 +287,7 @@ class Recipe(Strict):
 
     @property
     def scored(self) -> dict[str, RankEntry]:
-        """Dict of the rank entries that rank clips of data sources, and so have metrics, unlike blind sets."""
+        """Dict from name to rank entry, for the entries that rank clips of data sources and thus have metrics."""
         return {
             name: entry
             for name, entry in self.rank.items()
@@ -296,7 +296,7 @@ class Recipe(Strict):
 
     @property
     def rank_moments(self) -> dict[str, RankMoments]:
-        """Dict of the rank entries of kind `moments`, which find windows in long recordings."""
+        """Dict from name to rank entry, for the entries of kind `moments`, which find windows in long recordings."""
         return {name: entry for name, entry in self.rank.items() if isinstance(entry, RankMoments)}
 
     def ranked(self, name: str) -> RankEntry:

@@ -40,7 +40,7 @@ def unknown_path(document: Any, keys: Keys) -> str:
 
 
 def other_paths(document: Any, keys: Keys) -> str:
-    """Suggest the right path of a misplaced key, as the end of an error message.
+    """Return the end of an error message that suggests the right paths of a misplaced key; "" without a suggestion.
 
     Suggested are all paths of the document with a key of the same name; "" if no path exists, or more than MAX_PATHS.
 

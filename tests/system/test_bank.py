@@ -70,7 +70,7 @@ def test_truncated_bank_keeps_complete_series(tmp_path: Path, cut: str) -> None:
 def test_bank_of_other_settings_is_refused(tmp_path: Path) -> None:
     open_bank(tmp_path / "b", 6, "float16", {"made by": "a"})
     for dim, dtype, identity in ((7, "float16", {"made by": "a"}), (6, "float16", {"made by": "b"})):
-        with pytest.raises(KitError, match="has frames of other settings"):
+        with pytest.raises(KitError, match="has frames that were computed with other settings"):
             open_bank(tmp_path / "b", dim, dtype, identity)
     (tmp_path / "b/bank.json").write_text("{")
     with pytest.raises(KitError, match="is damaged; delete"):

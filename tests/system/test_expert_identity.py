@@ -71,7 +71,8 @@ def test_experts_with_changed_frames_use_new_banks(there: Path, key: str) -> Non
     assert open_bank(there / "banks" / key, expert.dim, expert.dtype, before).read("clip").shape == (2, expert.dim)
     shutil.move(there / "banks" / key, there / "other" / expert.bank_name())
     with pytest.raises(
-        KitError, match=rf"{expert.bank_name()} has frames of other settings: .*'version': 1.*delete this folder"
+        KitError,
+        match=rf"{expert.bank_name()} has frames that were computed with other settings: .*'version': 1.*delete this",
     ):
         bank_of(expert, there / "other")
 

@@ -172,7 +172,7 @@ def test_clotho_manifest_is_made_only_after_unpacking(tmp_path: Path) -> None:
 def test_command_that_writes_another_manifest_is_refused_before_it_runs(wavcaps: Path) -> None:
     command = wavcaps_command(wavcaps).replace("/m.jsonl", "/n.jsonl")
     recipe = recipe_of(wavcaps, command, "train", None)
-    said = f"`make` writes {wavcaps}/n.jsonl, but `manifest` is {wavcaps}/m.jsonl; correct one of them"
+    said = f"the command `make` writes {wavcaps}/n.jsonl, but `manifest` is {wavcaps}/m.jsonl; correct one of them"
     assert said in plan(recipe)
     with pytest.raises(KitError, match=f"data source train: {said}"):
         make_missing(recipe)

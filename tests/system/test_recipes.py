@@ -198,7 +198,7 @@ def test_set_option_does_not_change_other_uses_of_a_yaml_anchor(tmp_path: Path) 
         ("model.audio.experts.logmel.kind=yamnet", "bands: settings of this kind do not have this key"),
         ("stages.only.losses.7.margin=1", r"no such key; stages\.only\.losses has 2 entries, the first is stages\.o"),
         ("rank.evaluation.x.y=1", "no such key; rank.evaluation has kind, "),
-        ("seed", "is not a setting; write it as key.key=value"),
+        ("seed", "is not a setting; write a setting as key.key=value"),
         ("seed=yes", "whole number"),
         ("stages.only.unit=pair", "remove the key"),
     ],
@@ -429,7 +429,7 @@ def test_crnn_with_fewer_than_64_bands_is_refused(tmp_path: Path) -> None:
 def test_data_source_named_twice_in_a_recipe_is_refused(tmp_path: Path, part: str) -> None:
     content = valid(tmp_path)
     content["stages"]["only"][part]["data"] *= 2
-    with pytest.raises(RecipeError, match=f"stages.only.{part}.data.1: .* occurs twice; name each once"):
+    with pytest.raises(RecipeError, match=f"stages.only.{part}.data.1: .* occurs twice; name it once"):
         load(tmp_path, content)
 
 

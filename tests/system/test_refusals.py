@@ -284,8 +284,8 @@ def test_source_without_audio_files_is_refused_before_any_work(
     output = refused(capsys, verb, path, *([] if verb == "features" else ["--out", tmp_path / "run"]))
     name = "train" if split == "development" else split
     count = 4 if split == "validation" else 12
-    assert f"data source {name}: no audio of its {count} clips can be read, first {manifest.parent / split}" in output
-    assert "no such audio file; put the files at these paths, or make" in output
+    assert f"data source {name}: no audio of its {count} clips can be read (first: {manifest.parent / split}" in output
+    assert "no such audio file); put the files at these paths, or make" in output
     assert not (tmp_path / "banks").exists()
     assert not (tmp_path / "run").exists()
 
@@ -298,7 +298,7 @@ def test_source_with_only_broken_audio_is_refused_before_training(
         path.write_bytes(b"RIFF")
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
     output = refused(capsys, "run", path, "--out", tmp_path / "run")
-    assert "data source validation: no audio of its 4 clips can be read, first " in output
+    assert "data source validation: no audio of its 4 clips can be read (first: " in output
     assert not (tmp_path / "run").exists()
 
 

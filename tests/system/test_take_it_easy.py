@@ -142,7 +142,7 @@ def test_expert_that_is_set_to_null_is_left_out_of_the_model(world: Path, tmp_pa
             "'mean' is no earlier entry that a mean can use",
         ),
         ("rank.by_m2.data=validation", "the entries rank different data sources"),
-        ("rank.mean.of=[by_loss, by_m1, by_loss]", "'by_loss' occurs twice; name each once"),
+        ("rank.mean.of=[by_loss, by_m1, by_loss]", "'by_loss' occurs twice; name it once"),
         ("relevance.corpus=[train, train]", "'train' occurs twice"),
         ("relevance.corpus=[evaluation]", "'evaluation' is a test split"),
         ("stages.finetune.grad_cache_chunk=8", "must be less than batch_size, which is 8"),

@@ -367,7 +367,7 @@ def test_study_cells_are_trained_with_earlier_cells_as_teachers(
     ("entry", "said"),
     [
         ({"of": ["nobody"]}, "rank.evaluation.of.0: no teacher 'nobody'; teachers: self"),
-        ({"of": ["self", "self"]}, "rank.evaluation.of.1: 'self' occurs twice; name each once"),
+        ({"of": ["self", "self"]}, "rank.evaluation.of.1: 'self' occurs twice; name it once"),
         ({"of": []}, "rank.evaluation.of: must have 1 or more entries, but has 0"),
     ],
 )
