@@ -56,7 +56,7 @@ class Summary:
         bootstrap: Bootstrap interval (95 %) of the primary metric, over groups of queries that share clips.
         median_rank: Median over queries of the rank of the first relevant clip; inf if it is beyond the known ranks.
         chance: Primary metric of clips in random order.
-        queries: Ranks from which the metrics were computed.
+        queries: Ranks that the metrics were computed from.
         notes: Sentences for the reader, such as on metrics that are lower bounds.
         hubness: Hubness of a score matrix; None for other files.
         sharing: Word in messages for the property that the queries of a group share.

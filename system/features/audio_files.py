@@ -34,7 +34,7 @@ class AudioFiles:
     def __init__(self, expert: Waveform, banks: Path, threads: ThreadPoolExecutor) -> None:
         """Create an empty table of files.
 
-        banks: Folder in which the error messages of broken files are stored. threads: Pool for decoding several clips.
+        banks: Folder that stores the error messages of broken files. threads: Pool for decoding several clips.
         """
         self.expert, self.folder, self.threads = expert, banks, threads
         self.dim: int = expert.dim
