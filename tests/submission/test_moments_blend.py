@@ -278,7 +278,7 @@ def test_blend_of_moments_omits_keys_that_all_files_lack(files: Path, capsys: py
             "good.jsonl and good.jsonl have 3 queries in common (first 'x_1'); search the weights on a validation",
         ),
         ("good.jsonl ./good.jsonl --out o.jsonl", "the same system is given twice"),
-        ("good.jsonl --out o.jsonl", "a blend needs two or more systems, but 1 is given"),
+        ("good.jsonl --out o.jsonl", "a blend needs two or more systems, but only 1 is given"),
         ("good.jsonl poor.jsonl --out good.jsonl", "good.jsonl would overwrite the input file good.jsonl"),
         ("good.jsonl val_poor.jsonl --out o.jsonl", "only one of val_poor.jsonl and good.jsonl has the query"),
         ("good.jsonl gone.jsonl --out o.jsonl", "gone.jsonl: no such file"),

@@ -277,7 +277,7 @@ def test_report_escapes_html_in_names_and_captions(run: Path) -> None:
 
 def test_report_of_a_mean_of_models_explains_its_missing_embedding_norms(run: Path) -> None:
     found = report(run, entry="mean")
-    assert "left out: mean is a mean of last, best; make the report of one of them" in found.text
+    assert "left out: mean is a mean of last, best; make the report on one of these entries" in found.text
     assert [attrs["id"] for attrs in found.all("section")] == [name for name in SECTIONS if name != "settings"]
 
 

@@ -57,7 +57,7 @@ def test_result_json_of_a_later_format_is_refused(
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
     rewrite(run / "result.json", format=FORMAT + 1, rank={"evaluation": "elsewhere"}, parameters=None)
-    sentence = f"error: {run}/result.json has format {FORMAT + 1}, but this release reads only up to {FORMAT}"
+    sentence = f"error: {run}/result.json has format {FORMAT + 1}, but this release only reads formats up to {FORMAT}"
     assert refused(capsys, "run", recipe, "--out", run).startswith(sentence)
     pack = ["pack", str(run), "--about", str(tmp_path / "about.yaml"), "--out", str(tmp_path / "a.zip")]
     for arguments in (["report", str(run)], pack):

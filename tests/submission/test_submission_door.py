@@ -108,11 +108,11 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
         (["convert", "empty.csv", "--out", "out.csv"], "empty.csv: line 1: the file is empty"),
         (
             ["convert", "good.csv", "--out", "x.npy"],
-            "good.csv: this ranked CSV has no scores, but x.npy needs scores; use the score matrix (.npy)",
+            "good.csv: this ranked CSV has no scores, but x.npy needs them; use the score matrix (.npy)",
         ),
         (
             ["convert", "good.csv", "--out", "x.csv", "--edition", "2025"],
-            "this ranked CSV has no scores, but edition 2025 needs scores",
+            "this ranked CSV has no scores, but edition 2025 needs them",
         ),
         (
             ["convert", "good.csv", "--out", "x.csv", "--edition", "2025", "--ranked"],
