@@ -62,7 +62,7 @@ VERBS = {
         "datasets.castella",
     ),
     "table": Verb(
-        "make a manifest of any table of audio files and captions",
+        "make a manifest from a table of audio files and captions",
         "python -m data_tools table my.csv --audio file --caption caption --out data/my.jsonl",
         "datasets.table",
     ),

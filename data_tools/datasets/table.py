@@ -160,7 +160,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `table`: make a manifest of any table of audio files and captions; return the exit status."""
+    """Run the verb `table`: make a manifest from a table of audio files and captions; return the exit status."""
     folder = arguments.folder or arguments.table.parent
     source = check_source(arguments.name or PurePath(arguments.table).stem)
     clips, unreadable = read_captions(

@@ -146,8 +146,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
     add("--recordings", type=Path, metavar="FOLDER", help="recordings to compose, in ESC-50's layout")
     add("--folds", nargs="+", metavar="SPLIT=FOLDS", help="folds of recordings per split (default: as in the example)")
-    moments = "make long recordings instead, and queries with their windows: short events, some of "
-    moments += "them several times, as in CASTELLA, or Clotho-Moment's recipe"
+    moments = "make long recordings instead, and queries with the times of their sounds. castella: short events, some "
+    moments += "several times. clotho: whole sounds, each once, as in Clotho-Moment (default: castella)"
     add("--moments", nargs="?", const="castella", choices=list(SHAPES), help=moments)
     add("--length", type=float, metavar="SECONDS", help="seconds per recording, with --moments (default: 60)")
     whole = "with --moments: windows begin and end at full seconds, as CASTELLA's do"

@@ -86,7 +86,7 @@ class Summary:
         table.append(
             ("95 %", f"{format_interval(self.interval, self.primary)} ({self.primary}, jackknife over queries)")
         )
-        sharing = f"{self.primary}, bootstrap over queries that share clips"
+        sharing = f"{self.primary}, bootstrap over groups of queries with a common clip"
         table.append(("95 %", f"{format_interval(self.bootstrap, self.primary)} ({sharing})"))
         middle = f"{self.median_rank:g}" if math.isfinite(self.median_rank) else f"above {self.queries.depth}"
         table.append(("median", f"{middle} (rank of the first relevant clip)"))

@@ -67,7 +67,7 @@ def result_section(
         headline=(
             f"{this.primary} {this.values[this.primary]:.4f}",
             f"95 % {interval_text(this.interval)} by jackknife over queries, "
-            f"{interval_text(this.bootstrap)} by bootstrap over queries that share clips; "
+            f"{interval_text(this.bootstrap)} by bootstrap over groups of queries with a common clip; "
             f"{counted(len(queries.texts), 'query', ',')}, "
             f"{counted(queries.n_pool, 'clip', ',')}; {constants}. "
             f"Metrics are those of edition {edition.name}, shares from 0 to 1.",

@@ -131,7 +131,10 @@ def _features_from_files(
 
 
 def _features_from_embeddings(clips: Collection[Clip], name: str, expert: EmbeddingFile, strict: bool) -> Features:
-    """Return features whose frames are embeddings in files. The key of a clip is the name of its embedding."""
+    """Return features of clips whose embeddings were computed elsewhere and are read from files.
+
+    The key of a clip is the name of its embedding in these files.
+    """
     vectors, clip_of = expert.read_embeddings(), dict[str, str]()
     features = Features({name: vectors}, grids={name: Grid(1 / expert.frames_per_second, expert.first_centre)})
     for clip in clips:

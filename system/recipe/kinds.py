@@ -101,7 +101,7 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
     if not recipe.model.score.finds_moments:
         yield (*at, "unit"), f"moments need the score moments or boundary_moments, not {recipe.model.score.kind}"
     if stage.augment is not None:
-        yield (*at, "augment"), "changes clips and captions, but not moments; set it to null"
+        yield (*at, "augment"), "augmentation changes clips and captions, but not moments; set this key to null"
 
 
 def _check_decoding(at: Keys, by: By, decoding: Decoding) -> Iterator[tuple[Keys, str]]:

@@ -190,7 +190,7 @@ def _check_stage(
     yield from _check_sources((*at, "monitor", "data"), child(monitor, "data"), data, hint)
     unit, captions = stage.get("unit"), stage.get("captions_per_clip")
     if unit == "clip" and captions is None:
-        yield (*at, "captions_per_clip"), "missing, but unit clip needs it; set a number, or all"
+        yield (*at, "captions_per_clip"), "missing, but a stage with unit clip needs this key; set a number, or all"
     if unit in ("pair", "moment") and captions is not None:
         yield (*at, "captions_per_clip"), f"only works with unit clip, since a {unit} has one caption; remove the key"
     at_once, batch_size = stage.get("grad_cache_chunk"), stage.get("batch_size")

@@ -136,11 +136,12 @@ def open_trained(
 
 
 def score_of_windows(trained: Trained) -> MomentScore:
-    """Return the score of moments that finds windows. It may differ from the trained score, which ranks clips.
+    """Return the module (MomentScore) that scores the frames of a recording, so that windows can be found.
 
-    Its scale, offset and transitions are either trained or fitted. The fitted values of the run's first rank entry of
-    moments are used if the run is finished and the model is at that entry's checkpoint. This is also so for a model
-    exported from such a run. Otherwise the trained values are used; if that entry has `fit`, a warning is logged.
+    It may differ from the trained module, which ranks clips. Its scale, offset and transitions are either trained or
+    fitted. The fitted values of the run's first rank entry of moments are used if the run is finished and the model is
+    at that entry's checkpoint. This is also so for a model exported from such a run. Otherwise the trained values are
+    used; if that entry has `fit`, a warning is logged.
     Raises ValueError for a model without a score of moments.
     """
     score, fitted = deepcopy(trained.model.moments), trained.facts.fitted
@@ -164,10 +165,11 @@ def with_fit(trained: Trained) -> Trained:
 
 
 def _read_fitted_score(trained: Trained, name: str, source: str) -> FittedScore | None:
-    """Read the fitted score of windows of the rank entry `name` from the run's result; None if it is missing.
+    """Read the fitted scale, offset and transitions of the rank entry `name` from the run's result.
 
     trained: The opened model. source: Data source to whose moments the score was fitted.
-    Returns: None if the run is not finished, or if the entry ranked another checkpoint than that of `trained`.
+    Returns: None if the run is not finished, if it has no such entry, or if the entry ranked another checkpoint than
+    that of `trained`.
     """
     is_finished = (trained.folder / "result.json").exists()
     found = read_result(trained.folder).moments.get(name) if is_finished else None

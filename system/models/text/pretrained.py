@@ -183,7 +183,9 @@ class FirstToken(TokenSettings):
 
 
 class MeanTokens(TokenSettings):
-    """The mean of a pre-trained transformer's tokens, including the special ones; then the layers of `first_token`.
+    """The mean of a pre-trained transformer's tokens, including the special ones, and then one or two linear layers.
+
+    The linear layers are those of the kind `first_token`: to `dim`, or with ReLU to `hidden` and then to `dim`.
 
     Any transformer will do: BERT, the encoder of T5 or BART, and language models such as GPT-2 or Qwen3.
     """
@@ -193,8 +195,10 @@ class MeanTokens(TokenSettings):
 
 
 class LastToken(TokenSettings):
-    """A pre-trained transformer's last token; then the layers of `first_token`. This is for language models: only their
-    last token depends on the whole text.
+    """A pre-trained transformer's last token, and then one or two linear layers.
+
+    This is for language models: only their last token depends on the whole text. The linear layers are those of the
+    kind `first_token`.
 
     The last token is that of the tokenizer's output: an end token if the tokenizer adds one, as for Qwen3-Embedding.
     Source: Wang et al., "Improving Text Embeddings with Large Language Models" (2024), section 3.1; Zhang et al.,
