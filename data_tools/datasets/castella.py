@@ -173,7 +173,7 @@ def _format_counts(
     if len(listed) == recordings:
         return line
     out = sum(query.vid not in listed for query in annotations.queries)
-    return f"{line}; these are left out with {counted(out, 'query')} (--keep-missing includes them)"
+    return f"{line}; the missing ones and their {counted(out, 'query')} are left out (--keep-missing includes them)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

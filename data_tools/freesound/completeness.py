@@ -25,10 +25,11 @@ log = logging.getLogger(__name__)
 
 
 async def read_page(client: Client, window: Window, user_filter: str | None) -> tuple[Window, Page] | Progress:
-    """Read a page of a time window; return the window and the page, or a Progress with windows to read instead.
+    """Read a page of search results of a time window, or find out which windows must be read instead.
 
-    If the API fails for a window of several seconds, its halves are to be read instead. If it fails for a window of a
-    single second, the returned page has all sounds of this second, read one by one.
+    Returns: The window and its page; or a Progress with other windows, if the API has no such page or fails. If it
+    fails for a window of several seconds, these are its halves. If it fails for a window of a single second, the page
+    has all sounds of this second, read one by one.
     """
     try:
         return window, await _merged_page(client, window, user_filter)

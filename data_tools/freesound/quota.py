@@ -118,14 +118,15 @@ class Quota:
             wait = max(0.0, (earlier - now) * self._clock.speed + MINUTE)
         return max(used.wait, wait + minutes * MINUTE)
 
-    def _answer_time(self, later: int, now: float) -> float | None:
-        """Return the time of answer of the request that `later` stored requests follow; None without such a request.
+    def _answer_time(self, skipped: int, now: float) -> float | None:
+        """Return when a stored request was answered; None if there are not enough requests.
 
-        A request without an answer has the latest possible time. A later time, which was stored while the clock was
-        ahead, is replaced by the latest possible one. now: Current time.
+        skipped: Number of newer requests, which are skipped: 0 for the newest request.
+        now: Current time. A request without an answer counts as answered when its answer is due at the latest. So does
+        a request whose stored time is after that, because the clock was ahead.
         """
         query = "SELECT min(counted_to, ?) FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?"
-        row = self._database.execute(query, (now + self._clock.wall_seconds(UNANSWERED), later)).fetchone()
+        row = self._database.execute(query, (now + self._clock.wall_seconds(UNANSWERED), skipped)).fetchone()
         return row[0] if row else None
 
     def _seconds_to_wait(self, now: float) -> float:

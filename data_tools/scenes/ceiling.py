@@ -45,7 +45,7 @@ def label_groups(folder: Path, split: str) -> Counter[tuple[str, ...]]:
     for line, row in read_table(path, LABEL_COLUMNS):
         events = row["events"].split(";")
         if len(events) != KINDS.get(row["kind"]) or not all(events):
-            problem = f"{row['events']!r} cannot be the events of a scene of kind {row['kind']!r}"
+            problem = f"{row['events']!r} has a wrong number of events for a scene of kind {row['kind']!r}"
             raise DataError(f"{path}, line {line}: {problem}; correct it, or make the scenes again")
         if row["split"] == split:
             groups[row["kind"], *(sorted(events) if row["kind"] == "overlap" else events)] += 1

@@ -114,7 +114,7 @@ def _read_trimmed(path: Path) -> tuple[Samples, list[int]]:
 
 
 def without_silent_ends(sound: Samples) -> Samples:
-    """Return a sound from its first to its last audible frame, in steps of 10 ms; silence unchanged."""
+    """Return a sound from its first to its last audible frame of 10 ms; a sound without one is returned whole."""
     begin, end = _audible_range(frame_powers(sound, _FRAME))
     return sound[begin:end]
 

@@ -124,9 +124,9 @@ def average_precisions(matrix: ScoreMatrix, edition: Edition) -> Values:
 
 
 def search_weight(matrix: ScoreMatrix, judged: Judged, edition: Edition) -> tuple[float, Sequence[Values]]:
-    """Search for the judge's weight with the highest mAP@k on a validation matrix; of equally good ones, the smallest.
+    """Find the judge's weight with the highest mAP@k on a validation matrix; return it and AP@k without and with it.
 
-    Returns the weight, and two arrays (Q,): AP@k of every query without the judge, and with this weight.
+    Of equally good weights, the smallest is returned. The AP@k are two arrays (Q,), one value per query.
     """
     found = {weight: average_precisions(reranked(matrix, judged, weight), edition) for weight in WEIGHTS}
     best = max(WEIGHTS, key=lambda weight: round(float(found[weight].mean()), 12))

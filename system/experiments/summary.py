@@ -156,7 +156,7 @@ def report(run: Run) -> str:
 def format_result(run: Run, result: RunResult) -> str:
     """Return the given result of a run as text for printing."""
     trained, frozen = (sum(parts.values()) for parts in (result.parameters.trained, result.parameters.frozen))
-    made = f"trained    {trained:,}" if trained else f"model      without training, {frozen:,} counted"
+    made = f"trained    {trained:,}" if trained else f"model      without training, {frozen:,}"
     times = f"{result.seconds:.0f} s in this process, {result.training_seconds:.0f} s of training"
     lines = [f"run        {run.folder}", f"{made} parameters, {result.hardware}, {times}"]
     for name, entry in result.rank.items():

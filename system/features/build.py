@@ -131,10 +131,7 @@ def _features_from_files(
 
 
 def _features_from_embeddings(clips: Collection[Clip], name: str, expert: EmbeddingFile, strict: bool) -> Features:
-    """Return features of clips whose embeddings were computed elsewhere and are read from files.
-
-    The key of a clip is the name of its embedding in these files.
-    """
+    """Return features of clips whose embeddings are read from files. A clip's key is the name of its embedding."""
     vectors, clip_of = expert.read_embeddings(), dict[str, str]()
     features = Features({name: vectors}, grids={name: Grid(1 / expert.frames_per_second, expert.first_centre)})
     for clip in clips:

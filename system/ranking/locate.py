@@ -230,9 +230,8 @@ def locate(
             hint = "fit the model to a split with known windows, with --fit SPLIT"
             raise KitError(f"model {ranker.name} was not trained on windows; {hint}")
         elif score.published_threshold is not None and (len(rankers) > 1 or by in ("overlap", "posterior")):
-            hint = (
-                "fit the model to a split with known windows, with --fit SPLIT, or use it alone, with --by thresholds"
-            )
+            hint = "add --fit SPLIT, which fits this model to a split with known windows, or rank with only this model"
+            hint += " and --by thresholds"
             raise KitError(f"model {ranker.name} only has published scores of frames; {hint}")
         members.append((score, score_recordings(ranker, queries, sliding)[1]))
     published = None if fit is not None else members[0][0].published_threshold

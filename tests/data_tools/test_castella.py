@@ -126,7 +126,7 @@ def test_castella_recordings_without_audio_are_skipped_with_their_queries(
     said = capsys.readouterr().out.splitlines()
     assert said[0] == (
         "train: 2 queries in 2 of 2 recordings, with 4 windows; audio found for 1 of 2, missing for 1; "
-        "these are left out with 1 query (--keep-missing includes them)"
+        "the missing ones and their 1 query are left out (--keep-missing includes them)"
     )
     assert said[1] == "blind: 3 queries in 2 of 2 recordings; audio found for 1 of 2, missing for 1"
     assert [(clip.split, clip.file_name) for clip in read_manifest(out)] == [

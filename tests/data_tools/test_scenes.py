@@ -421,7 +421,7 @@ def test_ceiling_verb_prints_figures_and_refuses_bad_input(
     assert capsys.readouterr().out.startswith("development: 10 clips, ")
     assert "no clips in the split test" in failure(capsys, "ceiling", scenes, "--split", "test")
     assert "labels.csv: no such file" in failure(capsys, "ceiling", tmp_path)
-    with pytest.raises(DataError, match="line 2: 'a' cannot be the events of a scene of kind 'overlap'"):
+    with pytest.raises(DataError, match="line 2: 'a' has a wrong number of events for a scene of kind 'overlap'"):
         ceiling(labels(tmp_path, [("overlap", "a")]), "evaluation")
     with pytest.raises(DataError, match="of kind 'chorus'"):
         ceiling(labels(tmp_path, [("chorus", "a")]), "evaluation")

@@ -70,7 +70,7 @@ def test_plan_and_run_count_the_same_weights_of_a_boundary_score(run: Path, tmp_
     assert "score" not in Estimates(plain, planned.found).parameters_by_part
 
 
-def test_verb_rank_finds_the_windows_of_a_boundary_run_again_from_run_and_export(
+def test_verb_rank_finds_equal_windows_from_a_boundary_model_run_and_from_its_export(
     run: Path, moments_manifest: Path, tmp_path: Path
 ) -> None:
     asked = ["--audio", str(moments_manifest), "--moments", str(moments_manifest.parent / "moments.jsonl")]

@@ -206,7 +206,8 @@ def test_recording_without_features_is_counted_and_left_out(
     (published / "features" / "-test_02.npz").unlink()
     manifest = made(published)
     assert (
-        "features found for 5 of 6, missing for 1; these are left out with 2 queries (--keep" in capsys.readouterr().out
+        "features found for 5 of 6, missing for 1; the missing ones and their 2 queries are left out (--keep"
+        in capsys.readouterr().out
     )
     path = tiny.write_recipe(tmp_path / "r.yaml", recipe(manifest, tmp_path))
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0

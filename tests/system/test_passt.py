@@ -529,7 +529,7 @@ def test_checkpoint_of_another_passt_is_refused(tmp_path: Path) -> None:
     torch.save({"model": tensors}, path)
     load_published(Passt("s16"), path)  # at the top, or under `model`
     with pytest.raises(
-        KitError, match=r"freq_new_pos_embed has shape \(1, 768, 8, 1\), not \(1, 768, 12, 1\): it is not"
+        KitError, match=r"freq_new_pos_embed has shape \(1, 768, 8, 1\), not \(1, 768, 12, 1\): the file is not"
     ):
         load_published(Passt("s10"), path)
     with pytest.raises(ValueError, match="63 patches in time, but PaSST accepts at most 62"):

@@ -79,10 +79,7 @@ def test_fitted_frame_scores_find_windows_by_overlap(
     text = refused(
         capsys, "rank", hub_folder("pe_audio_frame"), "--windows", *named, "--by", "overlap", "--split", "test"
     )
-    assert (
-        "only has published scores of frames; fit the model to a split with known windows, with --fit SPLIT, or name"
-        in text
-    )
+    assert "only has published scores of frames; add --fit SPLIT, which fits this model to a split" in text
 
 
 @pytest.mark.slow

@@ -358,7 +358,7 @@ def test_planned_parameters_match_the_model(tmp_path: Path) -> None:
     assert planned.parameters_by_part == model.parameters_by_part()
 
 
-def test_expert_head_size_matches_take_it_easy() -> None:
+def test_expert_head_size_of_recipe_take_it_easy_matches_its_paper() -> None:
     """2 layers of width 256, ffn_dim 512, 1,024 positions: BART's encoder without the linear layers around it."""
     from system.networks.layers import SeriesEncoder
 
