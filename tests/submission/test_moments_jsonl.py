@@ -366,7 +366,9 @@ def test_randomly_damaged_moment_files_are_read_or_refused_without_a_crash(tmp_p
         except KitError as error:
             sentences.append(str(error))
     assert 300 < len(sentences) < 1500
-    assert all(re.search(r"x\.jsonl: (line \d+|whole file): |line \d+: the key \w+ is missing", text) for text in sentences)
+    assert all(
+        re.search(r"x\.jsonl: (line \d+|whole file): |line \d+: the key \w+ is missing", text) for text in sentences
+    )
 
 
 def test_published_moment_files_are_read(goldens: Path, tmp_path: Path) -> None:
