@@ -66,8 +66,10 @@ def read_moments(path: Path | str) -> list[Moment]:
     """
     path = Path(path)
     if path.is_file() and has_published_form(path):
-        cure = "convert it to a manifest and moments by python -m data_tools castella"
-        raise DataError(f"{path}: is in the format that CASTELLA publishes, not a file of moments; {cure}")
+        raise DataError(
+            f"{path}: is in the format that CASTELLA publishes, not a file of moments; convert it to a manifest "
+            "and moments by python -m data_tools castella"
+        )
     moments = unique_items(read_lines(path, Moment, NO_MOMENTS), path)
     for number, moment in enumerate(moments, 1):
         check_caption(moment.text, f"{path}, line {number}")
@@ -117,8 +119,10 @@ def require_recordings(moments: Iterable[Moment], ids: Container[str], path: Pat
 def require_true(moments: Iterable[Moment], use: str) -> None:
     """Raise DataError if models found the windows of any moment. use: Purpose of the moments, for the message."""
     if found := next((moment for moment in moments if moment.found_by), None):
-        by = f"the windows of moment {found.id} were found by {found.found_by}"
-        raise DataError(f"{use} needs true windows, but {by}; use a data source with true windows")
+        raise DataError(
+            f"{use} needs true windows, but the windows of moment {found.id} were found by {found.found_by}; use "
+            "a data source with true windows"
+        )
 
 
 def write_moments(path: Path | str, moments: Iterable[Moment]) -> None:

@@ -46,8 +46,10 @@ def read_table(
     records = _read_records(path, read_text(path, fallback_encoding), delimiter, quoting, hint)
     _, header, lines = next(records)
     if len(lines) > 1:
-        header_problem = f"a quote opens a column's name and closes on line {len(lines)}"
-        raise DataError(f"{path}, line 1: {header_problem}; write all column names on one line")
+        raise DataError(
+            f"{path}, line 1: a quote opens a column's name and closes on line {len(lines)}; write all column "
+            "names on one line"
+        )
     _check_header(path, header, columns)
     rows: list[tuple[int, list[str]]] = []
     swallowing = []
@@ -58,8 +60,10 @@ def read_table(
             swallowing.append(line)
             rows += enumerate(swallowed, line)
         else:
-            problem = f"a quoted cell extends to line {line + len(lines) - 1}, over lines that begin or end like rows"
-            raise DataError(f"{path}, line {line}: {problem}; {_quoting_cure(hint)}, or write the cell on one line")
+            raise DataError(
+                f"{path}, line {line}: a quoted cell extends to line {line + len(lines) - 1}, over lines that "
+                f"begin or end like rows; {_quoting_cure(hint)}, or write the cell on one line"
+            )
     _require_complete_rows(path, header, rows, delimiter)
     if not rows:
         raise DataError(f"{path}: has a header but no rows; add rows")
@@ -79,8 +83,7 @@ def _read_records(
         try:
             values = next(reader)
         except csv.Error as error:
-            problem = f"not a CSV table ({error}); {_quoting_cure(hint)}"
-            raise DataError(f"{path}, line {start + 1}: {problem}") from None
+            raise DataError(f"{path}, line {start + 1}: not a CSV table ({error}); {_quoting_cure(hint)}") from None
         yield start + 1, values, lines[start : reader.line_num]
 
 
@@ -162,8 +165,9 @@ def _check_header(path: Path, header: list[str], columns: Iterable[str]) -> None
     if missing := [name for name in columns if name not in header]:
         raise DataError(f"{path}: no column {', '.join(missing)}; the first line has {', '.join(header)}")
     if len(set(header)) < len(header):
-        problem = f"two columns have the same name (the columns are {', '.join(header)})"
-        raise DataError(f"{path}, line 1: {problem}; rename one of them")
+        raise DataError(
+            f"{path}, line 1: two columns have the same name (the columns are {', '.join(header)}); rename one of them"
+        )
 
 
 def _require_complete_rows(
@@ -204,8 +208,9 @@ def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
     """
     names = [name for name in row if re.fullmatch("caption_[1-9][0-9]*", name)]
     if long := [name for name in names if len(name) > len("caption_") + MAX_DIGITS]:
-        problem = f"the column {long[0][:40]}.. has a number of more than {MAX_DIGITS} digits"
-        raise DataError(f"{path}: {problem}; rename the column")
+        raise DataError(
+            f"{path}: the column {long[0][:40]}.. has a number of more than {MAX_DIGITS} digits; rename the column"
+        )
     ordered = [f"caption_{number}" for number in range(1, len(names) + 1)]
     if not names or set(names) != set(ordered):
         raise DataError(f"{path}: needs the columns caption_1, caption_2 .. without a gap; found {joined_names(row)}")

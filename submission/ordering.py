@@ -121,9 +121,10 @@ def require_finite(values: Floats, before: int = 0) -> None:
         finite = np.isfinite(values[block])
         if not finite.all():
             row, column = np.argwhere(~finite)[0]
-            where = f"row {before + block.start + row}, column {column} (from 0)"
-            problem = f"is {values[block][row, column]}; every score must be a finite number"
-            raise SubmissionError(f"the score in {where} {problem}")
+            raise SubmissionError(
+                f"the score in row {before + block.start + row}, column {column} (from 0) is "
+                f"{values[block][row, column]}; every score must be a finite number"
+            )
 
 
 def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:

@@ -218,8 +218,10 @@ def _refuse_unknown_rest(path: Path, file: BinaryIO, sound: _Sound, end: int) ->
     if is_container(rest.lstrip(b"\0")[:8]):
         raise joined_files_error(path, "audio")
     if len(rest) > _MAX_TRAILER and rest.strip(b"\0"):
-        stated = f"{sound.size:,} bytes of sound that the header states"
-        raise AudioError(f"{path}: {end - at:,} bytes of unknown content follow the {stated}; {DECODE_ALL}")
+        raise AudioError(
+            f"{path}: {end - at:,} bytes of unknown content follow the {sound.size:,} bytes of sound that the "
+            f"header states; {DECODE_ALL}"
+        )
 
 
 def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | FileWithNewHeader:

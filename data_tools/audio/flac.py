@@ -84,8 +84,10 @@ def _count_samples(path: Path, source: FileWithNewHeader) -> int:
             except soundfile.LibsndfileError as error:
                 count += int(np.isfinite(block[:, 0]).sum())
                 if "lost sync" in str(error):
-                    problem = f"damaged or cut after {count:,} samples, or followed by bytes that are not FLAC"
-                    raise AudioError(f"{path}: {problem}; copy or download the file again") from None
+                    raise AudioError(
+                        f"{path}: damaged or cut after {count:,} samples, or followed by bytes that are not FLAC; "
+                        "copy or download the file again"
+                    ) from None
                 return count
             count += read
             if read < len(block):

@@ -90,14 +90,18 @@ def _read_npy(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
     if dtype.hasobject:
         raise AudioError(f"{path}: contains pickled objects, not frames; save it as an array of numbers")
     if len(shape) != 2 or 0 in shape or dtype.kind not in "fiu":
-        cure = "save the frames as numbers of shape (time, dimension)"
-        raise AudioError(f"{path}: contains {dtype} of shape {shape}, not frames of numbers; {cure}")
+        raise AudioError(
+            f"{path}: contains {dtype} of shape {shape}, not frames of numbers; save the frames as numbers of "
+            "shape (time, dimension)"
+        )
     if math.prod(shape) > MAX_FRAME_VALUES:
         raise _too_many_error(path, f"{dtype} of shape {shape}")
     stated, present = math.prod(shape) * dtype.itemsize, size - file.tell()
     if stated != present:
-        problem = f"its header states {dtype} of shape {shape}, {stated:,} bytes, but {present:,} are present"
-        raise AudioError(f"{path}: {problem}; {_SAVE_AGAIN}")
+        raise AudioError(
+            f"{path}: its header states {dtype} of shape {shape}, {stated:,} bytes, but {present:,} are present; "
+            f"{_SAVE_AGAIN}"
+        )
     frames = np.frombuffer(file.read(stated), dtype).reshape(shape, order="F" if is_fortran else "C")
     file.read(1)  # reads up to the end, so that zipfile compares the checksum
     if not np.isfinite(frames).all():

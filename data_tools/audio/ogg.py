@@ -75,8 +75,10 @@ def _last_pages(path: Path, content: mmap.mmap, at: int) -> list[_Page]:
             raise joined_files_error(path, "Ogg")
         before = last.get(page.stream)
         if before and page.number != (before.number + 1) % 2**32:
-            order = f"Ogg page {page.number} follows page {before.number}"
-            raise AudioError(f"{path}: pages are missing or swapped ({order}); copy or download the file again")
+            raise AudioError(
+                f"{path}: pages are missing or swapped (Ogg page {page.number} follows page {before.number}); "
+                "copy or download the file again"
+            )
         last[page.stream] = page
         at += page.size
     return list(last.values())

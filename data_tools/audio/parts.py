@@ -81,8 +81,10 @@ def more_sound_error(path: Path, stated: str) -> AudioError:
 
 def joined_files_error(path: Path, kind: str) -> AudioError:
     """Return the error for a file that consists of two audio files. kind: Format of the second one."""
-    cure = "split it into its two files, or decode both into one FLAC file"
-    return AudioError(f"{path}: joined, a second {kind} file follows the first, and would not be read; {cure}")
+    return AudioError(
+        f"{path}: joined, a second {kind} file follows the first, and would not be read; split it into its two "
+        "files, or decode both into one FLAC file"
+    )
 
 
 def after_tags(file: BinaryIO | mmap.mmap, at: int) -> int:

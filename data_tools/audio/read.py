@@ -91,8 +91,10 @@ def read_audio(
     with opened(path) as file:
         max_frames = file.frames if seconds is None else min(file.frames, round(seconds * file.samplerate))
         if max_frames * file.channels > MAX_VALUES:
-            limit = f"{MAX_VALUES:,} values (samples x channels)"
-            raise AudioError(f"{path}: {_describe_size(file)} are more than {limit}; cut it into shorter files")
+            raise AudioError(
+                f"{path}: {_describe_size(file)} are more than {MAX_VALUES:,} values (samples x channels); cut it "
+                "into shorter files"
+            )
         if max_frames * sample_rate > MAX_SAMPLES * file.samplerate:
             raise AudioError(
                 f"{path}: {_describe_size(file)} are too long, at most {MAX_SAMPLES:,} samples at {sample_rate:,} Hz "
@@ -253,8 +255,9 @@ def decoded_blocks(file: "soundfile.SoundFile", length: int) -> Iterator[Wave]:
         if len(samples) < count:
             _require_readable(path)
             done += len(samples)
-            problem = f"truncated, only {done} of {file.frames} samples can be read"
-            raise AudioError(f"{path}: {problem}; copy or download the file again")
+            raise AudioError(
+                f"{path}: truncated, only {done} of {file.frames} samples can be read; copy or download the file again"
+            )
         peak = np.abs(samples).max()
         if not np.isfinite(peak):
             raise AudioError(f"{path}: has NaN or infinite samples; export the file again")
@@ -319,8 +322,10 @@ def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.Soun
             if file.frames > _MAX_STATED:
                 raise AudioError(f"{path}: its header states no length, or an impossible one; export the file again")
             if not MIN_RATE <= file.samplerate <= MAX_RATE:
-                rates = f"{MIN_RATE:,} to {MAX_RATE:,} Hz"
-                raise AudioError(f"{path}: its sample rate is {file.samplerate:,} Hz, not {rates}; export it again")
+                raise AudioError(
+                    f"{path}: its sample rate is {file.samplerate:,} Hz, not {MIN_RATE:,} to {MAX_RATE:,} Hz; "
+                    "export it again"
+                )
             if file.format == "OGG":
                 file.seek(0)  # without it, libsndfile reads the encoder's delay of Opus that starts late
             yield file
@@ -365,8 +370,10 @@ def _decoded_by_ffmpeg(path: Path) -> Iterator[str]:
     ffmpeg may open this file only, because some formats contain the names of other files to open.
     """
     if not shutil.which("ffmpeg"):
-        hint = "install ffmpeg, or convert the file to FLAC on another machine"
-        raise AudioError(f"{path}: this format needs the program ffmpeg, which is not installed; {hint}")
+        raise AudioError(
+            f"{path}: this format needs the program ffmpeg, which is not installed; install ffmpeg, or convert "
+            "the file to FLAC on another machine"
+        )
     with tempfile.TemporaryDirectory() as folder:
         wav = f"{folder}/decoded.wav"
         source = ["-protocol_whitelist", "file", "-i", f"file:{path}", "-map", "0:a:0", "-t", str(_FFMPEG_SECONDS)]

@@ -218,8 +218,10 @@ def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _S
     step = int(scale * kaiser.entries)  # table entries from an old sample to the next; rounded down, as resampy does
     reach = half // step + 1
     if 2 * reach * up > MAX_TAPS:
-        hint = "set resampling to soxr_hq, or convert the file to 44,100 or 48,000 Hz"
-        raise ValueError(f"resampling by {up}/{down} needs a filter that is too long; {hint}")
+        raise ValueError(
+            f"resampling by {up}/{down} needs a filter that is too long; set resampling to soxr_hq, or convert "
+            "the file to 44,100 or 48,000 Hz"
+        )
     sinc = kaiser.rolloff * np.sinc(kaiser.rolloff * np.linspace(0, kaiser.zeros, half + 1))
     table = scale * (np.kaiser(2 * half + 1, kaiser.beta)[half:] * sinc)
     distance = scale * np.arange(up) / up

@@ -127,8 +127,10 @@ def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
     held_out[texts.rows[folds == fold]] = True
     chosen = np.flatnonzero((folds != fold) & ~held_out[texts.rows])
     if len(np.unique(texts.labels[chosen])) < 2:
-        problem = "too few different texts: without one fold, no caption or no description is left to learn from"
-        raise DataError(f"{problem}; give more texts")
+        raise DataError(
+            "too few different texts: without one fold, no caption or no description is left to learn from; give "
+            "more texts"
+        )
     return chosen
 
 

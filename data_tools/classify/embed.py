@@ -115,8 +115,10 @@ class Embeddings:
     def _as_float16(self, values: np.ndarray, count: int) -> np.ndarray:
         """Convert a model's vectors to float16. Raises DataError for a wrong shape, and for NaN or too large values."""
         if values.shape != (count, self.dim) or not np.abs(values).max() < np.finfo(np.float16).max:
-            problem = "the model gave embeddings that are NaN or too large for 16-bit floats"
-            raise DataError(f"{self.folder}: {problem}; use another model")
+            raise DataError(
+                f"{self.folder}: the model gave embeddings that are NaN or too large for 16-bit floats; use "
+                "another model"
+            )
         return values.astype(np.float16)
 
 
@@ -151,8 +153,10 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
         model = SentenceTransformer(folder, device=device, trust_remote_code=False).float()
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = first_line(error)
-        hint = "give the folder of such a model, or its Hugging Face name while online"
-        raise DataError(f"{name!r} cannot be loaded as a sentence-transformers model ({reason}); {hint}") from error
+        raise DataError(
+            f"{name!r} cannot be loaded as a sentence-transformers model ({reason}); give the folder of such a "
+            "model, or its Hugging Face name while online"
+        ) from error
     transformer = getattr(model[0], "model", None)  # static embeddings and bags of words do not have one
     positions = position_count(transformer) if hasattr(transformer, "config") else None
     if positions is not None and (model.max_seq_length is None or model.max_seq_length > positions):

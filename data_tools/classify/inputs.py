@@ -42,8 +42,10 @@ def read_description_table(path: Path, text_column: str, id_column: str | None) 
         if not name:
             raise DataError(f"{path}, line {line}: the column {id_column} is empty; fill it in or remove the row")
         if name in line_of:
-            first = f"is already on line {line_of[name]}"
-            raise DataError(f"{path}, line {line}: the {id_column} {name!r} {first}; keep one of the rows")
+            raise DataError(
+                f"{path}, line {line}: the {id_column} {name!r} is already on line {line_of[name]}; keep one of "
+                "the rows"
+            )
         line_of[name] = line
         yield Description(name, row[text_column], row.get("username") or None)
 

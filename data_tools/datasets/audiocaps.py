@@ -81,14 +81,18 @@ def read_audiocaps(
                 seconds = readable_seconds(folder / name)
                 clips.append(audio_clip(folder, name, "audiocaps", split, recording.captions, seconds))
         in_all = counted(sum(len(recording.captions) for recording in published), "caption")
-        line = f"{split}: {counted(len(published), 'clip')}, {in_all} published"
-        line += f"; audio found for {with_audio}, missing for {len(published) - with_audio}"
+        line = (
+            f"{split}: {counted(len(published), 'clip')}, {in_all} published; audio found for {with_audio}, "
+            f"missing for {len(published) - with_audio}"
+        )
         unclear = sorted({stem for item in published for stem in item.stems if stem in files and owners[stem] > 1})
         note = f"; files not used, because their names fit several clips: {first_names(unclear)}" if unclear else ""
         counts.append(line + note)
     if not clips:
-        hint = "give the folder of the audio by --audio, or add --keep-missing to include clips without audio"
-        raise DataError(f"{audio}: no audio file is named {_NAMES}; {hint}")
+        raise DataError(
+            f"{audio}: no audio file is named {_NAMES}; give the folder of the audio by --audio, or add "
+            "--keep-missing to include clips without audio"
+        )
     return clips, counts
 
 

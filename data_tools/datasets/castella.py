@@ -100,8 +100,10 @@ def read_castella(
         published.counts.append(_format_counts(split, annotations, present.keys(), clips.keys(), suffixes))
     if not found and not keep_missing and by_split.keys() != {"blind"}:
         expected = " or ".join(f"<id>{suffix}" for suffix in (suffixes if suffixes == FEATURES else suffixes[:1]))
-        hint = "give the folder by --audio or --features, or add --keep-missing to include recordings without a file"
-        raise DataError(f"{audio or root}: no file {expected} of any recording, here or in <split>/; {hint}")
+        raise DataError(
+            f"{audio or root}: no file {expected} of any recording, here or in <split>/; give the folder by "
+            "--audio or --features, or add --keep-missing to include recordings without a file"
+        )
     return published
 
 
@@ -128,8 +130,10 @@ def _read_by_split(root: Path, list_split: Split) -> dict[Split, tuple[Path, Ann
                 "_development, _validation or _evaluation"
             )
         if annotations.is_blind and name:
-            problem = f"no query has relevant_windows, which the split {name[1]} in the file name needs"
-            raise DataError(f"{path}: {problem}; add them, or rename the file if it is a blind list")
+            raise DataError(
+                f"{path}: no query has relevant_windows, which the split {name[1]} in the file name needs; add "
+                "them, or rename the file if it is a blind list"
+            )
         split = cast(Split, list_split if not name else name[1])
         if split not in by_split:
             by_split[split] = path, annotations
@@ -138,8 +142,10 @@ def _read_by_split(root: Path, list_split: Split) -> dict[Split, tuple[Path, Ann
         else:
             raise DataError(f"{path} and {by_split[split][0]} both have the split {split}; remove one of them")
     if not by_split:
-        hint = "give the folder with castella_test_release.jsonl or json/en/test.json"
-        raise DataError(f"{root}: contains no queries in CASTELLA's format; {hint}")
+        raise DataError(
+            f"{root}: contains no queries in CASTELLA's format; give the folder with castella_test_release.jsonl "
+            "or json/en/test.json"
+        )
     return by_split
 
 
@@ -189,8 +195,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files.add_argument("--features", type=Path, help=features)
     keep_help = "also list recordings whose file is missing (recordings of a blind list are always listed)"
     add("--keep-missing", action="store_true", help=keep_help)
-    list_help = "split of queries without windows; train: unlabelled recordings, for rank --windows --as-training "
-    list_help += "(default: blind)"
+    list_help = (
+        "split of queries without windows; train: unlabelled recordings, for rank --windows --as-training "
+        "(default: blind)"
+    )
     add("--list-split", choices=("blind", "train"), default="blind", help=list_help)
     add("--name", default="castella", help="name of the recordings' source, for their ids (default: castella)")
     add_manifest(parser)
@@ -209,8 +217,10 @@ def run(arguments: argparse.Namespace) -> int:
     for out in (arguments.out, arguments.moments):
         require_other(out, published.files)
     if not published.moments:
-        problem = "no query of a listed recording has a valid window"
-        raise DataError(f"{arguments.root}: {problem}; `check MANIFEST --moments FILE` lists the faults of a file")
+        raise DataError(
+            f"{arguments.root}: no query of a listed recording has a valid window; `check MANIFEST --moments "
+            "FILE` lists the faults of a file"
+        )
     write_moments(arguments.moments, published.moments)
     write_manifest(arguments.out, published.clips)
     print(*published.counts, sep="\n")

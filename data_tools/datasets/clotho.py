@@ -69,8 +69,9 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
     if not 0 < share < 1:
         raise DataError(f"--holdout {share}: must be between 0 and 1, a share of the development split")
     if any(clip.split == "validation" for clip in clips):
-        problem = "--holdout would add a second validation split"
-        raise DataError(f"{problem}; leave out the first by --splits development evaluation")
+        raise DataError(
+            "--holdout would add a second validation split; leave out the first by --splits development evaluation"
+        )
     names = sorted(clip.id for clip in clips if clip.split == "development")
     count = round(share * len(names))
     if not 0 < count < len(names):

@@ -219,8 +219,10 @@ async def _append_answer(answer: "ClientResponse", part: Path, received: int, ad
     announced = answer.content_length
     size = None if announced is None else received + announced
     if size is not None and size > MAX_BYTES:
-        problem = f"the file has {size:,} bytes, more than the maximum of {MAX_BYTES:,}"
-        raise DataError(f"{address}: {problem}, so it is not the published one; try again later")
+        raise DataError(
+            f"{address}: the file has {size:,} bytes, more than the maximum of {MAX_BYTES:,}, so it is not the "
+            "published one; try again later"
+        )
     with (
         part.open("ab") as file,
         progress(part.stem, size, "byte", received, keep=False) as bar,

@@ -23,8 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `export` to its parser."""
     add = parser.add_argument
     add("source", type=Path, metavar="SOURCE", help="SQLite file made by crawl, or a manifest (.jsonl)")
-    out = "for a store: the table to write, .csv (a ' precedes texts that a spreadsheet would compute) or .parquet"
-    add("--out", type=Path, required=True, help=f"{out} (needs pyarrow); for a manifest: a folder for the shards")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        help="for a store: the table to write, .csv (a ' precedes texts that a spreadsheet would compute) or .parquet "
+        "(needs pyarrow); for a manifest: a folder for the shards",
+    )
     add("--format", choices=get_args(Form), help="for a manifest: format of the shards, which contain the audio")
     add("--shard-size", type=int, metavar="MB", help=f"for a manifest: MB of audio per shard (default: {SHARD_MB})")
 

@@ -42,8 +42,9 @@ def get(published: PublishedSet, folder: Path, mirror: str | None = None) -> Non
         raise DataError(f"{packed[0]} needs Python 3.11.4 or newer to be unpacked safely; use a newer Python")
     for file in published.files:
         if file.archive and is_unpacked(folder, file.archive):
-            again = f"delete {folder / file.archive}.unpacked to unpack it again"
-            print(f"{folder / file.name}: is unpacked already; {again}")
+            print(
+                f"{folder / file.name}: is unpacked already; delete {folder / file.archive}.unpacked to unpack it again"
+            )
             continue
         fetched = download(file.address_at(mirror), folder / file.name, f"md5:{file.md5}" if file.md5 else "")
         print(f"{folder / file.name}: {'fetched' if fetched else 'is already present'}")
@@ -85,8 +86,10 @@ def unpack(folder: Path, name: str) -> None:
         foreign = [entry for entry in names if (folder / entry).exists() and entry not in known]
         if foreign:
             shutil.rmtree(temporary)
-            keep = f"or, if all of {', '.join(names)} are complete, write these names, one per line, into {done}"
-            raise DataError(f"{folder / foreign[0]} exists, but was not unpacked by this command; move it away; {keep}")
+            raise DataError(
+                f"{folder / foreign[0]} exists, but was not unpacked by this command; move it away; or, if all of "
+                f"{', '.join(names)} are complete, write these names, one per line, into {done}"
+            )
         write_text(moving, "".join(f"{entry}\n" for entry in names))
     for entry in temporary.iterdir() if temporary.exists() else ():
         if not (folder / entry.name).exists():
@@ -163,8 +166,10 @@ def _print_plan(name: str, published: PublishedSet, folder: Path, mirror: str | 
         unknown = ", and the files of unknown size" if None in sizes else ""
         print(f"  into {folder}/: {format_size(needed)} still needed{unknown}; {format_size(free)} free")
     if needed > free:
-        fault = f"the disk of {folder}/ has {format_size(free)} free, and about {format_size(needed)} are needed"
-        raise DataError(f"{fault}; free disk space, or name another --folder")
+        raise DataError(
+            f"the disk of {folder}/ has {format_size(free)} free, and about {format_size(needed)} are needed; "
+            "free disk space, or name another --folder"
+        )
 
 
 def _bytes_needed(published: PublishedSet, sizes: Sequence[int | None], folder: Path) -> float:

@@ -34,8 +34,10 @@ def read_wavcaps_zips(folders: Sequence[Path]) -> Found:
     for folder in folders:
         lists = {path: audio_folder(path, ["Zip_files"]) for path in _lists_of_parts(folder)}
         if not any(lists.values()):
-            layout = "json_files/<part>/<name>.json with Zip_files/<part>/"
-            raise DataError(f"{folder}: has no {layout}; give the folder of {WAVCAPS} as on the hub")
+            raise DataError(
+                f"{folder}: has no json_files/<part>/<name>.json with Zip_files/<part>/; give the folder of "
+                f"{WAVCAPS} as on the hub"
+            )
         for path, audio in lists.items():
             if audio is None:
                 found.errors.append(f"{path}: has no Zip_files/{path.parent.name}/; fetch the zip files of this part")

@@ -119,9 +119,10 @@ def _read_rows(
         if quoting is None and used == "none":
             for column, cell in row.items():
                 if len(cell) > 1 and cell[0] == cell[-1] == '"':
-                    problem = f"the whole cell of {column} is in quotes ({cell[:40]!r})"
-                    choice = "add --quoting csv if the quotes only mark the cell, or --quoting none if they are text"
-                    raise DataError(f"{path}, line {line}: {problem}; {choice}")
+                    raise DataError(
+                        f"{path}, line {line}: the whole cell of {column} is in quotes ({cell[:40]!r}); add "
+                        "--quoting csv if the quotes only mark the cell, or --quoting none if they are text"
+                    )
 
 
 def _note_on_similar_names(folder: Path, clips: Sequence[Clip]) -> str:

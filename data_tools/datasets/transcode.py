@@ -89,8 +89,10 @@ def _require_supported(encoding: Encoding) -> None:
     except soundfile.LibsndfileError:
         raise DataError(f"--rate {encoding.rate}: {encoding.format} does not support it; use 32000 or 44100") from None
     if not is_exact:
-        problem = f"--bitrate {encoding.kbits}: MP3 at {encoding.rate} Hz cannot store the exact length of the audio"
-        raise DataError(f"{problem}; use a higher bit rate, or a lower --rate")
+        raise DataError(
+            f"--bitrate {encoding.kbits}: MP3 at {encoding.rate} Hz cannot store the exact length of the audio; "
+            "use a higher bit rate, or a lower --rate"
+        )
 
 
 def new_file_names(clips: Sequence[Clip], format: Format) -> list[str]:

@@ -67,8 +67,10 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
             except ValidationError as error:
                 raise DataError(f"{where}: {faults_of(error)[0]}") from None
     if not clips:
-        hint = "give the right folder by --audio, or add --keep-missing to include items without audio"
-        raise DataError(f"{audio}: no audio file of {path.name}, such as {names[-1]}, in this folder; {hint}")
+        raise DataError(
+            f"{audio}: no audio file of {path.name}, such as {names[-1]}, in this folder; give the right folder "
+            "by --audio, or add --keep-missing to include items without audio"
+        )
     return clips, missing
 
 
@@ -110,9 +112,9 @@ def _read_items(path: Path) -> list[dict[str, Any]]:
         raise DataError(f"{error}; give a JSON file of WavCaps, such as fsd_final.json") from None
     items = content.get("data") if isinstance(content, dict) else None
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
-        form = "{'num_captions_per_audio': 1, 'data': [items]}"
         raise DataError(
-            f"{path}: not a JSON file of WavCaps, which has the form {form}; give a file such as fsd_final.json"
+            f"{path}: not a JSON file of WavCaps, which has the form {{'num_captions_per_audio': 1, 'data': "
+            "[items]}; give a file such as fsd_final.json"
         )
     return items
 
@@ -150,8 +152,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `wavcaps` to its parser."""
     add = parser.add_argument
     add("json", type=Path, help="JSON file of a part of WavCaps, such as fsd_final.json")
-    audio = "folder with the audio files of that part (default: Audio/, WavCaps_mp3/Audio/ or Zip_files/ next to "
-    audio += "json_files/)"
+    audio = (
+        "folder with the audio files of that part (default: Audio/, WavCaps_mp3/Audio/ or Zip_files/ next to "
+        "json_files/)"
+    )
     add("--audio", type=Path, help=audio)
     add("--name", help="name of the clips' source, for their ids (default: the JSON file's name)")
     add("--keep-missing", action="store_true", help="also list items whose audio is missing")

@@ -85,8 +85,9 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
     except UnicodeEncodeError as error:
         # The error's text is the whole value as JSON: the part before the half pair shows the place.
         before = error.object[max(0, error.start - 40) : error.start]
-        problem = f"half a surrogate pair after {before!a}, which UTF-8 cannot encode"
-        raise DataError(f"{where}: {problem}; write the whole character") from None
+        raise DataError(
+            f"{where}: half a surrogate pair after {before!a}, which UTF-8 cannot encode; write the whole character"
+        ) from None
     except DataError:
         raise
     except ValueError as error:

@@ -56,8 +56,9 @@ def unique_items(lines: Iterable[tuple[int, Item]], path: Path | str) -> list[It
     items = []
     for number, item in lines:
         if item.id in line_of:
-            first = f"is already on line {line_of[item.id]}"
-            raise DataError(f"{path}, line {number}: the id {item.id!r} {first}; keep one of them")
+            raise DataError(
+                f"{path}, line {number}: the id {item.id!r} is already on line {line_of[item.id]}; keep one of them"
+            )
         line_of[item.id] = number
         items.append(item)
     return items

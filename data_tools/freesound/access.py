@@ -55,8 +55,10 @@ class Token:
         """
         access, refresh = answer.get("access_token"), answer.get("refresh_token")
         if not isinstance(access, str) or not isinstance(refresh, str):
-            cure = "request a new token as data_tools/FREESOUND.md describes"
-            raise DataError(f"{self.file}: Freesound's answer contains no new tokens; {cure}")
+            raise DataError(
+                f"{self.file}: Freesound's answer contains no new tokens; request a new token as "
+                "data_tools/FREESOUND.md describes"
+            )
         self.access, self.refresh, self.is_renewed = SecretStr(access), refresh, True
         assert self.file is not None
         content = parse_json(_read_private_text(self.file), str(self.file))
@@ -172,8 +174,9 @@ def read_token(file: Path | None) -> Token | None:
     content = parse_json(_read_private_text(file), str(file))
     for name in TOKEN_NAMES:
         if not isinstance(content.get(name), str) or not re.fullmatch(r"[!-~]+", content[name]):
-            cure = f"write JSON with {', '.join(TOKEN_NAMES)}, or only the access token"
-            raise DataError(f"{file}: has no valid {name}; {cure}")
+            raise DataError(
+                f"{file}: has no valid {name}; write JSON with {', '.join(TOKEN_NAMES)}, or only the access token"
+            )
     access, refresh, client = (content[name] for name in TOKEN_NAMES)
     return Token(SecretStr(access), file, refresh, client)
 

@@ -64,8 +64,10 @@ class Folder(Facts):
             kind = "originals" if originals else "previews"
             for name, value in (("rate", rate), ("files", kind)):
                 if (before := self.fact(name, value)) != value:
-                    problem = f"was begun with {name} {before}, not {value}"
-                    raise DataError(f"{path}: {problem}; use {name} {before} again, or another folder")
+                    raise DataError(
+                        f"{path}: was begun with {name} {before}, not {value}; use {name} {before} again, or "
+                        "another folder"
+                    )
             self.set_facts(rate=rate, files=kind)
             rows = [StoredFile(*row) for row in self.database.execute("SELECT * FROM files")]
             self.lost: dict[int, str] = dict(self.database.execute("SELECT * FROM lost"))

@@ -289,8 +289,10 @@ class Client:
                 raise AgainError(problem, answer.retry_after)
             content = parse_json(answer.body, "the answer") if answer.status == 200 else None
             if not isinstance(content, dict):
-                problem = f"{self.site} gives no new access token ({answer.status})"
-                raise DataError(f"{problem}; {REQUEST_TOKEN}, and write it to {token.file}")
+                raise DataError(
+                    f"{self.site} gives no new access token ({answer.status}); {REQUEST_TOKEN}, and write it to "
+                    f"{token.file}"
+                )
             token.renew(content)
 
     async def _get_counted(self, url: str, *asked: Any) -> Response:

@@ -146,8 +146,10 @@ def _require_same_source(store: Store, user_filter: str | None, site: str) -> No
         before = store.fact(name) if store.count() else None  # a store without sounds may change both
         moved = name == "site" and is_local(before or "") and is_local(site)  # a sandbox's port changes
         if before is not None and before != value and not moved:
-            problem = f"was crawled with {name} {before or 'none'}, not {value or 'none'}"
-            raise DataError(f"{store.path}: {problem}; use the same {name}, or another store")
+            raise DataError(
+                f"{store.path}: was crawled with {name} {before or 'none'}, not {value or 'none'}; use the same "
+                f"{name}, or another store"
+            )
 
 
 def _plan_windows(store: Store, since: str | None, user_filter: str | None, site: str) -> None:
@@ -198,8 +200,10 @@ async def _dry_run(client: Client, store: Store, since: str | None, user_filter:
     print(f"{counted(count, 'sound')} since {_day(window.first)}, {n_stored} of them in {store.path}")
     length = about(client.quota.seconds_for(requests))
     print(f"at least {counted(requests, 'request')} left, which take {length} at this key's limits")
-    size = f"{remaining * _BYTES_A_SOUND / 2**20:.0f} MiB"
-    print(f"about {size} of disk space needed; no sounds were stored, only the number of requests made")
+    print(
+        f"about {remaining * _BYTES_A_SOUND / 2**20:.0f} MiB of disk space needed; no sounds were stored, only "
+        "the number of requests made"
+    )
 
 
 async def _refresh(client: Client, store: Store, arguments: argparse.Namespace) -> None:
@@ -250,8 +254,10 @@ def _print_result(store: Store, added_up: bool) -> int:
             print(f"  between {format_time(null.after_ms)} and {end}")
         print(f"python -m data_tools status {store.path} --list FILE.csv writes all of them to a table")
     if uneven := store.uneven_windows():
-        windows = f"{counted(len(uneven), 'time window')}"
-        print(f"the API's count differs from the stored sounds in {windows}; python -m data_tools status lists them")
+        print(
+            f"the API's count differs from the stored sounds in {counted(len(uneven), 'time window')}; python -m "
+            "data_tools status lists them"
+        )
     return 0 if added_up else 1
 
 
@@ -297,8 +303,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError("--refresh does not work with --since or --dry-run; run them one after the other")
     store = arguments.store
     if store.suffix.lower() in OF_TEXT and store.is_file() and not store.stat().st_size:
-        hint = f"give a new store, such as {store.with_suffix('.sqlite')} (crawl reads no lists of words or ids)"
-        raise DataError(f"{store}: is an empty file, not a store of Freesound sounds; {hint}")
+        raise DataError(
+            f"{store}: is an empty file, not a store of Freesound sounds; give a new store, such as "
+            f"{store.with_suffix('.sqlite')} (crawl reads no lists of words or ids)"
+        )
     read_access(arguments)  # raises its errors before a store is created
     if arguments.refresh or arguments.since == "last":
         require_file(store, f"make it with python -m data_tools crawl {store}")

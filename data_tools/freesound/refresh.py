@@ -39,8 +39,10 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
     whole, known = Window(store.fact("from"), store.fact("until")), store.fact("total")
     count = await count_sounds(client, whole, store.fact("filter"))
     if has_fallen(known, count):
-        problem = f"the API counts {count} sounds instead of {known}; its index may be in the middle of a rebuild"
-        raise DataError(f"{store.path}: {problem}; run the same command in some hours")
+        raise DataError(
+            f"{store.path}: the API counts {count} sounds instead of {known}; its index may be in the middle of a "
+            "rebuild; run the same command in some hours"
+        )
     objecting, *others = reversed(PREFERENCES)
     changes = await _read_matching(client, store, f'gen_ai_preference:"{objecting}"', None)
     for preference in others:
@@ -68,8 +70,9 @@ async def _read_matching(client: Client, store: Store, kind: str, condition: str
             continue
         progress, changed = store.update_page(*answer, condition)
         if progress.uneven:
-            problem = "the API lists fewer or more sounds than it counts; run the same command again later"
-            raise DataError(f"{store.path}: {problem}")
+            raise DataError(
+                f"{store.path}: the API lists fewer or more sounds than it counts; run the same command again later"
+            )
         windows += progress.windows
         changes += changed
     return changes

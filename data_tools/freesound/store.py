@@ -67,8 +67,10 @@ def converting_sqlite_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: from a damaged schema, which is quoted
-        hint = "check that it is intact, that it and its folder are writable, and that the disk has space"
-        raise DataError(f"{path}: SQLite cannot use this file ({error}); {hint}") from None
+        raise DataError(
+            f"{path}: SQLite cannot use this file ({error}); check that it is intact, that it and its folder are "
+            "writable, and that the disk has space"
+        ) from None
 
 
 @contextmanager
@@ -151,8 +153,10 @@ class Store(Facts):
         if path.is_file():
             with path.open("rb") as file:
                 if file.read(len(MAGIC)) not in (b"", MAGIC):
-                    hint = "give one made by python -m data_tools crawl"
-                    raise DataError(f"{path}: not a store of Freesound sounds, or damaged at its beginning; {hint}")
+                    raise DataError(
+                        f"{path}: not a store of Freesound sounds, or damaged at its beginning; give one made by "
+                        "python -m data_tools crawl"
+                    )
         path.parent.mkdir(parents=True, exist_ok=True)
         with connecting(path) as self.database:
             if create and not self.database.execute("SELECT 1 FROM sqlite_master").fetchone():

@@ -59,8 +59,10 @@ def tar_members(path: Path) -> Iterator[Member]:
         raise AudioError(f"{path}: damaged ({error}); copy or download it again") from None
     blocks = (read_span(path, at, min(BLOCK, size - at)) for at in range(end, size, BLOCK))
     if size < end + tarfile.BLOCKSIZE or any(map(any, blocks)):
-        problem = f"damaged or cut after {end:,} of {size:,} bytes, or followed by another archive"
-        raise AudioError(f"{path}: {problem}; download it again, or unpack it and pack it as one")
+        raise AudioError(
+            f"{path}: damaged or cut after {end:,} of {size:,} bytes, or followed by another archive; download it "
+            "again, or unpack it and pack it as one"
+        )
 
 
 class _Directory(NamedTuple):

@@ -93,8 +93,9 @@ def _require_all_shards(shards: Iterable[Path]) -> None:
         missing = [number for number in wanted if number not in numbered]
         if missing and (count or len(missing) < len(numbered)):  # without a count, numbers may be years
             example, names = next(iter(numbered.values())), joined_names(map(str, missing))
-            problem = f"shards of this name are missing, with the numbers {names}"
-            raise DataError(f"{example}: {problem}; fetch them, or use --partial")
+            raise DataError(
+                f"{example}: shards of this name are missing, with the numbers {names}; fetch them, or use --partial"
+            )
 
 
 def read_hub(
@@ -129,8 +130,9 @@ def read_hub(
             if texts:
                 sample.fields["captions"] = texts.of(sample)
             if given and is_exported(sample):
-                fault = f"{shard}, which `export` wrote, states this already"
-                raise DataError(f"--{given[0]}: {fault}; leave the option out")
+                raise DataError(
+                    f"--{given[0]}: {shard}, which `export` wrote, states this already; leave the option out"
+                )
             try:
                 clip = exported_clip(sample) if is_exported(sample) else clip_of(sample, columns, source, shard_split)
             except MissingColumnError as error:
@@ -215,8 +217,9 @@ def _clip_name(sample: Sample, audio: Member, columns: Sequence[str]) -> str:
         return f"{sample.fields['__shard__']}_{sample.fields['__row__']}"
     value = "_".join(text for name in names for text in texts_in(sample.fields[name])).strip()
     if not value:
-        problem = f"the clip's name, from {', '.join(names)}, is empty"
-        raise DataError(f"{sample.where}: {problem}; choose another column by --id")
+        raise DataError(
+            f"{sample.where}: the clip's name, from {', '.join(names)}, is empty; choose another column by --id"
+        )
     return value
 
 
@@ -239,8 +242,10 @@ def _add_clip(clips: dict[str, Clip], clip: Clip, sample: Sample) -> None:
         return
     before, now = member_of(known.path), member_of(clip.path)
     if before and now and (before.size != now.size or before.read() != now.read()):
-        cure = "name the clips by other columns, such as --id __shard__ __key__, or --id __shard__ __row__ in parquet"
-        raise DataError(f"{sample.where}: another audio file has the same name {clip.file_name}; {cure}")
+        raise DataError(
+            f"{sample.where}: another audio file has the same name {clip.file_name}; name the clips by other "
+            "columns, such as --id __shard__ __key__, or --id __shard__ __row__ in parquet"
+        )
     new = [caption for caption in clip.captions if caption not in known.captions]
     clips[clip.id] = known.model_copy(update={"captions": [*known.captions, *new]})
 

@@ -96,8 +96,9 @@ def members_of_column(path: Path, file: "pyarrow.parquet.ParquetFile", column: i
     """
     schema = file.schema.column(column)
     if schema.max_repetition_level:
-        problem = f"the column {schema.path} has several values per row"
-        raise DataError(f"{path}: {problem}; choose a column with one audio file per row")
+        raise DataError(
+            f"{path}: the column {schema.path} has several values per row; choose a column with one audio file per row"
+        )
     for group in range(file.num_row_groups):
         chunk = file.metadata.row_group(group).column(column)
         if not chunk.num_values:
@@ -211,8 +212,10 @@ def _read_content(path: Path, chunk: Any, page: _Page) -> _Content:
     if chunk.compression == "UNCOMPRESSED" or (8 in fields and not fields[8].get(7, True)):
         return _Content(start, length, length, data)
     if chunk.compression not in CODECS:
-        cure = f"write the file again with one of {', '.join(CODECS)}"
-        raise DataError(f"{path}: its compression {chunk.compression} is not supported; {cure}")
+        raise DataError(
+            f"{path}: its compression {chunk.compression} is not supported; write the file again with one of "
+            f"{', '.join(CODECS)}"
+        )
     codec = CODECS[chunk.compression]
     if codec == "snappy":
         stated = next(index for index, byte in enumerate(data[:6]) if byte < 128) + 1  # bytes that state the length
@@ -312,8 +315,10 @@ def _read_values(
         return _Values(dictionary.content, [dictionary.parts[index] for index in indices])
     if encoding == PLAIN:
         return _plain_values(path, content, start)
-    cure = "write it again with the encoding PLAIN, the default of pyarrow"
-    raise DataError(f"{path}: the encoding {encoding} of its column of audio is not supported; {cure}")
+    raise DataError(
+        f"{path}: the encoding {encoding} of its column of audio is not supported; write it again with the "
+        "encoding PLAIN, the default of pyarrow"
+    )
 
 
 def decode_hybrid(data: bytes, width: int, count: int) -> np.ndarray:

@@ -68,8 +68,9 @@ def archived_samples(path: Path, audio: str | None) -> Iterator[Sample]:
             stem, _, suffix = name.partition(".")
             group = groups.setdefault(f"{folder}/{stem}", {})
             if suffix.lower() in group:
-                problem = f"{member.name} appears twice, or also in capital letters"
-                raise DataError(f"{path}: {problem}; write the archive again")
+                raise DataError(
+                    f"{path}: {member.name} appears twice, or also in capital letters; write the archive again"
+                )
             group[suffix.lower()] = member
     suffixes = SOUND_SUFFIXES if audio is None else (f".{audio.lower().removeprefix('.')}",)
     for key, files in groups.items():
@@ -79,8 +80,10 @@ def archived_samples(path: Path, audio: str | None) -> Iterator[Sample]:
             log.info("%s: skipped, because no file of this name is audio", where)
             continue
         if len(sounds) > 1:
-            names = "the names before the first dot are equal; choose a suffix by --audio, or rename the files"
-            raise DataError(f"{where}: has the audio files {', '.join(sounds)}, since {names}")
+            raise DataError(
+                f"{where}: has the audio files {', '.join(sounds)}, since the names before the first dot are "
+                "equal; choose a suffix by --audio, or rename the files"
+            )
         fields: dict[str, Any] = {"__key__": key.removeprefix("/"), "__shard__": path.stem}
         for suffix, member in files.items():
             if suffix not in sounds and member.size <= MAX_TEXT:
@@ -177,8 +180,10 @@ def _audio_column(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | 
             return str(field.name)
     names = [field.name for field in known or columns]
     if known:
-        problem = f"the column {names[0]} has no embedded audio (binary, or binary with a path), only {known[0].type}"
-        raise DataError(f"{path}: {problem}; choose another column by --audio, or use the files that this one names")
+        raise DataError(
+            f"{path}: the column {names[0]} has no embedded audio (binary, or binary with a path), only "
+            f"{known[0].type}; choose another column by --audio, or use the files that this one names"
+        )
     raise DataError(f"{path}: no column of audio; choose one of {joined_names(names)} by --audio")
 
 

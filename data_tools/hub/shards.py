@@ -87,8 +87,9 @@ def _require_same_settings(out: Path, settings: dict[str, Any]) -> None:
     note = out / SETTINGS
     if note.exists():
         if parse_json(note.read_bytes(), str(note)) != settings:
-            other = "manifest, audio, format or shard size"
-            raise DataError(f"{out} contains files of another export ({other}); use another --out")
+            raise DataError(
+                f"{out} contains files of another export (manifest, audio, format or shard size); use another --out"
+            )
     elif others := sorted(path.name for path in out.iterdir() if path.name != "export.lock"):
         raise DataError(f"{out} is not empty (it has {others[0]}); use another --out")
     write_text(note, json.dumps(settings) + "\n")

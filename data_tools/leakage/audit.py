@@ -350,8 +350,10 @@ def run(arguments: argparse.Namespace) -> int:
     by_id = {clip.id: clip for clip in [*against, *clips]}
     tested = [clip for clip in by_id.values() if _stage_of(clip) == 2]
     if not arguments.exclude and not tested:
-        problem = "nothing to compare with: no clip of a test split is given, and no list"
-        raise DataError(f"{problem}; add --against MANIFEST or --exclude LIST")
+        raise DataError(
+            "nothing to compare with: no clip of a test split is given, and no list; add --against MANIFEST or "
+            "--exclude LIST"
+        )
     exclusions = read_exclusions(arguments.exclude)
     fingerprints = fingerprint_all(by_id.values()) if arguments.audio else None
     overlaps = audit(clips, against, exclusions, fingerprints)

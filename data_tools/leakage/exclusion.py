@@ -87,9 +87,10 @@ def _read_entries(path: Path) -> Iterator[tuple[str, str]]:
         rows = read_table(path, [], fallback_encoding="iso-8859-1")
         column = next((name for name in ("sound_id", "id") if name in rows[0][1]), None)
         if column is None:
-            expected = "a CSV file with the column sound_id or id, WavCaps' JSON, or a manifest (.jsonl)"
-            fault = f"it must be {expected}; the first line has {', '.join(rows[0][1])}"
-            raise DataError(f"{path}, line 1: not a list of Freesound ids: {fault}")
+            raise DataError(
+                f"{path}, line 1: not a list of Freesound ids: it must be a CSV file with the column sound_id or "
+                f"id, WavCaps' JSON, or a manifest (.jsonl); the first line has {', '.join(rows[0][1])}"
+            )
         for line, row in rows:
             yield f"line {line}", row[column]
 

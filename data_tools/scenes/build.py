@@ -141,13 +141,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         of_moments = f"number of clips (default: {count}; with --moments {MOMENT_COUNTS[split]})"
         add(f"--{split}", type=int, metavar="N", help=of_moments)
     add("--captions", choices=["5", "1", "noisy"], help="captions per clip; noisy: 1 in uploaders' style (default: 5)")
-    held_out = "share of the wordings that only evaluation uses, 0 to 0.5 (default: 0); with --moments and a share "
-    held_out += "above 0, validation also uses one wording that no other split uses"
+    held_out = (
+        "share of the wordings that only evaluation uses, 0 to 0.5 (default: 0); with --moments and a share "
+        "above 0, validation also uses one wording that no other split uses"
+    )
     add("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
     add("--recordings", type=Path, metavar="FOLDER", help="recordings to compose, in ESC-50's layout")
     add("--folds", nargs="+", metavar="SPLIT=FOLDS", help="folds of recordings per split (default: as in the example)")
-    moments = "make long recordings instead, and queries with the times of their sounds. castella: short events, some "
-    moments += "several times. clotho: whole sounds, each once, as in Clotho-Moment (default: castella)"
+    moments = (
+        "make long recordings instead, and queries with the times of their sounds. castella: short events, some "
+        "several times. clotho: whole sounds, each once, as in Clotho-Moment (default: castella)"
+    )
     add("--moments", nargs="?", const="castella", choices=list(SHAPES), help=moments)
     add("--length", type=float, metavar="SECONDS", help="seconds per recording, with --moments (default: 60)")
     whole = "with --moments: windows begin and end at full seconds, as CASTELLA's do"
@@ -165,8 +169,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.recordings:
         parsed = parse_folds(arguments.folds)
         if missing := [split for split in counts if split not in parsed]:
-            hint = f"add {missing[0]}=FOLDS, or make none of its clips by --{missing[0]} 0"
-            raise DataError(f"--folds gives no folds for {', '.join(missing)}; {hint}")
+            raise DataError(
+                f"--folds gives no folds for {', '.join(missing)}; add {missing[0]}=FOLDS, or make none of its "
+                f"clips by --{missing[0]} 0"
+            )
         folds = {split: parsed[split] for split in counts}
     elif arguments.folds:
         raise DataError("--folds only works with --recordings FOLDER; add that, or leave out --folds")

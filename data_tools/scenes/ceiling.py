@@ -45,8 +45,10 @@ def label_groups(folder: Path, split: str) -> Counter[tuple[str, ...]]:
     for line, row in read_table(path, LABEL_COLUMNS):
         events = row["events"].split(";")
         if len(events) != KINDS.get(row["kind"]) or not all(events):
-            problem = f"{row['events']!r} has a wrong number of events for a scene of kind {row['kind']!r}"
-            raise DataError(f"{path}, line {line}: {problem}; correct it, or make the scenes again")
+            raise DataError(
+                f"{path}, line {line}: {row['events']!r} has a wrong number of events for a scene of kind "
+                f"{row['kind']!r}; correct it, or make the scenes again"
+            )
         if row["split"] == split:
             groups[row["kind"], *(sorted(events) if row["kind"] == "overlap" else events)] += 1
     if not groups:
@@ -69,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_report(report)
     else:
-        counts = f"{counted(report.clips, 'clip')}, {counted(report.labels, 'different label')}"
-        print(f"{report.split}: {counts}, ceiling mAP@10 {value:.4f}")
+        print(
+            f"{report.split}: {counted(report.clips, 'clip')}, {counted(report.labels, 'different label')}, "
+            f"ceiling mAP@10 {value:.4f}"
+        )
     return 0

@@ -157,8 +157,11 @@ def _fault_of_row(row: str) -> tuple[str, str] | None:
     """Return (message, kind) of a row's fault: not UTF-8, a NUL byte, or broken quoting; None for a correct row."""
     if invalid := _NOT_UTF8.search(row):
         byte = ord(invalid[0]) - 0xDC00
-        position = f"character {invalid.start() + 1} is the byte 0x{byte:02X}, {chr(byte)!r} in Latin-1"
-        return f"the row is not UTF-8 ({position}); save the file in UTF-8", "not UTF-8"
+        return (
+            f"the row is not UTF-8 (character {invalid.start() + 1} is the byte 0x{byte:02X}, {chr(byte)!r} in "
+            "Latin-1); save the file in UTF-8",
+            "not UTF-8",
+        )
     if "\0" in row:
         return "the row contains a NUL byte; remove it", "NUL byte"
     if _ROW.fullmatch(row):

@@ -102,9 +102,9 @@ def check_matrix_csv(
             if is_ranked(header):
                 editions = format_editions(editions_with_header(header))
                 sentence = (
-                    f"this is a ranked CSV (with the header of {editions}); edition {edition.name} needs every score"
+                    f"this is a ranked CSV (with the header of {editions}); edition {edition.name} needs every "
+                    "score; write the file from the score matrix, or add the --edition of this ranked CSV"
                 )
-                sentence += "; write the file from the score matrix, or add the --edition of this ranked CSV"
                 return None, [*problems, Problem(1, sentence, "a ranked CSV")]
             problems.add(1, _header_faults(header, edition, truth))
             if not _is_data_row(header, edition):

@@ -291,6 +291,9 @@ def _add_missing(problems: Problems, line_of: dict[str, int], truth: MomentTruth
         return Problems([*others, Problem(None, text, OTHER_SET)])
     for query in truth.queries.values() if line_of else ():
         if query.qid not in line_of:
-            where = f"line {query.line} of {truth.name}"
-            problems.append(Problem(None, f"no line for the query {shown(query.qid)} ({where})", "no line"))
+            problems.append(
+                Problem(
+                    None, f"no line for the query {shown(query.qid)} (line {query.line} of {truth.name})", "no line"
+                )
+            )
     return problems

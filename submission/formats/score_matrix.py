@@ -121,8 +121,10 @@ class ScoreMatrix:
     def __post_init__(self) -> None:
         """Raise SubmissionError for scores of a wrong type, shape or value, and for invalid labels."""
         if self.values.ndim != 2 or self.values.dtype != np.float32:
-            kind = f"{self.values.dtype} of shape {self.values.shape}"
-            raise SubmissionError(f"scores must be a float32 matrix, queries x clips; got {kind}")
+            raise SubmissionError(
+                f"scores must be a float32 matrix, queries x clips; got {self.values.dtype} of shape "
+                f"{self.values.shape}"
+            )
         if 0 in self.values.shape:
             shape = self.values.shape
             raise SubmissionError(f"scores of shape {shape} have no query or no clip; give at least one of each")
@@ -180,8 +182,10 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
         file.write(header.getbuffer())
         for block in blocks:
             if block.dtype != np.float32 or block.ndim != 2 or block.shape[1] != labels.shape[1]:
-                needed = f"{labels.shape[1]} columns of float32"
-                raise ValueError(f"a block of scores is {block.dtype} of shape {block.shape}; it needs {needed}")
+                raise ValueError(
+                    f"a block of scores is {block.dtype} of shape {block.shape}; it needs {labels.shape[1]} "
+                    "columns of float32"
+                )
             require_finite(block, rows)
             contiguous = np.ascontiguousarray(block).astype("<f4", copy=False)
             file.write(contiguous.data)

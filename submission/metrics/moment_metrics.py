@@ -161,8 +161,9 @@ def _require_valid(predictions: Mapping[str, Windows], truth: Mapping[str, Windo
     ):
         if missing:
             others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            cure = "give predictions and a truth with the same queries"
-            raise SubmissionError(f"the query {missing[0]!r} {problem}{others}; {cure}")
+            raise SubmissionError(
+                f"the query {missing[0]!r} {problem}{others}; give predictions and a truth with the same queries"
+            )
     forms = set()
     for qid, windows in predictions.items():
         if len(windows) == 0:

@@ -181,10 +181,9 @@ def _merge_queries(parts: Parts) -> list[Moments]:
         for answer in part:
             first_answer = known[answer.qid]
             if None not in (first_answer.vid, answer.vid) and first_answer.vid != answer.vid:
-                vids = f"vid {answer.vid!r} and {first_answer.vid!r}"
                 raise SubmissionError(
-                    f"{files} have different recordings for the query {answer.qid!r} ({vids}); blend files with the "
-                    "same queries"
+                    f"{files} have different recordings for the query {answer.qid!r} (vid {answer.vid!r} and "
+                    f"{first_answer.vid!r}); blend files with the same queries"
                 )
             known[answer.qid] = replace(
                 first_answer, query=first_answer.query or answer.query, vid=first_answer.vid or answer.vid

@@ -154,8 +154,10 @@ def _require_ranks(
     listed = np.count_nonzero(array < NEVER, axis=-1)
     if np.any(totals < np.maximum(1, listed)):
         wrong = np.argmax(totals < np.maximum(1, listed))
-        cure = "give 1 or more relevant clips per query, and not more ranks than relevant clips"
-        raise SubmissionError(f"{listed.flat[wrong]} ranks are given for {totals.flat[wrong]} relevant clips; {cure}")
+        raise SubmissionError(
+            f"{listed.flat[wrong]} ranks are given for {totals.flat[wrong]} relevant clips; give 1 or more "
+            "relevant clips per query, and not more ranks than relevant clips"
+        )
     return array, totals
 
 

@@ -86,14 +86,24 @@ class Summary:
         table.append(
             ("95 %", f"{format_interval(self.interval, self.primary)} ({self.primary}, jackknife over queries)")
         )
-        sharing = f"{self.primary}, bootstrap over groups of queries with a common clip"
-        table.append(("95 %", f"{format_interval(self.bootstrap, self.primary)} ({sharing})"))
+        table.append(
+            (
+                "95 %",
+                f"{format_interval(self.bootstrap, self.primary)} ({self.primary}, bootstrap over groups of queries "
+                "with a common clip)",
+            )
+        )
         middle = f"{self.median_rank:g}" if math.isfinite(self.median_rank) else f"above {self.queries.depth}"
         table.append(("median", f"{middle} (rank of the first relevant clip)"))
         table.append(("chance", f"{self.chance:.4f} ({self.primary} of a random order)"))
         if self.hubness:
-            never = f"{100 * self.hubness.never:.1f} % of clips are in no query's top 10"
-            table.append(("hubs", f"{self.hubness.skewness:.2f} (skewness of top-10 counts per clip); {never}"))
+            table.append(
+                (
+                    "hubs",
+                    f"{self.hubness.skewness:.2f} (skewness of top-10 counts per clip); "
+                    f"{100 * self.hubness.never:.1f} % of clips are in no query's top 10",
+                )
+            )
         table += [("note", note) for note in self.notes]
         width = max(8, *(len(name) + 1 for name, _ in table))
         return [f"{name:{width}}{text}" for name, text in table]

@@ -152,8 +152,9 @@ def about_template(
     elif any(runs.endswith(".npy") for runs, _, _ in systems):
         lines.append("sources: {}  # external data and models, each with its address, such as {clotho: {url: null}}")
     if not of_moments:
-        annotations = "the organisers' metadata_eval.csv, if the results should use it"
-        lines.append(f"annotations: null  # only for 2025: {annotations}")
+        lines.append(
+            "annotations: null  # only for 2025: the organisers' metadata_eval.csv, if the results should use it"
+        )
     return "\n".join([*lines, "source_code: null  # the address of your code, in quotes", ""])
 
 
@@ -165,8 +166,10 @@ def read_about(path: Path, n_systems: int) -> About:
     except DataError as error:
         raise SubmissionError(f"{path}: {error}") from None
     if not isinstance(document, dict) or not document.keys() & About.model_fields.keys():
-        hint = "python -m submission pack RUN --template ABOUT.yaml writes a template of this file"
-        raise SubmissionError(f"{path}: the file must have the keys authors and systems; {hint}")
+        raise SubmissionError(
+            f"{path}: the file must have the keys authors and systems; python -m submission pack RUN --template "
+            "ABOUT.yaml writes a template of this file"
+        )
     try:
         about = About.model_validate(document)
     except ValidationError as error:

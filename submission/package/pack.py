@@ -211,10 +211,9 @@ def _answers_known(data: bytes, matrix: ScoreMatrix) -> bool:
 
 def _describe_entry(run: FinishedRun) -> str:
     """Return the message that a system submits a ranked entry, and how to submit the blind set instead."""
-    ranked = f"{run.entry!r} ({counted(len(run.matrix.clip_ids), 'clip')})"
     return (
-        f"submits the ranked entry {ranked}; to submit the blind set, add its file to this system as `output` in "
-        "about.yaml"
+        f"submits the ranked entry {run.entry!r} ({counted(len(run.matrix.clip_ids), 'clip')}); to submit the "
+        "blind set, add its file to this system as `output` in about.yaml"
     )
 
 

@@ -259,8 +259,15 @@ def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
         drawings.append(
             _bars_drawing(path, bars, xlabel, metric, f"{metric} by largest expert", summary.values[metric])
         )
-    mean = "A clip's embedding is the mean of its experts' embeddings; an expert with a larger norm contributes more."
-    return Section("experts", title, paragraphs=[f"{mean} {text}"], drawings=drawings)
+    return Section(
+        "experts",
+        title,
+        paragraphs=[
+            "A clip's embedding is the mean of its experts' embeddings; an expert with a larger norm contributes "
+            f"more. {text}"
+        ],
+        drawings=drawings,
+    )
 
 
 def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:

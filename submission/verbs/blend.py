@@ -68,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     write_blocks(arguments.out, labels, blocks)
     for name, weight in labels.facts["weights"].items():
         print(f"  {weight:.2f}  {name}")
-    size = f"{counted(labels.shape[0], 'query')} x {counted(labels.shape[1], 'clip')}"
-    print(f"wrote {arguments.out}: {size}, {arguments.how} scores")
+    print(
+        f"wrote {arguments.out}: {counted(labels.shape[0], 'query')} x {counted(labels.shape[1], 'clip')}, "
+        f"{arguments.how} scores"
+    )
     return 0

@@ -111,8 +111,9 @@ def _validation_command(run: "Finished") -> str:
         names += of
     changes = [*recorded_changes(run.folder), *changes]  # those of the run too, since they are not in its recipe.yaml
     folder, options = shlex.quote(str(run.folder)), " ".join(f"--set {shlex.quote(change)}" for change in changes)
-    command = f"python -m system run {folder}/recipe.yaml --out {folder} {options}"
-    return f"add these scores, without training, with: {command}"
+    return (
+        f"add these scores, without training, with: python -m system run {folder}/recipe.yaml --out {folder} {options}"
+    )
 
 
 def blend_into_folder(arguments: argparse.Namespace) -> int:
@@ -137,8 +138,9 @@ def blend_into_folder(arguments: argparse.Namespace) -> int:
     of_moments = {name: run for name, run in runs.items() if isinstance(run, FinishedMoments)}
     of_clips = {name: run for name, run in runs.items() if not isinstance(run, FinishedMoments)}
     if of_moments and of_clips:
-        both = f"{next(iter(of_clips))} ranks clips, but {next(iter(of_moments))} finds moments"
-        raise SubmissionError(f"{both}; blend runs of one kind")
+        raise SubmissionError(
+            f"{next(iter(of_clips))} ranks clips, but {next(iter(of_moments))} finds moments; blend runs of one kind"
+        )
     if of_moments:
         require_scale(arguments)
         weights = _weights_of_moments(arguments, of_moments)

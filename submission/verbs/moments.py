@@ -136,8 +136,10 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
     if out.is_file() and not arguments.force and (problem := _overwrite_problem(out, edition, scores=True)):
         raise SubmissionError(f"{out} already exists and {problem}; choose another file, or add --force")
     write_moments(out, answers, edition)
-    form = f"at most {edition.max_windows} windows per query, without scores"
-    return f"wrote {out}: {counted(len(answers), 'query')}, {form}"
+    return (
+        f"wrote {out}: {counted(len(answers), 'query')}, at most {edition.max_windows} windows per query, without "
+        "scores"
+    )
 
 
 def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str:

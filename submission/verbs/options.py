@@ -56,8 +56,10 @@ def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
 def require_csv(path: Path) -> None:
     """Raises SubmissionError if the file is YAML, such as a recipe, instead of a CSV."""
     if path.suffix.lower() in (".yaml", ".yml") and path.is_file():
-        hint = f"to check a recipe: python -m system check {path}"
-        raise SubmissionError(f"{path} is YAML, such as a recipe, not a CSV, score matrix or package; {hint}")
+        raise SubmissionError(
+            f"{path} is YAML, such as a recipe, not a CSV, score matrix or package; to check a recipe: python -m "
+            f"system check {path}"
+        )
 
 
 def add_ranked(parser: argparse.ArgumentParser) -> None:
@@ -214,8 +216,10 @@ def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str
     other = next(path for path, (editions, _) in editions_of.items() if target in editions)
     names = " and ".join(edition.name for edition in editions_of[path][0])
     out = path.with_name(f"{path.stem}_{target.name}{path.suffix}")
-    command = f"convert {shlex.quote(str(path))} --out {shlex.quote(str(out))} --edition {target.name}"
-    return f"{path} has edition {names}, but {other} does not; to match it: python -m submission {command}"
+    return (
+        f"{path} has edition {names}, but {other} does not; to match it: python -m submission convert "
+        f"{shlex.quote(str(path))} --out {shlex.quote(str(out))} --edition {target.name}"
+    )
 
 
 def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Sequence[Summary | MomentSummary]:

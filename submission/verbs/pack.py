@@ -52,8 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"wrote {arguments.template}; fill it in, then run `pack` with --about {arguments.template}")
         return 0
     if not arguments.about or not arguments.out:
-        hint = "--template ABOUT.yaml writes a template of ABOUT.yaml"
-        raise SubmissionError(f"--about or --out is missing; give --about ABOUT.yaml and --out NAME.zip ({hint})")
+        raise SubmissionError(
+            "--about or --out is missing; give --about ABOUT.yaml and --out NAME.zip (--template ABOUT.yaml "
+            "writes a template of ABOUT.yaml)"
+        )
     editions: dict[str, str | None] = {str(run.folder): run.ranked.edition for runs in systems for run in runs}
     editions |= {str(one.matrix): edition_in_facts(read_scores(one.matrix)) for one in submitted if one.matrix}
     edition, out = chosen_any_edition(arguments, editions), arguments.out

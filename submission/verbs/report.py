@@ -35,6 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
         others = [open_finished(name) for name in arguments.beside]
         edition = chosen_edition(arguments, {arguments.run_folder: run.ranked.edition})
         figures = write_report(out, run, others, edition)
-    shown = f"{counted(len(figures), 'figure')} into {figures_folder(out, run.folder)}"
-    print(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, and {shown}")
+    print(
+        f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, and {counted(len(figures), 'figure')} into "
+        f"{figures_folder(out, run.folder)}"
+    )
     return 0

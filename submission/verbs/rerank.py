@@ -64,8 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
         facts = {"weight": weight, "judged pairs": count, **facts}
     labels = replace(matrix.labels, facts={**matrix.facts, "reranked": facts}) if judged else matrix.labels
     write_blocks(arguments.out, labels, reranked_blocks(matrix, judged, weight))
-    size = f"{counted(count, 'judged pair', ',')} of {counted(len(judged), 'query', ',')}"
-    print(f"wrote {arguments.out}: {size}, weight of the judge {weight:g}")
+    print(
+        f"wrote {arguments.out}: {counted(count, 'judged pair', ',')} of {counted(len(judged), 'query', ',')}, "
+        f"weight of the judge {weight:g}"
+    )
     return 0
 
 
@@ -87,7 +89,8 @@ def _choose_weight(arguments: argparse.Namespace, matrix: ScoreMatrix) -> tuple[
     difference = paired_difference(before, after, ranks_in_matrix(validation).groups)
     metric, value = edition.metric, float(after.mean())
     interval = format_interval(difference.interval, metric, "+")
-    gain = f"{format_metric(metric, difference.mean, '+')}, 95 % {interval}"
-    result = f"{metric} {format_metric(metric, value)}, gain {gain}"
-    print(f"chosen on the validation split: weight {weight:g}; metric of this split: {result}")
+    print(
+        f"chosen on the validation split: weight {weight:g}; metric of this split: {metric} "
+        f"{format_metric(metric, value)}, gain {format_metric(metric, difference.mean, '+')}, 95 % {interval}"
+    )
     return weight, {"validation": {metric: value, "without": float(before.mean())}}

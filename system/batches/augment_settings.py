@@ -113,6 +113,8 @@ class Augment(Strict):
             )
         if self.mix:
             how = f"captions of {self.mix.merged}" if self.mix.merged else f"captions joined by {self.mix.joined_by!r}"
-            levels = f"{self.mix.low_db:g} to {self.mix.high_db:g} dB"
-            said.append(f"{self.mix.probability:.0%} of items mixed with another clip at {levels}, {how}")
+            said.append(
+                f"{self.mix.probability:.0%} of items mixed with another clip at {self.mix.low_db:g} to "
+                f"{self.mix.high_db:g} dB, {how}"
+            )
         return "; ".join(said) or "nothing"

@@ -35,8 +35,10 @@ def device_of(name: str | None = None) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise KitError("no CUDA device on this machine: see what nvidia-smi prints, or use --device cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        last = f"cuda:{torch.cuda.device_count() - 1}"
-        raise KitError(f"no {name} on this machine: its last CUDA device is {last}; use that or a lower number")
+        raise KitError(
+            f"no {name} on this machine: its last CUDA device is cuda:{torch.cuda.device_count() - 1}; use that "
+            "or a lower number"
+        )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise KitError("no mps device on this machine (only Apple processors have it); use --device cpu")
     return device

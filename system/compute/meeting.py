@@ -48,8 +48,10 @@ class _Meeting:
         """Log a message if the other processes do not start within a minute; raise KitError after the time limit."""
         waited = time.monotonic() - self._began
         if waited > MEETING_PATIENCE.total_seconds():
-            hint = f"start all processes with torchrun, or {ONE_PROCESS}"
-            raise KitError(f"{describe_process()} has waited {about(waited)} for other processes to start; {hint}")
+            raise KitError(
+                f"{describe_process()} has waited {about(waited)} for other processes to start; start all "
+                f"processes with torchrun, or {ONE_PROCESS}"
+            )
         if waited > ANNOUNCED and not self._is_announced:
             self._is_announced = True
             log.warning(

@@ -53,9 +53,9 @@ def missing_blind_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> 
 
     ranked: Names of the rank entries that were ranked before; they have no message.
     """
-    later = "once the blind set is complete, run the same command again to rank it; nothing is trained again"
     return [
-        f"{name}: not ranked yet, since {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing; {later}"
+        f"{name}: not ranked yet, since {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing; "
+        "once the blind set is complete, run the same command again to rank it; nothing is trained again"
         for name in _blind_entry_names(recipe)
         if name not in ranked and (absent := _missing_files(recipe, name))
     ]

@@ -216,8 +216,10 @@ class ExpertSettings(Resampled):
         """
         for name, path in self.weight_files().items():
             if not path.is_file():
-                hint = f"save it at this path, or set the expert's {name} to its path"
-                raise KitError(f"expert {self.kind}: the weight file {path} is missing; {self.weight_source()}; {hint}")
+                raise KitError(
+                    f"expert {self.kind}: the weight file {path} is missing; {self.weight_source()}; save it at "
+                    f"this path, or set the expert's {name} to its path"
+                )
         found = {name: file_sha256(path) for name, path in self.weight_files().items()}
         for name in self.settings_with_changed_weights():
             _warn_unpublished_weights(self.kind, self.weight_files()[name], found[name], self.known_sha256()[name])

@@ -62,8 +62,10 @@ class Yamnet(ExpertSettings):
 
     def weight_source(self) -> str:
         """Return a text for error messages: where to get missing weights."""
-        source = "Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0)"
-        return f"make the file from {source} with python -m system convert"
+        return (
+            "make the file from Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with python -m "
+            "system convert"
+        )
 
     def load(self, device: Device) -> Frames:
         """Return a function that computes the frames of waves on a device."""

@@ -134,8 +134,10 @@ def _describe_missing_audio(clips: Sequence[Clip]) -> str:
     if not absent:
         return ""
     checked = "" if len(some) == len(clips) else f" of {len(some):,} checked"
-    files = f"{counted(len(absent), 'audio file', ',')}{checked}, first {absent[0]}"
-    return f"{files}; put the files at these paths, or make the manifest again with their new paths"
+    return (
+        f"{counted(len(absent), 'audio file', ',')}{checked}, first {absent[0]}; put the files at these paths, or "
+        "make the manifest again with their new paths"
+    )
 
 
 def _missing_manifest_lines(name: str, file: str, source: schema.Source) -> Iterator[Row | Problem]:

@@ -264,5 +264,8 @@ def _memory_warning(
         cure = f"set grad_cache_chunk to {smaller}, which gives the same gradients in a third more time"
     else:
         cure = "lower batch_size"
-    fault = f"batch_size {stage.batch_size} does not fit into {machine}'s {size / GIB:.1f} GiB of memory"
-    return Problem(WARNING, f"stage {name}", f"{fault}: {cure}")
+    return Problem(
+        WARNING,
+        f"stage {name}",
+        f"batch_size {stage.batch_size} does not fit into {machine}'s {size / GIB:.1f} GiB of memory: {cure}",
+    )

@@ -62,8 +62,12 @@ def _row_of_processes(frames: float, flops: float, processes: int, gpu: str | No
     in the process with the largest share of each batch.
     """
     speeds = ", ".join(f"{name}s {about(flops / GPUS[name].flops)}" for name in ([gpu] if gpu else GPUS))
-    each = f"{about(frames / processes)} for missing frames, with two cores per process; updates on {speeds}"
-    return Row("time", f"{processes} processes", f"{each}; the exchange of gradients takes additional time (estimates)")
+    return Row(
+        "time",
+        f"{processes} processes",
+        f"{about(frames / processes)} for missing frames, with two cores per process; updates on {speeds}; the "
+        "exchange of gradients takes additional time (estimates)",
+    )
 
 
 def _time_on_gpus(recipe: schema.Recipe, flops: float) -> str:

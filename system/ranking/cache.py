@@ -206,8 +206,10 @@ class FileEmbeddings(CachedEmbeddings):
         features = self.features(model, listed.clips)
         if not features.keys:
             first_error = features.broken[listed.clips[0].id]
-            fault = f"none of {counted(len(listed.clips), 'clip')} has an embedding, first {first_error}"
-            raise KitError(f"{fault}; name files with the embeddings of these clips")
+            raise KitError(
+                f"none of {counted(len(listed.clips), 'clip')} has an embedding, first {first_error}; name files "
+                "with the embeddings of these clips"
+            )
         skipped = {clip.path: features.broken[clip.id] for clip in listed.clips if clip.id in features.broken}
         return KnownFeatures(features).open(model, listed._replace(others={**skipped, **listed.others}))
 

@@ -229,8 +229,10 @@ def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
     """
     if lengths and (size := max(lengths)) > MAX_FRAMES:
         longest = names[lengths.index(size)]
-        hint = "cut the recording, or use fewer frames per second (another expert, or a longer --hop)"
-        raise KitError(f"recording {longest} has {size:,} frames, but the limit is {MAX_FRAMES:,}; {hint}")
+        raise KitError(
+            f"recording {longest} has {size:,} frames, but the limit is {MAX_FRAMES:,}; cut the recording, or use "
+            "fewer frames per second (another expert, or a longer --hop)"
+        )
 
 
 def require_short_recordings(moments: Sequence[Moment], features: Features) -> None:
@@ -328,8 +330,7 @@ def describe_unreadable(broken: Mapping[str, str], recordings: Collection[str]) 
     broken: Dict from the id of a recording to the reason. recordings: Ids of all recordings.
     """
     clip, reason = next(iter(broken.items()))
-    size = f"{len(broken):,} of {counted(len(recordings), 'recording', ',')}"
-    return f"{size} (first {clip}: {reason})"
+    return f"{len(broken):,} of {counted(len(recordings), 'recording', ',')} (first {clip}: {reason})"
 
 
 def require_moment_score(model: RetrievalModel) -> MomentScore:

@@ -227,12 +227,15 @@ def locate(
             start = ranker.model.score if isinstance(ranker.model.score, MomentScore) else MomentScore()
             score = fit_score(start, series, known, ranker.name)
         elif not isinstance(ranker.model.score, MomentScore):
-            hint = "fit the model to a split with known windows, with --fit SPLIT"
-            raise KitError(f"model {ranker.name} was not trained on windows; {hint}")
+            raise KitError(
+                f"model {ranker.name} was not trained on windows; fit the model to a split with known windows, "
+                "with --fit SPLIT"
+            )
         elif score.published_threshold is not None and (len(rankers) > 1 or by in ("overlap", "posterior")):
-            hint = "add --fit SPLIT, which fits this model to a split with known windows, or rank with only this model"
-            hint += " and --by thresholds"
-            raise KitError(f"model {ranker.name} only has published scores of frames; {hint}")
+            raise KitError(
+                f"model {ranker.name} only has published scores of frames; add --fit SPLIT, which fits this model "
+                "to a split with known windows, or rank with only this model and --by thresholds"
+            )
         members.append((score, score_recordings(ranker, queries, sliding)[1]))
     published = None if fit is not None else members[0][0].published_threshold
     usual = next((one.windows.decoding for one in rankers if isinstance(one, ModelRanker) and one.windows), Decoding())

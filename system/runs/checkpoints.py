@@ -257,8 +257,9 @@ def load_tensors(model: nn.Module, weights: dict[str, torch.Tensor], path: Path)
         model.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        hint = "use the recipe that this checkpoint was trained with"
-        raise KitError(f"{path} is a checkpoint of another model ({reason}); {hint}") from error
+        raise KitError(
+            f"{path} is a checkpoint of another model ({reason}); use the recipe that this checkpoint was trained with"
+        ) from error
 
 
 def save_state(

@@ -42,8 +42,9 @@ def bind_socket(host: str, port: int) -> socket.socket:
             raise KitError(
                 f"port {port} of {host} is in use; stop the program that uses it, or give another --port"
             ) from error
-        fault = f"--host {host} --port {port} cannot be used ({error.strerror})"
-        raise KitError(f"{fault}; use another address or port") from error
+        raise KitError(
+            f"--host {host} --port {port} cannot be used ({error.strerror}); use another address or port"
+        ) from error
     return listener
 
 

@@ -55,8 +55,10 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
             )
             if len(differences) > SHOWN:
                 differing_settings += f", and {len(differences) - SHOWN} more"
-            hint = "start every process with the same command, recipe and code"
-            raise KitError(f"rank {number} of {process_count()} differs from rank 0: {differing_settings}; {hint}")
+            raise KitError(
+                f"rank {number} of {process_count()} differs from rank 0: {differing_settings}; start every "
+                "process with the same command, recipe and code"
+            )
 
 
 def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:

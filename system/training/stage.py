@@ -272,8 +272,10 @@ class StageTraining:
         self.skipped += 1
         log.warning("%s: the loss is %s in fp16; the update is skipped", where, loss)
         if self.skipped_in_a_row >= SKIPPED_LIMIT:
-            hint = f"set precision to bf16, or {self._hint_to_lower_rate()}"
-            raise KitError(f"{where}: the loss was not finite in {SKIPPED_LIMIT} steps in a row; {hint}")
+            raise KitError(
+                f"{where}: the loss was not finite in {SKIPPED_LIMIT} steps in a row; set precision to bf16, or "
+                f"{self._hint_to_lower_rate()}"
+            )
 
     def _stage_and_step(self) -> str:
         """Return the name of the stage and the number of the current step, for error messages."""

@@ -82,8 +82,10 @@ def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -
         except KitError as error:
             raise KitError(f"teacher {name}: {error}") from error
         if absent := next((one for one in named.values() if one not in vectors), None):
-            cure = "write the file again with all clips and captions of the recipe"
-            raise KitError(f"teacher {name}: {path} has no embedding of the {kind} {absent}; {cure}")
+            raise KitError(
+                f"teacher {name}: {path} has no embedding of the {kind} {absent}; write the file again with all "
+                "clips and captions of the recipe"
+            )
         tables.append(_Table(vectors, named))
     return Taught(*tables)
 

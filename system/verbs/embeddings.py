@@ -50,8 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
     }
     with replacing(arguments.out) as part:
         writers[arguments.out.suffix](part, columns)
-    found = f"{counted(len(clips), 'clip')}, {counted(len(captions), 'caption')}"
-    print(f"wrote {arguments.out}: {found}, {counted(sounds.shape[1], 'value')} per embedding")
+    print(
+        f"wrote {arguments.out}: {counted(len(clips), 'clip')}, {counted(len(captions), 'caption')}, "
+        f"{counted(sounds.shape[1], 'value')} per embedding"
+    )
     return 0
 
 

@@ -203,8 +203,11 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
         for name, value in summary.values.items():
             interval = format_interval(summary.bootstraps[name], name)
             print(f"  {name:9} {format_metric(name, value)}  (95 % {interval})")
-    size = f"{counted(len(queries.moments), 'query', ',')} in {counted(len(queries.recordings), 'recording', ',')}"
-    print(f"wrote {arguments.out}: {size}; next: python -m submission write {arguments.out} --out FILE.jsonl")
+    print(
+        f"wrote {arguments.out}: {counted(len(queries.moments), 'query', ',')} in "
+        f"{counted(len(queries.recordings), 'recording', ',')}; next: python -m submission write {arguments.out} "
+        "--out FILE.jsonl"
+    )
     return 0
 
 
@@ -226,8 +229,10 @@ def run(arguments: argparse.Namespace) -> int:
         hint = "; for ranked lists (.csv) add --top K" if arguments.out.suffix == ".csv" else ""
         raise KitError(f"--out {arguments.out}: the name of a score matrix must end in .npy{hint}")
     if arguments.top is not None and arguments.out.suffix not in (".csv", ".jsonl"):
-        kinds = ".csv for ranked lists, or .jsonl for pairs that a judge can score"
-        raise KitError(f"--out {arguments.out}: with --top, the name must end in {kinds}")
+        raise KitError(
+            f"--out {arguments.out}: with --top, the name must end in .csv for ranked lists, or .jsonl for pairs "
+            "that a judge can score"
+        )
     require_other(arguments.out, [arguments.queries, arguments.audio])
     listed = list_clips(arguments.audio, arguments.split)
     queries = caption_queries(listed.clips) if arguments.queries is None else read_queries(arguments.queries)

@@ -42,8 +42,10 @@ class TextEmbeddingsEncoder(TextEncoder):
     def prepare(self, texts: Sequence[str]) -> None:
         """Check texts before they are used: raise KitError if one of them has no embedding."""
         if absent := self.without_known_words(list(dict.fromkeys(texts))):
-            missing = f"no embedding of {counted(len(absent), 'text')}, such as {absent[0][:80]!r}"
-            raise KitError(f"{' and '.join(self._files)}: {missing}; write embeddings of all captions and queries")
+            raise KitError(
+                f"{' and '.join(self._files)}: no embedding of {counted(len(absent), 'text')}, such as "
+                f"{absent[0][:80]!r}; write embeddings of all captions and queries"
+            )
 
     def identity(self) -> str:
         """Return a checksum of the embedding files."""

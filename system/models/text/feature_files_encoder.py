@@ -73,8 +73,10 @@ class TextFeatureFilesEncoder(TextEncoder):
             )
         tokens = read_frames(path, self._array)
         if tokens.shape[1] != self._values:
-            cure = f"set text.values to {tokens.shape[1]}"
-            raise KitError(f"{path}: its tokens have {tokens.shape[1]} values, not {self._values}; {cure}")
+            raise KitError(
+                f"{path}: its tokens have {tokens.shape[1]} values, not {self._values}; set text.values to "
+                f"{tokens.shape[1]}"
+            )
         pooled: np.ndarray = (
             tokens.mean(0) if self._pooling == "mean" else tokens[0 if self._pooling == "first" else -1]
         )

@@ -326,8 +326,10 @@ def load_clap(name: str) -> tuple[Any, Any]:
         raise
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = first_line(error)
-        hint = "name the folder of a CLAP model, or, while online, its Hugging Face name"
-        raise KitError(f"the text encoder of CLAP cannot be loaded from {name!r} ({reason}); {hint}") from error
+        raise KitError(
+            f"the text encoder of CLAP cannot be loaded from {name!r} ({reason}); name the folder of a CLAP "
+            "model, or, while online, its Hugging Face name"
+        ) from error
     finally:
         set_verbosity(verbosity)
     return tokenizer, model
