@@ -41,7 +41,9 @@ def test_corrupt_audio_is_counted_by_clotho_and_listed_by_check(
     assert listed[0]["path"] == str(root / "development" / "d.wav")
 
 
-def test_check_finds_nan_samples_only_without_quick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_finds_nan_samples_unless_option_quick_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = small_clotho(tmp_path, ["a.wav", "b.wav"], ["a.wav"])
     soundfile.write(root / "development" / "b.wav", np.full(160, np.nan), 16_000, subtype="FLOAT")
     assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0

@@ -54,7 +54,7 @@ def test_crawl_reads_only_first_pages_with_few_requests(tmp_path: Path) -> None:
     assert len(transport.urls) <= math.ceil(4_500 / (PAGE_SIZE - 1)) + 1
 
 
-def test_crawl_respects_the_quota_in_minimal_time(tmp_path: Path) -> None:
+def test_crawl_takes_the_shortest_time_that_the_quota_allows(tmp_path: Path) -> None:
     """The sandbox's throttle refuses nothing, although answers take time."""
     rng = random.Random(3)
     transport = Direct(

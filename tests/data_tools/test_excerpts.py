@@ -219,7 +219,7 @@ def test_excerpts_of_mp3_files_with_few_bits_print_no_decoder_errors(
     assert capfd.readouterr().err == ""
 
 
-def test_excerpt_of_a_file_too_short_for_one_sample_keeps_one(tmp_path: Path) -> None:
+def test_excerpt_of_a_file_shorter_than_one_resampled_sample_has_one_sample(tmp_path: Path) -> None:
     path = tmp_path / "click.wav"
     soundfile.write(path, np.full(1, 0.25), 96_000)
     assert read_excerpt(path, sound_of(path), 8_000, 0, 1) == pytest.approx(read_audio(path, 8_000))

@@ -322,7 +322,9 @@ def test_sound_whose_audio_differs_from_its_metadata_is_not_fetched(
 
 
 @pytest.mark.slow
-def test_fetching_originals_needs_a_token_and_uses_up_requests(crawled: Path, answers: Answers, tmp_path: Path) -> None:
+def test_fetching_originals_needs_a_token_and_counts_against_the_quota(
+    crawled: Path, answers: Answers, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     write_scores(tmp_path / "scores.csv", everything(answers))
     write_list(tmp_path / "never.csv", [1])

@@ -383,7 +383,7 @@ def test_steady_or_short_sounds_have_an_unsure_fingerprint(tmp_path: Path, wave:
     assert len(near_duplicates([one], [one])) == 1
 
 
-def test_stored_noise_score_equals_the_score_of_a_match_with_a_noisy_copy(tmp_path: Path) -> None:
+def test_noise_score_of_a_fingerprint_equals_the_score_of_its_match_with_a_noisy_copy(tmp_path: Path) -> None:
     wave = everyday("waves", 0)
     one = printed(tmp_path, wave)
     assert one is not None

@@ -664,7 +664,7 @@ def test_randomly_damaged_parquet_files_are_read_or_refused_without_a_traceback(
 
 
 @pytest.mark.parametrize("form", ["parquet", "webdataset"])
-def test_published_frames_and_unusual_suffixes_are_exported(tmp_path: Path, form: str) -> None:
+def test_files_of_frames_and_audio_with_unusual_suffixes_are_exported(tmp_path: Path, form: str) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     np.savez(folder / "frames.npz", features=np.ones((3, 4), np.float32))

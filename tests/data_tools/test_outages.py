@@ -379,7 +379,7 @@ def test_search_for_a_single_sound_is_tried_six_times(tmp_path: Path) -> None:
     assert None not in page.sounds
 
 
-def test_refresh_of_a_crawl_keeps_its_filter_of_only_exclusions(tmp_path: Path) -> None:
+def test_refresh_of_a_crawl_keeps_a_filter_that_only_excludes_sounds(tmp_path: Path) -> None:
     answers = make_answers(900, 7, 0.0, 0)
     with closing(Store(tmp_path / "store", create=True)) as store:
         crawl._plan_windows(store, None, 'NOT license:"Attribution"', SITE)
@@ -407,7 +407,7 @@ def test_refresh_stores_sounds_that_the_api_can_deliver_again(
     assert len(stored(tmp_path / "store")) == 699
 
 
-def test_crawl_with_a_filter_of_only_exclusions_finds_sounds(tmp_path: Path) -> None:
+def test_crawl_with_a_filter_that_only_excludes_sounds_finds_the_others(tmp_path: Path) -> None:
     answers = make_answers(300, 7, 0.0, 0)
     assert answers.search({"filter": '(NOT license:"Attribution")'}, SITE).content["count"] == 0
     with closing(Store(tmp_path / "store", create=True)) as store:

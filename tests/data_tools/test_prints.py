@@ -45,7 +45,9 @@ def test_stored_fingerprints_are_read_unchanged() -> None:
 
 
 @pytest.mark.parametrize("pairs", [1, 5000, 1 << 24])
-def test_fingerprint_matches_do_not_depend_on_the_size_of_portions(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_matches_do_not_depend_on_the_number_compared_at_once(
+    pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     few, many = [invented(n) for n in range(6)], [invented(n, 9) for n in range(100, 112)]
     many[3], many[10], many[11] = few[5], few[0], few[5]
     whole = near_duplicates(few, many)
@@ -83,7 +85,7 @@ def clip(split: str, number: int, caption: str) -> Clip:
     )  # type: ignore[arg-type]
 
 
-def test_shared_caption_findings_match_hand_made_data() -> None:
+def test_captions_shared_between_splits_are_found_in_hand_made_data() -> None:
     """Two audited clips, and two that are only compared with them, which are not listed with each other."""
     audited = [clip("development", 1, "music"), clip("development", 2, "music")]
     against = [clip("evaluation", 3, "music"), clip("evaluation", 4, "music"), clip("validation", 5, "music")]

@@ -103,7 +103,7 @@ def test_request_of_a_killed_process_counts_for_its_maximum_duration(tmp_path: P
     assert run_virtually(killed())[0] == pytest.approx(UNANSWERED + MINUTE)
 
 
-def test_longer_api_pause_remains_after_a_restart_and_a_shorter_pause(tmp_path: Path) -> None:
+def test_long_pause_that_the_api_requests_outlasts_a_restart_and_a_shorter_pause(tmp_path: Path) -> None:
     async def paused() -> float:
         open_quota(tmp_path / "quota").pause(DAY)
         quota = open_quota(tmp_path / "quota")

@@ -159,7 +159,7 @@ np.savez(sys.argv[2], **found)
 
 
 @pytest.mark.slow
-def test_resampling_with_kaiser_best_0_2_matches_resampy(tmp_path: Path) -> None:
+def test_resampling_with_kaiser_best_of_resampy_0_2_matches_that_version(tmp_path: Path) -> None:
     """Compared with resampy 0.2.2 in a separate environment; two minutes long, so that its clock has drifted."""
     rates = [*RATES, (48_000, 16_000), (32_000, 16_000), (192_000, 44_100)]
     rng = np.random.default_rng(1)

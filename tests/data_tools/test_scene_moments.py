@@ -65,7 +65,7 @@ def test_every_recording_has_at_least_one_query() -> None:
     assert draw_queries(np.random.default_rng(0), settings, "development", "v", []) == {}
 
 
-def test_sound_is_cut_to_its_whole_seconds_above_the_mean_power_less_5_db() -> None:
+def test_sound_keeps_only_whole_seconds_louder_than_5_db_below_its_mean_power() -> None:
     levels = np.array([0.1, 1.0, 0.1, 1.0, 0.1])  # mean power 0.406; less 5 dB: 0.128
     assert len(loud_seconds(np.repeat(levels, RATE))) == 3 * RATE
     assert len(loud_seconds(np.ones(8000))) == 8000

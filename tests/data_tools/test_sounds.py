@@ -229,7 +229,7 @@ def test_overlaps_are_described_in_both_orders_but_sequences_in_one() -> None:
 
 
 @pytest.mark.parametrize(("share", "left"), [(0.0, 5), (0.01, 4), (0.2, 4), (0.4, 3), (0.5, 3)])
-def test_held_out_share_of_a_list_removes_the_expected_number_of_items(share: float, left: int) -> None:
+def test_holding_out_a_share_of_a_list_removes_the_expected_number_of_items(share: float, left: int) -> None:
     assert list(not_held_out("abcde", share)) == list("abcde")[:left]
 
 

@@ -45,7 +45,7 @@ def test_time_window_of_one_second_is_read_page_by_page() -> None:
     assert Window(5, 6).halves == (Window(5, 5), Window(6, 6))
 
 
-def test_crawl_compares_the_part_already_read_again_if_fewer_sounds_remain_than_expected() -> None:
+def test_crawl_compares_a_finished_part_of_a_time_window_again_if_sounds_have_vanished() -> None:
     gone = advance(Window(300, 999, expected=252, read_from=0), PageListing(251, PAGE, 700, 149), 0)
     assert gone.windows == (Window(0, 299, compared=True), Window(700, 999, expected=102, read_from=300))
 

@@ -264,7 +264,7 @@ def test_blend_of_runs_of_moments_reads_as_a_run(
     assert "to search weights for moments, give both --validation FILES and --truth TRUTH" in capsys.readouterr().err
 
 
-def test_blended_frame_probabilities_are_weighted_means_between_the_edges_of_both_runs(moments: Path) -> None:
+def test_blend_of_frame_probabilities_is_their_weighted_mean_between_all_frame_edges(moments: Path) -> None:
     runs = [open_finished_moments(str(moments / name)) for name in "ab"]
     parts = parts_of(runs, [3, 1])
     qid = next(iter(runs[0].frames))

@@ -157,7 +157,7 @@ print(json.dumps([total, (peak() - before) / 1024]))
 
 
 @pytest.mark.slow
-def test_reading_a_mapped_matrix_in_blocks_releases_their_memory(root: Path, tmp_path: Path) -> None:
+def test_reading_a_mapped_matrix_in_blocks_releases_the_memory_of_each_block(root: Path, tmp_path: Path) -> None:
     """No more than two blocks of 16 MiB stay in memory, for a file of 400 MB."""
     values = np.lib.format.open_memmap(tmp_path / "a.npy", mode="w+", dtype=np.float32, shape=(1000, 100_000))
     values[:] = 1

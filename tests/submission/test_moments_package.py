@@ -140,7 +140,7 @@ def test_package_of_four_systems_passes_check(here: Path, capsys: pytest.Capture
         assert meta["system"]["ensemble"] is False
 
 
-def test_check_notes_oddities_of_a_package_and_that_it_was_not_compared(
+def test_check_notes_oddities_of_a_package_and_that_it_has_no_truth_to_compare_with(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The edition follows from the file names; the lines are in reverse order, and a window ends late."""
@@ -300,7 +300,9 @@ def test_package_that_answers_queries_with_known_answers_is_marked_not_ready(
         assert not Path("mine.zip").exists()
 
 
-def test_pack_notes_output_that_was_not_compared(without_blind: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_notes_that_an_output_was_not_compared_with_a_truth(
+    without_blind: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copy("run1/scores/blind_posterior.windows.jsonl", "mean.jsonl")
     assert pack_alone("mean.jsonl") == 0
     *_, note, last = capsys.readouterr().out.splitlines()

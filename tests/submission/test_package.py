@@ -182,7 +182,7 @@ def test_packing_twice_gives_the_same_bytes(here: Path) -> None:
     assert (here / "mine.NOT_READY.zip").read_bytes() == first
 
 
-def test_style_task_names_files_in_the_package_like_the_2023_task(here: Path) -> None:
+def test_pack_option_style_task_names_files_like_the_2023_task(here: Path) -> None:
     assert packed("2023", "--style", "task") == 0
     with zipfile.ZipFile("mine.NOT_READY.zip") as archive:
         names = {name.rpartition("/")[2] for name in archive.namelist()}
@@ -237,7 +237,7 @@ def test_package_results_of_2025_use_the_given_annotations(here: Path, capsys: p
         (None, None),
     ],
 )
-def test_web_address_is_read_from_the_start_of_a_text(published: str | None, address: str | None) -> None:
+def test_web_address_is_recognised_only_at_the_start_of_a_text(published: str | None, address: str | None) -> None:
     assert extract_address(published) == address
 
 

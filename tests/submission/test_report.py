@@ -135,7 +135,7 @@ def only(matrix: ScoreMatrix, n: int) -> ScoreMatrix:
 
 
 @pytest.mark.usefixtures("quick")
-def test_report_compares_other_runs_or_gives_the_reason(run: Path, made: Path) -> None:
+def test_report_compares_other_runs_or_says_why_it_cannot(run: Path, made: Path) -> None:
     rescore(run, lambda matrix: replace(matrix, values=-matrix.values), "mean")
     rescore(run, lambda matrix: only(matrix, 80), "last")
     found = report(run, "--beside", f"{run}:mean", f"{made}:best", f"{run}:best", f"{run}:last")

@@ -81,7 +81,7 @@ def test_very_low_moment_scores_keep_their_order() -> None:
             assert float(score(clips, captions)) == pytest.approx(wanted, abs=0.15)
 
 
-def test_padded_parts_of_series_have_at_most_max_padded_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_are_padded_in_parts_of_at_most_max_padded_values(monkeypatch: pytest.MonkeyPatch) -> None:
     clips = awkward.recordings()
     for bound in (3 * awkward.DIM, 10 * awkward.DIM, 15 * awkward.DIM, 30 * awkward.DIM):
         monkeypatch.setattr(embeddings, "MAX_PADDED", bound)
@@ -137,7 +137,7 @@ def test_bank_created_by_two_threads_is_written_once(tmp_path: Path, monkeypatch
     assert len(written) == 1
 
 
-def test_remaining_series_are_divided_among_processes(tmp_path: Path) -> None:
+def test_process_takes_at_most_half_of_the_remaining_series_of_a_bank(tmp_path: Path) -> None:
     one, other = (open_bank(tmp_path / "bank", 2, "float32", {}) for _ in range(2))
     wanted = {str(n): 1.0 for n in range(9)}
     with shared_work(one, wanted, (3, 9.0)) as first, shared_work(other, wanted, (16, 99.0)) as second:

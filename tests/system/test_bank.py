@@ -138,7 +138,7 @@ def test_damaged_index_line_is_refused_and_dropped_by_verify(tmp_path: Path, lin
     assert all(np.array_equal(again.read(str(n)), series(n)) for n in range(10))
 
 
-def test_changed_rows_and_changed_key_fail_the_checksum(tmp_path: Path) -> None:
+def test_changed_rows_or_key_of_a_bank_entry_fail_its_checksum(tmp_path: Path) -> None:
     fill(open_bank(tmp_path / "b", 6, "float32", {}), range(10))  # series 5 and 10 have one row, 6 two
     item = json.loads((tmp_path / "b/index.jsonl").read_bytes().splitlines()[5])
     moved = json.dumps(item | {"first": item["first"] - 1}).encode() + b"\n"

@@ -275,7 +275,7 @@ def test_planted_mistakes_in_beats_exceed_the_test_tolerance(mistake: str, monke
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_beats_tokens_band_by_band_exceed_the_test_tolerance() -> None:
+def test_beats_tokens_in_the_wrong_order_exceed_the_test_tolerance() -> None:
     hook = network().patch_embedding.register_forward_hook(lambda _, __, output: output.transpose(2, 3))
     assert token_errors(network())[-1] > 0.5
     hook.remove()

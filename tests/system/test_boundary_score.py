@@ -99,7 +99,7 @@ def test_probability_of_a_moment_is_raised_by_shares_of_frame_scores_and_enter_w
     assert 1 - 1 / sum(weights.values()) == pytest.approx(0.9, abs=1e-6)
 
 
-def test_constant_enter_weight_is_raised_separately_for_each_recording() -> None:
+def test_enter_weight_common_to_all_recordings_is_raised_for_each_one_separately() -> None:
     """Two recordings of different scores get different rises."""
     scores = torch.tensor([[-3.0, -4.0], [-9.0, -9.0]])
     more, entered = raise_scores(scores, torch.tensor([2, 2]), torch.tensor(-1.0), torch.tensor(-1.0), 0.9, 0.5)

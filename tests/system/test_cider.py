@@ -90,7 +90,7 @@ def test_cider_matches_slow_reference(seed: int) -> None:
     assert scores(documents, captions, np.float32) == pytest.approx(np.array(expected), rel=2e-6, abs=1e-6)
 
 
-def test_cider_of_some_captions_matches_full_scores_in_any_order() -> None:
+def test_cider_of_selected_captions_equals_that_of_all_captions_in_any_order() -> None:
     random = np.random.default_rng(0)
     captions = random_captions(random, 60)
     whole = scores(each(captions), captions)

@@ -54,7 +54,7 @@ def test_yamnet_with_exact_log_mel_changes_3_of_10_classes_of_the_int8_model(sha
     assert (own != expected).sum() == 3
 
 
-def test_yamnet_front_end_matches_public_one_within_int8(shared: Path, goldens: Path) -> None:
+def test_yamnet_front_end_matches_public_one_within_int8_precision(shared: Path, goldens: Path) -> None:
     golden = np.load(goldens / "yamnet_esc10.npz")
     differences = []
     for name, expected in zip(golden["file_name"], golden["log_mel"], strict=True):
@@ -191,7 +191,7 @@ def test_bank_key_of_an_expert_depends_on_settings_but_not_weight_paths(shared: 
 # running networks in batches
 
 
-def test_function_by_rows_fills_batches_with_rows_of_several_series() -> None:
+def test_function_applied_by_rows_gets_full_batches_of_rows_from_several_series() -> None:
     sizes: list[int] = []
 
     def twice(rows: np.ndarray) -> np.ndarray:

@@ -90,7 +90,7 @@ def test_zero_shot_m2d_clap_ranks_by_cosines_of_both_encoders(
 
 
 @pytest.mark.usefixtures("small")
-def test_text_encoder_is_written_once_and_only_from_files_with_one(
+def test_text_encoder_is_exported_once_and_only_from_checkpoints_that_contain_one(
     archive: Path, minilm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "text"

@@ -109,7 +109,7 @@ class TestSeveral:
         found = overlap_candidates(as_scores(table), np.arange(61.0), Decoding())
         assert len(found) == 15
 
-    def test_windows_of_several_models_may_end_after_the_frames_of_all_but_one_model(self) -> None:
+    def test_windows_of_several_models_may_end_after_the_last_frame_of_all_but_one_model(self) -> None:
         """40 frames of half a second, and 30 of a second that end with a moment from 24 to 29 s."""
         values = torch.tensor([0.0] * 24 + [1.0] * 5 + [0.0])
         members = [
@@ -231,7 +231,7 @@ def test_expected_window_edges_match_a_sum_over_all_windows(seed: int) -> None:
 
 
 @pytest.mark.parametrize("by", ["overlap", "posterior"])
-def test_decoding_settings_raise_scores_and_refine_edges_for_one_or_several_models(by: By) -> None:
+def test_decoding_settings_raise_frame_scores_and_refine_window_edges(by: By) -> None:
     score = MomentScore()
     asked = series(([-0.2, 0.1, 0.2, -0.3, 0.3], 1.0), ([0.1, -0.4, -0.2], 0.5))
     plain, heard, both = (

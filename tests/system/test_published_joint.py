@@ -337,7 +337,7 @@ def test_mistakes_in_a_model_of_kind_published_are_reported_with_their_key(
     assert said in str(caught.value)
 
 
-def test_cosines_of_untrained_pe_are_refused() -> None:
+def test_pe_model_without_training_refuses_the_score_cosine() -> None:
     settings = published_model_settings("facebook/pe-av-small") | {"score": {"kind": "cosine"}}
     with pytest.raises(
         ValueError, match="frozen text encoder pe_audio needs score dot_product or frame_dot_products, not cosine"

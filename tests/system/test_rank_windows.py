@@ -272,7 +272,9 @@ def test_rank_reports_recording_lengths_in_the_manifest_that_differ_from_the_aud
     assert any("frames and manifest disagree about the length of 12 recordings of 12" in line for line in said)
 
 
-def test_frame_word_models_use_the_times_of_their_expert(manifest: Path, runs: Path, tmp_path: Path) -> None:
+def test_frame_word_models_find_windows_with_edges_of_their_experts_frames(
+    manifest: Path, runs: Path, tmp_path: Path
+) -> None:
     """The frames of an encoder that gives one for each of its expert's."""
     asked = ["--split", "evaluation", "--fit", "validation", "--by", "posterior"]
     assert ranked(manifest, tmp_path / "a.jsonl", runs / "words", *asked) == 0

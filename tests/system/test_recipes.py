@@ -460,7 +460,7 @@ def test_unknown_kind_is_reported_with_known_kinds(tmp_path: Path) -> None:
         load(tmp_path, valid(tmp_path), ["model.score.kind=cosin"])
 
 
-def test_plan_mentions_an_assumed_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_says_if_the_vocabulary_size_is_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from system.__main__ import main
 
     manifest = tiny.make_world(tmp_path / "world", {"development": 8, "validation": 4, "evaluation": 4})
