@@ -107,7 +107,7 @@ def test_every_file_of_a_model_folder_changes_its_identity(kind: str, tmp_path: 
             ("config_sentence_transformers.json", {"prompts": {"q": "Hear: "}, "default_prompt_name": "q"}),
             ("tokenizer_config.json", {"model_max_length": 6}),
         ],
-        2,
+        1,
     ),
 )
 def test_changed_text_model_is_embedded_again(file: str, changes: Any, minilm: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import pytest
 import tiny
 import torch
 from outcomes import COUNTED, digest, kill_after, lines, refused, rewrite, without_checksums
+from quick import first_quick
 from safetensors.torch import load_file
 
 from data_tools.documents.json_text import sha256_of
@@ -226,7 +227,7 @@ def test_ctrl_c_saves_the_step_and_resumes_bit_identically(
     assert len(steps) == len(set(steps)) == 18, "a finished step was done again"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", first_quick([signal.SIGTERM, signal.SIGINT], 1))
 def test_signal_during_training_saves_its_state_and_prints_how_to_resume(
     number: signal.Signals,
     recipe: Path,
