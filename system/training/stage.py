@@ -24,7 +24,7 @@ from submission.editions import format_metric
 from submission.runs.record import EpochLine
 from system.batches.collate import Feed
 from system.batches.teachers import Teachers
-from system.compute.device import tf32_products
+from system.compute.device import seed_generators, tf32_products
 from system.compute.distributed import (
     any_process,
     broadcast_from_first,
@@ -223,7 +223,7 @@ class StageTraining:
     def _train_step(self, feed: Feed) -> dict[str, float] | None:
         """Train one step. Returns: The loss and diagnostics of the losses; None if fp16 skipped the update."""
         # Randomness is a function of the step, so that a resumed run has the same draws as an uninterrupted one.
-        torch.manual_seed(self._seed_of(self.step))
+        seed_generators(self._seed_of(self.step))
         batch = feed.batch(self.step)
         rates = learning_rates(self.stage, self.rates, self.step, self.steps, self.history)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):

@@ -14,7 +14,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from system.batches.shares import divide_into_chunks
-from system.compute.device import in_precision, on_device
+from system.compute.device import in_precision, on_device, seed_generators
 from system.compute.distributed import GradientSums, is_first, process_count, process_index
 from system.losses import terms
 from system.losses.base import BatchScores
@@ -105,7 +105,7 @@ def _add_gradients_by_chunks(
         kept = local if size is None else {}
         sides.append([_Embedding(first + n, side.chunks[n], kept.get(n), leaves[n]) for n in local])
         first += len(side.chunks)
-    torch.manual_seed(seed)
+    seed_generators(seed)
     values = _compute_loss_and_gradients(model.batch_scores(batch, *gathered), stage, scaler)
     if not is_first():  # parameters outside the encoders have the full gradient in every process; count it once
         for parameter in model.parameters():
@@ -167,7 +167,7 @@ class _Embedding(NamedTuple):
 
 def begin_chunk(seed: int, number: int) -> None:
     """Set torch's random state for the chunk `number` of a training step. seed: Seed of the training step."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
+    seed_generators(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
 
 
 def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:

@@ -21,7 +21,7 @@ from submission.ordering import relevant_ranks
 from system.batches.collate import make_batch_without_audio
 from system.batches.sampler import Item, make_items
 from system.batches.teachers import Teachers
-from system.compute.device import in_precision
+from system.compute.device import in_precision, seed_generators
 from system.compute.distributed import gather_dealt, on_first, process_count, process_index
 from system.features.build import Features
 from system.losses import terms
@@ -127,7 +127,7 @@ class Validation:
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
         text_row = {text: row for row, text in enumerate(self.texts)}
         for number in range(process_index(), len(self.batches), process_count()):
-            torch.manual_seed(number)  # a batch has the same random negatives in every process
+            seed_generators(number)  # a batch has the same random negatives in every process
             items, batch = self.batches[number]
             scores = model.batch_scores(
                 batch.to(clips.values.device),

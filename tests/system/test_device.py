@@ -9,14 +9,36 @@ import torch
 
 from data_tools.errors import KitError
 from system.__main__ import main
-from system.compute.device import device_of, moved
+from system.compute.device import device_of, moved, seed_generators
 from system.retriever import load_model
+
+HAS_GPU, NO_GPU = torch.cuda.is_available(), "needs a GPU"
 
 
 @pytest.fixture
 def _one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not HAS_GPU, reason=NO_GPU))])
+def test_seeded_generators_draw_the_same_numbers_as_after_torch_manual_seed(device: str) -> None:
+    torch.manual_seed(2**63 + 5)
+    expected = torch.rand(9, device=device)
+    seed_generators(2**63 + 5)
+    assert torch.equal(torch.rand(9, device=device), expected)
+    seed_generators(6)
+    assert not torch.equal(torch.rand(9, device=device), expected)
+
+
+def test_generators_of_a_device_in_use_are_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    seed_generators(3)
+    assert seeded == ([3] if torch.cuda.is_initialized() else [])
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    seed_generators(4)
+    assert seeded[-1] == 4
 
 
 @pytest.mark.usefixtures("_one_gpu")
