@@ -112,28 +112,30 @@ def _read(files: tuple[str, ...], states: tuple[tuple[int, int], ...], kind: Kin
                 raise KitError(f"{file}: has a second, different embedding of {name[:60]!r}; {cure}")
     if len(widths) > 1:
         sizes = " and ".join(f"{file} ({size} values)" for size, file in widths.items())
-        raise KitError(f"embeddings of different sizes: {sizes}; give files of one model")
+        raise KitError(f"the files have embeddings of different sizes: {sizes}; give files of one model")
     return Vectors(rows, *widths)
 
 
 def _require_matrix(names: Sequence[str], values: np.ndarray) -> None:
     """Raise ValueError unless the values are a matrix of finite numbers with a row per name."""
     if not len(values):
-        raise ValueError("has no embedding")
+        raise ValueError("the file has no embedding")
     if values.ndim != 2 or values.dtype.kind not in "fiu" or 0 in values.shape:
-        raise ValueError(f"its array of embeddings is {values.dtype} of shape {values.shape}, not a matrix of numbers")
+        raise ValueError(
+            f"the array of embeddings is {values.dtype} of shape {values.shape}, but must be a matrix of numbers"
+        )
     if len(names) != len(values):
-        raise ValueError(f"has {len(names):,} names for {len(values):,} embeddings; each needs one")
+        raise ValueError(f"the file has {len(names):,} names for {len(values):,} embeddings; each embedding needs one")
     with np.errstate(over="ignore"):
         if not np.isfinite(values.astype(np.float32)).all():
-            raise ValueError("has embeddings with infinite or NaN values")
+            raise ValueError("some embeddings have infinite or NaN values")
 
 
 def _read_npz(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
     """Read the names and embeddings of clips or captions (`kind`) from a .npz file."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
         if missing := {column, "embedding"} - set(content.files):
-            raise ValueError(f"has no array {min(missing)}")
+            raise ValueError(f"the file has no array {min(missing)}")
         names, values = content[column], content["embedding"]
         chosen = content["kind"] == kind if "kind" in content else slice(None)
     return _row_names(names[chosen].tolist()), values[chosen]
@@ -146,7 +148,7 @@ def _read_parquet(path: Path, kind: Kind, column: str) -> tuple[list[str], np.nd
 
     present = parquet.read_schema(path).names
     if missing := {column, "embedding"} - set(present):
-        raise ValueError(f"has no column {min(missing)}")
+        raise ValueError(f"the file has no column {min(missing)}")
     table: Any = parquet.read_table(path, columns=[column, "embedding", *(["kind"] if "kind" in present else [])])
     if "kind" in present:
         table = table.filter(pyarrow.compute.equal(table["kind"], kind))

@@ -39,7 +39,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 IS_FOLDER = "is a folder; name a file"
 IS_FILE = "is a file; name a folder"
-_REFUSED = "may not be read or written; change its permissions, or use another path"
+_REFUSED = "reading or writing is not permitted; change the permissions, or use another path"
 _MESSAGES = {
     errno.ENOENT: "no such file or folder; correct the path",
     errno.EISDIR: IS_FOLDER,

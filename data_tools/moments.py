@@ -93,14 +93,16 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
         n_outside += len(moment.windows) - len(windows)
         if windows:
             remaining.append(moment.model_copy(update={"windows": windows}))
-    hint = "python -m data_tools check MANIFEST --moments FILE lists them"
+    hint = "python -m data_tools check MANIFEST --moments FILE lists these windows"
     if given and not remaining:
-        count = counted(len(given), "moment", ",")
-        raise DataError(f"all windows of {count} begin after the end of their recording; {hint}")  # prose: ok
+        moments_text = counted(len(given), "moment", ",")
+        raise DataError(f"all windows of {moments_text} begin after the end of their recording; {hint}")  # prose: ok
     if n_outside:
-        outside, dropped = counted(n_outside, "window", ","), counted(len(given) - len(remaining), "moment", ",")
-        message = "left out %s that begin after the end of their recording, and %s without any other window; %s"
-        log.warning(message, outside, dropped, hint)
+        message = (
+            "left out windows that begin after the end of their recording (%s), and moments without any other window "
+            "(%s); %s"
+        )
+        log.warning(message, f"{n_outside:,}", f"{len(given) - len(remaining):,}", hint)
     return remaining
 
 

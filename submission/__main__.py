@@ -84,7 +84,7 @@ def add_edition(parser: argparse.ArgumentParser) -> None:
     years = ", ".join([*EDITIONS, *MOMENTS])
     what = (
         f"year of the challenge: one of {years} (default: the year noted in the run, scores or CSV header; "
-        "facts: all years; convert to a CSV requires it)"
+        "for `facts`: all years; `convert` needs this option to write a CSV)"
     )
     parser.add_argument("--edition", metavar="YEAR", help=what)
 

@@ -32,7 +32,7 @@ CURVES = {
     ),
     "violations": (
         "Share of negatives that violate the margin",
-        "negatives within the margin, share",
+        "share of negatives within the margin",
         {"violations": "full margin", "violations_relaxed": "relaxed margin"},
     ),
     "spread": (

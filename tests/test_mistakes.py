@@ -24,7 +24,7 @@ NO_MANIFEST = (
 NO_RECIPE = " is not a recipe: its name must end in .yaml; shipped ones are in recipes/"
 NO_STORE = ": not a store of Freesound sounds, or damaged at its beginning; give one made by python -m data_tools crawl"
 NO_PART = " column 1 (char {})); give a JSON file of WavCaps, such as fsd_final.json"
-NO_CLOTHO = "give Clotho's folder as published, and only --splits that it has"
+NO_CLOTHO = "give Clotho's folder as published, or choose other splits by --splits"
 NO_CSV = "is YAML, such as a recipe, not a CSV, score matrix or package; to check a recipe: python -m system check"
 UNTRAINED = "has stages that must be trained first; train it with python -m system run recipe.yaml"
 NO_MODEL = "is neither a run (resolved.json) nor an exported model (model.safetensors); name such a folder"
@@ -47,7 +47,10 @@ DATA = [
     ("blind captions.csv --out x.jsonl", f"captions.csv{IS_FILE}"),
     ("blind empty --out x.jsonl", "empty: no audio files in this folder; unpack the data set and give its folder"),
     ("scenes manifest.jsonl --seed 1", f"manifest.jsonl{IS_FILE}"),
-    ("status nowhere.sqlite", "nowhere.sqlite: no such file; make it with python -m data_tools crawl nowhere.sqlite"),
+    (
+        "status nowhere.sqlite",
+        "nowhere.sqlite: no such file; make a store with python -m data_tools crawl nowhere.sqlite",
+    ),
     ("status recipe.yaml", f"recipe.yaml{NO_STORE}"),
     ("export captions.csv --out x.csv", f"captions.csv{NO_STORE}"),
     ("fetch manifest.jsonl --scores captions.csv --exclude none --out x", f"manifest.jsonl{NO_STORE}"),
@@ -74,7 +77,7 @@ DATA = [
     ("audiocaps nowhere --out x.jsonl", "nowhere: no such folder; correct the path"),
     (
         "audiocaps clotho --out x.jsonl",
-        "clotho/train.csv: no such file; give AudioCaps' folder, which contains this file, and",
+        "clotho/train.csv: no such file; give the folder of AudioCaps that contains this file, or",
     ),
     # another file than is meant
     ("check captions.csv", f"captions.csv{NO_MANIFEST}"),
@@ -114,10 +117,13 @@ DATA = [
     ("crawl store.sqlite --key-file key.txt --since 2999-01-01", "--since 2999-01-01: is in the future"),
     (
         "crawl store.sqlite --key-file key.txt --since last",
-        "store.sqlite: no such file; make it with python -m data_tools crawl store.sqlite",
+        "store.sqlite: no such file; make a store with python -m data_tools crawl store.sqlite",
     ),
     ("crawl store.sqlite --key-file key.txt --workers 0", "--workers 0: use 1 to 64"),
-    ("fetch store.sqlite --scores captions.csv --exclude none --out x", "store.sqlite: no such file; make it with"),
+    (
+        "fetch store.sqlite --scores captions.csv --exclude none --out x",
+        "store.sqlite: no such file; make a store with",
+    ),
 ]
 SUBMISSION = [
     ("score nowhere.csv --truth captions.csv", "nowhere.csv: no such file; correct the path"),
@@ -167,7 +173,7 @@ SUBMISSION = [
     ("score captions.csv --truth ranked.csv", "ranked.csv: line 1: the header must be file_name,caption_1"),
     ("score scores.npy --truth captions.csv", "contains its truth; leave out --truth"),
     ("score old.npy", "old.json is missing; a score matrix needs both old.npy and old.json"),
-    ("check 2024.csv", "2024.csv: its edition is not known; add --edition YEAR, one of 2022"),
+    ("check 2024.csv", "the edition of 2024.csv is not known; add --edition YEAR, one of 2022"),
     ("write scores.npy --out 2024.csv", "is a CSV of edition 2023 and 2024; choose another file, or add --force"),
     ("check 2024.csv --edition 2022", "header of edition 2023 and 2024: add --edition 2023 or --edition 2024; t"),
     ("score 2024.csv --truth captions.csv --edition 2022", "header of edition 2023 and 2024: add --edition 2023 or"),
@@ -465,7 +471,7 @@ def test_read_only_output_folder_is_reported(
     monkeypatch.setattr("os.mkdir", lambda path, *rest, **more: (refuse(path), made(path, *rest, **more))[1])
     monkeypatch.setattr("io.open", _unless(open, refuse))
     monkeypatch.setattr("os.open", lambda path, *rest, **more: (refuse(path), opened(path, *rest, **more))[1])
-    words = "may not be read or written; change its permissions, or use another path"
+    words = "reading or writing is not permitted; change the permissions, or use another path"
     assert words in sentence(floor, line.format("notes"), capsys)
 
 

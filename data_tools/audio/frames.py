@@ -64,7 +64,7 @@ def _read_npz(path: Path | str, array: str | None) -> np.ndarray:
         if len(set(names)) < len(names):
             raise AudioError(f"{path}: has two arrays of the same name ({', '.join(names)[:200]}); {_SAVE_AGAIN}")
         if array is not None and f"{array}.npy" not in names:
-            raise AudioError(f"{path}: has no array {array!r}; set `array` of its expert in the recipe")
+            raise AudioError(f"{path}: has no array {array!r}; correct the key `array` of the expert in the recipe")
         for name in names if array is None else [f"{array}.npy"]:
             if not name.endswith(".npy"):
                 raise AudioError(f"{path}: contains {name!r}, which is not an array (.npy); {_SAVE_AGAIN}")
@@ -80,7 +80,7 @@ def _read_npy(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
     """Read published frames from an open .npy file of `size` bytes, or from a member of an .npz file."""
     version = np.lib.format.read_magic(file)
     if size > MAX_FRAME_VALUES * 8:
-        raise _too_many_error(path, f"an array of {size:,} bytes")
+        raise _too_many_error(path, f"{size:,} bytes")
     if version not in ((1, 0), (2, 0), (3, 0)):
         raise AudioError(f"{path}: has .npy version {version}, only 1 to 3 can be read; save it again with numpy.save")
     newer = np.lib.format.read_array_header_2_0
@@ -116,5 +116,5 @@ def _read_npy(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
 def _too_many_error(path: Path | str, size: str) -> AudioError:
     """Return the error for a file with more values than may be read."""
     return AudioError(
-        f"{path}: contains {size}, more than the {MAX_FRAME_VALUES:,} values that can be read; split the file"
+        f"{path}: the array is too large ({size}), at most {MAX_FRAME_VALUES:,} values can be read; split the file"
     )

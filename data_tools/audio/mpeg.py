@@ -89,7 +89,7 @@ def playable_mpeg(
         if frames > stated + 1:  # encoders disagree by one
             raise more_sound_error(path, f"{stated:,} frames")
     elif not is_complete:
-        raise truncated_error(path, f"its last frame, number {frames + 1}, is not complete")
+        raise truncated_error(path, f"the last MPEG frame, number {frames + 1}, is not complete")
     if first.layer != 3:
         return None  # libmpg123 guesses the length from the file's size, and these layers have no tag to state it
     if is_xing:

@@ -51,14 +51,16 @@ def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | FileWithNewHeade
     with mapped(file) as content:
         last = _last_pages(path, content, at)
         if any(page.is_packet_open for page in last):
-            raise truncated_error(path, "its last Ogg packet is not complete")
+            raise truncated_error(path, "the last Ogg packet is not complete")
         open_ends = [page for page in last if not page.flags & _END]
         end = max(page.at + page.size for page in last)
         if not open_ends:
             _refuse_second_file(path, content, end)
             return path
         if end < len(content):
-            more = f"{len(content) - end:,} bytes that are no Ogg page follow the sound, which has no end mark"
+            more = (
+                f"the sound has no end mark, but is followed by {len(content) - end:,} bytes that are not an Ogg page"
+            )
             raise truncated_error(path, more)
         _warn_of_missing_end(path)
         return FileWithNewHeader(path, _with_end_marks(content, open_ends), len(content))
@@ -92,7 +94,7 @@ def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
     sizes = content[at + 27 : at + 27 + header[26]] if len(header) == 27 else b""
     size = len(header) + len(sizes) + sum(sizes)
     if len(header) < 27 or len(sizes) < header[26] or at + size > len(content):
-        raise truncated_error(path, "its last Ogg page is not complete")
+        raise truncated_error(path, "the last Ogg page is not complete")
     number = int.from_bytes(header[18:22], "little")
     if _checksum(header[:22] + bytes(4) + content[at + 26 : at + size]) != header[22:26]:
         raise AudioError(f"{path}: damaged, Ogg page {number} has a wrong checksum; copy or download the file again")
@@ -129,5 +131,8 @@ def _with_end_marks(content: mmap.mmap, open_ends: list[_Page]) -> bytes:
 @cache
 def _warn_of_missing_end(path: Path) -> None:
     """Warn that an Ogg file may be cut, because its end is not marked; once per file."""
-    cure = "compare its length with the original's; if complete, `ffmpeg -i in.ogg -c copy out.ogg` adds the mark"
+    cure = (
+        "compare the length of the file with that of the original; if they are equal, `ffmpeg -i in.ogg -c copy "
+        "out.ogg` adds the mark"
+    )
     log.warning("%s: has no end-of-stream mark, so the file may be cut; %s", path, cure)

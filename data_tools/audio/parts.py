@@ -76,14 +76,14 @@ def truncated_error(path: Path, problem: str) -> AudioError:
 
 def more_sound_error(path: Path, stated: str) -> AudioError:
     """Return the error for a file with more sound than its header states."""
-    return AudioError(f"{path}: has more sound than the {stated} that its header states; {DECODE_ALL}")
+    return AudioError(f"{path}: has more sound than its header states ({stated}); {DECODE_ALL}")
 
 
 def joined_files_error(path: Path, kind: str) -> AudioError:
     """Return the error for a file that consists of two audio files. kind: Format of the second one."""
     return AudioError(
-        f"{path}: joined, a second {kind} file follows the first, and would not be read; split it into its two "
-        "files, or decode both into one FLAC file"
+        f"{path}: contains a second {kind} file after the first, which would not be read; split this file into "
+        "two, or decode both parts into one FLAC file"
     )
 
 

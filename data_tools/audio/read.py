@@ -92,13 +92,13 @@ def read_audio(
         max_frames = file.frames if seconds is None else min(file.frames, round(seconds * file.samplerate))
         if max_frames * file.channels > MAX_VALUES:
             raise AudioError(
-                f"{path}: {_describe_size(file)} are more than {MAX_VALUES:,} values (samples x channels); cut it "
-                "into shorter files"
+                f"{path}: has {_describe_size(file)}, more than {MAX_VALUES:,} values (samples x channels); cut the "
+                "file into shorter ones"
             )
         if max_frames * sample_rate > MAX_SAMPLES * file.samplerate:
             raise AudioError(
-                f"{path}: {_describe_size(file)} are too long, at most {MAX_SAMPLES:,} samples at {sample_rate:,} Hz "
-                "can be read; cut it into shorter files"
+                f"{path}: has {_describe_size(file)}, but at most {MAX_SAMPLES:,} samples at {sample_rate:,} Hz "
+                "can be read; cut the file into shorter ones"
             )
         try:
             resample = resampler(file.samplerate, sample_rate, resampling)

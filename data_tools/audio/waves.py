@@ -33,11 +33,15 @@ def _require_wave(one: Any, number: int) -> np.ndarray:
     number: Number of the wave, for the message.
     """
     wave = np.asarray(_on_cpu(one))
-    shape = f"wave {number} has shape {wave.shape} and type {wave.dtype}"
     if wave.dtype.kind != "f" or wave.ndim not in (1, 2) or not wave.size:
-        raise KitError(f"{shape}; it must be (samples,) or (samples, channels), of floats with full scale 1")
+        raise KitError(
+            f"wave {number} has shape {wave.shape} and type {wave.dtype}; a wave must be (samples,) or (samples, "
+            "channels), of floats with full scale 1"
+        )
     if wave.ndim == 2 and wave.shape[1] > wave.shape[0]:
-        raise KitError(f"{shape}: more channels than samples; transpose it to (samples, channels)")
+        raise KitError(
+            f"wave {number} has shape {wave.shape}, more channels than samples; transpose it to (samples, channels)"
+        )
     with np.errstate(over="ignore"):
         samples = wave.astype(np.float32)
     if not np.isfinite(samples).all():

@@ -105,9 +105,10 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
         of_label = np.flatnonzero(texts.labels == label)
         count = len(np.unique(texts.groups[of_label]))
         if count < fitting.folds:
-            origin = counted(count, "clip") if label else f"{count} groups of equal uploader or text"
+            origin = counted(count, "clip") if label else f"{count} groups with the same uploader or text"
             raise DataError(
-                f"the {name} come from only {origin}, too few for {fitting.folds} folds; give more, or lower --folds"
+                f"the {name} come from only {origin}, too few for {fitting.folds} folds; give more {name}, or lower "
+                "--folds"
             )
         dealing = GroupKFold(fitting.folds, shuffle=True, random_state=fitting.seed)
         for fold, (_, held_out) in enumerate(dealing.split(of_label, groups=texts.groups[of_label])):
@@ -128,8 +129,8 @@ def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
     chosen = np.flatnonzero((folds != fold) & ~held_out[texts.rows])
     if len(np.unique(texts.labels[chosen])) < 2:
         raise DataError(
-            "too few different texts: without one fold, no caption or no description is left to learn from; give "
-            "more texts"
+            "too few different texts: if one fold is left out, no caption or no description remains for training; "
+            "give more texts"
         )
     return chosen
 

@@ -51,7 +51,7 @@ def installed_as(name: str) -> str:
     """Return a hint for a name that the hub does not have: the installed package that contains that model, or ""."""
     package = CARRIED.get(name.rpartition("/")[2])
     is_installed = package is not None and find_spec(PACKAGES[package]) is not None
-    return f"; an installed package contains it: use {package} instead" if is_installed else ""
+    return f"; the installed package {package} contains this model: use {package} instead" if is_installed else ""
 
 
 def fetch(name: str, kind: str = "text model") -> Path:
@@ -63,7 +63,7 @@ def fetch(name: str, kind: str = "text model") -> Path:
         return folder
     from huggingface_hub import constants, snapshot_download
 
-    hint = f"download it while online (python -m system download RECIPE), or give a folder that contains {name}"
+    hint = f"download the model while online (python -m system download RECIPE), or give a folder with {name}"
     hint += installed_as(name)
     if _is_path(name):
         raise DataError(f"{kind} {name}: no such folder; give a folder that contains a model, or a Hugging Face name")
@@ -88,9 +88,9 @@ def fetch(name: str, kind: str = "text model") -> Path:
 def folder_problem(folder: Path) -> str | None:
     """Describe why a folder cannot be a model in the hub's form: no configuration, or no weights; None for a model."""
     if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
-        return "contains no model (no config.json or modules.json)"
+        return "the folder contains no model (no config.json or modules.json)"
     if missing := modules_without_weights(folder):
-        return f"contains no weights ({missing[0]}{WEIGHTS[0]} or {missing[0]}{WEIGHTS[1]})"
+        return f"the folder contains no weights ({missing[0]}{WEIGHTS[0]} or {missing[0]}{WEIGHTS[1]})"
     return None
 
 

@@ -91,13 +91,13 @@ def examples(
         description_scores, others = values[: len(descriptions)], values[len(descriptions) :]
         above, below = np.flatnonzero(description_scores > threshold), np.flatnonzero(description_scores <= threshold)
         parts = {
-            "with the highest scores": np.argsort(-description_scores, kind="stable"),
-            f"above {threshold:g}, drawn at random": np.random.default_rng(seed).permutation(above),
-            f"just above {threshold:g}": above[np.argsort(description_scores[above], kind="stable")],
-            f"just below {threshold:g}": below[np.argsort(-description_scores[below], kind="stable")],
+            "descriptions with the highest scores": np.argsort(-description_scores, kind="stable"),
+            f"descriptions above {threshold:g}, drawn at random": np.random.default_rng(seed).permutation(above),
+            f"descriptions just above {threshold:g}": above[np.argsort(description_scores[above], kind="stable")],
+            f"descriptions just below {threshold:g}": below[np.argsort(-description_scores[below], kind="stable")],
         }
         for title, order in parts.items():
-            lines += [f"{weighting}: descriptions {title}", *_format_texts(order, description_scores, descriptions), ""]
+            lines += [f"{weighting}: {title}", *_format_texts(order, description_scores, descriptions), ""]
         lowest = np.argsort(others, kind="stable")
         lines += [f"{weighting}: captions with the lowest scores", *_format_texts(lowest, others, captions), ""]
     return "\n".join(lines)
@@ -119,8 +119,8 @@ def summary(report: dict[str, Any]) -> list[str]:
     other = sum(count for language, count in report["languages"].items() if language != "en")
     model = report["model"]
     lines = [
-        f"descriptions: {described['read']}, of them {described['scored']} scored, {described['empty']} left empty by "
-        f"cleaning, {other} not English",
+        f"descriptions: {described['read']} read, {described['scored']} scored, {described['empty']} empty after "
+        f"cleaning, {other} not in English",
         f"captions: {captioned['scored']} scored, which belong to {counted(captioned['clips'], 'clip')}",
         f"embeddings: {model['name']}, {model['dim']} dimensions; {counted(model['computed'], 'text')} computed now, "
         f"{model['distinct_texts'] - model['computed']} already stored",
@@ -160,7 +160,9 @@ def _draw_roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], figure
     figure = _empty_figure()
     left, right = figure.subplots(1, 2)
     left.set(xlabel="descriptions taken for captions", ylabel="captions found", title="ROC")
-    right.set(xlabel="captions found", ylabel="captions among the texts found", title="precision and recall")
+    right.set(
+        xlabel="captions found", ylabel="captions among the texts taken for captions", title="precision and recall"
+    )
     for weighting, values in scores.items():
         colour = _COLOURS[weighting]
         wrong, right_share, _ = roc_curve(labels, values)
@@ -183,7 +185,10 @@ def _draw_reliability(figures: dict[str, Any]) -> "Figure":
     """Draw the reliability diagram: for each tenth of the range of scores, the share of captions among the texts."""
     figure = _empty_figure()
     axes = figure.add_subplot(
-        xlabel="mean score in a tenth of the range", ylabel="share of captions in that tenth", xlim=(0, 1), ylim=(0, 1)
+        xlabel="mean score of texts in each tenth of the score range",
+        ylabel="share of captions in each tenth",
+        xlim=(0, 1),
+        ylim=(0, 1),
     )
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":")
     for weighting, values in figures.items():

@@ -147,12 +147,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("descriptions", type=Path, help="the descriptions: a store made by crawl, or a .csv file")
     add("--captions", type=Path, nargs="+", required=True, help="captions to learn from (.csv or .jsonl manifest)")
-    add("--out", type=Path, required=True, help="output folder; embeddings from an earlier run in it are reused")
+    add("--out", type=Path, required=True, help="output folder; embeddings that an earlier run stored there are reused")
     add(
         "--model",
         default=DEFAULT_MODEL,
-        help=f"a sentence-transformers model: folder, package ({', '.join(PACKAGES)}) or hub name (default: "
-        "%(default)s)",
+        help=f"a sentence-transformers model: folder, package ({', '.join(PACKAGES)}), or name on the "
+        "Hugging Face hub (default: %(default)s)",
     )
     threshold = "score above which a text counts as a caption in the report (default: 0.2)"
     add("--threshold", type=float, default=0.2, help=threshold)

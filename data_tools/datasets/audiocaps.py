@@ -80,9 +80,9 @@ def read_audiocaps(
                 folder, name = files[stem] if stem else (folders[0], f"{recording.stems[0]}.wav")
                 seconds = readable_seconds(folder / name)
                 clips.append(audio_clip(folder, name, "audiocaps", split, recording.captions, seconds))
-        in_all = counted(sum(len(recording.captions) for recording in published), "caption")
+        captions = counted(sum(len(recording.captions) for recording in published), "caption")
         line = (
-            f"{split}: {counted(len(published), 'clip')}, {in_all} published; audio found for {with_audio}, "
+            f"{split}: {counted(len(published), 'clip')}, {captions} published; audio found for {with_audio}, "
             f"missing for {len(published) - with_audio}"
         )
         unclear = sorted({stem for item in published for stem in item.stems if stem in files and owners[stem] > 1})
@@ -148,7 +148,7 @@ def _names_in_seconds(stem: str) -> list[str]:
 
 def _read_recordings(path: Path) -> list[_Recording]:
     """Read the clips of an AudioCaps CSV file in its order; rows of the same clip are joined."""
-    require_file(path, "give AudioCaps' folder, which contains this file, and only --splits that it has")
+    require_file(path, "give the folder of AudioCaps that contains this file, or choose other splits by --splits")
     recordings: dict[tuple[str, int], _Recording] = {}
     lines: dict[str, int] = {}
     for line, row in read_table(path, COLUMNS):
@@ -172,8 +172,12 @@ def _read_recordings(path: Path) -> list[_Recording]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `audiocaps` to its parser."""
     add = parser.add_argument
-    add("root", type=Path, help="AudioCaps' folder, with train.csv, val.csv and test.csv, or that of aac-datasets")
-    add("--audio", type=Path, help="folder with the audio, in <split>/ or directly (default: root)")
+    add(
+        "root",
+        type=Path,
+        help="folder with AudioCaps' train.csv, val.csv and test.csv, or the one that aac-datasets made",
+    )
+    add("--audio", type=Path, help="folder with the audio, in <split>/ or directly (default: the argument root)")
     add("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="splits to read (default: all)")
     add("--keep-missing", action="store_true", help="also put clips without audio into the manifest")
     add_manifest(parser)

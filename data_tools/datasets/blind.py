@@ -36,7 +36,11 @@ def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
         log.warning("%s: skipped files that are not audio (%d): %s", folder, len(others), first_names(others))
     if not names:
         packed = [name for name in others if name.lower().endswith(CONTAINERS)]
-        cure = "list their clips with python -m data_tools hub" if packed else "unpack the data set and give its folder"
+        cure = (
+            "make a manifest of these archives with python -m data_tools hub"
+            if packed
+            else "unpack the data set and give its folder"
+        )
         inside = f"; it contains {first_names(packed)}" if packed else ""
         raise DataError(f"{folder}: no audio files in this folder{inside}; {cure}")
     return [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names], others

@@ -179,7 +179,8 @@ def _format_counts(
     if len(listed) == recordings:
         return line
     out = sum(query.vid not in listed for query in annotations.queries)
-    return f"{line}; the missing ones and their {counted(out, 'query')} are left out (--keep-missing includes them)"
+    left_out = f"recordings without a file and their {counted(out, 'query')} are left out"
+    return f"{line}; {left_out} (--keep-missing includes them)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -187,17 +188,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("root", type=Path, help="folder with the published annotations")
     files = parser.add_mutually_exclusive_group()
-    audio = "folder with the audio, in <split>/ or directly, also in tar or zip files (default: root)"
+    audio = "folder with the audio, in <split>/ or directly, also in tar or zip files (default: the argument root)"
     files.add_argument("--audio", type=Path, help=audio)
     features = (
-        "folder of published features, for the recipe key feature_files: <split>/<vid>.npz or <vid>.npz (or .npy)"
+        "folder of published features, for the recipe key feature_files: files VID.npz or VID.npy of the recordings "
+        "VID, in <split>/ or directly"
     )
     files.add_argument("--features", type=Path, help=features)
     keep_help = "also list recordings whose file is missing (recordings of a blind list are always listed)"
     add("--keep-missing", action="store_true", help=keep_help)
     list_help = (
-        "split of queries without windows; train: unlabelled recordings, for rank --windows --as-training "
-        "(default: blind)"
+        "split of the queries without windows: blind, or train for unlabelled recordings, as system rank --windows "
+        "--as-training needs them (default: blind)"
     )
     add("--list-split", choices=("blind", "train"), default="blind", help=list_help)
     add("--name", default="castella", help="name of the recordings' source, for their ids (default: castella)")

@@ -55,7 +55,9 @@ def read_clotho(
     if not keep_missing and not any(Path(clip.path).is_file() for clip in clips):
         problem = "; ".join([f"the audio of all {counted(len(clips), 'clip', ',')} is missing", *similar])
         cure = "rename the files" if similar else "unpack Clotho's audio archives into this folder"
-        raise DataError(f"{Path(clips[0].path).parent}: {problem}; {cure}, or add --keep-missing to include them")
+        raise DataError(
+            f"{Path(clips[0].path).parent}: {problem}; {cure}, or add --keep-missing to include these clips"
+        )
     return clips, counts
 
 
@@ -75,7 +77,7 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
     names = sorted(clip.id for clip in clips if clip.split == "development")
     count = round(share * len(names))
     if not 0 < count < len(names):
-        raise DataError(f"--holdout {share} of {len(names)} development clips is {count}; both splits need a clip")
+        raise DataError(f"--holdout {share} moves {count} of {len(names)} development clips; both splits need a clip")
     held_out = set(random.Random(seed).sample(names, count))
     return [clip.model_copy(update={"split": "validation"}) if clip.id in held_out else clip for clip in clips]
 
@@ -83,7 +85,7 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
 def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str, str]:
     """Read one split of Clotho; return its clips, a line of counts, and a note on missing files with similar names."""
     table = _published_path(root, "clotho_csv_files", f"clotho_captions_{split}.csv")
-    require_file(table, "give Clotho's folder as published, and only --splits that it has")
+    require_file(table, "give Clotho's folder as published, or choose other splits by --splits")
     captions = _read_captions(table)
     metadata_path = _published_path(root, "clotho_csv_files", f"clotho_metadata_{split}.csv")
     metadata = _read_metadata(metadata_path) if metadata_path.is_file() else {}
@@ -99,17 +101,17 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str,
         row = metadata.get(metadata_names.get(name, ""), {})
         facts = [row.get(column) for column in ("sound_id", "license", "manufacturer")]
         clips.append(audio_clip(folder, file_name, source, split, texts, seconds, *facts))
-    in_all = counted(sum(map(len, captions.values())), "caption")
-    line = f"{split}: {counted(len(clips), 'clip')}, {in_all}, {len(disk_names)} with audio"
+    n_captions = counted(sum(map(len, captions.values())), "caption")
+    line = f"{split}: {counted(len(clips), 'clip')}, {n_captions}, {len(disk_names)} with audio"
     readable = sum(clip.seconds is not None for clip in clips)
     renamed = sum(name != disk_name for name, disk_name in disk_names.items())
     for count, what in (
-        (len(clips) - len(disk_names), "without audio (`check` names them)"),
-        (len(disk_names) - readable, "with unreadable audio (`check` names them)"),
-        (renamed, "whose names on disk differ in blanks, ':' or Unicode form from the captions file"),
-        (len(clips) - len(metadata_names), "without metadata"),
+        (len(clips) - len(disk_names), "clips without audio (`check` names them)"),
+        (len(disk_names) - readable, "clips with unreadable audio (`check` names them)"),
+        (renamed, "clips whose names on disk differ from the captions file in blanks, ':' or Unicode form"),
+        (len(clips) - len(metadata_names), "clips without metadata"),
     ):
-        line += f", {count} {what}" if count else ""
+        line += f"; {what}: {count}" if count else ""
     missing = [name for name in captions if name not in disk_names]
     return clips, line, note_on_similar_names(missing, set(present) - set(disk_names.values())) if missing else ""
 
@@ -155,7 +157,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("root", type=Path, help="Clotho's folder, with its CSV files and audio")
     add_manifest(parser)
     add("--splits", nargs="+", choices=CLOTHO_SPLITS, default=CLOTHO_SPLITS, help="splits to read (default: all)")
-    add("--holdout", type=float, metavar="SHARE", help="move this share of development to validation (v1: 0.2)")
+    add(
+        "--holdout",
+        type=float,
+        metavar="SHARE",
+        help="move this share of the development split to validation (0.2 for v1)",
+    )
     add("--seed", type=int, default=0, help="random seed for the clips of --holdout (default: 0)")
     add("--keep-missing", action="store_true", help="list clips even if all audio is missing")
 
@@ -171,6 +178,6 @@ def run(arguments: argparse.Namespace) -> int:
     print(*counts, sep="\n")
     if arguments.holdout is not None:
         held_out = sum(clip.split == "validation" for clip in clips)
-        print(f"validation: {counted(held_out, 'clip')} held out of development")
+        print(f"validation: {counted(held_out, 'clip')} moved from development")
     print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}")
     return 0

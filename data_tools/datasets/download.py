@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 IDLE = 60  # seconds without a byte after which a connection is given up
 MAX_BYTES = 64 << 30  # the largest published file of a known size, the frames of Clotho-Moment, has 20.8 GB
 BLOCK = 1 << 20
-FETCH_AGAIN = "delete it, then python -m system download RECIPE fetches it again"
+FETCH_AGAIN = "delete this file, then python -m system download RECIPE fetches it again"
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def download(
     or a web page is replaced.
     """
     if path.exists() and not content_problem(path):
-        hint = "delete it, and the same command fetches it again"
+        hint = "delete this file, and the same command fetches it again"
         _require_published(path, path, hint, address, sha256, require_usable)
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,8 +96,8 @@ def _require_published(
     kind, digits = ("md5", sha256[4:]) if sha256.startswith("md5:") else ("sha256", sha256)
     if digits and not (actual := checksum_of(path, kind)).startswith(digits):
         raise DataError(
-            f"{path}: the {kind} of this file begins with {actual[: len(digits)]}, but that of the file at {address} "
-            f"with {digits}; delete this file and download it again"
+            f"{path}: the {kind} of this file begins with {actual[: len(digits)]}, but the {kind} of the file at "
+            f"{address} begins with {digits}; delete this file and download it again"
         )
     if problem := content_problem(path) or file_problem(path):
         raise DataError(f"{file_name} {problem}; {hint}")
@@ -121,8 +121,12 @@ def content_problem(path: Path) -> str | None:
     text = begin.removeprefix(codecs.BOM_UTF8).lstrip().lower()
     marks = (b"<!doctype html", b"<html", b"<head")
     if text.startswith(marks) or (text.startswith(b"<") and any(mark in text for mark in marks)):
-        return "is a web page, not the file"
-    return "is an error message in JSON, not the file" if re.match(rb'{\s*"(?:error|message|detail)"', text) else None
+        return "is a web page instead of the published file"
+    return (
+        "is an error message in JSON instead of the published file"
+        if re.match(rb'{\s*"(?:error|message|detail)"', text)
+        else None
+    )
 
 
 def file_problem(path: Path) -> str | None:
@@ -140,7 +144,7 @@ def file_problem(path: Path) -> str | None:
     if checksum_file.is_file() and not checksum_file.read_text(encoding="utf-8", errors="replace").startswith(
         sha256_of(path)
     ):
-        return f"is not the file that was fetched (its checksum is not the one in {checksum_file.name})"
+        return f"is not the downloaded file (its checksum differs from the one in {checksum_file.name})"
     return None
 
 
@@ -193,7 +197,7 @@ async def _request_rest(
             part.unlink()
             received = 0
         elif answer.status != (206 if received else 200):
-            unasked = ", a part that was not requested" if answer.status == 206 else ""
+            unasked = ", which is a part of the file that was not requested" if answer.status == 206 else ""
             raise DataError(f"{address}: the server answered {answer.status} {answer.reason}{unasked}; {elsewhere}")
         if (encoding := answer.headers.get("Content-Encoding", "identity")) != "identity":
             raise DataError(f"{address}: the server sends the file in an unexpected encoding ({encoding}); {elsewhere}")

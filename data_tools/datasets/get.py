@@ -163,7 +163,7 @@ def _print_plan(name: str, published: PublishedSet, folder: Path, mirror: str | 
         print(f"  {address}  {known}, {f'md5 {file.md5}' if file.md5 else 'no published checksum'}")
     needed, free = _bytes_needed(published, sizes, folder), free_bytes(folder)
     if addresses:
-        unknown = ", and the files of unknown size" if None in sizes else ""
+        unknown = ", and more for the files of unknown size" if None in sizes else ""
         print(f"  into {folder}/: {format_size(needed)} still needed{unknown}; {format_size(free)} free")
     if needed > free:
         raise DataError(

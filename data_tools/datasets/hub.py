@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=presets,
         help="public data set, whose columns are known (default: usual column names)",
     )
-    add("--audio", metavar="COLUMN", help="column of the audio, or suffix of its files in an archive")
+    add("--audio", metavar="COLUMN", help="column with the audio; for archives: suffix of the audio files")
     add("--caption", metavar="COLUMN", nargs="+", help="columns, or keys of the .json files, with captions")
     ids = "columns whose values, joined by _, name a clip; rows of the same name become one clip"
     add("--id", metavar="COLUMN", nargs="+", help=ids)

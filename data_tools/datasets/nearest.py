@@ -131,7 +131,9 @@ def note_on_similar_names(missing: Iterable[str], present: Iterable[str]) -> str
         difference += ", with Windows' separators" if "\\" in name else ""
         difference += ", as on another machine" if name[0] == "/" or name[1:2] == ":" else ""
     files = counted(len(similar), "missing file")
-    return f"{files} with a similar name: {name!r} may be {known!r}, which differs in {difference}"
+    return (
+        f"{files} may be present under a similar name: {known!r} instead of {name!r} (the names differ in {difference})"
+    )
 
 
 def _common_end_length(one: str, other: str) -> int:

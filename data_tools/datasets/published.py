@@ -158,7 +158,7 @@ SETS = {
     ),
     "audiocaps": PublishedSet(
         "AudioCaps v1: captions for academic use only; the audio is 10 s of YouTube videos, without a licence",
-        "not published; 32 GB as WAV at 32 kHz",
+        "no size is published; 32 GB as WAV at 32 kHz",
         (
             *_files_below(_AUDIOCAPS, {"train.csv": "", "val.csv": "", "test.csv": ""}),
             PublishedFile(f"{_JKU}/9MiMcrNjJ3Z9FfH/download/AUDIOCAPS.zip"),
@@ -167,7 +167,7 @@ SETS = {
     ),
     "wavcaps": PublishedSet(
         "WavCaps as MP3 at 32 kHz: for academic use only; each sound has the licence of its source",
-        "157 GB in 15 parts, and as much again unpacked",
+        "157 GB in 15 parts, and another 157 GB unpacked",
         (
             PublishedFile(_LIST_2025),
             *(PublishedFile(f"{_WAVCAPS}/{part}", folder=f"json_files/{PurePath(part).parent}") for part in _PARTS),
@@ -183,7 +183,7 @@ SETS = {
     ),
     "castella": PublishedSet(
         "CASTELLA, with frames of MS-CLAP: annotations CC BY 4.0; the audio is of YouTube videos, without a licence",
-        "not published; about 1.3 GB",
+        "no size is published; about 1.3 GB",
         (
             *_files_below(
                 f"{_MOMENTS}/castella",
@@ -207,7 +207,7 @@ SETS = {
     ),
     "clotho_moment": PublishedSet(
         "Clotho-Moment, with frames of MS-CLAP: made of Clotho and WalkingTours; see Clotho for the terms",
-        "20.8 GB, as much again unpacked",
+        "20.8 GB, and another 20.8 GB unpacked",
         (
             *_files_below(
                 f"{_MOMENTS}/clotho_moment",

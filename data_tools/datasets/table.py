@@ -98,7 +98,7 @@ def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
         )
     strictest = by_rank[max(by_rank)]
     log.warning(
-        "%s: %s has rows under different names in the splits %s; only its rows in %s are used",
+        "%s: the audio file %s is listed by several names, in the splits %s; only its rows in %s are used",
         path, name, shown, strictest,
     )  # fmt: skip
     return strictest
@@ -154,7 +154,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--split", choices=SPLITS, default="development", help="split of all rows (default: %(default)s)")
     add("--split-column", metavar="COLUMN", help="column with the split of each row, instead of --split")
     add("--delimiter", choices=tuple(DELIMITERS), default="comma", help="separator of columns (default: %(default)s)")
-    quoting = "csv: quotes mark cells; none: quotes are text (default: csv; none for tabs)"
+    quoting = "csv: quotes enclose cells; none: quotes are part of the text (default: csv; with tabs: none)"
     add("--quoting", choices=get_args(Quoting), help=quoting)
     add("--name", help="name of the clips' source, for their ids (default: the table's name)")
     add_manifest(parser)

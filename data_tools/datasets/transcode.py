@@ -71,7 +71,7 @@ def checked_encoding(rate: int, format: Format, kbits: int | None) -> Encoding:
         if not low < kbits <= high:
             raise DataError(f"--bitrate {kbits}: must be above {low} and at most {high} for MP3 at {rate} Hz")
     elif kbits is not None:
-        raise DataError(f"--bitrate {kbits}: {format} has no bit rate to set; leave it out, or use --format mp3")
+        raise DataError(f"--bitrate {kbits}: {format} has no bit rate to set; leave out --bitrate, or use --format mp3")
     encoding = Encoding(rate, format, kbits)
     _require_supported(encoding)
     return encoding
@@ -87,7 +87,9 @@ def _require_supported(encoding: Encoding) -> None:
         content = encoded(noise, encoding.rate, container, subtype, **encoding.quality())
         is_exact = soundfile.info(io.BytesIO(content)).frames == encoding.rate
     except soundfile.LibsndfileError:
-        raise DataError(f"--rate {encoding.rate}: {encoding.format} does not support it; use 32000 or 44100") from None
+        raise DataError(
+            f"--rate {encoding.rate}: {encoding.format} does not support this rate; use 32000 or 44100"
+        ) from None
     if not is_exact:
         raise DataError(
             f"--bitrate {encoding.kbits}: MP3 at {encoding.rate} Hz cannot store the exact length of the audio; "
@@ -232,10 +234,12 @@ def _require_same_settings(out: Path, manifest: Path, encoding: Encoding) -> Non
         changed = [name for name, value in current.items() if before.get(name) != value]
         if changed:
             others = ", ".join(f"{name} {before.get(name)} instead of {current[name]}" for name in changed)
-            raise DataError(f"{out} contains files of another call, made with {others}; use another --out")
+            raise DataError(
+                f"{out} contains files of an earlier call with other settings ({others}); use another --out"
+            )
         return
     if out.exists() and any(out.iterdir()):
-        raise DataError(f"{out} is not empty, and contains no {SETTINGS} of an earlier call; use another --out")
+        raise DataError(f"{out} is not empty, and was not written by this command (no {SETTINGS}); use another --out")
     write_text(note, json.dumps(current) + "\n")
 
 

@@ -48,7 +48,7 @@ DONE = {
     TWO_LENGTHS: "the first length is used",
     NO_SECONDS: "windows are kept unchanged",
 }
-KEPT = "kept as published, since it is scored"  # in val and test, for windows past a recording's end
+KEPT = "kept as published, because this split is scored"  # in val and test, for windows past a recording's end
 SPLIT_OF_NAME = re.compile(  # in a file's name without its suffix
     r"(?:^|_)(train|val|test|development|validation|evaluation)(?:_release)?$"
 )
@@ -220,9 +220,9 @@ def _add_item(
         annotations.add_fault(where, NO_SECONDS, f"the recording {vid!r} has no duration")
     known = annotations.seconds.setdefault(vid, seconds)
     if known != seconds:
-        lengths = [f"{length:.10g} s" if length else "no length" for length in (seconds, known)]
+        here, before = (f"{length:.10g} s" if length else "not given" for length in (seconds, known))
         annotations.add_fault(
-            where, TWO_LENGTHS, f"the recording {vid!r} has {lengths[0]} here and {lengths[1]} before"
+            where, TWO_LENGTHS, f"the length of the recording {vid!r} is {here} here, but {before} before"
         )
     if content.get("caption"):
         if fault := fault_of_text(content, "caption"):

@@ -86,7 +86,8 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
         # The error's text is the whole value as JSON: the part before the half pair shows the place.
         before = error.object[max(0, error.start - 40) : error.start]
         raise DataError(
-            f"{where}: half a surrogate pair after {before!a}, which UTF-8 cannot encode; write the whole character"
+            f"{where}: contains half a surrogate pair after {before!a}, which UTF-8 cannot encode; write the "
+            "whole character"
         ) from None
     except DataError:
         raise

@@ -39,7 +39,7 @@ _WORDS = {  # messages by pydantic's error type
     "less_than": "must be below {lt}",
     "less_than_equal": "must be {le} or less",
     "too_short": "must have {min_length} or more entries, but has {actual_length}",
-    "too_long": "must have {most} at most, but has {actual_length}",
+    "too_long": "must have at most {most}, but has {actual_length}",
     "string_too_short": "must not be empty",
     "string_pattern_mismatch": "must have only small letters, digits and _, and begin with a letter",
     "union_tag_not_found": "missing kind",

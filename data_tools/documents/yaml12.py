@@ -122,7 +122,7 @@ class _Builder:
                 self.problem(path, key_node, "a key is a list or a mapping; write text in its place")
                 continue
             if key == "<<" and not key_node.style:
-                self.problem(path, key_node, "a merge key (<<) is not supported; write its keys here")
+                self.problem(path, key_node, "a merge key (<<) is not supported; write the merged keys here")
                 continue
             if key in result:
                 first = self.document.lines[(*path, key)]

@@ -86,8 +86,8 @@ class Access(NamedTuple):
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the connection to the Freesound API: address, key, limits, and time-out."""
     add = parser.add_argument_group("connection").add_argument
-    add("--site", help=f"address of the API (default: {ADDRESS} of the environment, or {SITE})")
-    add("--key-file", type=Path, help=f"file of mode 600 with the API key (default: {KEY})")
+    add("--site", help=f"address of the API (default: the environment variable {ADDRESS}, or {SITE})")
+    add("--key-file", type=Path, help=f"file of mode 600 with the API key (default: the environment variable {KEY})")
     add("--per-minute", type=int, default=PER_MINUTE, help="maximum requests per minute (default: %(default)s)")
     add("--per-day", type=int, default=PER_DAY, help="maximum requests in 24 hours (default: %(default)s)")
     add("--workers", type=int, default=4, help="maximum requests at the same time (default: %(default)s)")
@@ -97,7 +97,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
         default=60.0,
         help="seconds to wait for more bytes of an answer (default: %(default)s)",
     )
-    contact = f"your e-mail or web address, sent with every request (default: {CONTACT} of the environment)"
+    contact = f"your e-mail or web address, sent with every request (default: the environment variable {CONTACT})"
     add("--contact", metavar="ADDRESS", help=contact)
     speed = "shorten all waits by this factor (only for a sandbox on this machine)"
     add("--speed", type=float, default=1.0, help=speed)
@@ -188,7 +188,7 @@ def _read_secret(variable: str, file: Path | None) -> SecretStr | None:
     value = (_read_private_text(file) if file else os.environ[variable]).strip()
     if not re.fullmatch(r"[!-~]+", value):
         origin = file or f"the environment variable {variable}"
-        raise DataError(f"{origin}: is not a key or token; it must be one word of letters, digits and signs")
+        raise DataError(f"{origin}: is not a key or token; it must be one word of letters, digits and punctuation")
     return SecretStr(value)
 
 

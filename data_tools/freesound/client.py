@@ -338,13 +338,13 @@ class Client:
         secret: The secret that the request was made with, KEY or TOKEN.
         """
         words = self._error_text(answer.body)
-        shown = f"the answer was {answer.status} {words or ''}".strip()
+        shown = f"the server answered {answer.status} {words or ''}".strip()
         if answer.status == 429:
             return self._throttling_error(words or "", answer.retry_after)
         if answer.status >= 500:
             return AgainError(shown, answer.retry_after, "overloaded" if "overloaded" in (words or "") else "server")
         if words is None:
-            return AgainError(f"{shown}, which is not from the API", answer.retry_after, "foreign")
+            return AgainError(f"{shown}, which is not an answer of Freesound's API", answer.retry_after, "foreign")
         if answer.status == 408 or (answer.status == 400 and _OUTAGE.search(words) and not _FINAL.search(words)):
             return AgainError(shown, answer.retry_after)
         if answer.status in (401, 403):
@@ -387,9 +387,9 @@ def resolve_url(site: str, base: str, url: str) -> str:
         address = urljoin(base, url)
         target, allowed = urlsplit(address), urlsplit(site)
     except ValueError:
-        raise LostError(f"the server gave {url[:200]!a}, which is not a valid address") from None
+        raise LostError(f"the server returned the address {url[:200]!a}, which is not valid") from None
     host = target.hostname or ""
     under = host == allowed.hostname or host.endswith(f".{allowed.hostname}") or (is_local(address) and is_local(site))
     if not under or target.scheme != allowed.scheme:
-        raise LostError(f"the server gave {address[:200]!a}, which is not an address of {site}")
+        raise LostError(f"the server returned the address {address[:200]!a}, which does not belong to {site}")
     return address

@@ -201,8 +201,8 @@ async def _dry_run(client: Client, store: Store, since: str | None, user_filter:
     length = about(client.quota.seconds_for(requests))
     print(f"at least {counted(requests, 'request')} left, which take {length} at this key's limits")
     print(
-        f"about {remaining * _BYTES_A_SOUND / 2**20:.0f} MiB of disk space needed; no sounds were stored, only "
-        "the number of requests made"
+        f"about {remaining * _BYTES_A_SOUND / 2**20:.0f} MiB of disk space needed; --dry-run stored no sounds, only "
+        "its number of requests"
     )
 
 
@@ -247,8 +247,7 @@ def _print_result(store: Store, added_up: bool) -> int:
     else:
         print(f"{store.path}: {count} stored, but the API counts {store.fact('total')}; run the same command again")
     if nulls := store.nulls():
-        verb = "was" if len(nulls) == 1 else "were"
-        print(f"{counted(len(nulls), 'sound')} {verb} null or an error in every answer of the API; times of upload:")
+        print(f"the API returned {counted(len(nulls), 'sound')} only as null or an error; times of upload:")
         for null in nulls[:SHOWN]:
             end = "now" if null.before_ms is None else format_time(null.before_ms)
             print(f"  between {format_time(null.after_ms)} and {end}")
@@ -276,9 +275,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `crawl` to its parser."""
     add = parser.add_argument
     add("store", type=Path, metavar="STORE", help="SQLite file of the crawl, to create or continue")
-    add("--since", metavar="DATE", help="only sounds uploaded since this date, or since the `last` crawl")
+    add("--since", metavar="DATE", help="only sounds uploaded since this date; `last`: since the last crawl")
     add("--filter", help="only sounds that match a filter of the API, such as 'duration:[3 TO 120]'")
-    refresh = "update the sounds whose uploader objects to generative training, or has changed licence or AI preference"
+    refresh = "update sounds whose uploader objects to generative training, or has changed the licence or AI preference"
     add("--refresh", action="store_true", help=refresh)
     dry_run = "only print how many sounds, requests, days and bytes are left, which takes one request"
     add("--dry-run", action="store_true", help=dry_run)
@@ -309,7 +308,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     read_access(arguments)  # raises its errors before a store is created
     if arguments.refresh or arguments.since == "last":
-        require_file(store, f"make it with python -m data_tools crawl {store}")
+        require_file(store, f"make a store with python -m data_tools crawl {store}")
     else:
         _first_second(arguments.since)
     with open_store(store, create=True) as opened:

@@ -110,7 +110,7 @@ def _print_selection(selection: Selection) -> None:
         print(f"{count:>8}  not fetched: {reason}")
     marks = [LICENCES[name] for name in NON_COMMERCIAL]
     if restricted := sum(any(mark in sound.licence for mark in marks) for sound in selection.chosen):
-        hint = "--licences cc0 by leaves them out"
+        hint = "--licences cc0 by leaves out these sounds"
         licences = ", ".join(NON_COMMERCIAL)
         print(f"{restricted:>8}  of the sounds to fetch are for non-commercial use only ({licences}); {hint}")
     for sound_id, lists in list(selection.excluded.items())[:10]:
@@ -165,17 +165,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
     add("--scores", type=Path, required=True, help="the file scores.csv made by classify")
-    threshold = "fetch only sounds with a score above this value (default: %(default)s, the paper's)"
+    threshold = 'fetch only sounds with a score above this value (default: %(default)s, as in "Take it easy")'
     add("--threshold", type=float, default=0.2, help=threshold)
-    weighting = "scores to use: those trained with this weighting of the classes (default: %(default)s)"
+    weighting = "class weighting in the training of the scores to use (default: %(default)s)"
     add("--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help=weighting)
-    lists = "ids never to be fetched: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none` for no list"
+    lists = "lists of sounds never to fetch: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none` for no list"
     add("--exclude", type=Path, nargs="+", required=True, metavar="LIST", help=lists)
     add("--out", type=Path, required=True, metavar="FOLDER", help="output folder for the audio and its manifest")
     add("--rate", type=int, default=44_100, help="sample rate of the FLAC files, in Hz (default: %(default)s)")
     add("--limit", type=int, default=MAX_SOUNDS, help="maximum number of sounds, best scores first (default: all)")
     add("--originals", action="store_true", help="fetch the uploaders' files instead of previews (128 kbit/s MP3)")
-    token = f"file of mode 600 with the access token, or with JSON that renews it (default: {TOKEN})"
+    token = f"file of mode 600 with the token, or with JSON to renew it (default: the environment variable {TOKEN})"
     add("--token-file", type=Path, help=token)
     add("--dry-run", action="store_true", help="print what would be fetched, and fetch nothing")
     _add_rules(parser)
@@ -185,7 +185,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_rules(parser: argparse.ArgumentParser) -> None:
     """Add one option per field of Criteria, with the same name."""
     add = parser.add_argument
-    bounds = "range of lengths in seconds (default: 3 120, the paper's)"
+    bounds = 'range of lengths in seconds (default: 3 120, as in the paper "Take it easy")'
     add("--seconds", type=float, nargs=2, default=Criteria.seconds, metavar=("MIN", "MAX"), help=bounds)
     add("--languages", nargs="+", default=Criteria.languages, help="allowed languages of descriptions (default: en)")
     add(

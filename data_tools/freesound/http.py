@@ -96,7 +96,7 @@ class Http(AbstractAsyncContextManager["Http"]):
                     pause = retry_after(answer.headers.get("Retry-After", ""))
                     return Response(answer.status, body.getvalue(), length, moved, pause)
         except (aiohttp.InvalidURL, UnicodeError):
-            raise LostError(f"the server gave {url[:200]!a}, which is not a valid address") from None
+            raise LostError(f"the server returned the address {url[:200]!a}, which is not valid") from None
         except _BROKEN as error:  # its text may contain the request's headers
             raise AgainError(f"the connection failed or broke: {type(error).__name__}") from None
         except OSError as error:  # from writing the file

@@ -93,7 +93,7 @@ def _gaps(store: Store) -> list[Gap]:
     for *span, count in store.uneven_windows():
         first, last = (format_time(second * 1000) for second in span)
         where = f"count {count or 'unknown'}"
-        gaps.append(Gap(what="window that does not add up", first=first, last=last, where=where))
+        gaps.append(Gap(what="time window with differing counts", first=first, last=last, where=where))
     return gaps
 
 

@@ -149,7 +149,7 @@ class Store(Facts):
         """
         self.path = path
         if path.is_dir() or not create:
-            require_file(path, f"make it with python -m data_tools crawl {path}")
+            require_file(path, f"make a store with python -m data_tools crawl {path}")
         if path.is_file():
             with path.open("rb") as file:
                 if file.read(len(MAGIC)) not in (b"", MAGIC):

@@ -61,7 +61,7 @@ def tar_members(path: Path) -> Iterator[Member]:
     if size < end + tarfile.BLOCKSIZE or any(map(any, blocks)):
         raise AudioError(
             f"{path}: damaged or cut after {end:,} of {size:,} bytes, or followed by another archive; download it "
-            "again, or unpack it and pack it as one"
+            "again, or unpack it and pack all files as one archive"
         )
 
 

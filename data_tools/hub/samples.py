@@ -182,7 +182,7 @@ def _audio_column(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | 
     if known:
         raise DataError(
             f"{path}: the column {names[0]} has no embedded audio (binary, or binary with a path), only "
-            f"{known[0].type}; choose another column by --audio, or use the files that this one names"
+            f"{known[0].type}; choose another column by --audio, or use the audio files that this column names"
         )
     raise DataError(f"{path}: no column of audio; choose one of {joined_names(names)} by --audio")
 

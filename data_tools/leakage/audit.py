@@ -32,8 +32,8 @@ SOUND_ACROSS = "near-duplicate audio across splits"
 YOUTUBE_ACROSS = "same YouTube id across splits"
 KINDS = (FORBIDDEN, FREESOUND_ACROSS, NAME_ACROSS, YOUTUBE_ACROSS, SOUND_ACROSS, CAPTION_ACROSS)
 
-QUIET = "too short, silent or steady for a comparison"
-UNSURE = "so short or steady that noise may hide a copy"
+QUIET = "sound too short, silent or steady for a comparison"
+UNSURE = "sound so short or steady that noise may hide a copy"
 NOT_COMPARED = "sound not compared"
 COMPARED_UNSURELY = "sound compared, but a copy under noise may be missed"
 
@@ -273,15 +273,20 @@ def _verdict(
         kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))
         count = counted(len({t.clip.id for t in leaks}), "clip")
         return f"training data overlaps test splits or exclusion lists: leave out {count} ({kinds})"
-    verdict = f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id, YouTube id"
-    no_overlap = f"{verdict} or file name with a test split"
+    no_overlap = (
+        f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id, YouTube id or file "
+        "name with a test split"
+    )
     if fingerprints is None or not len(fingerprints.prints) or not others:
         return f"{no_overlap}; their sound was not compared"
     ours, theirs = (len(fingerprints.sure_clips(side)) for side in (training, others))
     if ours == len(training) and theirs == len(others):
-        return f"{verdict}, file name or sound with a test split"
+        return (
+            f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id, YouTube id, "
+            "file name or sound with a test split"
+        )
     if not ours or not theirs:
-        return f"{no_overlap}; whether they share a sound is not known, see the clips named above"
+        return f"{no_overlap}; whether these clips share a sound is not known, see the clips named above"
     return (
         f"{no_overlap}; {ours} of them share no sound with {theirs} of {len(others)} test clips; "
         "for all other clips, named above, this is unknown"
@@ -295,8 +300,8 @@ def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
     lines = [f"{len(fingerprints.prints):>7}  clips whose sound was compared"]
     without = fingerprints.without.items()
     notes = (
-        (f"of them {UNSURE}", fingerprints.prints.unsure),
-        (f"clips {QUIET}", [clip_id for clip_id, why in without if why == QUIET]),
+        (f"of them with {UNSURE}", fingerprints.prints.unsure),
+        (f"clips with {QUIET}", [clip_id for clip_id, why in without if why == QUIET]),
         ("clips without readable audio", [f"{clip_id} ({why})" for clip_id, why in without if why != QUIET]),
     )
     return lines + [f"{len(names):>7}  {what}: {'; '.join(first_of(names))}" for what, names in notes if names]
@@ -311,7 +316,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--exclude", nargs="+", type=Path, default=[], metavar="LIST", help="lists of forbidden Freesound ids")
     add("--audio", action="store_true", help="also compare the sound of all clips, by audio fingerprints")
     add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings to a table, a row per overlap")
-    queries = "moments, whose queries count as captions (those of Clotho-Moment are captions of Clotho)"
+    queries = "files of moments, whose queries count as captions (Clotho-Moment's queries are captions of Clotho)"
     add("--moments", nargs="+", type=Path, default=[], metavar="FILE.jsonl", help=queries)
     add_json(parser)
 

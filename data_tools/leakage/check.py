@@ -247,7 +247,9 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
     count = sum(counts[kind] for kind in errors)
     verdict = f"{counted(count, 'thing')} to fix: {named(errors)}" if count else "nothing to fix"
     judged = named((*TO_JUDGE, *(kind for kind in counts if kind not in (*KINDS, NO_CLIP))))
-    return f"{verdict}; to judge by yourself, because published data may have it: {judged}" if judged else verdict
+    return (
+        f"{verdict}; for you to judge, because published data may have such findings: {judged}" if judged else verdict
+    )
 
 
 def _format_finding(finding: Finding) -> str:

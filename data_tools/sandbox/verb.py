@@ -144,7 +144,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="SHARE",
-        help="share of sounds that make every search page with them fail",
+        help="share of sounds that make each search page fail that contains one of them",
     )
     add(
         "--indexed",

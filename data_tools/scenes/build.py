@@ -64,7 +64,7 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
     if settings.held_out and settings.captions == "noisy":
         raise DataError("--heldout-phrasings does not work with --captions noisy; leave it out")
     least = max(KINDS.values())
-    pools = settings.pools(recordings, least, f"a scene needs up to {least}")
+    pools = settings.pools(recordings, least, f"a scene needs up to {least} categories")
     claim(out, asdict(settings))
     scenes = {split: _plan_split(settings, split, count, pools[split]) for split, count in settings.counts.items()}
     n_made = 0
@@ -140,14 +140,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for split, count in DEFAULT_COUNTS.items():
         of_moments = f"number of clips (default: {count}; with --moments {MOMENT_COUNTS[split]})"
         add(f"--{split}", type=int, metavar="N", help=of_moments)
-    add("--captions", choices=["5", "1", "noisy"], help="captions per clip; noisy: 1 in uploaders' style (default: 5)")
+    add("--captions", choices=["5", "1", "noisy"], help="captions per clip; noisy: 1 in Freesound's style (default: 5)")
     held_out = (
         "share of the wordings that only evaluation uses, 0 to 0.5 (default: 0); with --moments and a share "
         "above 0, validation also uses one wording that no other split uses"
     )
     add("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
     add("--recordings", type=Path, metavar="FOLDER", help="recordings to compose, in ESC-50's layout")
-    add("--folds", nargs="+", metavar="SPLIT=FOLDS", help="folds of recordings per split (default: as in the example)")
+    folds = "folds of recordings per split (default: development=1,2,3 validation=4 evaluation=5)"
+    add("--folds", nargs="+", metavar="SPLIT=FOLDS", help=folds)
     moments = (
         "make long recordings instead, and queries with the times of their sounds. castella: short events, some "
         "several times. clotho: whole sounds, each once, as in Clotho-Moment (default: castella)"
@@ -175,7 +176,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         folds = {split: parsed[split] for split in counts}
     elif arguments.folds:
-        raise DataError("--folds only works with --recordings FOLDER; add that, or leave out --folds")
+        raise DataError("--folds only works with --recordings FOLDER; add --recordings, or leave out --folds")
     name = check_source(arguments.name or arguments.out.absolute().name)
     table = content_key(table_path(arguments.recordings)) if arguments.recordings else None
     settings = FolderSettings(
@@ -195,11 +196,14 @@ def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
     common: Values for the fields of FolderSettings.
     """
     if arguments.length is not None or arguments.whole_seconds:
-        raise DataError("--length and --whole-seconds only work with --moments; add that, or leave them out")
+        raise DataError("--length and --whole-seconds only work with --moments; add --moments, or leave them out")
     settings = Settings(**common, captions=arguments.captions or "5")
     n_made = make_scenes(arguments.out, settings, arguments.recordings)
-    clips = f"{arguments.out / 'manifest.jsonl'}: {counted(sum(settings.counts.values()), 'clip')}"
-    print(f"wrote {clips}, {n_made} of them made now" if n_made else f"{clips}, complete already, nothing to do")
+    manifest, clips = arguments.out / "manifest.jsonl", counted(sum(settings.counts.values()), "clip")
+    if n_made:
+        print(f"wrote {manifest}: {clips}, {n_made} of them made now")
+    else:
+        print(f"{manifest}: {clips}, complete already, nothing to do")
     return 0
 
 

@@ -196,11 +196,11 @@ def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:
             text = f"{window} is longer than {seconds(edition.max_seconds)} and is not counted"
             yield text, "a true window that is too long"
         if start < 0:
-            yield f"{window} begins before the recording", "a true window before the start"
+            yield f"{window} begins before the recording", "a true window that begins before the recording"
         if query.seconds is not None and end > query.seconds:
-            where = "begins" if start >= query.seconds else "ends"
-            text = f"{window} {where} after the end of the recording, which lasts {seconds(query.seconds)}"
-            yield text, f"a true window that {where} after the end"
+            begins_or_ends = "begins" if start >= query.seconds else "ends"
+            text = f"{window} {begins_or_ends} after the end of the recording, which lasts {seconds(query.seconds)}"
+            yield text, f"a true window that {begins_or_ends} after the end"
 
 
 def format_size(truth: MomentTruth) -> str:

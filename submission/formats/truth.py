@@ -82,7 +82,9 @@ def read_clotho_truth(path: Path) -> Truth:
     n_captions = max(1, len(header.cells) - 1)
     expected = ["file_name", *(f"caption_{number}" for number in range(1, n_captions + 1))]
     if header.cells != expected:
-        raise _header_error(path, header, "be file_name,caption_1,caption_2,... as in Clotho's caption files")
+        raise _header_error(
+            path, header, "the header must be file_name,caption_1,caption_2,... as in Clotho's caption files"
+        )
     if not clips:
         raise SubmissionError(f"{path}: line 1: no clip follows the header; add one row per clip")
     line_of_name: dict[str, int] = {}
@@ -143,7 +145,7 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
     """
     header, *rows = _read_rows(queries)
     if header.cells.count("caption") != 1:
-        raise _header_error(queries, header, "have one column caption, as in retrieval_captions.csv")
+        raise _header_error(queries, header, "the header must have one column caption, as in retrieval_captions.csv")
     column = header.cells.index("caption")
     line_of_query: dict[str, int] = {}
     for row in rows:
@@ -175,7 +177,7 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
     """
     header, *rows = _read_rows(path)
     if header.cells != ["query", "audio_filenames"]:
-        raise _header_error(path, header, "be query,audio_filenames as in metadata_eval.csv")
+        raise _header_error(path, header, "the header must be query,audio_filenames as in metadata_eval.csv")
     if not rows:
         raise SubmissionError(f"{path}: line 1: no query follows the header; add one row per query")
     line_of_query: dict[str, int] = {}
@@ -195,7 +197,7 @@ def suggestion(known: Nearest, text: str) -> str:
     """Return the end of a message about an unknown text: the most similar known text, or "" without a similar one."""
     if not (similar := known.to(text)):
         return ""
-    return f"; the most similar is {similar[0]!r}, which differs in {similar[1]}: both must be equal"
+    return f"; the most similar known one is {similar[0]!r}, which differs in {similar[1]}; both must be equal"
 
 
 def _read_rows(path: Path) -> list[Row]:
@@ -242,9 +244,9 @@ def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
     return frozenset(names)
 
 
-def _header_error(path: Path, header: Row, must: str) -> SubmissionError:
-    """Return an error for a wrong header. must: End of the requirement `the header must ...` for the message."""
-    return SubmissionError(f"{path}: line 1: the header must {must}; found {shown(','.join(header.cells))}")
+def _header_error(path: Path, header: Row, requirement: str) -> SubmissionError:
+    """Return an error for a wrong header. requirement: Sentence `the header must ...` for the message."""
+    return SubmissionError(f"{path}: line 1: {requirement}; found {shown(','.join(header.cells))}")
 
 
 def _refuse_shared_captions(path: Path, rows_of_caption: Mapping[str, list[Row]]) -> None:

@@ -221,8 +221,8 @@ def _omission_notes(scores: MomentScores, edition: MomentsEdition) -> list[str]:
     """Return notes on the true windows and the queries that were left out of the scores."""
     notes = []
     if scores.n_dropped:
-        dropped = counted(scores.n_dropped, "true window")
-        notes.append(f"left out: {dropped} of no length or longer than {edition.max_seconds:g} s")
+        windows_text = counted(scores.n_dropped, "true window")
+        notes.append(f"left out: {windows_text} of no length or longer than {edition.max_seconds:g} s")
     if scores.left_out:
         more = f" and {counted(len(scores.left_out) - 1, 'more query')}" if len(scores.left_out) > 1 else ""
         notes.append(f"left out, because they have no true window: query {scores.left_out[0]}{more}")

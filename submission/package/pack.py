@@ -136,7 +136,10 @@ def _package_problems(
 ) -> Iterator[str]:
     """Yield a message for each reason why the systems cannot form one package, such as too many systems."""
     if len(systems) > edition.systems:
-        yield f"{len(systems)} systems are submitted, but edition {edition.name} accepts at most {edition.systems}"
+        yield (
+            f"{len(systems)} systems are submitted, but edition {edition.name} accepts at most {edition.systems}; "
+            "leave some out"
+        )
     if style not in edition.names:
         yield f"edition {edition.name} has no naming style {style!r}; use {', '.join(edition.names)}"
     of_moments = isinstance(edition, MomentsEdition)
@@ -144,8 +147,11 @@ def _package_problems(
         if run.is_of_validation:
             yield f"{run.folder}:{run.entry} ranks a validation split; name an entry of the split for the results"
         if isinstance(run, FinishedMoments) != of_moments:
-            kinds = ("moments", "clips") if of_moments else ("clips", "moments")
-            yield f"edition {edition.name} ranks {kinds[0]}, but {run.folder}:{run.entry} ranks {kinds[1]}"
+            tasks = ("finds moments", "ranks clips") if of_moments else ("ranks clips", "finds moments")
+            yield (
+                f"edition {edition.name} {tasks[0]}, but {run.folder}:{run.entry} {tasks[1]}; give an entry that "
+                f"{tasks[0]}"
+            )
     yield from label_problems(about)
     for number, (runs, system) in enumerate(zip(systems, about.systems, strict=True)):
         if of_moments and not runs:
@@ -157,10 +163,12 @@ def _package_problems(
             )
         if len(system.abbreviation) > edition.abbreviation:
             yield f"systems.{number}.abbreviation: has more than {edition.abbreviation} characters; shorten it"
-        for key, what in (("output", "to submit"), ("scored", "of the split for its results")):
+        for key, purpose in (("output", "to submit"), ("scored", "for its results")):
             if len(runs) > 1 and getattr(system, key) is None:
                 file = "file of windows" if of_moments else "score matrix"
-                yield f"systems.{number}.{key}: is missing; a blend of {len(runs)} runs needs the {file} {what}; add it"
+                yield (
+                    f"systems.{number}.{key}: is missing; a blend of {len(runs)} runs needs a {file} {purpose}; add it"
+                )
         yield from _description_problems(f"systems.{number}.description", runs, system)
     for name in sorted({name for runs in systems for name in missing_addresses(runs, about.sources)}):
         yield f"sources.{name}.url: is missing; give the address of {name}, or null if it is not published"
@@ -212,8 +220,8 @@ def _answers_known(data: bytes, matrix: ScoreMatrix) -> bool:
 def _describe_entry(run: FinishedRun) -> str:
     """Return the message that a system submits a ranked entry, and how to submit the blind set instead."""
     return (
-        f"submits the ranked entry {run.entry!r} ({counted(len(run.matrix.clip_ids), 'clip')}); to submit the "
-        "blind set, add its file to this system as `output` in about.yaml"
+        f"the system submits the ranked entry {run.entry!r} ({counted(len(run.matrix.clip_ids), 'clip')}); to "
+        "submit the blind set, add its file to this system as `output` in about.yaml"
     )
 
 

@@ -83,14 +83,14 @@ def listening_section(
         margin = float(gaps.margin[row])
         return QueryPlayers(matrix.query_texts[row], int(first[row]), margin, players, len(ranks) - len(shown))
 
-    sizes = [f"the {ORDINALS[name]} {len(rows)}" for name, rows in chosen.items()]
+    ranges = [f"the {ORDINALS[name]} {len(rows)}" for name, rows in chosen.items()]
     return Section(
         anchor="listening",
         title="Listening",
         paragraphs=[
             "Queries are sorted by the rank of their first relevant clip, then by margin: the score of their best "
-            "relevant clip minus that of their hardest negative. Shown are "
-            f"{' and '.join(sizes)} of that order. Each query has players for its {TOP} best clips, and for up to "
+            "relevant clip minus that of their hardest negative. This section shows "
+            f"{' and '.join(ranges)} of these queries. Each query has players for its {TOP} best clips, and for up to "
             f"{FURTHER} further relevant clips.",
             f"Players contain at most the first {LONGEST:g} s of a clip, as mono MP3 of {RATE // 1000} kHz.",
         ],

@@ -93,8 +93,8 @@ def lengths_section(run: FinishedMoments, this: MomentSummary) -> Section:
         ]  # fmt: skip
         rows.append([label, str(len(scores.qids)) if scores else "0", *values])
     text = (
-        "For each range, only true windows of such a length are used. A found window that matches another true window "
-        "is wrong there, so these metrics do not average to the metric of all windows."
+        "For each range, only true windows of such a length are used. A found window that matches a true window of "
+        "another length counts as wrong in this range, so these metrics do not average to the metric of all windows."
     )
     table = Table("Metrics by length of the true windows", ("true windows", "queries", *this.values), rows)
     return Section("lengths", "Lengths of windows", paragraphs=[text], tables=[table])

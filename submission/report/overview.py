@@ -190,9 +190,10 @@ def caveats_section(run: Finished, gaps: ScoreGaps | None) -> Section:
     folded = [
         ("Clips left out, and why", "\n".join(f"{clip}: {_strip_folders(reason)}" for clip, reason in broken.items()))
     ]
-    what = "One blend" if run.result.blend else f"One run with one seed ({run.recipe.seed})"
+    source = "one blend" if run.result.blend else f"one run with one seed ({run.recipe.seed})"
     points = [
-        f"{what}: intervals measure the uncertainty over queries, not the difference between seeds.",
+        f"The results are of {source}: intervals measure the uncertainty over queries, not the difference between "
+        "seeds.",
         *_collapse_sentences(run.epochs),
         *_caveats_of_data(run),
         *([_ties_sentence(int(gaps.tied.sum()), len(gaps.tied))] if gaps else []),

@@ -182,7 +182,10 @@ def scores_section(run: FinishedRun, gaps: ScoreGaps, folder: Path) -> Section:
         f"not relevant; its median score is {np.median(positive):.3f}, that of the hardest negative "
         f"{np.median(negative):.3f}."
     )
-    shares_of_margins = [f"{percent(float(np.mean(margin >= mark)))} reach {name}." for mark, name in marks.items()]
+    shares_of_margins = [
+        f"For {percent(float(np.mean(margin >= mark)))} of {n} the difference of these scores reaches {name}."
+        for mark, name in marks.items()
+    ]
     difference_text = f"The median difference is {np.median(margin):.3f}; it is above 0 for {percent(wins)} of {n}."
     if np.ptp(margin) == 0:  # a single bar shows nothing
         return Section("scores", "Scores", paragraphs=[" ".join([text, *shares_of_margins])])
@@ -241,7 +244,7 @@ def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
     if len(run.result.experts) < 2:
         return None
     if len(clips.norms) < 2:
-        entry, why = run.recipe.rank[run.entry], "the run has not stored them"
+        entry, why = run.recipe.rank[run.entry], "the run has not stored these norms"
         if entry.kind == "mean":
             why = f"{run.entry} is a mean of {', '.join(entry.of)}; make the report on one of these entries"
         return Section("experts", title, paragraphs=[f"Norms of the experts' embeddings are left out: {why}."])
@@ -255,7 +258,7 @@ def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
     keys = [int(shares[:, columns].mean(axis=1).argmax()) for columns in run.matrix.relevant_columns()]
     if len(set(keys)) > 1:
         bars = statistics.mean_bars(summary.per_query[metric], keys, dict(enumerate(names)), summary.queries.groups)
-        path, xlabel = folder / f"{run.entry}.largest.svg", "expert with the largest share on the relevant clip"
+        path, xlabel = folder / f"{run.entry}.largest.svg", "expert with the largest share in the relevant clip"
         drawings.append(
             _bars_drawing(path, bars, xlabel, metric, f"{metric} by largest expert", summary.values[metric])
         )

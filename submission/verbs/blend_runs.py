@@ -98,7 +98,7 @@ def _validation_command(run: "Finished") -> str:
 
     source = next((name for name, one in run.recipe.data.items() if one.split == "validation"), None)
     if source is None:
-        return "its recipe has no validation split; leave out --validation, or add a validation split to the recipe"
+        return "the recipe has no validation split; leave out --validation, or add a validation split to the recipe"
     changes: list[str] = []
     names = [run.entry]
     while names:
@@ -112,7 +112,7 @@ def _validation_command(run: "Finished") -> str:
     changes = [*recorded_changes(run.folder), *changes]  # those of the run too, since they are not in its recipe.yaml
     folder, options = shlex.quote(str(run.folder)), " ".join(f"--set {shlex.quote(change)}" for change in changes)
     return (
-        f"add these scores, without training, with: python -m system run {folder}/recipe.yaml --out {folder} {options}"
+        f"rank this split, without training, with: python -m system run {folder}/recipe.yaml --out {folder} {options}"
     )
 
 

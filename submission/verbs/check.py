@@ -75,7 +75,7 @@ def _print_result(path: Path, edition: AnyEdition, result: "_CheckResult", as_js
     elif result.problems:
         print(*_format_lines(result.problems, shown), sep="\n")
     if result.problems:
-        raise SubmissionError(f"{path} {result.verdict}")
+        raise SubmissionError(f"{path}: {result.verdict}")
     if not as_json:
         print(*(f"note: {line}" for line in _format_lines(result.notes, shown)), result.verdict, sep="\n")
         if result.hint:
@@ -122,7 +122,7 @@ def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) 
         if matrix:
             queries, columns = len(matrix.query_ids), len(matrix.clip_ids)
     if problems:
-        verdict = f"has {counted(len(problems), 'problem')}, listed above with the first line of each row"
+        verdict = f"the file has {counted(len(problems), 'problem')}, listed above; a row is named by its first line"
         return _CheckResult(problems, queries or None, columns or None, verdict, truth is not None)
     verdict = f"ok: {counted(queries, 'query')} x {counted(columns, unit)}"
     return _CheckResult([], queries, columns, verdict, truth is not None, hint="" if truth else NOT_COMPARED)
@@ -135,7 +135,7 @@ def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Name
     if is_truth(data):
         queries, problems, notes = check_moment_truth(data, edition)
         windows = [query.windows or [] for query in queries.values()]
-        size, compared = f"a truth of {format_size(MomentTruth(queries, path.name, notes))}", True
+        size, compared = f"true windows for {format_size(MomentTruth(queries, path.name, notes))}", True
     else:
         truth = moment_reference(edition, arguments)
         answers, problems, notes = check_moments(data, edition, truth)
@@ -144,7 +144,7 @@ def _check_moments(path: Path, edition: MomentsEdition, arguments: argparse.Name
         form = "with scores" if is_scored(answers) else "without scores"
         size, compared = f"{counted(len(answers), 'query')}, {total} {form}", truth is not None
     longest = max(map(len, windows), default=0)
-    verdict = f"has {counted(len(problems), 'problem')}, listed above" if problems else f"ok: {size}"
+    verdict = f"the file has {counted(len(problems), 'problem')}, listed above" if problems else f"ok: {size}"
     hint = "" if compared else MOMENTS_NOT_COMPARED
     return _CheckResult(problems, len(windows) or None, longest or None, verdict, compared, notes, hint)
 
@@ -177,7 +177,7 @@ def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespac
     else:
         truth, not_compared = chosen_truth(arguments), NOT_COMPARED
     if problems := _package_problems(check_archive(path, edition, lambda _: truth, shown=shown)):
-        verdict = "is not ready to be submitted; its problems are listed above"
+        verdict = "the package is not ready to be submitted; its problems are listed above"
         return _CheckResult(problems, None, None, verdict, truth is not None)
     notes = _package_problems(output_notes(path, edition, truth, shown))
     verdict, hint = f"ok: a package of edition {edition.name}", "" if truth else not_compared

@@ -15,7 +15,9 @@ from submission.verbs.options import SYSTEM_HELP, add_truth_arguments, read_summ
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `compare` to its parser."""
     parser.add_argument("system", metavar="SYSTEM", help=SYSTEM_HELP)
-    parser.add_argument("others", metavar="OTHER", nargs="+", help=f"{SYSTEM_HELP}; with several, their mean is used")
+    parser.add_argument(
+        "others", metavar="OTHER", nargs="+", help=f"{SYSTEM_HELP}; of several systems, the mean is used"
+    )
     add_truth_arguments(parser)
     add_json(parser)
 
@@ -36,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{format_metric(summary.primary, summary.values[summary.primary])}  {name}")
         for note in summary.notes:
             print(f"        note: {note}")
-    other = "the second" if len(others) == 1 else f"the mean of the other {len(others)}"
+    other = "the second" if len(others) == 1 else f"the mean of the other {len(others)} systems"
     for metric, difference in differences.items():
         interval = format_interval(difference.interval, metric, "+")
         print(f"{format_metric(metric, difference.mean, '+')}  {metric}, the first minus {other}; 95 % {interval}")

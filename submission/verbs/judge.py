@@ -138,12 +138,13 @@ def _parse_score(line: bytes, process: "subprocess.Popen[bytes]", number: int) -
 
     number: Number of the pair, from 1, for messages.
     """
-    where = f"the judge's answer to pair {number}"
     if not line:
-        raise SubmissionError(f"{where} is missing: the command ended with status {process.wait()}; {AGAIN}")
+        raise SubmissionError(
+            f"the judge's answer to pair {number} is missing: the command ended with status {process.wait()}; {AGAIN}"
+        )
     with contextlib.suppress(DataError):
         content = parse_json(line, "answer")
         if isinstance(content, dict) and (content.get("judge", "") is None or is_number(content.get("judge"))):
             score: float | None = content["judge"]
             return score
-    raise SubmissionError(f"{where} is {line[:60]!r}; {ONE_LINE}")
+    raise SubmissionError(f"the judge's answer to pair {number} is {line[:60]!r}; {ONE_LINE}")

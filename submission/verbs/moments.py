@@ -134,7 +134,7 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
     require_other(out, [source])
     answers = read_moments(source, edition)
     if out.is_file() and not arguments.force and (problem := _overwrite_problem(out, edition, scores=True)):
-        raise SubmissionError(f"{out} already exists and {problem}; choose another file, or add --force")
+        raise SubmissionError(f"{out} already exists, and {problem}; choose another file, or add --force")
     write_moments(out, answers, edition)
     return (
         f"wrote {out}: {counted(len(answers), 'query')}, at most {edition.max_windows} windows per query, without "
@@ -150,8 +150,8 @@ def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str
     """
     answers, _, _ = check_moments(path.read_bytes(), edition)
     if not answers:
-        return "is not a file of moments"
-    return "has scores, which would be lost" if scores and is_scored(answers) else ""
+        return "it is not a file of moments"
+    return "its windows have scores, which would be lost" if scores and is_scored(answers) else ""
 
 
 def blend_moment_files(arguments: argparse.Namespace) -> int:
@@ -159,8 +159,11 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
     scored, searched = ([Path(name) for name in names or ()] for names in (arguments.scores, arguments.validation))
     paths = [*scored, *searched]
     if others := [path for path in paths if not is_moments(path)]:
-        fault = "is a folder (give its scores/ENTRY.windows.jsonl)" if others[0].is_dir() else "ranks clips"
-        raise SubmissionError(f"{others[0]} {fault}; moments ({SUFFIX}) can only be blended with moments")
+        if others[0].is_dir():
+            raise SubmissionError(
+                f"{others[0]} is a folder, not a file of moments; give its scores/ENTRY.windows.jsonl"
+            )
+        raise SubmissionError(f"{others[0]} ranks clips; moments ({SUFFIX}) can only be blended with moments")
     if not is_moments(arguments.out):
         raise SubmissionError(f"{arguments.out}: a blend of moments is JSON lines; give a name ending in {SUFFIX}")
     require_scale(arguments)
@@ -168,7 +171,7 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
         raise SubmissionError("to search weights for moments, give both --validation FILES and --truth TRUTH")
     edition = moments_edition(arguments)
     if arguments.out.is_file() and (problem := _overwrite_problem(arguments.out, edition, scores=False)):
-        raise SubmissionError(f"{arguments.out} already exists and {problem}; choose another file")
+        raise SubmissionError(f"{arguments.out} already exists, and {problem}; choose another file")
     parts = {str(path): read_moments(path, edition) for path in scored}
     weights = arguments.weights
     if arguments.validation:

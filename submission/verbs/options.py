@@ -169,7 +169,7 @@ def _edition_name(
         listed = ", ".join(f"{name}: {edition}" for name, edition in noted.items())
         why = f"the files have different editions ({listed})"
     else:
-        why = f"{file}: its edition is not known" if file else "the edition is not known"
+        why = f"the edition of {file} is not known" if file else "the edition is not known"
     raise SubmissionError(f"{why}; add {option}")
 
 
@@ -217,7 +217,7 @@ def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str
     names = " and ".join(edition.name for edition in editions_of[path][0])
     out = path.with_name(f"{path.stem}_{target.name}{path.suffix}")
     return (
-        f"{path} has edition {names}, but {other} does not; to match it: python -m submission convert "
+        f"{path} has edition {names}, but {other} does not; to convert it: python -m submission convert "
         f"{shlex.quote(str(path))} --out {shlex.quote(str(out))} --edition {target.name}"
     )
 

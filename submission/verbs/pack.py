@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `pack` to its parser."""
     runs = (
-        "a system to submit: a finished run or one of its ranked entries, a blend, the runs of a blend, or a score "
-        "matrix (.npy) of another program, for its results"
+        "a system to submit: a finished run or one of its ranked entries, a blend, the runs of a blend, or, for a "
+        "system of another program, the score matrix (.npy) for its results"
     )
     parser.add_argument("systems", nargs="+", metavar="RUN[:ENTRY][,RUN...]", help=runs)
     needed = "(default: none; required without --template)"

@@ -40,7 +40,7 @@ def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Fac
         cure = hint or "; python -m system download RECIPE fetches it"
         return fact, [(title, f"the model is neither a folder nor in the hub's cache{cure}")]
     if problem := folder_problem(folder):
-        return fact, [(title, f"{folder} {problem}; name a folder that contains a model, or a hub name")]
+        return fact, [(title, f"{folder}: {problem}; name a folder that contains a model, or a hub name")]
     return f"{fact}, in {folder}", []
 
 

@@ -52,12 +52,12 @@ def test_wav_sound_after_many_chunks_is_read(tmp_path: Path) -> None:
 
 def test_short_file_whose_header_claims_gigabytes_is_refused(tmp_path: Path) -> None:
     words = (
-        r"x\.flac: 1,600,000,000 samples of 1 channel at 16,000 Hz are too long, "
-        "at most 268,435,456 samples at 16,000 Hz can be read; cut it into shorter files$"
+        r"x\.flac: has 1,600,000,000 samples of 1 channel at 16,000 Hz, but "
+        "at most 268,435,456 samples at 16,000 Hz can be read; cut the file into shorter ones$"
     )
     with pytest.raises(AudioError, match=words):
         read_audio(claims(tmp_path / "x.flac", 1_600_000_000), RATE)
-    words = r"x\.flac: 2,147,483,649 samples of 1 channel .* are more than 2,147,483,648 values"
+    words = r"x\.flac: has 2,147,483,649 samples of 1 channel .*, more than 2,147,483,648 values"
     with pytest.raises(AudioError, match=words):
         read_audio(claims(tmp_path / "x.flac", 2**31 + 1), RATE)
     assert audio_seconds(claims(tmp_path / "x.flac", 2**31 + 1)) == (2**31 + 1) / RATE, "its excerpts can be read"
@@ -74,7 +74,7 @@ def test_audio_size_limit_counts_the_samples_of_all_channels(tmp_path: Path, mon
     soundfile.write(tmp_path / "x.wav", np.ones((50, 2)), RATE, subtype="FLOAT")
     assert read_audio(tmp_path / "x.wav", RATE).tolist() == [1] * 50
     soundfile.write(tmp_path / "x.wav", np.ones((51, 2)), RATE, subtype="FLOAT")
-    with pytest.raises(AudioError, match="51 samples of 2 channels at 16,000 Hz are more than 100 values"):
+    with pytest.raises(AudioError, match="51 samples of 2 channels at 16,000 Hz, more than 100 values"):
         read_audio(tmp_path / "x.wav", RATE)
 
 

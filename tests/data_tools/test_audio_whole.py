@@ -112,7 +112,7 @@ def test_two_concatenated_audio_files_are_refused(tmp_path: Path, kind: str, sub
     data, shorter = made(kind, subtype), made(kind, subtype, WAVE[:RATE])
     for joined in (data + data, data + shorter, shorter + data, data + ID3 + data):
         message = refusal(tmp_path / "x", joined)
-        assert "joined, a second" in message or "has more sound than" in message or "follow the" in message
+        assert "contains a second" in message or "has more sound than" in message or "follow the" in message
 
 
 @pytest.mark.parametrize(("kind", "subtype"), CONTAINERS)
@@ -234,7 +234,9 @@ LONGER = {
 def test_file_with_more_sound_than_its_header_states_is_refused(tmp_path: Path, name: str) -> None:
     data = LONGER[name](made("WAV" if name == "RIFF and data" else name))
     message = refusal(tmp_path / "x", data)
-    assert "more sound than the 24,000 samples" in message or re.search("follow the 48,00[048] bytes", message)
+    assert "more sound than its header states (24,000 samples)" in message or re.search(
+        "follow the 48,00[048] bytes", message
+    )
 
 
 @pytest.mark.parametrize("kind", ["WAV", "AIFF", "AU", "FLAC", "MP3"])
@@ -277,7 +279,7 @@ def test_mp3_without_stated_length_is_read_completely(tmp_path: Path, mode: str)
     found = samples(tmp_path / "x", frames)
     assert 0 <= len(found) - len(whole) < 3 * 1152, "with the delay of the encoder"
     assert np.abs(found[-2 * RATE : -RATE]).max() > 0.2
-    assert "truncated, its last frame" in refusal(tmp_path / "x", frames[:-9])
+    assert "truncated, the last MPEG frame" in refusal(tmp_path / "x", frames[:-9])
     assert len(samples(tmp_path / "x", frames + ID3 + frames)) > 2 * len(whole)
 
 
@@ -314,14 +316,14 @@ def test_mp3_joined_with_another_format_is_refused(tmp_path: Path, between: byte
     data = mp3_of_rate(44_100) if is_stated else without_tag(mp3_of_rate(44_100))
     others = [mp3_of_rate(22_050), without_tag(mp3_of_rate(48_000)), made("OGG", "VORBIS"), b"\0\0\0\x20ftypM4A "]
     for second in (*others, *map(made, ("WAV", "AIFF", "AU", "CAF", "W64", "FLAC"))):
-        assert "joined, a second audio file" in refusal(tmp_path / "x", data + between + second), second[:12]
+        assert "contains a second audio file" in refusal(tmp_path / "x", data + between + second), second[:12]
 
 
 @pytest.mark.parametrize("between", [b"", ID3V1, bytes(3000)])
 def test_ogg_joined_with_another_format_is_refused(tmp_path: Path, between: bytes) -> None:
     for second in (mp3_of_rate(22_050), made("WAV"), made("FLAC")):
         message = refusal(tmp_path / "x", made("OGG", "VORBIS") + between + second)
-        assert "joined, a second audio file" in message, second[:12]
+        assert "contains a second audio file" in message, second[:12]
 
 
 @pytest.mark.parametrize("is_stated", [True, False])
@@ -359,7 +361,7 @@ def test_mpeg_layer_2_is_read_completely(tmp_path: Path) -> None:
     frames = layer_2(90)
     assert len(read_audio(written(tmp_path / "x.mp3", frames), 44_100)) == 90 * 1152
     assert audio_seconds(tmp_path / "x.mp3") == 90 * 1152 / 44_100
-    assert "truncated, its last frame, number 90" in refusal(tmp_path / "x.mp3", frames[:-9])
+    assert "truncated, the last MPEG frame, number 90" in refusal(tmp_path / "x.mp3", frames[:-9])
 
 
 @pytest.mark.parametrize("after", [b"", LIST])
@@ -402,14 +404,14 @@ def test_truncated_or_joined_flac_without_stated_length_is_refused(tmp_path: Pat
     for tenth in range(1, 11):
         message = refusal(tmp_path / "x", data[: len(data) * tenth // 11])
         assert "damaged or cut after" in message or "cannot be decoded" in message, tenth
-    assert "joined, a second FLAC" in refusal(tmp_path / "x", data + data)
+    assert "contains a second FLAC" in refusal(tmp_path / "x", data + data)
 
 
 @pytest.mark.parametrize("second", ["WAV", "RF64", "AIFF", "CAF", "OGG"])
 def test_flac_joined_with_another_format_is_refused(tmp_path: Path, second: str) -> None:
     data, other = made("FLAC"), made(second, "VORBIS" if second == "OGG" else "PCM_16")
-    assert "joined, a second audio file" in refusal(tmp_path / "x", data + other)
-    assert "joined, a second audio file" in refusal(tmp_path / "x", without_length(data) + other)
+    assert "contains a second audio file" in refusal(tmp_path / "x", data + other)
+    assert "contains a second audio file" in refusal(tmp_path / "x", without_length(data) + other)
     kept = b"\x02" + (4 + 44).to_bytes(3, "big") + b"riff" + made("WAV")[:44]
     assert np.array_equal(samples(tmp_path / "x", data[:42] + kept + data[42:]), samples(tmp_path / "y", data))
 
@@ -467,9 +469,7 @@ def test_ogg_with_a_damaged_page_is_refused(tmp_path: Path, pages: list[bytes], 
     message = refusal(tmp_path / "x", b"".join([*pages[:10], damaged, *pages[11:]]))
     assert message.startswith("damaged, Ogg page ")
     assert "wrong checksum" in message
-    assert "no Ogg page follow" in refusal(
-        tmp_path / "x", b"".join([*pages[:10], b"oggs" + pages[10][4:], *pages[11:]])
-    )
+    assert "not an Ogg page" in refusal(tmp_path / "x", b"".join([*pages[:10], b"oggs" + pages[10][4:], *pages[11:]]))
 
 
 def test_ogg_without_end_mark_is_read_with_one_warning(
@@ -490,7 +490,7 @@ def test_ogg_cut_between_pages_is_read_with_a_warning(
     assert 0 < len(samples(tmp_path / "x", b"".join(pages[:-5]))) < 60 * RATE
     assert "no end-of-stream mark" in caplog.text
     half = refusal(tmp_path / "x", b"".join(pages[:-5])[:-1])
-    assert "truncated, its last Ogg page is not complete" in half
+    assert "truncated, the last Ogg page is not complete" in half
     for more in (b"Og", bytes(4096), b"TAG" + bytes(125)):
         assert "which has no end mark" in refusal(tmp_path / "x", b"".join(pages[:-5]) + more)
 
@@ -499,7 +499,7 @@ def test_ogg_cut_within_a_packet_is_refused(tmp_path: Path) -> None:
     pages = ogg_pages("VORBIS")
     page = pages[-1]
     open_page = page[:26] + b"\x01\xff" + page[27 + page[26] :][:255]
-    assert "its last Ogg packet is not complete" in refusal(
+    assert "the last Ogg packet is not complete" in refusal(
         tmp_path / "x", b"".join([*pages[:-1], unmarked(open_page)])
     )
 
@@ -578,4 +578,4 @@ def test_truncated_mp4_and_wma_files_are_refused_and_joined_ones_never_read_in_p
     try:
         assert len(samples(path, data + data)) >= 2 * len(whole) - 1000
     except AudioError as error:
-        assert "joined, a second" in str(error) or "cannot be decoded by ffmpeg" in str(error)  # noqa: PT017
+        assert "contains a second" in str(error) or "cannot be decoded by ffmpeg" in str(error)  # noqa: PT017

@@ -145,7 +145,7 @@ def test_audit_finds_clips_with_the_same_audio_but_without_ids(
     assert "6  clips, 6 of them for training; compared with 3 other clips" in captured.out
     assert "6  training clips without a Freesound id" in captured.out
     assert "6  clips whose sound was compared" in captured.out
-    assert "1  clips too short, silent or steady for a comparison: x/development/quiet.wav" in captured.out
+    assert "1  clips with sound too short, silent or steady for a comparison: x/development/quiet.wav" in captured.out
     assert "2  clips without readable audio: " in captured.out
     assert "broken.wav: cannot be decoded" in captured.out
     for line in ("2  near-duplicate audio across splits", "1  x/development overlaps y/train"):
@@ -164,7 +164,7 @@ def test_audit_finds_clips_with_the_same_audio_but_without_ids(
     assert "+0.50 s later in the other" in listed[0]["evidence"]
     assert re.fullmatch(r"[23]\.\d\d s alike, \+0\.00 s later in the other clip, score \d+", listed[1]["evidence"])
     assert "broken.wav: cannot be decoded" in listed[2]["evidence"]
-    assert listed[3]["evidence"] == "too short, silent or steady for a comparison"
+    assert listed[3]["evidence"] == "sound too short, silent or steady for a comparison"
     assert "gone.wav: no such file" in listed[4]["evidence"]
 
 
@@ -246,8 +246,14 @@ def test_audit_lists_clips_that_are_too_steady_or_silent_to_be_compared(
     )
     assert status == 0
     assert "4  clips whose sound was compared" in printed
-    assert "2  of them so short or steady that noise may hide a copy: x/train/alarm.wav; x/test/hum.wav\n" in printed
-    assert "2  clips too short, silent or steady for a comparison: x/train/silent.wav; x/test/zeros.wav\n" in printed
+    assert (
+        "2  of them with sound so short or steady that noise may hide a copy: x/train/alarm.wav; x/test/hum.wav\n"
+        in printed
+    )
+    assert (
+        "2  clips with sound too short, silent or steady for a comparison: x/train/silent.wav; x/test/zeros.wav\n"
+        in printed
+    )
     assert re.search(
         r"1  clips without readable audio: x/train/none.wav \(.*none.wav: no such file; correct the path\)\n", printed
     )
@@ -255,19 +261,19 @@ def test_audit_lists_clips_that_are_too_steady_or_silent_to_be_compared(
         "1 of them share no sound with 1 of 3 test clips; for all other clips, named above, this is unknown"
     )
     assert [(row["finding"], row["clip"], row["evidence"][:30]) for row in rows(tmp_path / "f.csv")] == [
-        ("sound not compared", "x/train/silent.wav", "too short, silent or steady fo"),
+        ("sound not compared", "x/train/silent.wav", "sound too short, silent or ste"),
         ("sound not compared", "x/train/none.wav", str(tmp_path / "none.wav")[:30]),
-        ("sound not compared", "x/test/zeros.wav", "too short, silent or steady fo"),
-        ("sound compared, but a copy under noise may be missed", "x/train/alarm.wav", "so short or steady that noise "),
-        ("sound compared, but a copy under noise may be missed", "x/test/hum.wav", "so short or steady that noise "),
+        ("sound not compared", "x/test/zeros.wav", "sound too short, silent or ste"),
+        ("sound compared, but a copy under noise may be missed", "x/train/alarm.wav", "sound so short or steady that "),
+        ("sound compared, but a copy under noise may be missed", "x/test/hum.wav", "sound so short or steady that "),
     ]
 
 
 @pytest.mark.parametrize(
     ("train", "test", "output"),
     [
-        (everyday("alarm", 0), noise(2), "whether they share a sound is not known, see the clips named above"),
-        (noise(2), tone(440), "whether they share a sound is not known, see the clips named above"),
+        (everyday("alarm", 0), noise(2), "whether these clips share a sound is not known, see the clips named above"),
+        (noise(2), tone(440), "whether these clips share a sound is not known, see the clips named above"),
         (tone(440)[:800], tone(440)[:800], "their sound was not compared"),
         (None, None, "their sound was not compared"),
     ],

@@ -126,7 +126,7 @@ def test_castella_recordings_without_audio_are_skipped_with_their_queries(
     said = capsys.readouterr().out.splitlines()
     assert said[0] == (
         "train: 2 queries in 2 of 2 recordings, with 4 windows; audio found for 1 of 2, missing for 1; "
-        "the missing ones and their 1 query are left out (--keep-missing includes them)"
+        "recordings without a file and their 1 query are left out (--keep-missing includes them)"
     )
     assert said[1] == "blind: 3 queries in 2 of 2 recordings; audio found for 1 of 2, missing for 1"
     assert [(clip.split, clip.file_name) for clip in read_manifest(out)] == [
@@ -205,7 +205,7 @@ def test_check_reports_moment_faults_with_their_lines(tmp_path: Path, capsys: py
     said = capsys.readouterr().out
     for fault in FAULTS:
         assert f"{path}, {fault}" in said
-    assert "nothing to fix; to judge" in said
+    assert "nothing to fix; for you to judge" in said
     assert main(["check", str(out), "--moments", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert len(report["moments"]) == 7
@@ -231,7 +231,7 @@ def test_windows_of_the_castella_val_and_test_splits_stay_as_published(
     asked = ["--out", str(out), "--moments", str(moments), "--keep-missing"]
     assert main(["castella", str(tmp_path), *asked]) == 0
     said = capsys.readouterr().out
-    assert "2  windows that lie outside the recording: kept as published, since it is scored" in said
+    assert "2  windows that lie outside the recording: kept as published, because this split is scored" in said
     kept = "line 1: 67AE9ZKvECs_1: the window [200, 4800] ends far after the end of a recording of 299 s: kept as"
     assert f"{path}, {kept}" in said
     expected = [[w for w in windows if w[1] > w[0]] for _, _, _, windows in LINES]

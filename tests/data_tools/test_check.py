@@ -24,8 +24,8 @@ def test_corrupt_audio_is_counted_by_clotho_and_listed_by_check(
     (root / "development" / "c.wav").write_bytes(whole[:-50])
     assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
     printed = capsys.readouterr().out
-    assert "1 without audio" in printed
-    assert "2 with unreadable audio" in printed
+    assert "clips without audio (`check` names them): 1" in printed
+    assert "clips with unreadable audio (`check` names them): 2" in printed
     assert main(["check", str(root / "m.jsonl"), "--list", str(root / "list.csv")]) == 1
     printed = capsys.readouterr().out
     assert "      1  missing audio files" in printed
@@ -89,7 +89,7 @@ def test_check_prints_its_verdict_last(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.splitlines()[-1] == "nothing to fix"
     (root / "development/b.wav").write_bytes((root / "development/a.wav").read_bytes())
     assert main(check) == 0
-    judged = "to judge by yourself, because published data may have it: same audio content inside a split (1)"
+    judged = "for you to judge, because published data may have such findings: same audio content inside a split (1)"
     assert capsys.readouterr().out.splitlines()[-1] == f"nothing to fix; {judged}"
     (root / "development/a.wav").unlink()
     assert main([*check, "--quick"]) == 1
@@ -223,5 +223,7 @@ def test_silent_or_constant_audio_is_reported(tmp_path: Path, capsys: pytest.Cap
     found = {one["clips"][0]["id"]: one["key"] for one in report["findings"] if one["finding"] == "audio without sound"}
     assert found == {name: reason for name, (_, _, reason) in WITHOUT_SOUND.items()}
     assert main(["check", str(tmp_path / "m.jsonl")]) == 0
-    assert f"because published data may have it: audio without sound ({len(found)})" in capsys.readouterr().out
+    assert (
+        f"because published data may have such findings: audio without sound ({len(found)})" in capsys.readouterr().out
+    )
     assert not read_audio(tmp_path / "antiphase.wav", RATE).any()

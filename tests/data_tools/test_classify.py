@@ -263,13 +263,13 @@ def test_classifier_folds_keep_groups_together_and_training_skips_texts_of_the_t
 def test_classifier_data_with_too_few_groups_for_its_folds_is_refused() -> None:
     labels = [True] * 5 + [False] * 6
     with pytest.raises(
-        DataError, match="the descriptions come from only 2 groups of equal uploader or text, too few for 3 folds"
+        DataError, match="the descriptions come from only 2 groups with the same uploader or text, too few for 3 folds"
     ):
         assign_folds(as_texts(labels, range(11), [*range(5), 5, 5, 5, 6, 6, 6]), Fitting(folds=3))
     with pytest.raises(DataError, match="the captions come from only 1 clip, too few for 2 folds"):
         assign_folds(as_texts(labels, range(11), [0] * 5 + list(range(1, 7))), Fitting(folds=2))
     same = as_texts([True] * 2 + [False] * 2, [0, 0, 1, 2], [0, 1, 2, 3])
-    with pytest.raises(DataError, match="too few different texts: without one fold, no caption"):
+    with pytest.raises(DataError, match="too few different texts: if one fold is left out, no caption"):
         cross_fit(np.zeros((3, DIM), np.float16), same, Fitting(folds=2))
 
 
@@ -550,7 +550,7 @@ def test_classify_verb_works_with_a_real_model(
     ]
     assert main([*arguments, "--folds", "2"]) == 0
     output = capsys.readouterr().out
-    assert "descriptions: 402, of them 400 scored, 2 left empty by cleaning, 0 not English" in output
+    assert "descriptions: 402 read, 400 scored, 2 empty after cleaning, 0 not in English" in output
     assert "384 dimensions; 600 texts computed now, 0 already stored" in output
     report = json.loads((out / "report.json").read_text())
     assert report["weightings"]["natural"]["roc_auc"] > 0.9

@@ -208,7 +208,7 @@ def test_crawl_of_equal_upload_times_ends_if_the_second_page_is_missing(tmp_path
 def test_lasting_overload_ends_the_crawl_with_an_error(tmp_path: Path) -> None:
     detail = b'{"detail": "Search is overloaded, please try again later."}'
     transport = Direct(make_answers(3000, 7, 0.0, 0), tamper=lambda *_: Response(500, detail, 0))
-    with pytest.raises(DataError, match=r"does not answer .the answer was 500 Search is overloaded"):
+    with pytest.raises(DataError, match=r"does not answer .the server answered 500 Search is overloaded"):
         read_all(tmp_path / "store", transport)
     assert len(transport.urls) < 500
 
@@ -237,7 +237,7 @@ def test_null_items_in_search_results_are_listed_once(tmp_path: Path) -> None:
 
 def test_crawl_continues_after_an_api_that_never_answers(tmp_path: Path) -> None:
     answers = make_answers(1800, 7, 0.0, 0)
-    with pytest.raises(DataError, match=r"does not answer \(the answer was 503\); run the same command later"):
+    with pytest.raises(DataError, match=r"does not answer \(the server answered 503\); run the same command later"):
         read_all(
             tmp_path / "store",
             Direct(answers, tamper=lambda number, answer: answer if number < 9 else Response(503, b"", 0)),

@@ -88,7 +88,7 @@ def test_freesound_verbs_refuse_invalid_arguments_and_stores(
     store.close()
     before = {path.name: path.read_bytes() for path in (text, blank, empty)}
     cases = [
-        (["status", tmp_path / "none.sqlite"], "no such file; make it with python -m data_tools crawl"),
+        (["status", tmp_path / "none.sqlite"], "no such file; make a store with python -m data_tools crawl"),
         (["crawl", text], "text.csv: not a store of Freesound sounds, or damaged at its beginning; give"),
         (["crawl", tmp_path / "a", "--site", "http://freesound.org"], "must begin with https://"),
         (["crawl", tmp_path / "a", "--site", "https://freesound.org/?token=x"], "must have only a host and a path"),
@@ -210,7 +210,7 @@ def test_crawl_survives_outages_and_bad_sounds_over_http(tmp_path: Path) -> None
     assert 1 < len(bad) < 6
     assert done.returncode == 0, done.stderr
     assert f"is complete from 2005-01-01 to {time.strftime('%Y-%m-%d', time.gmtime())}" in done.stdout
-    assert f"{len(bad)} sounds were null or an error in every answer of the API; times of upload:" in done.stdout
+    assert f"the API returned {len(bad)} sounds only as null or an error; times of upload:" in done.stdout
     assert done.stdout.count("  between 20") == len(bad)
     assert len(stored(tmp_path / "store")) == 1500 - len(bad)
 

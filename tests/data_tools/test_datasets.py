@@ -118,9 +118,9 @@ def test_clotho_files_whose_names_differ_in_blanks_or_colons_are_matched(
     assert [clip.captions[0] for clip in clips] == [f"sound {n}" for n in range(6)]
     assert clips[0].freesound_id is None
     printed = capsys.readouterr().out
-    assert "6 clips, 12 captions, 5 with audio, 1 without audio" in printed
-    assert "4 whose names on disk differ" in printed
-    assert "6 without metadata" in printed
+    assert "6 clips, 12 captions, 5 with audio; clips without audio (`check` names them): 1" in printed
+    assert "clips whose names on disk differ" in printed
+    assert "clips without metadata: 6" in printed
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,11 @@ def test_similar_clotho_names_are_suggested(
     root = small_clotho(tmp_path, ["a.wav", published, "gone.wav"], ["a.wav", present])
     argv = ["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]
     assert main(argv) == 0
-    note = f"1 missing file with a similar name: {published!r} may be {present!r}, which differs in {difference}"
-    assert f"2 without audio (`check` names them), 3 without metadata; {note}" in capsys.readouterr().out
+    note = (
+        f"1 missing file may be present under a similar name: {present!r} instead of {published!r} "
+        f"(the names differ in {difference})"
+    )
+    assert f"clips without audio (`check` names them): 2; clips without metadata: 3; {note}" in capsys.readouterr().out
     (root / "development" / "a.wav").unlink()
     assert f"the audio of all 3 clips is missing; {note}; rename the files" in failure(capsys, *argv)
 
@@ -150,7 +153,10 @@ def test_decomposed_unicode_file_names_are_matched(tmp_path: Path, capsys: pytes
     root = small_clotho(tmp_path, ["Caf\u00e9.wav"], ["Cafe\u0301.wav"])
     assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
     assert [clip.file_name for clip in read_manifest(root / "m.jsonl")] == ["Cafe\u0301.wav"]
-    assert "1 whose names on disk differ in blanks, ':' or Unicode form" in capsys.readouterr().out
+    assert (
+        "clips whose names on disk differ from the captions file in blanks, ':' or Unicode form: 1"
+        in capsys.readouterr().out
+    )
 
 
 def test_wanted_file_names_are_matched_to_names_on_disk_as_in_hand_made_cases() -> None:

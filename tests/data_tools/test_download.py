@@ -169,7 +169,8 @@ def test_complete_download_that_was_not_verified_yet_is_not_fetched_again(
 def test_downloaded_file_with_another_checksum_is_refused_and_removed(site: str, tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     with pytest.raises(
-        DataError, match=rf"the sha256 of this file begins with {SHA256[:8]}, but that of the file at .* with 00000000"
+        DataError,
+        match=rf"the sha256 of this file begins with {SHA256[:8]}, but the sha256 of the file at .* begins with 0{{8}}",
     ):
         download(f"{site}/file", path, "00000000")
     assert not path.exists()
@@ -250,7 +251,7 @@ REFUSED = {
     "/bom": "is a web page",
     "/empty": r"is empty \(0 bytes\)",
     "/gzip": "is compressed by gzip",
-    "/part": "206 Partial Content, a part that was not requested",
+    "/part": "206 Partial Content, which is a part of the file that was not requested",
     "/refused": "answered 416",
     "/encoded": r"an unexpected encoding \(gzip\)",
     "/cut": "is cut short",
@@ -287,7 +288,7 @@ def test_truncated_legacy_checkpoint_is_refused(tmp_path: Path) -> None:
     whole = (tmp_path / "old.pth").read_bytes()
     for share in (0.3, 0.9, 0.999):
         (tmp_path / "cut.pth").write_bytes(whole[: int(share * len(whole))])
-        with pytest.raises(DataError, match=r"cut\.pth is damaged .*; delete it, and the same command"):
+        with pytest.raises(DataError, match=r"cut\.pth is damaged .*; delete this file, and the same command"):
             download("http://127.0.0.1:9/f", tmp_path / "cut.pth", require_usable=read_weights)
     assert not download("http://127.0.0.1:9/f", tmp_path / "old.pth", require_usable=read_weights)
 
@@ -305,7 +306,7 @@ def test_checksum_of_the_first_download_is_stored(site: str, tmp_path: Path) -> 
     assert (tmp_path / "w.bin.sha256").read_text() == f"{SHA256}  w.bin\n"
     assert not download(f"{site}/file", path)
     path.write_bytes(DATA[:-1] + b"x")
-    with pytest.raises(DataError, match=r"w\.bin is not .*w\.bin\.sha256.*delete it"):
+    with pytest.raises(DataError, match=r"w\.bin is not .*w\.bin\.sha256.*delete this file"):
         download(f"{site}/file", path)
     assert path.read_bytes()[-1:] == b"x", "it may be the user's own work"
     path.unlink()
@@ -345,8 +346,10 @@ def test_check_reports_invalid_weight_files(
         (tmp_path / "w.pth.sha256").write_text(f"{SHA256}  w.pth\n")
     main(["check", str(root / "recipes/clotho.yaml"), "--set", f"model.audio.experts.panns.weights={path}"])
     output = capsys.readouterr().out
-    said = {"web page": "is a web page", "cut": "is cut short", "changed": "is not the file that was fetched"}[damage]
-    assert any(f"MISSING  {path}: {said}" in line and "; delete it, then" in line for line in output.splitlines())
+    said = {"web page": "is a web page", "cut": "is cut short", "changed": "is not the downloaded file"}[damage]
+    assert any(
+        f"MISSING  {path}: {said}" in line and "; delete this file, then" in line for line in output.splitlines()
+    )
     assert "nothing is missing" not in output
 
 

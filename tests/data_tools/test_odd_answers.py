@@ -122,7 +122,8 @@ def test_invalid_items_of_a_search_page_are_listed_and_the_others_stored(tmp_pat
 def test_deeply_nested_json_error_is_reported(tmp_path: Path) -> None:
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Response(403, b"[" * 200_000, 0))
     with pytest.raises(
-        DataError, match=r"does not answer like Freesound's API \(the answer was 403, which is not from the API\)"
+        DataError,
+        match=r"does not answer like Freesound's API \(the server answered 403, which is not an answer of ",
     ):
         read_all(tmp_path / "store", transport)
 
@@ -197,7 +198,7 @@ def test_endless_throttling_of_originals_ends_the_fetch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("moved", [[], [Response(302, b"", 0, "http://[::1")]])
 def test_sound_with_an_invalid_file_address_is_given_up(tmp_path: Path, moved: list[Response]) -> None:
     url = "/x" if moved else "http://[::1"
-    with pytest.raises(LostError, match=r"^the server gave 'http://\[::1.*', which is not a valid address$"):
+    with pytest.raises(LostError, match=r"^the server returned the address 'http://\[::1.*', which is not valid$"):
         ask(
             tmp_path,
             Scripted(*moved, Response(200, b"", 9)),

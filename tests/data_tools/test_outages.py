@@ -95,7 +95,7 @@ def test_invalid_filter_ends_the_crawl_at_once(detail: str, tmp_path: Path) -> N
 def test_crawl_ends_soon_if_the_server_does_not_answer_like_freesound(tmp_path: Path) -> None:
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: page_of(404))
     with pytest.raises(
-        DataError, match=r"does not answer like Freesound's API \(the answer was 404.*check the address"
+        DataError, match=r"does not answer like Freesound's API \(the server answered 404.*check the address"
     ):
         read_all(tmp_path / "store", transport, workers=1)
     assert len(transport.urls) == 6
@@ -299,7 +299,7 @@ def test_server_that_fails_at_every_nonempty_page_marks_no_sound_as_failing(tmp_
         return page_of(500) if json.loads(given.body).get("count") else given
 
     answers = make_answers(300, 7, 0.0, 0)
-    with pytest.raises(DataError, match=r"does not answer \(the answer was 500\)"):
+    with pytest.raises(DataError, match=r"does not answer \(the server answered 500\)"):
         read_all(tmp_path / "store", Direct(answers, tamper=failing), workers=1)
     with closing(Store(tmp_path / "store")) as store:
         assert store.nulls() == []

@@ -251,7 +251,8 @@ def test_audio_file_in_two_splits_of_a_table_stays_only_in_the_held_out_split(
         (clip,) = read_manifest(linked.parent / "m.jsonl")
         assert (clip.split, clip.captions) == ((first, second)[kept], [("A dog", "A cat")[kept]])
         assert (
-            f"0.wav has rows under different names in the splits {first} and {second}; only its rows in" in caplog.text
+            f"the audio file 0.wav is listed by several names, in the splits {first} and {second}; only its rows in"
+            in caplog.text
         )
     text = f"file,caption,part\n0.wav,A dog,test\n{name},A cat,evaluation\n"
     status, output = table(linked, capsys, text, "--caption", "caption", "--split-column", "part")
@@ -283,7 +284,10 @@ def test_table_rows_with_different_paths_of_one_file_become_one_clip(
 def test_similar_file_names_are_suggested(
     sounds: Path, capsys: pytest.CaptureFixture[str], name: str, present: str, difference: str
 ) -> None:
-    note = f"1 missing file with a similar name: {name!r} may be {present!r}, which differs in {difference}"
+    note = (
+        f"1 missing file may be present under a similar name: {present!r} instead of {name!r} "
+        f"(the names differ in {difference})"
+    )
     status, output = table(sounds, capsys, f"file,caption\n{name},a\n", "--caption", "caption")
     assert (status, f"{note}; correct the names in the table" in output) == (1, True), output
     status, output = table(sounds, capsys, f"file,caption\n{name},a\n1.wav,b\n", "--caption", "caption")

@@ -158,11 +158,16 @@ def test_transcode_refuses_a_folder_made_with_other_settings(
     assert main(["transcode", str(manifest), "--out", str(out)]) == 0
     assert json.loads((out / "transcode.json").read_text())["kbits"] == 64
     message = failure(capsys, "transcode", manifest, "--rate", 16000, "--out", out)
-    assert "contains files of another call, made with rate 32000 instead of 16000; use another --out" in message
+    assert (
+        "contains files of an earlier call with other settings (rate 32000 instead of 16000); use another --out"
+        in message
+    )
     (out / "transcode.json").write_text("{bad")
     assert "transcode.json" in failure(capsys, "transcode", manifest, "--out", out)
     (out / "transcode.json").unlink()
-    assert "is not empty, and contains no transcode.json" in failure(capsys, "transcode", manifest, "--out", out)
+    assert "is not empty, and was not written by this command (no transcode.json)" in failure(
+        capsys, "transcode", manifest, "--out", out
+    )
 
 
 def test_transcoded_clips_with_the_same_file_name_get_different_files() -> None:

@@ -313,7 +313,9 @@ def test_compare_verb_compares_the_first_system_with_the_mean_of_the_others(
     a, b, c = (map_of(read_scores(files / f"{name}.npy")) for name in "abc")
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [f"{a:.4f}  a.npy", f"{b:.4f}  b.npy", f"{c:.4f}  c.npy"]
-    assert lines[3].startswith(f"{a - (b + c) / 2:+.4f}  mAP@10, the first minus the mean of the other 2; 95 % ")
+    assert lines[3].startswith(
+        f"{a - (b + c) / 2:+.4f}  mAP@10, the first minus the mean of the other 2 systems; 95 % "
+    )
 
 
 def test_compare_matches_queries_in_another_order_by_their_text(

@@ -140,7 +140,7 @@ def test_blend_of_runs_is_packed_if_its_folder_is_given(runs: Path, capsys: pyte
     Path("about.yaml").write_text(filled.replace("FILL IN", "Abc"))
     assert main(["pack", "both", "--about", "about.yaml", "--out", "p.zip"]) == 0, capsys.readouterr().err
     assert main(["pack", "a,b", "--about", "about.yaml", "--out", "q.zip"]) == 1
-    assert "a blend of 2 runs needs the score matrix to submit" in capsys.readouterr().err
+    assert "a blend of 2 runs needs a score matrix to submit" in capsys.readouterr().err
     shutil.move("a", "renamed")
     assert main(["pack", "renamed", "--about", "about.yaml", "--out", "r.zip"]) == 0, capsys.readouterr().err
     shutil.move("renamed", "a")

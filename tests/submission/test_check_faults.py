@@ -62,7 +62,7 @@ def folded(patterns: Callable[[int], str], first: int, kind: str, more: int = 52
 
 
 NO_ROW = r"whole file: no row for the query '"
-UNKNOWN = r"line \d+: unknown file name .* in file_name_\d+; the most similar is '.*', which differs in "
+UNKNOWN = r"line \d+: unknown file name .* in file_name_\d+; the most similar known one is '.*', which differs in "
 FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "empty": (lambda lines: b"", ["line 1: the file is empty"]),
     "header only": (lambda lines: lines[0], ["line 1: no row follows the header"]),
@@ -124,7 +124,7 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "a query without its full stop": (change_cell(80, 0, lambda text: text.rstrip(".")),
                                       ["line 80: unknown query .* which differs in punctuation", NO_ROW]),
     "a query misspelt": (change_cell(81, 0, lambda text: text[:9] + "x" + text[9:]),
-                         ["line 81: unknown query '.*'; the most similar is '.*', which differs in a letter", NO_ROW]),
+                         ["line 81: unknown query '.*'; the most similar known .* which differs in a letter", NO_ROW]),
     "queries in capitals": (lambda lines: change_cell(90, 0, str.upper)(
         change_cell(91, 0, str.upper)(lines).splitlines(keepends=True)),
         [rf"line {line}: unknown query .* differs in letter case" for line in (90, 91)] + [NO_ROW] * 2),
@@ -215,4 +215,4 @@ def test_check_with_option_all_prints_every_problem(
         assert main(["check", str(bad), "--edition", "2022", *option]) == 1
         shown = capsys.readouterr()
         assert len(shown.out.splitlines()) == n_lines
-        assert shown.err == f"error: {bad} has 60 problems, listed above with the first line of each row\n"
+        assert shown.err == f"error: {bad}: the file has 60 problems, listed above; a row is named by its first line\n"

@@ -261,7 +261,7 @@ def test_blend_of_moments_omits_keys_that_all_files_lack(files: Path, capsys: py
         ("good.jsonl poor.jsonl --out o.npy", "o.npy: a blend of moments is JSON lines; give a name ending in .jsonl"),
         (
             "good.jsonl poor.jsonl --out truth.jsonl",
-            "truth.jsonl already exists and is not a file of moments; choose another file",
+            "truth.jsonl already exists, and it is not a file of moments; choose another file",
         ),
         (
             "good.jsonl poor.jsonl --how standardised --out o.jsonl",

@@ -174,7 +174,7 @@ def test_check_verb_lists_problems_of_a_file_that_score_refuses(capsys: pytest.C
 
 
 def test_check_verb_accepts_a_truth_of_moments(capsys: pytest.CaptureFixture[str]) -> None:
-    assert output(capsys, "check", "truth.jsonl") == ["ok: a truth of 12 queries of 6 recordings"]
+    assert output(capsys, "check", "truth.jsonl") == ["ok: true windows for 12 queries of 6 recordings"]
     queries = [dict(query) for query in QUERIES]
     queries[1]["relevant_windows"] = [[55, 61]]
     write_lines("truth.jsonl", queries)
@@ -272,8 +272,11 @@ def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.Capture
         ("check good.csv --edition 2026", "edition 2026 finds moments (.jsonl) and does not rank clips"),
         ("write half.jsonl --out out.csv", "out.csv: a submission of moments is JSON lines; choose a name"),
         ("write half.jsonl --out half.jsonl", "half.jsonl would overwrite the input file half.jsonl"),
-        ("write half.jsonl --out all.jsonl", "all.jsonl already exists and has scores, which would be lost; choose"),
-        ("write half.jsonl --out truth.jsonl", "truth.jsonl already exists and is not a file of moments"),
+        (
+            "write half.jsonl --out all.jsonl",
+            "all.jsonl already exists, and its windows have scores, which would be lost; choose",
+        ),
+        ("write half.jsonl --out truth.jsonl", "truth.jsonl already exists, and it is not a file of moments"),
         ("write half.jsonl --out x.jsonl --ranked", "--ranked does not work with moments (.jsonl); leave it out"),
         (
             "write s.npy --out x.jsonl --edition 2022",

@@ -106,7 +106,7 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "half a pair": (GOOD[0] + GOOD[1].replace(b"Some", b"\xed\xa0\x80") + GOOD[2], ["line 2: not UTF-8", "whole"]),
     "half a pair escaped": (
         GOOD[0] + GOOD[1].replace(b"Some", rb"\ud800") + GOOD[2],
-        ["line 2: half a surrogate pair", "wh"],
+        ["line 2: contains half a surrogate pair", "wh"],
     ),
     "mark": (b"\xef\xbb\xbf" + answer_bytes(), ["line 1: the file starts with a byte order mark"]),
     "blank line": (GOOD[0] + b"\n" + GOOD[1] + GOOD[2], ["line 2: an empty line; remove it"]),
@@ -165,7 +165,7 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     ),
     "unknown": (
         answer_bytes(qid="A_2"),
-        ["line 2: unknown query 'A_2'; the most similar is 'a_2', which differs", "who"],
+        ["line 2: unknown query 'A_2'; the most similar known one is 'a_2', which differs", "who"],
     ),
     "missing": (GOOD[0] + GOOD[1], [r"whole file: no line for the query 'b_1' \(line 3 of truth.jsonl\)"]),
     "another set": (

@@ -247,7 +247,7 @@ def with_result(text: str, value: float) -> str:
         (
             ["run1,run2"],
             {},
-            "systems.0.output: is missing; a blend of 2 runs needs the file of windows to submit",
+            "systems.0.output: is missing; a blend of 2 runs needs a file of windows to submit",
         ),
         (["run1"], {"output": "other.jsonl"}, "no line for the query"),
         (["run1:other"], {}, "has no entry 'other' that finds moments"),
@@ -383,7 +383,10 @@ def test_overview_of_a_moments_run_shows_its_first_entry_with_figures(here: Path
 
 def test_pack_refuses_a_clip_retrieval_edition_for_moment_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert packed("--edition", "2025", systems=["run1"] * 4) == 1
-    assert "edition 2025 ranks clips, but run1:posterior ranks moments" in capsys.readouterr().err
+    assert (
+        "edition 2025 ranks clips, but run1:posterior finds moments; give an entry that ranks clips"
+        in capsys.readouterr().err
+    )
 
 
 def test_pack_refuses_entry_missing_in_the_recipe(without_blind: Path, capsys: pytest.CaptureFixture[str]) -> None:

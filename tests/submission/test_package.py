@@ -219,7 +219,7 @@ def test_package_results_of_2025_use_the_given_annotations(here: Path, capsys: p
     (here / "annotations.csv").write_bytes(format_table([["query", "audio_filenames"], *rows]))
     (here / "about.yaml").write_text(yaml.safe_dump(about(1, annotations="annotations.csv")))
     assert packed("2025", systems=["run1"]) == 0
-    assert "submits the ranked entry 'by_map' (24 clips)" in capsys.readouterr().out
+    assert "the system submits the ranked entry 'by_map' (24 clips)" in capsys.readouterr().out
     with zipfile.ZipFile("mine.NOT_READY.zip") as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".meta.yaml")]
         results = yaml.safe_load(archive.read(name))["results"]["development_testing"]
@@ -483,7 +483,7 @@ def test_package_with_planted_faults_is_refused(
     assert main(["check", str(path), "--edition", "2024"]) == 1
     shown = capsys.readouterr()
     assert words in shown.out
-    assert "mine.zip is not ready to be submitted" in shown.err
+    assert "mine.zip: the package is not ready to be submitted" in shown.err
 
 
 def test_damaged_archives_are_refused(tmp_path: Path, members: Members) -> None:

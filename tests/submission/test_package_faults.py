@@ -106,7 +106,7 @@ def test_check_reports_a_damaged_file_in_a_package_as_one_problem(
     assert main(["check", "t.zip", "--edition", "2022"]) == 1
     shown = capsys.readouterr()
     assert shown.out.startswith("a file in the archive cannot be read (")
-    assert shown.err == "error: t.zip is not ready to be submitted; its problems are listed above\n"
+    assert shown.err == "error: t.zip: the package is not ready to be submitted; its problems are listed above\n"
 
 
 def test_check_reports_an_unreadable_zip_directory_as_one_problem(members: Members) -> None:
@@ -247,7 +247,10 @@ def test_about_yaml_that_is_not_yaml_is_refused(text: str) -> None:
 def test_refused_yaml_in_about_yaml_is_reported_with_its_line() -> None:
     for text, words in (
         ("a: 1\nb: 2\na: 3", "line 3: the key is given twice (first on line 1); keep one"),
-        ("a: &x {b: 1}\nd:\n  <<: [*x, *x]\n  c: 3", "line 3: a merge key (<<) is not supported; write its keys here"),
+        (
+            "a: &x {b: 1}\nd:\n  <<: [*x, *x]\n  c: 3",
+            "line 3: a merge key (<<) is not supported; write the merged keys here",
+        ),
         ("a: 1\nd: !!float 3", "line 2: the tag !!float is not supported; remove it"),
         ("a: 1\n b: [", "line 2: mapping values are not allowed in this context"),
     ):

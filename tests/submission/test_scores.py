@@ -86,8 +86,8 @@ def edit_json(path: Path, edit: Callable[[dict], object]) -> None:
         *(
             (lambda folder, wrong=wrong, at=at: edit_json(folder / "s.json", lambda d: d.update(wrong)), at)
             for wrong, at in (
-                ({"facts": {"a": ["\ud800"]}}, r"s\.json: half a surrogate pair"),
-                ({"clips": [{"id": "\udfff", "file_name": "a"}]}, r"s\.json: half a surrogate pair"),
+                ({"facts": {"a": ["\ud800"]}}, r"s\.json: contains half a surrogate pair"),
+                ({"clips": [{"id": "\udfff", "file_name": "a"}]}, r"s\.json: contains half a surrogate pair"),
                 ({"queries": {}}, r"json is damaged \(queries: must be a list"),
                 ({"facts": [["a", 1]]}, r"json is damaged \(facts: must be a mapping"),
                 ({"clips": [["a", "b"]]}, r"json is damaged \(clips\.0: must be a mapping"),

@@ -60,7 +60,7 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
         "whole file: no row for the query 'Sound 1, near' (line 3 of captions.csv)",
         "whole file: no row for the query 'Sound 1 far' (line 3 of captions.csv)",
     ]
-    assert shown.err == f"error: {bad} has 4 problems, listed above with the first line of each row\n"
+    assert shown.err == f"error: {bad}: the file has 4 problems, listed above; a row is named by its first line\n"
     assert main(["score", str(bad), "--truth", str(truth_path)]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -83,8 +83,8 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
         (["compare", "of2022.npy", "s.npy"], "the edition of s.npy is not known; add --edition"),
         (["write", "s.npy", "--out", "out.csv"], "the edition of s.npy is not known; add --edition"),
         (["write", "good.csv", "--out", "out.csv"], "good.csv is not a score matrix (.npy); use `convert`"),
-        (["check", "good.csv"], "good.csv: its edition is not known; add --edition YEAR, one of 2022"),
-        (["convert", "good.csv", "--out", "out.csv"], "out.csv: its edition is not known; add --edition YEAR"),
+        (["check", "good.csv"], "the edition of good.csv is not known; add --edition YEAR, one of 2022"),
+        (["convert", "good.csv", "--out", "out.csv"], "the edition of out.csv is not known; add --edition YEAR"),
         (
             ["write", "of2025.npy", "--out", "good.csv"],
             "good.csv already exists and is a CSV of edition 2022; choose another file, or add --force",

@@ -159,7 +159,7 @@ def test_published_2025_annotations_are_read(shared: Path, clotho: Callable[[str
         (b"query,audio_filenames\n", "line 1: no query follows"),
         (b"query,audio_filenames\nx\n", "line 2: found 1 of 2 columns"),
         (b"query,audio_filenames\nq,['a.wav']\n\n", "line 3: found 0 of 2 columns"),
-        (b"query,audio_filenames\nQ ,['a.wav']\n", "line 2: unknown query 'Q '; the most similar is 'q'"),
+        (b"query,audio_filenames\nQ ,['a.wav']\n", "line 2: unknown query 'Q '; the most similar known one is 'q'"),
         (b"query,audio_filenames\nq,['a.wav']\nq,['a.wav']\n", "line 3: query 'q' is already on line 2"),
         (b"query,audio_filenames\nq,[]\n", r"line 2: audio_filenames must be a Python list of one or more"),
         (b"query,audio_filenames\nq,a.wav\n", "line 2: audio_filenames must be a Python list"),
@@ -175,7 +175,7 @@ def test_published_2025_annotations_are_read(shared: Path, clotho: Callable[[str
         (b"query,audio_filenames\nq,\"['a.wav', 'a.wav']\"\n", "line 2: the file 'a.wav' is listed twice"),
         (
             b"query,audio_filenames\nq,['A.wav']\n",
-            "line 2: unknown file name 'A.wav'; the most similar is 'a.wav', which",
+            "line 2: unknown file name 'A.wav'; the most similar known one is 'a.wav', which",
         ),
         (b"query,audio_filenames\nq,\"['a.wav' 'b.wav']\"\n", "line 2: unknown file name 'a.wavb.wav'"),
     ],

@@ -249,11 +249,11 @@ def test_caption_rows_of_an_embeddings_file_are_not_read_as_clips(tmp_path: Path
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        ({"id": ["a"], "embedding": [[np.nan]]}, "has embeddings with infinite or NaN values"),
-        ({"id": ["a"], "embedding": [[1e300]]}, "has embeddings with infinite or NaN values"),
-        ({"id": ["a", "b"], "embedding": [[1.0]]}, "has 2 names for 1 embeddings; each needs one"),
-        ({"id": ["a"], "embedding": [1.0]}, "not a matrix of numbers"),
-        ({"id": ["a"], "embedding": [["x"]]}, "not a matrix of numbers"),
+        ({"id": ["a"], "embedding": [[np.nan]]}, "some embeddings have infinite or NaN values"),
+        ({"id": ["a"], "embedding": [[1e300]]}, "some embeddings have infinite or NaN values"),
+        ({"id": ["a", "b"], "embedding": [[1.0]]}, "the file has 2 names for 1 embeddings; each embedding needs one"),
+        ({"id": ["a"], "embedding": [1.0]}, "must be a matrix of numbers"),
+        ({"id": ["a"], "embedding": [["x"]]}, "must be a matrix of numbers"),
         (
             {"id": ["a", "a"], "embedding": [[1.0], [2.0]]},
             "has a second, different embedding of 'a'; name the rows by the clips' ids",

@@ -206,7 +206,7 @@ def test_recording_without_features_is_counted_and_left_out(
     (published / "features" / "-test_02.npz").unlink()
     manifest = made(published)
     assert (
-        "features found for 5 of 6, missing for 1; the missing ones and their 2 queries are left out (--keep"
+        "features found for 5 of 6, missing for 1; recordings without a file and their 2 queries are left out (--keep"
         in capsys.readouterr().out
     )
     path = tiny.write_recipe(tmp_path / "r.yaml", recipe(manifest, tmp_path))
@@ -249,7 +249,9 @@ def test_arrays_of_wrong_shape_or_type_are_refused_as_frames(tmp_path: Path, con
 
 def test_files_without_frames_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", hidden=np.zeros((2, VALUES)))
-    with pytest.raises(AudioError, match="has no array 'features'; set `array` of its expert in the recipe"):
+    with pytest.raises(
+        AudioError, match="has no array 'features'; correct the key `array` of the expert in the recipe"
+    ):
         EXPERT.read(str(tmp_path / "a.npz"))
     (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
     (tmp_path / "c.npz").write_bytes(b"RIFF....WAVE")

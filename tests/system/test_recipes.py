@@ -221,8 +221,8 @@ def test_recipe_messages_use_the_singular_for_one_entry() -> None:
     with pytest.raises(ValidationError) as error:
         Few(one=[1, 2], two=[1, 2, 3])
     assert faults_of(error.value) == [
-        "one: must have 1 entry at most, but has 2",
-        "two: must have 2 entries at most, but has 3",
+        "one: must have at most 1 entry, but has 2",
+        "two: must have at most 2 entries, but has 3",
     ]
 
 

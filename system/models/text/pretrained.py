@@ -81,7 +81,7 @@ class PreTrained(TextSettings):
             yield "model", str(error)
         else:
             if problem:
-                yield "model", f"text model {self.model}: the folder {problem}; name a folder that contains a model"
+                yield "model", f"text model {self.model}: {problem}; name a folder that contains a model"
 
     @property
     def trains_published(self) -> bool:
