@@ -273,17 +273,15 @@ def _verdict(
         kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))
         count = counted(len({t.clip.id for t in leaks}), "clip")
         return f"training data overlaps test splits or exclusion lists: leave out {count} ({kinds})"
-    no_overlap = (
-        f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id, YouTube id or file "
-        "name with a test split"
-    )
+    clips = f"none of {len(training)} training clips"
+    no_overlap = f"{clips} is on an exclusion list or shares a Freesound id, YouTube id or file name with a test split"
     if fingerprints is None or not len(fingerprints.prints) or not others:
         return f"{no_overlap}; their sound was not compared"
     ours, theirs = (len(fingerprints.sure_clips(side)) for side in (training, others))
     if ours == len(training) and theirs == len(others):
         return (
-            f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id, YouTube id, "
-            "file name or sound with a test split"
+            f"{clips} is on an exclusion list or shares a Freesound id, YouTube id, file name or sound with a test "
+            "split"
         )
     if not ours or not theirs:
         return f"{no_overlap}; whether these clips share a sound is not known, see the clips named above"
