@@ -13,7 +13,7 @@ _VERBS = {
         "list\n  python -m system recipes new mine --from clotho\n  python -m system recipes keys stages.optimizer",
     ),
     "check": (
-        "print all mistakes of a recipe or a study, or its plan with the data, disk and memory that it needs",
+        "print all mistakes of a recipe or a study, or, without mistakes, its plan: the needed data, disk and memory",
         "recipes/quickstart.yaml",
     ),
     "download": (
@@ -33,16 +33,19 @@ _VERBS = {
         "recipes/quickstart.yaml",
     ),
     "runs": (
-        "list all runs: state, epoch, best validation, test, hours of training, changed settings",
+        "list all runs: state, epoch, best validation metric, test metric, hours of training, changed settings",
         "runs --sort validation",
     ),
     "relevance": (
-        "print the distribution of CIDEr-D over pairs of captions, and thresholds for relax",
+        "print how similar pairs of captions are by CIDEr-D, and thresholds for the setting relax",
         "data/clotho/clotho_captions_development.csv --figure relevance.png",
     ),
-    "study": ("run a recipe with several seeds and settings, and print the table", "recipes/esc_scenes.study.yaml"),
+    "study": (
+        "run a recipe with several seeds and settings, and print a table of the results",
+        "recipes/esc_scenes.study.yaml",
+    ),
     "experts": (
-        "list the frozen audio models: rate, frames, size, cost, files and their addresses",
+        "list the frozen audio models: sample rate, frames, size, cost, files and their addresses",
         "recipes/quickstart.yaml\n  python -m system experts",
     ),
     "convert": (

@@ -21,7 +21,7 @@ IS_FOLDER, IS_FILE = ": is a folder; name a file", ": is a file; name a folder"
 NO_MANIFEST = (
     ": is not a manifest, one line of JSON per clip; make one with python -m data_tools clotho, audiocaps or table"
 )
-NO_RECIPE = " is not a recipe: its name must end in .yaml; shipped ones are in recipes/"
+NO_RECIPE = " is not a recipe: its name must end in .yaml; shipped recipes and studies are in recipes/"
 NO_STORE = ": not a store of Freesound sounds, or damaged at its beginning; give one made by python -m data_tools crawl"
 NO_PART = " column 1 (char {})); give a JSON file of WavCaps, such as fsd_final.json"
 NO_CLOTHO = "give Clotho's folder as published, or choose other splits by --splits"
@@ -197,7 +197,7 @@ SUBMISSION = [
     ("blend scores.npy run/scores/evaluation.npy --out scores.npy", "would overwrite the input file scores.npy"),
 ]
 SYSTEM = [
-    ("check nowhere.yaml", "nowhere.yaml: no such file; shipped ones are in recipes/"),
+    ("check nowhere.yaml", "nowhere.yaml: no such file; shipped recipes and studies are in recipes/"),
     ("check audio", f"audio{IS_FOLDER}"),
     ("run run", f"run{IS_FOLDER}"),
     ("study audio", f"audio{IS_FOLDER}"),
@@ -238,9 +238,9 @@ SYSTEM = [
     ("check tests.yaml", "'train' is a test split (evaluation); train on another split"),
     (
         "check edition.yaml",
-        "rank.evaluation.edition: edition 2021 is not known; editions: 2022, 2023, 2024, 2025, custom",
+        "rank.evaluation.edition: edition 2021 is not known; known editions: 2022, 2023, 2024, 2025, custom",
     ),
-    ("check no_seed.yaml", "no_seed.yaml:1: seed: missing; required in every recipe"),
+    ("check no_seed.yaml", "no_seed.yaml:1: seed: this key is missing, but required; add it"),
     ("check indented.yaml", "indented.yaml:2: not YAML: mapping values are not allowed in this context"),
     ("check tab.yaml", "not YAML: found the character '\\t', which cannot begin a value"),
     ("check csv_as_manifest.yaml", f"other.csv{NO_MANIFEST}"),
@@ -249,7 +249,10 @@ SYSTEM = [
     ("check recipe_number.study.yaml", "recipe_number.study.yaml:2: recipe: must be text, not 5"),
     ("check wrong_cell.study.yaml", "wrong_cell.study.yaml:7: sells: unknown key; correct it, or remove it"),
     ("check wrong_key.study.yaml", "cell one: stages.only.batchsize: unknown key; did you mean batch_size?"),
-    ("check wrong_recipe.study.yaml", "cell as_is: nowhere.yaml: no such file; shipped ones are in recipes/"),
+    (
+        "check wrong_recipe.study.yaml",
+        "cell as_is: nowhere.yaml: no such file; shipped recipes and studies are in recipes/",
+    ),
     ("check indented.study.yaml", "indented.study.yaml:2: not YAML: mapping values are not allowed in this context"),
     (
         "check recipe.yaml --set stages.only.batchsize=8",
@@ -258,7 +261,7 @@ SYSTEM = [
     ("run recipe.yaml --set stages.only.batch_size=many", "--set stages.only.batch_size: must be a whole number, not"),
     (
         "run recipe.yaml --set stages.only.batch_size",
-        "--set stages.only.batch_size: is not a setting; write a setting as key.key=value",
+        "--set stages.only.batch_size: this text is not a setting; write a setting as key.key=value",
     ),
     ("run recipe.yaml --set stages.no.batch_size=8", "--set stages.no.batch_size: the recipe has no such key"),
     # before and while a run begins

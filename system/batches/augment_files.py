@@ -40,12 +40,14 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
             continue
         if int(index) >= len(clip.captions):
             known = (
-                f"its captions have the indices 0 to {len(clip.captions) - 1}" if clip.captions else "it has no caption"
+                f"its captions are numbered from 0 to {len(clip.captions) - 1}"
+                if clip.captions
+                else "it has no caption"
             )
             raise DataError(f"{where}: clip {name!r} has no caption with index {int(index)}; {known}")
         alternatives.setdefault((clip.id, int(index)), []).append(alternative)
         fitting += 1
-    hint = "name clips by id or file name, as in their manifest"
+    hint = "name each clip by its id or file name in the manifest"
     return alternatives, _describe_fitting_lines(path, lines, fitting, "training clip", hint)
 
 
@@ -98,7 +100,7 @@ def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple
         merged.setdefault(one.id, []).append((other, caption))
         merged.setdefault(other.id, []).append((one, caption))
         fitting += 1
-    hint = "name clips by id or file name, as in their manifest"
+    hint = "name each clip by its id or file name in the manifest"
     return merged, _describe_fitting_lines(path, lines, fitting, "pair of training clips", hint)
 
 
@@ -137,8 +139,9 @@ def _describe_fitting_lines(path: Path, lines: int, fitting: int, training_item:
     if not fitting:
         raise DataError(f"{path}: none of its {lines:,} lines names a {training_item}; {cure}")
     others = lines - fitting
-    said = f"; {others:,} of them name{'s' if others == 1 else ''} no {training_item}" if others else ""
-    return f"{path}: {lines:,} line{'' if lines == 1 else 's'}{said}"
+    if not others:
+        return f"{path}: {lines:,} line{'' if lines == 1 else 's'}"
+    return f"{path}: {lines:,} lines; {others:,} of these lines name{'s' if others == 1 else ''} no {training_item}"
 
 
 def _read_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -155,7 +158,8 @@ def _read_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, list[str]]
             for name, one in zip(columns, values, strict=True):
                 if not isinstance(one, str) and type(one) is not int:
                     raise DataError(
-                        f"{where}: the line must be an object with {', '.join(columns)}; {name} is missing or no text"
+                        f"{where}: the line must be a JSON object with {', '.join(columns)}, but {name} is missing or "
+                        "not a text; correct the line"
                     )
             yield where, [str(one) for one in values]
     else:

@@ -107,14 +107,16 @@ class Augment(Strict):
         if self.captions:
             said.append(f"{self.captions.probability:.0%} of captions replaced by texts from {self.captions.file}")
         if self.edits:
-            words = f"synonyms of {self.edits.synonyms}" if self.edits.synonyms else "no synonyms"
+            with_synonyms = f"with synonyms of {self.edits.synonyms}" if self.edits.synonyms else "without synonyms"
             said.append(
-                f"{self.edits.probability:.0%} of captions edited, {100 * self.edits.rate:g}% of their words, {words}"
+                f"{self.edits.probability:.0%} of captions edited, {100 * self.edits.rate:g}% of their words, "
+                f"{with_synonyms}"
             )
         if self.mix:
-            how = f"captions of {self.mix.merged}" if self.mix.merged else f"captions joined by {self.mix.joined_by!r}"
+            from_file = f"with captions of {self.mix.merged}"
+            with_captions = from_file if self.mix.merged else f"with captions joined by {self.mix.joined_by!r}"
             said.append(
                 f"{self.mix.probability:.0%} of items mixed with another clip at {self.mix.low_db:g} to "
-                f"{self.mix.high_db:g} dB, {how}"
+                f"{self.mix.high_db:g} dB, {with_captions}"
             )
         return "; ".join(said) or "nothing"

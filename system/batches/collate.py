@@ -222,12 +222,12 @@ def _fits_on_gpu(size: int, device: torch.device) -> bool:
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     free -= torch.cuda.max_memory_allocated(device)
     fits = size < RESIDENT_SHARE * free
-    how = "copied to the GPU" if fits else "read from the banks for each batch"
+    residence = "the frames are copied to the GPU" if fits else "the frames are read from the banks for each batch"
     log.info(
-        "the frames of all clips take %.1f GiB, and a training step leaves %.1f GiB of GPU memory: the frames are %s",
+        "the frames of all clips take %.1f GiB, and a training step leaves %.1f GiB of GPU memory: %s",
         size / 2**30,
         free / 2**30,
-        how,
+        residence,
     )
     return fits
 

@@ -135,7 +135,7 @@ def raise_once(error: Exception) -> NoReturn:
     SaidElsewhere prints nothing, so that the message is printed once.
     """
     if not isinstance(error, SaidElsewhere) and not _should_report("\n".join(sentences(error))):
-        raise SaidElsewhere("another process has printed the same error") from error
+        raise SaidElsewhere("another process has printed the same error; read its message") from error
     raise error
 
 
@@ -194,7 +194,7 @@ def _error_of_exchange(error: RuntimeError) -> KitError:
     The result is SaidElsewhere if another process has already reported the reason.
     """
     if not _should_report(""):
-        return SaidElsewhere("another process has printed the error that ends all processes")
+        return SaidElsewhere("another process has printed the error that ends all processes; read its message")
     who = f"the process with rank {process_index()} of {process_count()} processes"
     go_on = "run the same command again to resume from the last checkpoint"
     if "timed out" in str(error).lower():
@@ -216,7 +216,7 @@ def require_equal(value: object, difference: str, cure: str) -> None:
     if others := [number for number, other in enumerate(every) if other != every[0]]:
         if is_first():
             raise KitError(f"rank {others[0]} of {process_count()} differs from rank 0: {difference}; {cure}")
-        raise SaidElsewhere("the first process has printed how the processes differ")
+        raise SaidElsewhere("the first process has printed how the processes differ; read its message")
 
 
 def on_first(function: Callable[[], T]) -> T:
@@ -241,7 +241,7 @@ def on_first(function: Callable[[], T]) -> T:
     with _exchange():
         dist.broadcast_object_list(outcome, 0)
     if outcome[1] == "error":
-        raise SaidElsewhere("the first process has ended with an error")
+        raise SaidElsewhere("the first process has ended with an error; read its message")
     result: T = outcome[0]
     return result
 
@@ -270,7 +270,7 @@ def first_before_others() -> Iterator[None]:
 
 def _end_silently() -> None:
     """Raise SaidElsewhere, which ends this process without a message."""
-    raise SaidElsewhere("another process has failed, so this one ends too")
+    raise SaidElsewhere("another process has failed, so this one ends too; read the message of that process")
 
 
 def any_process(value: bool) -> bool:

@@ -55,7 +55,9 @@ class _Meeting:
         if waited > ANNOUNCED and not self._is_announced:
             self._is_announced = True
             log.warning(
-                "%s waits for other processes to start; if you started no other, %s", describe_process(), ONE_PROCESS
+                "%s waits for other processes to start; if you started no other process, %s",
+                describe_process(),
+                ONE_PROCESS,
             )
 
 

@@ -79,9 +79,9 @@ def require_rankable_moments(recipe: schema.Recipe, data: "Data") -> None:
             if len(known) > 1 or (source == entry.fit and False in known):
                 file = recipe.data[source].moments
                 rule = (
-                    "add windows to all of its moments, or remove all windows"
+                    "add windows to all moments of this source, or remove all windows"
                     if source == entry.data
-                    else "add windows to all of its moments, since `fit` needs them"
+                    else "add windows to all moments of this source, since `fit` needs windows"
                 )
                 raise KitError(f"rank entry {name}: {file} has moments of data source {source} without windows; {rule}")
             require_short_recordings(data.moments[source], data.features)

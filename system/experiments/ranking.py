@@ -167,8 +167,8 @@ def _rank_entry(
     ranker = entry.ranker(models)
     if unknown := ranker.without_known_words([query.text for query in queries]):
         log.warning(
-            "rank entry %s: the model knows no word of %d queries, first %r; for them all clips have the same "
-            "score, and are ordered by name", name, len(unknown), unknown[0],
+            "rank entry %s: the model knows no word of %d queries, first %r; for these queries, all clips have the "
+            "same score and are ordered by name; reword the queries", name, len(unknown), unknown[0],
         )  # fmt: skip
     pool = ranker.open(Listed([clip for clip in clips if clip.id in models.contents]))
     matrix = ranker.matrix(queries, pool)

@@ -94,12 +94,13 @@ def _has_nothing_to_do(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]
     for name, checksum in result.sha256.items():
         require_unharmed(run.folder / name, checksum, run.repair_hint(run.folder / name))
     made_by, current = result.commits[-1], commit()
-    other = (
-        ""
-        if made_by == current
-        else f", made by the code of commit {made_by}, while this is the code of {current}; --out starts a new run"
-    )
-    log.log(logging.WARNING if other else logging.INFO, "the run is finished already: %s%s", run.folder, other)
+    if made_by == current:
+        log.info("the run is finished already: %s", run.folder)
+    else:
+        log.warning(
+            "the run is finished already: %s; it was made by the code of commit %s, but the code now has commit %s; "
+            "to make a new run with this code, add --out FOLDER", run.folder, made_by, current,
+        )  # fmt: skip
     if new := changed_entries(loaded.recipe, result.blind):
         log.info("ranking the new or changed rank entries %s, without training", ", ".join(new))
         return False
@@ -158,10 +159,10 @@ def _rank_zeros(
         source, edition = recipe.ranked_source(name), get_edition(entry.edition)
         clips = data.clips[source]
         if broken := [clip.id for clip in clips if clip.id in data.features.broken]:
+            cure = f"; repair these clips, or remove them from {recipe.data[source].manifest}" if reads_clips else ""
             raise KitError(
                 f"rank entry {name}: {counted(len(broken), 'clip')} of data source {source} cannot be read, first "
-                f"{data.features.broken[broken[0]]}"
-                + (f"; repair them, or remove them from {recipe.data[source].manifest}" if reads_clips else "")
+                f"{data.features.broken[broken[0]]}{cure}"
             )
         queries = caption_queries(clips)
         if isinstance(recipe.ranked(name), ByOneModel):
@@ -175,8 +176,8 @@ def _rank_zeros(
         if shared := data.shared(recipe.trained_on, [source]):
             shared_size = counted(shared, "recording")
             log.warning(
-                "training uses %s of data source %s, which is also ranked, so its metrics are too high; "
-                "remove these recordings from the training data",
+                "training uses %s of data source %s, which is also ranked, so the metrics of this source are too "
+                "high; remove these recordings from the training data",
                 shared_size,
                 source,
             )
@@ -324,7 +325,7 @@ def _results_to_keep(
     names |= {name for name in result.moments if recorded.rank.get(name) == recipe.rank.get(name)}
     if replaced := [name for name in (*result.rank, *result.blind, *result.moments) if name not in names]:
         log.warning(
-            "the earlier scores of rank entries %s are replaced or removed; to keep the earlier scores, use a new "
-            "folder (--out), which trains again", ", ".join(replaced),
+            "the earlier scores of rank entries %s are replaced or removed; a new run (--out FOLDER) keeps the "
+            "earlier scores, but is trained again", ", ".join(replaced),
         )  # fmt: skip
     return kept, kept_blind

@@ -129,7 +129,7 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
         ranks_moments = set(loaded.recipe.rank_moments)
         if ranks_moments != (set(loaded.recipe.rank) if of_moments else set()):
             fault = (
-                "its rank entries rank moments, but the study has no columns for moments; use columns such as R1@0.7"
+                "the cell ranks moments, but the study has no columns for moments; use columns such as R1@0.7"
                 if ranks_moments
                 else "the study has columns for moments, but the cell has rank entries for clips; use columns for clips"
             )
@@ -193,8 +193,8 @@ def describe_progress(folders: Sequence[Path]) -> str:
     """Describe how many of the runs in `folders` are finished, and estimate the remaining time."""
     seconds = [found for folder in folders if (found := run_seconds(folder)) is not None]
     left = len(folders) - len(seconds)
-    said = f"{len(seconds)} of {len(folders)} runs done"
-    return f"{said}, {about(left * statistics.mean(seconds))} left" if left and seconds else said
+    done = f"{len(seconds)} of {len(folders)} runs done"
+    return f"{done}, {about(left * statistics.mean(seconds))} left" if left and seconds else done
 
 
 def validation_at_checkpoint(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str, float]:

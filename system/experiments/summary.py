@@ -130,7 +130,7 @@ def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
             others = (f"{called} {format_metric(metric, figures[metric])}" for called, figures in _baselines(entry))
             yield f"  {metric:<9} {format_metric(metric, value)}  (95 % {interval})  {', '.join(others)}"
         if entry.also_trained_on:
-            yield f"  beware     {entry.also_trained_on} of these recordings were also trained on"
+            yield f"  beware     the model was also trained on {entry.also_trained_on} of these recordings"
     yield f"  file       {entry.answers}"
 
 
@@ -144,8 +144,8 @@ def _baselines(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
 def _hub_lines(entry: RankedResult) -> Iterator[str]:
     """Yield a line on hubs: how unevenly clips occur in the top 10 of queries. Yield nothing if not known."""
     if entry.hub_skewness is not None and entry.never_found is not None:
-        never = f"{100 * entry.never_found:.1f} % of clips never in the top 10 of a query"
-        yield f"  hubs       skewness {entry.hub_skewness:.2f} of the top-10 counts, {never}"
+        never = f"{100 * entry.never_found:.1f} % of clips are never in the top 10 of a query"
+        yield f"  hubs       the clips' counts in the top 10 have skewness {entry.hub_skewness:.2f}, {never}"
 
 
 def report(run: Run) -> str:
@@ -172,11 +172,12 @@ def format_result(run: Run, result: RunResult) -> str:
             f"  CSV        {entry.csv or 'none'}",
         ]
         if entry.also_trained_on:
-            lines.append(f"  beware     {entry.also_trained_on} of these clips were also trained on")
+            lines.append(f"  beware     the model was also trained on {entry.also_trained_on} of these clips")
         for baseline, value in (("chance", entry.chance), ("the untrained model", entry.untrained)):
             if entry.interval and value is not None and entry.interval[0] <= value:
                 lines.append(
-                    f"  BEWARE     this is not surely better than {baseline}: the interval reaches {value:.4f}"
+                    f"  BEWARE     {entry.metric} is not surely better than {baseline}: its interval reaches "
+                    f"{value:.4f}"
                 )
     for name, blind in result.blind.items():
         size = f"{counted(blind.queries, 'query')}, {counted(blind.clips, 'clip')}"

@@ -251,8 +251,8 @@ class StudyTable:
             notes.append(f"Beware: the validation of {', '.join(monitoring)} uses a test split.")
         if len(self.rows) > 1:
             notes.append(
-                f"Bold: the highest mean. p: p-value of a paired randomisation test against the best cell. It compares "
-                f"{self.tested_column} query by query, as a mean over seeds."
+                f"Bold: the highest mean. p: p-value of a paired randomisation test against the best cell. The test "
+                f"compares {self.tested_column} query by query, as a mean over seeds."
             )
         return notes
 

@@ -217,8 +217,8 @@ class ExpertSettings(Resampled):
         for name, path in self.weight_files().items():
             if not path.is_file():
                 raise KitError(
-                    f"expert {self.kind}: the weight file {path} is missing; {self.weight_source()}; save it at "
-                    f"this path, or set the expert's {name} to its path"
+                    f"expert {self.kind}: the weight file {path} is missing; {self.weight_source()}; save the file "
+                    f"at this path, or set the expert's {name} to its path"
                 )
         found = {name: file_sha256(path) for name, path in self.weight_files().items()}
         for name in self.settings_with_changed_weights():

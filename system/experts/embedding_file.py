@@ -62,12 +62,14 @@ class EmbeddingFile(ExpertSettings):
 
     def weight_source(self) -> str:
         """Return a text for error messages: how to make a missing file of embeddings."""
-        return f"write the file with the program of your model; {HINT}"
+        return f"write the file with the program that computes your embeddings; {HINT}"
 
     def checksums(self) -> dict[str, str]:
         """Return the sha256 of each file of embeddings. Raises KitError if a file is missing."""
         for path in self.weight_files().values():
-            require_file(path, f"save it at this path, or set its path with --set 'model.audio.files=[PATH]'; {HINT}")
+            require_file(
+                path, f"save the file at this path, or set its path with --set 'model.audio.files=[PATH]'; {HINT}"
+            )
         return {name: file_sha256(path) for name, path in self.weight_files().items()}
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
@@ -87,7 +89,10 @@ class EmbeddingFile(ExpertSettings):
     def missing_embedding(self, clip: Clip) -> str:
         """Return the error message for a clip without an embedding."""
         files = " and ".join(self.files)
-        return f"{files}: no embedding has the id or file name of clip {clip.id}; write the file again with all clips"
+        return (
+            f"{files}: no embedding has the id or file name of clip {clip.id}; write the file again with the "
+            "embeddings of all clips"
+        )
 
     def load(self, device: "torch.device") -> Frames:
         """Return a function that returns its input unchanged, since embeddings are read from files."""

@@ -35,7 +35,7 @@ def read_layers(path: Path) -> dict[str, np.ndarray]:
             "reading a .tflite file needs the package tflite; install it with: pip install -e '.[tflite]'"
         ) from error
 
-    require_file(path, "pass the path of the public yamnet.tflite")
+    require_file(path, "give the path of the public yamnet.tflite")
     data = path.read_bytes()
     if not Model.ModelBufferHasIdentifier(data, 0):
         raise KitError(f"{path} is not a TensorFlow Lite model; fetch the public yamnet.tflite again")
@@ -82,6 +82,7 @@ def _read_values(model: Any, tensor: Any) -> np.ndarray:
     scaling = tensor.Quantization()
     if scaling.ScaleLength() != 1:
         raise ValueError(
-            "a layer has one weight scale per channel, but yamnet.tflite has one per layer; fetch yamnet.tflite"
+            "a layer of the file has one weight scale per channel, but a layer of yamnet.tflite has only one scale; "
+            "fetch the public yamnet.tflite"
         )
     return np.array((values.astype(np.float32) - np.float32(scaling.ZeroPoint(0))) * np.float32(scaling.Scale(0)))

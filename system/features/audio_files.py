@@ -77,7 +77,7 @@ class AudioFiles:
                 return to_int16(read_excerpt(path, sound, rate, first, count, resampling))
             wave = read_audio(path, rate, resampling)
             if len(wave) != count:
-                raise AudioError(f"{path}: changed while it was in use")
+                raise AudioError(f"{path}: the file changed while it was in use")
             return to_int16(wave)
         except AudioError as error:
             if not _is_unchanged(path, sound):

@@ -48,7 +48,9 @@ class Bank:
         if verify:
             dropped = self.drop_damaged()
             level = logging.WARNING if dropped else logging.INFO
-            log.log(level, "%s: %d series; %d damaged series were removed", self.folder, len(self), dropped)
+            log.log(
+                level, "%s: the bank has %d series, and %d damaged series were removed", self.folder, len(self), dropped
+            )
         else:
             self.read_new_lines()
 
@@ -198,7 +200,7 @@ class Bank:
                     release()
                     raise
                 return shard, release
-        raise AssertionError("unreachable: some shard is always free")
+        raise AssertionError(f"no shard of {self.folder} is free, although some shard always is")
 
 
 def keys_in(folder: Path) -> set[str]:

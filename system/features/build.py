@@ -69,7 +69,7 @@ class Features:
             where = f"in {bank.folder}" if isinstance(bank, Bank) else "decoded from the audio files for each batch"
             where = "read from files of embeddings" if isinstance(bank, Vectors) else where
             count = len(bank.keys()) if isinstance(bank, Bank) else len(set(self.keys.values()))
-            yield f"{name}: {count} series of dimension {bank.dim} {where}"
+            yield f"{name}: {count} series of dimension {bank.dim}, {where}"
 
     @cached_property
     def waveforms(self) -> Literal["bank", "files"]:
@@ -302,7 +302,7 @@ class _Build:
                             bar.advance()
                         else:
                             unfit = f"{missing[key][0].path}: frames by {name} have values too large for {bank.dtype}"
-                            fails(key, AudioError(unfit))
+                            fails(key, AudioError(f"{unfit}; repair or remove this audio file"))
                     bar.advance(work.stored_elsewhere())
             bar.advance(work.stored_elsewhere())
         log.info("expert %s: computed the frames of %s, stored in %s", name, counted(computed, "clip"), bank.folder)
@@ -341,7 +341,8 @@ class _Build:
         """Log a warning for clips that share one broken content, and leave them out. error: Error of the first clip."""
         self._leave_out(clips[0], error)
         for clip in clips[1:]:
-            self._leave_out(clip, AudioError(f"{clip.path} has the same content as the broken file {clips[0].path}"))
+            same = f"{clip.path} has the same content as the broken file {clips[0].path}; repair or remove both files"
+            self._leave_out(clip, AudioError(same))
 
     def _leave_out(self, clip: Clip, error: AudioError) -> None:
         """Log a warning for a clip with a broken audio file, and leave it out. Raises KitError if `strict`."""
@@ -366,7 +367,7 @@ def _leave_out_other_lengths(features: Features, clips: Collection[Clip], name: 
     """
     for clip, frame_seconds in list(_other_lengths(features, clips, name)):
         if clip.seconds and abs(frame_seconds - clip.seconds) > SPARE * clip.seconds:
-            wrong = f"its frames last {frame_seconds:g} s, but its recording lasts {clip.seconds:g} s in the manifest"
+            wrong = f"the frames last {frame_seconds:g} s, but the recording lasts {clip.seconds:g} s in the manifest"
             error = AudioError(f"{clip.path}: {wrong}; replace the file, or correct the manifest")
             _note_broken(features, clip, error, strict)
 

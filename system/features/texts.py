@@ -14,7 +14,7 @@ STORED_AT_ONCE = 512  # texts
 
 
 def store_vectors(
-    bank: Bank, texts: Mapping[str, str], vectors: Callable[[Sequence[str]], torch.Tensor], note: str
+    bank: Bank, texts: Mapping[str, str], vectors: Callable[[Sequence[str]], torch.Tensor], by_model: str
 ) -> None:
     """Compute and store the vectors of texts that a bank does not have yet.
 
@@ -22,12 +22,13 @@ def store_vectors(
         texts: Texts by their keys in the bank.
         vectors: Function that computes (N, V) vectors of N texts. It gets texts of similar length together, to
             reduce padding.
-        note: Text for the progress bar, such as "by bert-base-uncased". The bar is only shown for more than one batch.
+        by_model: Text for the progress bar, such as "by bert-base-uncased". The bar is only shown for more than one
+            batch.
     """
     missing = sorted((key for key in texts if key not in bank), key=lambda key: len(texts[key]))
     batches = [missing[start : start + STORED_AT_ONCE] for start in range(0, len(missing), STORED_AT_ONCE)]
     if len(batches) > 1:
-        title = f"embedding {counted(len(missing), 'caption', ',')} {note}"
+        title = f"embedding {counted(len(missing), 'caption', ',')} {by_model}"
         with progress(title, len(missing), "caption") as bar:
             for batch in batches:
                 _store_batch(bank, batch, texts, vectors)

@@ -52,7 +52,7 @@ class Ranking(Term):
     def idle_setting(self) -> str | None:
         """Message if the setting `relax` or `reduce` has no effect because of `margin` or `negatives`; else None."""
         if self.relax == "cider" and not self.margin:
-            return "`relax: cider` lowers nothing, since the margin is 0; set relax: none, or a margin above 0"
+            return "`relax: cider` has no effect, since the margin is 0; set relax: none, or a margin above 0"
         if self.negatives != "all" and self.reduce != "sum":
             return (
                 f"`reduce: {self.reduce}` needs several negatives per item, but `negatives: {self.negatives}` chooses "

@@ -22,7 +22,8 @@ def adapted_layers(network: nn.Module, ends: Sequence[str] | None) -> dict[str, 
         known = ", ".join(sorted({re.sub(r"^.*\.\d+\.", "", name) for name in linear})) or "none"
         wanted = ", ".join(ends or ["null"])
         raise KitError(
-            f"lora.layers {wanted}: no linear layer of the network has such a name; its linear layers are {known}"
+            f"lora.layers {wanted}: no linear layer of the network has such a name; name some of its linear "
+            f"layers: {known}"
         )
     return chosen
 

@@ -44,7 +44,11 @@ class Model(Strict):
         wanted = {"audio": score.of_series, "text": score.of_words}
         for name, part, series in self._encoders:
             if wanted[name] and not part.embeds_series:
-                yield (name,), f"score {score.kind} needs {series}: set a kind of encoder with `embedding: {series}`"
+                yield (
+                    (name,),
+                    f"score {score.kind} needs an encoder that returns {series}; set a kind of encoder that has the "
+                    f"setting `embedding: {series}`",
+                )
             if part.embeds_series and not wanted[name]:
                 yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; set embedding: mean"
         scores = self.text.frozen_scores

@@ -113,7 +113,8 @@ class Beats(SegmentNetwork):
         content = read_weights(path)
         if problems := config_problems(content.section("cfg").tensors):
             raise KitError(
-                f"{path} is another model: {'; '.join(problems)}; name a BEATs iter1, iter2, iter3 or iter3+"
+                f"{path} is not a supported checkpoint of BEATs: {'; '.join(problems)}; name a checkpoint of BEATs "
+                "iter1, iter2, iter3 or iter3+"
             )
         self.load_tensors(content.section("model"))
 

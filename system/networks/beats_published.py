@@ -77,7 +77,7 @@ def frame_count(seconds: float) -> int:
 def config_problems(config: Mapping[str, Any]) -> list[str]:
     """List the settings of a checkpoint's `cfg` that differ from those of this network. Dropouts are not compared."""
     return [
-        f"cfg has {key} {config[key]!r}, not {needed!r}" if key in config else f"cfg has no {key}"
+        f"its setting {key} is {config[key]!r}, not {needed!r}" if key in config else f"it has no setting {key}"
         for key, needed in CONFIG.items()
         if key not in config or config[key] != needed
     ]

@@ -110,7 +110,10 @@ def choose_geometry(text: str | None, weights: str | None) -> Geometry:
     if text is None:
         if of_file is None:
             name = weights or "the weights"
-            raise ValueError(f"the name of {name} has no geometry; set geometry, for example to 80x608p16x16")
+            raise ValueError(
+                f"the name of {name} contains no geometry (sizes of input and patches); set `geometry`, for example to "
+                "80x608p16x16"
+            )
         return of_file
     of_text = parse_geometry(text)
     if of_text is None:

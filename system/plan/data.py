@@ -94,7 +94,7 @@ def _problems_of_clips(name: str, source: schema.Source, content: Content, is_re
     absent = _describe_missing_audio(content.clips) if is_read else ""
     unknown = content.without_length if is_read else 0
     if unknown and absent:
-        cure = "list them with python -m data_tools check"
+        cure = "list these clips with python -m data_tools check"
         yield Problem(MISSING, where, f"the audio of {counted(unknown, 'clip', ',')} is missing; {cure}")
     elif unknown:
         fault = f"{counted(unknown, 'clip', ',')} without a length: the plan's hours and disk space are too low"
@@ -102,7 +102,7 @@ def _problems_of_clips(name: str, source: schema.Source, content: Content, is_re
     if absent:
         yield Problem(MISSING, where, absent)
     if source.moments is not None and content.moments is None:
-        cure = "make it with python -m data_tools castella or scenes --moments"
+        cure = "make this file with python -m data_tools castella or scenes --moments"
         yield Problem(MISSING, where, f"the moments file {source.moments} is missing; {cure}")
     elif content.fault:
         yield Problem(MISTAKE, where, content.fault)
@@ -135,8 +135,8 @@ def _describe_missing_audio(clips: Sequence[Clip]) -> str:
         return ""
     checked = "" if len(some) == len(clips) else f" of {len(some):,} checked"
     return (
-        f"{counted(len(absent), 'audio file', ',')}{checked}, first {absent[0]}; put the files at these paths, or "
-        "make the manifest again with their new paths"
+        f"{counted(len(absent), 'audio file', ',')}{checked} not found, first {absent[0]}; put the files at these "
+        "paths, or make the manifest again with their new paths"
     )
 
 
@@ -164,7 +164,7 @@ def _missing_inputs(source: schema.Source) -> Iterator[Problem]:
     except KitError as error:
         yield Problem(MISTAKE, f"make of {source.manifest}", str(error))
         return
-    unnamed = "put it at this path; the recipe does not name an address where it is published"
+    unnamed = "put this file or folder at its path; the recipe does not state where it is published"
     cure = f"published at {source.published}" if source.published else unnamed
     yield from (Problem(MISSING, path, cure) for path in missing)
 

@@ -33,7 +33,9 @@ def decoding_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Iter
     samples = min(longest, estimates.recipe.model.audio.training_frames or longest)
     ahead = batches_ahead(any(term.needs_relevance for term in stage.losses))
     size = (ahead + 1) * stage.batch_size * samples * np.dtype(expert.dtype).itemsize / GIB
-    yield Row("stages", f"{name} frames", f"decoded for each batch, {ahead} batches ahead: {size:.1f} GiB of memory")
+    yield Row(
+        "stages", f"{name} frames", f"audio decoded for each batch, {ahead} batches ahead: {size:.1f} GiB of memory"
+    )
     contents = [estimates.found[source].clips for source in stage.train.data]
     some = [clip for clips in contents for clip in clips[:: max(1, len(clips) // TRIED_FILES)]]
     threads = estimates.recipe.decode_threads or decode_threads()
@@ -48,14 +50,14 @@ def _speed_text(stage: schema.Stage, estimates: Estimates, speed: float | None, 
     if stage.precision != "float32":
         needed |= {name: gpu.flops for name, gpu in GPUS.items()}
     crops = {name: stage.batch_size * per_second / flops for name, per_second in needed.items()}
-    asked = "crops per second needed by " + ", ".join(f"{name} {count:.3g}" for name, count in crops.items())
+    needed_speeds = "crops per second needed by " + ", ".join(f"{name} {count:.3g}" for name, count in crops.items())
     if speed is None:
-        return f"decoding speed not measured, since no audio file is readable; {asked}"
+        return f"decoding speed not measured, since no audio file is readable; {needed_speeds}"
     waiting = [name for name, count in crops.items() if count > speed]
     cores = {name: -(-crops[name] * threads // speed) for name in waiting}
     cure = ", ".join(f"{name} (needs {count:.0f} threads)" for name, count in cores.items())
-    ends = f"too slow for {cure}" if waiting else "fast enough"
-    return f"{speed:.3g} crops per second decoded here by {threads} threads (measured); {asked}; {ends}"
+    verdict = f"this is too slow for {cure}" if waiting else "this is fast enough"
+    return f"{speed:.3g} crops per second decoded here by {threads} threads (measured); {needed_speeds}; {verdict}"
 
 
 def crops_per_second(paths: Sequence[str], expert: Waveform, samples: int, threads: int) -> float | None:

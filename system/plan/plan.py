@@ -73,7 +73,7 @@ def _model_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | 
     yield from _encoder_lines("audio", audio)
     yield from _encoder_lines("text", text)
     if estimates.why_unknown:
-        yield Row("model", "parameters", f"unknown, like the memory and time of a step: {estimates.why_unknown}")
+        yield Row("model", "parameters", f"unknown, as are the memory and time of a step: {estimates.why_unknown}")
         return
     parts = estimates.parameters_by_part
     named = [f"{name if name == 'text' else audio.part_name(name)} {count:,}" for name, count in parts.items()]
@@ -107,7 +107,7 @@ def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iter
                 yield Problem(
                     MISSING,
                     f"teacher {name} {teacher.file}",
-                    "the file is missing; write it with python -m system embeddings",
+                    "this file of embeddings is missing; write it with python -m system embeddings",
                 )
         else:
             yield Row("teachers", name, f"stage {teacher.stage} of this run")
@@ -119,7 +119,7 @@ def _rank_lines(recipe: schema.Recipe, contents: dict[str, Content]) -> Iterator
         ranked = recipe.ranked(name)
         if isinstance(ranked, RankBlind):
             later = (
-                f"; {' and '.join(ranked.missing_files)} missing: `run` skips this entry until they exist"
+                f"; {' and '.join(ranked.missing_files)} missing: `run` skips this entry until these files exist"
                 if ranked.missing_files
                 else ""
             )

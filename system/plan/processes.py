@@ -91,9 +91,10 @@ def process_lines(
     flops = estimates.flops_of(share, stage.grad_cache_chunk)
     times = [f"{card} {1000 * flops / GPUS[card].flops:.1f} ms" for card in ([gpu] if gpu else GPUS)]
     fact = (
-        f"per process {memory['float32'] / GIB:.1f} GiB in float32{on_gpu}; a step "
-        f"{flops / 1e12:.2f} TFLOP{', ' + ', '.join(times) if stage.precision != 'float32' else ''}; receives "
-        f"{_format_bytes(sent.embeddings)} of embeddings and {_format_bytes(sent.gradients)} of gradients (estimates)"
+        f"per process {memory['float32'] / GIB:.1f} GiB in float32{on_gpu}; a step has "
+        f"{flops / 1e12:.2f} TFLOP{', ' + ', '.join(times) if stage.precision != 'float32' else ''}; each "
+        f"process receives {_format_bytes(sent.embeddings)} of embeddings and {_format_bytes(sent.gradients)} of "
+        "gradients (estimates)"
     )
     yield Row("stages", f"{name} on {processes} processes", fact)
     if stage.batch_size < processes:

@@ -169,7 +169,9 @@ def rate_lines(name: str, settings: schema.AdamW, parts: dict[str, int], updates
     rest = sum(parts.values()) - sum(counts[part] for part in settings.lr_by_part)
     if settings.lr_by_part:
         rates = [f"{part} {rate:g} ({counts[part]:,} parameters)" for part, rate in settings.lr_by_part.items()]
-        yield Row("stages", f"{name} rates", f"{', '.join(rates)}, the rest {settings.lr:g} ({rest:,} parameters)")
+        yield Row(
+            "stages", f"{name} rates", f"{', '.join(rates)}, all other parts {settings.lr:g} ({rest:,} parameters)"
+        )
     for part, steps in settings.frozen_start.items():
         every = ", which are all steps of the stage" if updates is not None and steps >= updates else ""
         frozen = f"{part} ({counts[part]:,} parameters) for the first {steps:,} steps{every}"
@@ -217,7 +219,7 @@ def _frames_text(stage: schema.Stage, estimates: Estimates, step: float, gpu_byt
     size = estimates.bytes_of_frames(stage)
     if stage.frames_on != "auto":
         where = "on the GPU" if stage.frames_on == "gpu" else "read ahead from the banks"
-        return f"{size / GIB:.1f} GiB, {where}, as `frames_on` says"
+        return f"{size / GIB:.1f} GiB, {where}, as set by `frames_on`"
     if gpu_bytes is None:
         return (
             f"{size / GIB:.1f} GiB, on the GPU if a step leaves twice this memory free, else read ahead from the banks"

@@ -245,8 +245,8 @@ def refuse_unknown_queries(queries: Sequence[Query], unknown: Collection[str]) -
     if named := [query for query in queries if query.text in unknown]:
         raise KitError(
             f"the model knows no word of {counted(len(named), 'query')}, first {named[0].id} "
-            f"({named[0].text[:60]!r}); reword them, use a pre-trained text encoder, rank with --allow-unknown, or, "
-            "if another model's embeddings are used, add the embeddings of all queries to the embeddings file"
+            f"({named[0].text[:60]!r}); reword these queries, use a pre-trained text encoder, or rank with "
+            "--allow-unknown; if the embeddings of texts come from a file, add those of all queries to this file"
         )
 
 

@@ -33,11 +33,11 @@ class ByOneModel(RankEntry):
 
     @property
     def how_scored(self) -> str:
-        """Text for the plan: how the scores are computed, such as "by the last checkpoint of train"."""
+        """Text for the plan: how the scores are computed, such as "ranked by the last checkpoint of train"."""
         if self.stage is None:
-            return "by the model without training"
+            return "ranked by the model without training"
         which = "last" if self.checkpoint == "last" else f"best {self.checkpoint}"
-        return f"by the {which} checkpoint of {self.stage}"
+        return f"ranked by the {which} checkpoint of {self.stage}"
 
     def ranker(self, models: Models) -> Ranker:
         """Return the ranker of the model at the entry's checkpoint; without a stage, with published weights."""

@@ -44,7 +44,9 @@ from system.moments.windows import (
 
 FITTED_TOGETHER = 64  # queries per part of a step
 FIT_STEPS = 50
-REPAIR_RECORDINGS = "repair or fetch them; or, unless the moments file is a blind list, make it again without them"
+REPAIR_RECORDINGS = (
+    "repair or fetch these recordings; or make the moments file again without them, unless it is a blind list"
+)
 AT_ONCE = 1 << 20  # most frames of queries that are decoded together: 16 MiB per array of two states in float64
 
 log = logging.getLogger(__name__)

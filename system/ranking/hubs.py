@@ -56,7 +56,7 @@ def measure_hubs(bank: Iterable[Scores], correction: Correction) -> Hubs:
         total = sums if total is None else np.logaddexp(total, sums)
         best.update(block.argmax(1).tolist())
     if total is None:
-        raise ValueError("the bank has no query; name data sources with captions in `bank`")
+        raise ValueError("the hub correction has no query; name data sources with captions in `bank` of the rank entry")
     return Hubs(total / correction.strength, np.isin(np.arange(len(total)), list(best)))
 
 
@@ -68,7 +68,7 @@ def _mean_of_nearest(bank: Iterable[Scores], count: int) -> np.ndarray:
         cut = max(0, len(rows) - count)
         nearest = np.partition(rows, cut, axis=0)[cut:]
     if nearest is None:
-        raise ValueError("the bank has no query; name data sources with captions in `bank`")
+        raise ValueError("the hub correction has no query; name data sources with captions in `bank` of the rank entry")
     return np.asarray(nearest.astype(np.float64).mean(0))
 
 

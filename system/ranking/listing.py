@@ -29,5 +29,5 @@ def list_clips(path: Path, split: str | None) -> Listed:
     if not path.is_dir():
         return Listed(of_split(read_manifest(path), split, path))
     clips, others = folder_clips(path, path.resolve().name)
-    no_audio = {absolute(path / name): "the file has no audio file extension" for name in others}
+    no_audio = {absolute(path / name): "the file name does not end in an audio format, such as .wav" for name in others}
     return Listed(of_split(clips, split, path), no_audio)

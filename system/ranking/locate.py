@@ -164,7 +164,7 @@ def read_for_fit(manifest: Path, path: Path, split: str, queries: MomentQueries)
         raise KitError(f"--fit {split} names a test split, to which models must not be fitted; name another split")
     if any(clip.split == split for clip in queries.recordings.values()):
         raise KitError(
-            f"the split --fit {split} is also ranked, so metrics would be too high; rank another with --split"
+            f"the split --fit {split} is also ranked, so metrics would be too high; rank another split with --split"
         )
     return read_moment_queries(manifest, path, split)
 

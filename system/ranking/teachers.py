@@ -32,7 +32,7 @@ class RankByTeachers(RankEntry):
     @property
     def how_scored(self) -> str:
         """Text for the plan: how the scores are computed."""
-        return f"by the mean of the cosines of {', '.join(self.of)}"
+        return f"ranked by the mean of the cosines of {', '.join(self.of)}"
 
     def ranker(self, models: Models) -> Ranker:
         """Return the ranker that averages the teachers' cosines."""

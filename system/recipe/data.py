@@ -136,7 +136,7 @@ def load_data(
     is_read = recipe.model.audio.reads_clips
     for name, source in recipe.data.items():
         if count_and_cure := few_clips(source, len(clips[name])):
-            log.warning("data source %s: too few clips: %s has %s", name, source.manifest, count_and_cure)
+            log.warning("data source %s has too few clips: %s has %s", name, source.manifest, count_and_cure)
         if is_read and not any(container_of(clip.path).is_file() for clip in clips[name]):
             _refuse_source(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
     augmentations = read_augmentations(recipe, clips)
@@ -162,7 +162,8 @@ def load_data(
             first = features.broken[clips[name][0].id]
             if not is_read:
                 raise KitError(
-                    f"data source {name}: none of its clips has an embedding (first: {first}); correct the files"
+                    f"data source {name}: none of its clips has an embedding (first: {first}); add their embeddings "
+                    "to the files"
                 )
             _refuse_source(name, source, clips[name], first)
     return Data(clips, features, augmentations, moments)

@@ -23,7 +23,10 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
     """
     for name, entry in recipe.rank.items():
         if isinstance(entry, ByOneModel) and entry.stage is None and (part := recipe.model.first_unpublished_encoder):
-            yield ("rank", name, "stage"), f"is null, but model.{part} has layers that must be trained; name a stage"
+            yield (
+                ("rank", name, "stage"),
+                f"this key is null, but model.{part} has layers that must be trained; name a stage",
+            )
     for name, ranked in recipe.rank_moments.items():
         yield from _check_has_moments(("rank", name, "data"), ranked.data, recipe)
         if ranked.fit is not None:
@@ -43,14 +46,14 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
             if term.needs_relevance and recipe.relevance is None:
                 yield (
                     ("stages", name, "losses", i, "relax"),
-                    "needs CIDEr-D, but the recipe has no section `relevance`; add it",
+                    "`relax` needs CIDEr-D, but the recipe has no section `relevance`; add this section",
                 )
             for number, teacher in enumerate(term.taught_by):
                 yield from _check_teacher(("stages", name, "losses", i, "teachers", number), teacher, name, recipe)
             if term.learned_temperature and recipe.model.learned_temperature is None:
                 yield (
                     ("stages", name, "losses", i, "temperature"),
-                    "is learned, but has no start value; set model.learned_temperature",
+                    "the temperature is learned, but has no start value; set model.learned_temperature",
                 )
         for key, parts in (("lr_by_part", stage.optimizer.lr_by_part), ("frozen_start", stage.optimizer.frozen_start)):
             yield from _check_model_parts(("stages", name, "optimizer", key), list(parts), recipe.model.trains)
@@ -60,7 +63,7 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
         if stage.grad_cache_chunk is not None and not recipe.model.embeds_in_chunks:
             yield (
                 ("stages", name, "grad_cache_chunk"),
-                "the model's batch norms or padding need the whole batch; set it to null",
+                "the model's batch norms or padding need the whole batch; set grad_cache_chunk to null",
             )
 
 
@@ -77,21 +80,25 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
         if metric not in allowed:
             yield (
                 (*at, "monitor", "metrics", i),
-                f"unit {stage.unit} has no metric {metric}; metrics: {', '.join(allowed)}",
+                f"unit {stage.unit} has no metric {metric}; its metrics: {', '.join(allowed)}",
             )
     if stage.monitor.annotations and not OF_ALL_CLIPS & set(stage.monitor.metrics):
         yield (
             (*at, "monitor", "annotations"),
-            f"is not used by monitor.metrics; leave it out, or add one of {', '.join(sorted(OF_ALL_CLIPS))}",
+            "no metric in monitor.metrics uses annotations; leave them out, or add one of "
+            f"{', '.join(sorted(OF_ALL_CLIPS))}",
         )
     if not (of_moments and schema.OF_WINDOWS & set(stage.monitor.metrics)):
         reason = "no metric in monitor.metrics needs windows" if of_moments else f"unit {stage.unit} finds no windows"
         for key in ("windows", "decoding"):
             if getattr(stage.monitor, key) is not None:
-                yield (*at, "monitor", key), f"{reason}; leave it out"
+                yield (*at, "monitor", key), f"{reason}; leave out {key}"
     if not of_moments:
         if stage.train.short_moments is not None:
-            yield (*at, "train", "short_moments"), f"only works with unit moment, not {stage.unit}; leave it out"
+            yield (
+                (*at, "train", "short_moments"),
+                f"short_moments only works with unit moment, not {stage.unit}; leave it out",
+            )
         return
     if stage.monitor.windows and stage.monitor.decoding:
         yield from _check_decoding((*at, "monitor", "decoding"), stage.monitor.windows, stage.monitor.decoding)
@@ -99,7 +106,10 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
         for i, name in enumerate(names):
             yield from _check_has_moments((*at, part, "data", i), name, recipe)
     if not recipe.model.score.finds_moments:
-        yield (*at, "unit"), f"moments need the score moments or boundary_moments, not {recipe.model.score.kind}"
+        yield (
+            (*at, "unit"),
+            f"moments need the score moments or boundary_moments, not {recipe.model.score.kind}; change model.score",
+        )
     if stage.augment is not None:
         yield (*at, "augment"), "augmentation changes clips and captions, but not moments; set this key to null"
 
@@ -108,7 +118,7 @@ def _check_decoding(at: Keys, by: By, decoding: Decoding) -> Iterator[tuple[Keys
     """Yield keys and error messages for settings of decoding that have no effect if windows are found by thresholds."""
     for key in ("heard", "mean_edges") if by == "thresholds" else ():
         if getattr(decoding, key):
-            yield (*at, key), "has no effect on windows by thresholds; leave it out"
+            yield (*at, key), f"{key} has no effect on windows by thresholds; leave it out"
 
 
 def _check_has_moments(at: Keys, name: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
@@ -122,7 +132,11 @@ def _check_lora(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterato
     trained = {"audio": recipe.model.trains.get("network", False), "text": recipe.model.text.trains_published}
     for i, name in enumerate(stage.lora.networks if stage.lora else ()):
         if not trained[name]:
-            yield (*at, i), f"model.{name} trains no published network; leave it out, or choose an encoder that does"
+            yield (
+                (*at, i),
+                f"model.{name} trains no published network; remove {name} from lora.networks, or choose an encoder "
+                "that trains one",
+            )
 
 
 def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
@@ -131,8 +145,8 @@ def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator
         return
     stored = [name for name, expert in recipe.model.audio.experts.items() if not isinstance(expert, Waveform)]
     if stored:
-        whose = f"model.audio reads frames of {', '.join(stored)}, which are stored and cannot be mixed"
-        yield at, f"{whose}; remove mix, or use an encoder on waveforms, such as panns or passt"
+        fault = f"model.audio reads frames of {', '.join(stored)}, which are stored and cannot be mixed"
+        yield at, f"{fault}; remove mix, or use an encoder on waveforms, such as panns or passt"
     if any(term.taught_by for term in stage.losses):
         yield at, "teachers cannot judge mixed clips; remove mix, or the loss with teachers"
 
@@ -141,13 +155,13 @@ def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> It
     """Yield a key and an error message if a loss of `stage` names a teacher that is missing or not trained earlier."""
     teacher = recipe.teachers.get(name)
     if teacher is None:
-        yield at, f"no teacher {name!r}; teachers: {', '.join(recipe.teachers) or 'none'}"
+        yield at, f"the recipe has no teacher {name!r}; its teachers: {', '.join(recipe.teachers) or 'none'}"
     elif isinstance(teacher, schema.StageTeacher):
         stages = list(recipe.stages)
         if teacher.stage in stages[stages.index(stage) :]:
             yield (
                 ("teachers", name, "stage"),
-                f"{teacher.stage!r} must come before the stage {stage!r}, which learns from it",
+                f"stage {teacher.stage!r} must come before stage {stage!r}, which learns from it",
             )
 
 
@@ -158,7 +172,7 @@ def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> I
     """
     for name in names:
         if name not in trains:
-            yield (*at, name), f"the model has no part {name!r}; parts: {', '.join(trains)}"
+            yield (*at, name), f"the model has no part {name!r}; its parts: {', '.join(trains)}"
         elif not trains[name]:
             yield (*at, name), f"{name} has no trainable parameters; leave it out"
         elif "audio" in names and name not in ("audio", "text"):
@@ -166,4 +180,4 @@ def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> I
     if "audio" in names:
         names = [name for name in trains if name != "text" or name in names]
     if at[-1] == "frozen_start" and not any(trains[name] for name in trains.keys() - {"audio", *names}):
-        yield at, "all parts are frozen in the first steps, so nothing is trained; remove one part"
+        yield at, "all parts are frozen in the first steps, so nothing is trained; remove one part from frozen_start"

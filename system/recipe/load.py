@@ -105,11 +105,13 @@ def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
     Raises RecipeError if the file is missing or is not YAML, since nothing else can be checked then.
     """
     try:
-        require_file(path, "shipped ones are in recipes/")
+        require_file(path, "shipped recipes and studies are in recipes/")
     except DataError as error:
         raise RecipeError([str(error)]) from None
     if path.suffix not in SUFFIXES:
-        raise RecipeError([f"{path} is not a {kind}: its name must end in .yaml; shipped ones are in recipes/"])
+        raise RecipeError(
+            [f"{path} is not a {kind}: its name must end in .yaml; shipped recipes and studies are in recipes/"]
+        )
     source = path.read_bytes()
     try:
         document = parse(source.decode("utf-8"))
@@ -145,7 +147,7 @@ def _apply_changes(document: Document, changes: list[str]) -> Iterator[Mistake]:
         dotted, equals, text = change.partition("=")
         keys: Keys = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
         if not equals or not dotted:
-            yield keys, 0, "is not a setting; write a setting as key.key=value"
+            yield keys, 0, "this text is not a setting; write a setting as key.key=value"
             continue
         at = document.value
         for part in keys[:-1]:
@@ -168,7 +170,7 @@ def _apply_changes(document: Document, changes: list[str]) -> Iterator[Mistake]:
 def _null_characters(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
     """Yield the keys and an error message for each text in a document that contains a null character."""
     if isinstance(value, str) and "\0" in value:
-        yield keys, "contains a null character, which is not allowed in texts and file names"
+        yield keys, "the value contains a null character, which is not allowed in texts and file names; remove it"
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         yield from _null_characters(item, (*keys, key))
@@ -222,10 +224,10 @@ def _message_of(item: Any, value: Any, suggest: bool) -> str:
         candidates = difflib.get_close_matches(str(name), sorted(_all_keys(schema.Recipe)), 1)
         if candidates == [name]:
             misplaced = "a recipe does not have this key at the top level" + other_paths(value, (name,))
-            return "settings of this kind do not have this key" if len(item["loc"]) > 1 else misplaced
+            return "settings of this kind do not have this key; remove it" if len(item["loc"]) > 1 else misplaced
         return "unknown key" + (f"; did you mean {candidates[0]}?" if candidates else "")
     if kind == "missing":
-        return "missing; required in every recipe"
+        return "this key is missing, but required; add it"
     if kind == "union_tag_invalid":
         known = re.findall("'([^']*)'", item["ctx"]["expected_tags"])
         candidates = difflib.get_close_matches(str(item["ctx"]["tag"]), known, 1)

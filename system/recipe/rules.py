@@ -43,10 +43,10 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
     data = dict(_dict_items(child(value, "data")))
     for name, source in data.items():
         if isinstance(source.get("make"), str) and not _is_made_by_tools(source["make"]):
-            yield ("data", name, "make"), "must begin with: python -m data_tools"
+            yield ("data", name, "make"), "the command must begin with: python -m data_tools"
     stages = dict(_dict_items(child(value, "stages")))
     for name in RUN_FOLDERS & stages.keys():
-        yield ("stages", name), f"{name} is the name of another folder in every run; give the stage another name"
+        yield ("stages", name), f"every run has another folder with the name {name}; give the stage another name"
     for position, (name, stage) in enumerate(stages.items()):
         yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
     yield from _check_relevance(child(value, "relevance"), data)
@@ -70,7 +70,7 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
         known: Collection[str] = MOMENTS if ranked.get("kind") == "moments" else EDITIONS
         edition = ranked.get("edition")
         if edition is not None and str(edition) not in known:
-            yield (*at, "edition"), f"edition {edition} is not known; editions: {', '.join(known)}"
+            yield (*at, "edition"), f"edition {edition} is not known; known editions: {', '.join(known)}"
 
 
 def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
@@ -82,7 +82,10 @@ def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Key
         if all(isinstance(n, int | float) for n in (*before, *point)) and not (
             before[0] < point[0] and before[1] >= point[1]
         ):
-            yield ("relevance", "relax", i), "each percentile must be higher, and no factor higher, than the one before"
+            yield (
+                ("relevance", "relax", i),
+                "each percentile must be higher than the one before, and no factor may be higher than the one before",
+            )
 
 
 def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
@@ -117,7 +120,7 @@ def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, 
         names = [name for name, one in earlier.items() if one.get("kind") in ("checkpoint", "blind")]
         yield (
             (*at, "of"),
-            f"must be an earlier entry of kind checkpoint or blind; such entries: {', '.join(names) or 'none'}",
+            f"`of` must be an earlier entry of kind checkpoint or blind; such entries: {', '.join(names) or 'none'}",
         )
         return
     yield from _check_sources((*at, "bank"), ranked.get("bank"), data, "name a training split")
@@ -127,7 +130,7 @@ def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, 
             if key == "bank" and name == ranked.get("validation"):
                 yield (
                     (*at, key),
-                    f"{name!r} also chooses the correction (validation); take the captions of a training split",
+                    f"data source {name!r} is also named in `validation`; name a training split",
                 )
             is_choice = key == "validation" and child(data.get(name), "split") == "validation"
             if name == inner.get("data") and not is_choice:  # scores of validation are needed for a blend's weights
@@ -149,7 +152,7 @@ def _check_named_teachers(at: Keys, of: Any, teachers: dict[str, Any]) -> Iterat
     yield from _check_once(at, of)
     for i, name in _text_items(of):
         if name not in teachers:
-            yield (*at, i), f"no teacher {name!r}; teachers: {', '.join(teachers) or 'none'}"
+            yield (*at, i), f"the recipe has no teacher {name!r}; its teachers: {', '.join(teachers) or 'none'}"
 
 
 def _is_made_by_tools(command: str) -> bool:
@@ -163,7 +166,7 @@ def _is_made_by_tools(command: str) -> bool:
 def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
     """Yield the key and an error message if the recipe has no data source called `name`."""
     if isinstance(name, str) and name not in data:
-        yield at, f"no data source {name!r}; sources: {', '.join(data) or 'none'}"
+        yield at, f"the recipe has no data source {name!r}; its data sources: {', '.join(data) or 'none'}"
 
 
 def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
@@ -190,12 +193,18 @@ def _check_stage(
     yield from _check_sources((*at, "monitor", "data"), child(monitor, "data"), data, hint)
     unit, captions = stage.get("unit"), stage.get("captions_per_clip")
     if unit == "clip" and captions is None:
-        yield (*at, "captions_per_clip"), "missing, but a stage with unit clip needs this key; set a number, or all"
+        yield (
+            (*at, "captions_per_clip"),
+            "this key is missing, but a stage with unit clip needs it; set a number, or all",
+        )
     if unit in ("pair", "moment") and captions is not None:
-        yield (*at, "captions_per_clip"), f"only works with unit clip, since a {unit} has one caption; remove the key"
+        yield (
+            (*at, "captions_per_clip"),
+            f"this key only works with unit clip, since a {unit} has one caption; remove the key",
+        )
     at_once, batch_size = stage.get("grad_cache_chunk"), stage.get("batch_size")
     if isinstance(at_once, int) and isinstance(batch_size, int) and at_once >= batch_size:
-        yield (*at, "grad_cache_chunk"), f"must be less than batch_size, which is {batch_size}, or null"
+        yield (*at, "grad_cache_chunk"), f"this key must be less than batch_size, which is {batch_size}, or null"
     monitored = child(monitor, "metrics")
     for part in ("schedule", "stop"):
         metric = child(stage.get(part), "metric")
@@ -206,7 +215,7 @@ def _check_stage(
     if isinstance(origin, str) and origin not in earlier:
         yield (
             (*at, "start_from", "stage"),
-            f"no earlier stage {origin!r}; earlier stages: {', '.join(earlier) or 'none'}",
+            f"the recipe has no earlier stage {origin!r}; its earlier stages: {', '.join(earlier) or 'none'}",
         )
     else:
         yield from _check_checkpoint((*at, "start_from"), origin, child(start, "checkpoint"), stages)
@@ -217,7 +226,7 @@ def _check_checkpoint(at: Keys, stage: Any, checkpoint: Any, stages: dict[str, A
     if not isinstance(stage, str):
         return
     if stage not in stages:
-        yield (*at, "stage"), f"no stage {stage!r}; stages: {', '.join(stages) or 'none'}"
+        yield (*at, "stage"), f"the recipe has no stage {stage!r}; its stages: {', '.join(stages) or 'none'}"
         return
     metrics = child(child(stages[stage], "monitor"), "metrics")
     if isinstance(metrics, list) and isinstance(checkpoint, str) and checkpoint not in ["last", *metrics]:

@@ -172,7 +172,7 @@ class EpochSchedule(Strict):
     def _require_falling_rate(cls, until: float, info: ValidationInfo) -> float:
         """Return `until_epoch`; raise ValueError unless it is more than `warmup_epochs`, so that the rate can fall."""
         if until <= info.data.get("warmup_epochs", 0):
-            raise ValueError("must be more than warmup_epochs, so that the learning rate can fall")
+            raise ValueError("until_epoch must be more than warmup_epochs, so that the learning rate can fall")
         return until
 
 

@@ -26,17 +26,17 @@ def unknown_path(document: Any, keys: Keys) -> str:
     at, known = document, 0
     while known < len(keys) - 1 and (below := _value_at(at, keys[known])) is not None:
         at, known = below, known + 1
-    where, said = _dotted(keys[:known]) or "the recipe", "the recipe has no such key"
+    where, no_such_key = _dotted(keys[:known]) or "the recipe", "the recipe has no such key"
     if isinstance(at, dict) and keys[known] in at:
-        return f"{said}; {_dotted(keys[: known + 1])} is null"
+        return f"{no_such_key}; {_dotted(keys[: known + 1])} is null"
     if isinstance(at, dict):
         close = difflib.get_close_matches(cut(str(keys[known])), [name for name in at if isinstance(name, str)], 1)
         if close:
-            return f"{said}; did you mean {_dotted((*keys[:known], close[0], *keys[known + 1 :]))}?"
-        return f"{said}; {where} has {cut(', '.join(map(str, at)) or 'no keys')}"
+            return f"{no_such_key}; did you mean {_dotted((*keys[:known], close[0], *keys[known + 1 :]))}?"
+        return f"{no_such_key}; {where} has {cut(', '.join(map(str, at)) or 'no keys')}"
     if isinstance(at, list):
-        return f"{said}; {where} has {counted(len(at), 'entry')}" + (f", the first is {where}.0" if at else "")
-    return f"{said}; {where} has no keys"
+        return f"{no_such_key}; {where} has {counted(len(at), 'entry')}" + (f", the first is {where}.0" if at else "")
+    return f"{no_such_key}; {where} has no keys"
 
 
 def other_paths(document: Any, keys: Keys) -> str:

@@ -330,7 +330,7 @@ def load_state(folder: Path) -> dict[str, Any] | None:
     if damaged:
         raise KitError(f"{path} is damaged (wrong checksum of the file {damaged} in it); {hint}")
     if missing := {"model", "optimizer", "scaler", "precision", "best", "step", "sums"} - state.keys():
-        raise KitError(f"{path} is damaged (without the parts {', '.join(sorted(missing))}); {hint}")
+        raise KitError(f"{path} is damaged (missing parts: {', '.join(sorted(missing))}); {hint}")
     require_finite(state["model"], str(path), hint)
     return state
 

@@ -79,5 +79,9 @@ def _model_card(trained: Trained, out: Path) -> str:
 def _text_encoder_card(trained: Trained) -> str:
     """Describe the text encoder's weight files for the model card; "" if it has no weight files."""
     files = trained.recipe.model.text.weight_files()
-    what, elsewhere = " and ".join(files), " ".join(f"--set model.text.{name}=FILE" for name in files)
-    return f"\nIts text {what}, not in this folder: sha256 {trained.facts.text}, {elsewhere}\n" if files else ""
+    names, elsewhere = " and ".join(files), " ".join(f"--set model.text.{name}=FILE" for name in files)
+    return (
+        f"\nThe {names} of its text encoder, not in this folder: sha256 {trained.facts.text}, {elsewhere}\n"
+        if files
+        else ""
+    )

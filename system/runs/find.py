@@ -160,8 +160,8 @@ def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
     found = differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved))
     keys = ", ".join(sorted(key for key, _, _ in found)[:5]) or "the order of stages or experts"
     noted = _provenance_or_none(out)
-    begun = "".join(f" --set {shlex.quote(change)}" for change in noted.changes) if noted else ""
+    earlier_changes = "".join(f" --set {shlex.quote(change)}" for change in noted.changes) if noted else ""
     cure = "name another folder"
-    if begun and not loaded.changes:
-        cure = f"to resume this run, add{begun}, or {cure}"
+    if earlier_changes and not loaded.changes:
+        cure = f"to resume this run, add{earlier_changes}, or {cure}"
     raise KitError(f"{out} is a run with other settings ({keys}); {cure}")

@@ -149,7 +149,7 @@ def score_of_windows(trained: Trained) -> MomentScore:
     if fitted is None and entry is not None and entry.fit is not None:
         fitted = _read_fitted_score(trained, name, entry.fit)
         if fitted is None:
-            hint = "open the finished run without --stage and --checkpoint, or rank it again"
+            hint = "open the finished run without --stage and --checkpoint, or rank this entry again"
             log.warning("rank entry %s is fitted to %s, but the opened model is not; %s", name, entry.fit, hint)
     if fitted is not None:
         numbers = {key: torch.tensor(value) for key, value in fitted if value is not None}

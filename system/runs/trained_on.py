@@ -82,18 +82,18 @@ def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
     for name, teacher in recipe.teachers.items():
         if not isinstance(teacher, schema.ModelTeacher) or teacher.trained_on_test == "acknowledged":
             continue
-        or_permit = f"or set `trained_on_test: acknowledged` in teachers.{name}"
+        permit = f"set `trained_on_test: acknowledged` in teachers.{name}"
         clips = read_trained_clips(Path(teacher.folder))
         if clips is None:
             raise KitError(
                 f"teacher {name}: the training data of {teacher.folder} is unknown ({TRAINED_ON} is missing or "
-                f"incomplete), so it may include ranked clips; use another teacher, {or_permit}"
+                f"incomplete), so it may include ranked clips; use another teacher, or {permit}"
             )
-        _refuse_ranked_clips(f"teacher {name}: {teacher.folder}", clips, recipe, data, or_permit)
+        _refuse_ranked_clips(f"teacher {name}: {teacher.folder}", clips, recipe, data, permit)
     for name, stage in recipe.stages.items():
         start = stage.start_from
         if isinstance(start, schema.FromModel) and start.trained_on_test != "acknowledged":
-            or_permit = f"or set `trained_on_test: acknowledged` in stages.{name}.start_from"
+            permit = f"set `trained_on_test: acknowledged` in stages.{name}.start_from"
             clips = read_trained_clips(Path(start.folder))
             if clips is None:
                 log.warning(
@@ -102,22 +102,20 @@ def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
                     name,
                     start.folder,
                 )
-            _refuse_ranked_clips(f"stage {name}: {start.folder}", clips or [], recipe, data, or_permit)
+            _refuse_ranked_clips(f"stage {name}: {start.folder}", clips or [], recipe, data, permit)
 
 
-def _refuse_ranked_clips(
-    model: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Data, or_permit: str
-) -> None:
+def _refuse_ranked_clips(model: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Data, permit: str) -> None:
     """Raise KitError if the recipe ranks any of `clips`, the training clips of a model.
 
-    model: Description of the model, for the message. or_permit: End of the message, how to permit this model.
+    model: Description of the model, for the message. permit: End of the message, how to permit this model.
     """
     found = list(_ranked_training_clips(clips, recipe, data))
     if found:
         source, clip = found[0]
         raise KitError(
             f"{model} was trained on {counted(len(found), 'ranked clip')}, such as {clip.id} of {source}; "
-            f"use another model, {or_permit}"
+            f"use another model, or {permit}"
         )
 
 

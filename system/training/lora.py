@@ -95,8 +95,8 @@ class Adapters:
             others = ", ".join(sorted(end for (_, end), is_used in used.items() if is_used)) or "none"
             problem = f"the network never calls its layers {', '.join(unused)}, so their adapters have no effect"
             if self._chosen:
-                raise KitError(f"lora.layers: {problem}; name layers that it calls ({others})")
-            log.warning("lora: %s; set lora.layers to layers that it calls (%s)", problem, others)
+                raise KitError(f"lora.layers: {problem}; name layers that the network calls ({others})")
+            log.warning("lora: %s; set lora.layers to layers that the network calls (%s)", problem, others)
 
     def remove(self) -> None:
         """Remove the adapters from the model, and make all layers trainable again, for the next stage."""

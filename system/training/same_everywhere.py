@@ -48,7 +48,9 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
     for number, other in enumerate(every):
         if differences := list(differing(every[0], other)):
             if not is_first():
-                raise SaidElsewhere("the first process has printed how the settings of the processes differ")
+                raise SaidElsewhere(
+                    "the first process has printed how the settings of the processes differ; read its message"
+                )
             differing_settings = ", ".join(
                 f"{key} is {value!r} on rank 0 and {there!r} on rank {number}"
                 for key, value, there in differences[:SHOWN]
@@ -74,7 +76,9 @@ def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
             raise KitError(f"{problem}; start at most {stage.batch_size} processes, or use a larger batch")
         raise SaidElsewhere(problem)
     contents = {source: contents_checksum(clips, data.features.keys) for source, clips in data.clips.items()}
-    require_equal(contents, "its manifests or audio files are different", "all processes must read the same files")
+    require_equal(
+        contents, "the two ranks read different manifests or audio files", "all processes must read the same files"
+    )
 
 
 def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) -> None:
@@ -84,7 +88,7 @@ def require_same_state(name: str, step: int, model: RetrievalModel, run: Run) ->
     """
     if process_count() > 1:
         where = f"{run.folder} must be the same folder for all processes, on a disk that all machines share"
-        require_equal((step, weights_sha256(model)), f"it would resume stage {name} from another state", where)
+        require_equal((step, weights_sha256(model)), f"this rank would resume stage {name} from another state", where)
 
 
 def warn_of_batch_shares(name: str, recipe: schema.Recipe) -> None:

@@ -83,7 +83,8 @@ class StageTraining:
         self.sampler = data.sampler(name, stage, self.seed)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
         if shared := data.shared(stage.train.data, stage.monitor.data):
-            log.warning("stage %s: training and validation data have %s in common", name, counted(shared, "recording"))
+            size = counted(shared, "recording")
+            log.warning("stage %s: training and validation use the same %s; change monitor.data", name, size)
         relevance = relevance if terms.need_relevance(stage.losses) else None
         teachers = None
         if taught_by := list(dict.fromkeys(teacher for term in stage.losses for teacher in term.taught_by)):
@@ -284,8 +285,8 @@ class StageTraining:
     def _hint_to_lower_rate(self) -> str:
         """Return the end of an error message on values that are not finite: advice to lower the learning rate."""
         state = self.folder / "last.pt"
-        left = f"{state} has an earlier state" if state.exists() else "no state was saved"
-        return f"lower the learning rate in a new run ({left})"
+        saved = f"{state} has the state of an earlier step" if state.exists() else "this run has saved no state"
+        return f"lower the learning rate in a new run ({saved})"
 
     def _finish_epoch(self) -> None:
         """Validate the model, log the metrics, and save checkpoints after an epoch."""

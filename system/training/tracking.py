@@ -165,9 +165,10 @@ def tracker_class(name: str) -> type[Tracker]:
     if find_spec(kind.package) is None:
         raise KitError(f"the package {kind.package} is not installed; install it with: {kind.brought_by}")
     if not kind.has_destination():
-        login = ", WANDB_MODE=offline, or log in with `wandb login`" if kind is WandB else ""
-        variables = " or ".join(kind.needs)
-        raise KitError(f"the tracker {name} has no destination; set the environment variable {variables}{login}")
+        cure = f"set the environment variable {' or '.join(kind.needs)}"
+        if kind is WandB:
+            cure += ", set WANDB_MODE=offline, or log in with `wandb login`"
+        raise KitError(f"the tracker {name} has no destination; {cure}")
     return kind
 
 

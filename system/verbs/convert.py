@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     of_model = "recipe of the checkpoint (.ckpt), such as recipes/dcase2025_baseline/all.yaml"
     parser.add_argument("--recipe", type=Path, help=of_model)
-    parser.add_argument("--text", metavar="MODEL", help="text model of M2D-CLAP (.zip): google-bert/bert-base-uncased")
+    parser.add_argument(
+        "--text", metavar="MODEL", help="Hugging Face name of M2D-CLAP's text model: google-bert/bert-base-uncased"
+    )
     add_changes_argument(parser)
     parser.add_argument(
         "--out",

@@ -89,7 +89,9 @@ def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = F
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --stage, --checkpoint and --device, which select a run's checkpoint and the device."""
-    parser.add_argument("--stage", help="for a run: use a checkpoint of this stage (default: as in its rank entry)")
+    parser.add_argument(
+        "--stage", help="for a run: use a checkpoint of this stage (default: as in the run's rank entry)"
+    )
     which = "for a run: last, or the metric whose best checkpoint is used (default: as in the run's rank entry)"
     parser.add_argument("--checkpoint", help=which)
     add_device_argument(parser)

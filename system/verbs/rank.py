@@ -54,7 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--queries", type=Path, help="the queries (.jsonl or .csv; default: the captions in the manifest)"
     )
-    out = "the file to write: a score matrix (.npy); with --top a ranked CSV (.csv), or pairs for a judge (.jsonl)"
+    out = (
+        "the file to write: a score matrix (.npy); with --top a ranked CSV (.csv), or pairs of query and clip for a "
+        "judge model (.jsonl)"
+    )
     parser.add_argument("--out", type=Path, required=True, help=out)
     top = "write only each query's K best clips, which needs less memory"
     parser.add_argument("--top", type=parse_positive, metavar="K", help=top)
@@ -69,7 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `rank --windows`, which finds the times of queries in long recordings."""
     windows = parser.add_argument_group("times of queries in long recordings (--windows)")
-    what = "find the times of each query in its recording, and write them to --out (.jsonl), for the scorer of 2026"
+    what = (
+        "find the times of each query in its recording, and write them to --out (.jsonl) for the challenge's scorer of "
+        "2026"
+    )
     windows.add_argument("--windows", action="store_true", help=what)
     windows.add_argument(
         "--moments",
@@ -98,8 +104,8 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     hop = "for models of whole clips: time from one piece to the next, in seconds (default: %(default)g)"
     windows.add_argument("--hop", type=_parse_seconds, default=HOP, metavar="SECONDS", help=hop)
     unit = (
-        "round the edges of windows to multiples of these seconds, 1 for CASTELLA; 0: do not round (default: as in the "
-        "run's rank entry)"
+        "round the edges of windows to multiples of this number of seconds (1 for CASTELLA); 0: do not round (default: "
+        "as in the run's rank entry)"
     )
     windows.add_argument("--round-to", type=_parse_seconds_or_zero, metavar="SECONDS", help=unit)
     heard = (
@@ -110,7 +116,7 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     mean = "replace the edges of a window by the mean edges of similar windows (default: as in the run's rank entry)"
     windows.add_argument("--mean-edges", action=argparse.BooleanOptionalAction, help=mean)
     training = (
-        "write the found windows with at least this score as moments to train on; without --moments, the queries "
+        "write the found windows with at least this probability as moments to train on; without --moments, the queries "
         "are the captions in the manifest"
     )
     windows.add_argument("--as-training", type=_parse_probability, metavar="P", help=training)

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "path", nargs="?", default="", help="print only this key, such as stages.optimizer (default: all keys)"
     )
     form = keys.add_mutually_exclusive_group()
-    form.add_argument("--markdown", action="store_true", help="print as Markdown (default: plain text)")
+    form.add_argument("--markdown", action="store_true", help="print the reference as Markdown (default: plain text)")
     form.add_argument("--json", action="store_true", help="print the JSON schema of a recipe, for editors")
     keys.set_defaults(action=_print_keys)
 

@@ -367,15 +367,15 @@ def test_clip_embedding_is_the_same_alone_and_in_a_batch(settings: EfficientAT |
     [
         (
             AtstSettings.model_validate(atst_settings(segment_seconds=10.1)),
-            "segment_seconds: ATST-Frame needs segments of 0.04 to 10.0 s, not 10.1 s",
+            "segment_seconds: ATST-Frame needs segments of 0.04 to 10.0 s, not 10.1 s; change segment_seconds",
         ),
         (
             EfficientAT.model_validate(mobile_settings(segment_seconds=0.2, hop_seconds=0.1)),
-            "segment_seconds: EfficientAT mn04 needs segments of 0.32 to 600.0 s, not 0.2 s",
+            "segment_seconds: EfficientAT mn04 needs segments of 0.32 to 600.0 s, not 0.2 s; change segment_seconds",
         ),
         (
             EfficientAT.model_validate(mobile_settings(max_seconds=1.5)),
-            "max_seconds: max_seconds must be at least segment_seconds, 2, to fill a segment in training",
+            "max_seconds: max_seconds must be at least segment_seconds, 2, so that a training clip fills a segment",
         ),
     ],
 )

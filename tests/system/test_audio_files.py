@@ -221,7 +221,7 @@ def test_audio_file_that_changes_during_use_raises_an_error_but_is_not_listed_as
     features = build_features(clips, WAVEFORM, tmp_path / "banks", waveforms="files")
     soundfile.write(path, np.random.default_rng(1).uniform(-0.5, 0.5, 80_000), 16_000)
     for first, count in ((0, 100), (0, 64_000)):
-        with pytest.raises(KitError, match=r"one\.wav: changed while it was in use"):
+        with pytest.raises(KitError, match=r"one\.wav: .*changed while it was in use"):
             features.banks["waveform"].part(features.keys["one"], first, count)
     again = build_features(clips, WAVEFORM, tmp_path / "banks", waveforms="files")
     assert again.banks["waveform"].rows_of(again.keys["one"]) == 80_000

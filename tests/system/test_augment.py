@@ -118,7 +118,7 @@ def test_caption_replacements_are_drawn_again_in_every_step(tmp_path: Path) -> N
         ([("dogs.wav", -1, "x")], r"a.csv, line 2: caption index '-1' is not a whole number"),
         (
             [("rain.wav", 0, "x"), ("dogs.wav", 2, "x")],
-            "line 3: clip 'dogs.wav' has no caption with index 2; its captions have the indices 0 to 1",
+            "line 3: clip 'dogs.wav' has no caption with index 2; its captions are numbered from 0 to 1",
         ),
         ([("mute.wav", 0, "x")], "line 2: clip 'mute.wav' has no caption with index 0; it has no caption"),
         ([("dogs.wav", 0, " ")], "line 2: the caption is empty; fill it in or remove it"),
@@ -126,7 +126,10 @@ def test_caption_replacements_are_drawn_again_in_every_step(tmp_path: Path) -> N
             [("twin.wav", 0, "x")],
             "line 2: several clips have the file name 'twin.wav' .own/train/twin.wav, b/train/twin.wav.; give",
         ),
-        ([("cats.wav", 0, "x")] * 3, "a.csv: none of its 3 lines names a training clip; name clips by id or file name"),
+        (
+            [("cats.wav", 0, "x")] * 3,
+            "a.csv: none of its 3 lines names a training clip; name each clip by its id or file",
+        ),
     ],
 )
 def test_bad_lines_of_an_alternatives_file_are_refused(
@@ -145,14 +148,14 @@ def test_bad_lines_of_an_alternatives_file_are_refused(
         (
             "a.jsonl",
             '{"clip": "dogs.wav", "caption": 0}\n',
-            "line 1: the line must be an object with clip, caption, alternative; ",
+            "line 1: the line must be a JSON object with clip, caption, alternative, but ",
         ),
         (
             "a.jsonl",
             '{"clip": "dogs.wav", "caption": true, "alternative": "x"}\n',
-            "caption is missing or no text",
+            "caption is missing or not a text",
         ),
-        ("a.jsonl", "[1]\n", "line 1: the line must be an object"),
+        ("a.jsonl", "[1]\n", "line 1: the line must be a JSON object"),
         ("a.jsonl", "{\n", "a.jsonl, line 1: "),
         ("a.txt", "x", "a.txt is not a .csv or .jsonl file; rename or convert it"),
         ("a.csv", "", "a.csv: the file is empty"),
@@ -169,7 +172,7 @@ def test_alternatives_files_of_wrong_format_are_refused(tmp_path: Path, name: st
 def test_alternative_captions_of_unknown_clips_are_counted_in_a_note(tmp_path: Path) -> None:
     rows = [("dogs.wav", 0, "x"), ("cats.wav", 0, "x"), ("cats.wav", 9, "x")]
     assert Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows)), [DOGS]).notes == [
-        f"{tmp_path / 'a.csv'}: 3 lines; 2 of them name no training clip"
+        f"{tmp_path / 'a.csv'}: 3 lines; 2 of these lines name no training clip"
     ]
     assert Augmentation(replacing(table(tmp_path / "b.csv", ALTERNATIVES, rows[0])), [DOGS]).notes == [
         f"{tmp_path / 'b.csv'}: 1 line"

@@ -326,7 +326,9 @@ def test_beats_checkpoint_is_loaded_with_old_and_new_names(tmp_path: Path) -> No
 @pytest.mark.usefixtures("narrow")
 def test_beats_checkpoint_with_another_configuration_is_refused(tmp_path: Path) -> None:
     path = checkpoint(tmp_path / "x.pt", Beats("alone"), max_distance=1280, layer_norm_first=True)
-    said = r"cfg has layer_norm_first True, not False; cfg has max_distance 1280, not 800; name a BEATs"
+    said = (
+        r"its setting layer_norm_first is True, not False; its setting max_distance is 1280, not 800; name a checkpoint"
+    )
     with pytest.raises(KitError, match=said):
         Beats("alone").load_published(path)
     torch.save({"model": {}}, path)

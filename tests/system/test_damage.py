@@ -187,7 +187,7 @@ def test_training_state_with_missing_key_is_refused(run: Path, key: str) -> None
     state = torch.load(path, weights_only=True)
     del state[key]
     torch.save(state, path)
-    with pytest.raises(KitError, match=f"is damaged .without the parts {key}"):
+    with pytest.raises(KitError, match=f"is damaged .missing parts: {key}"):
         checkpoints.load_state(run / "finetune")
 
 

@@ -254,7 +254,7 @@ def test_processes_without_a_shared_folder_are_refused(manifest: Path, tmp_path:
     _, said = launcher.communicate(timeout=120)
     assert launcher.returncode != 0
     assert said.count("error: ") == 1, said
-    assert "rank 1 of 2 differs from rank 0: it would resume stage only from another state" in said
+    assert "rank 1 of 2 differs from rank 0: this rank would resume stage only from another state" in said
 
 
 @pytest.mark.slow

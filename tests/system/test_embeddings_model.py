@@ -167,7 +167,7 @@ def test_changed_names_file_of_npy_embeddings_is_refused_for_a_finished_run(
         assert "start a new run" in capsys.readouterr().err
     (folder / "audio.txt").unlink()
     assert main([*ranking, "--out", str(folder / "r.npy")]) == 1
-    assert "audio.txt: no such file; save it at this path, or set its path with --set" in capsys.readouterr().err
+    assert "audio.txt: no such file; save the file at this path, or set its path with --set" in capsys.readouterr().err
 
 
 def test_embedding_named_by_a_file_name_of_two_clips_is_refused(

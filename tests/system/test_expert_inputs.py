@@ -216,6 +216,7 @@ def test_missing_weight_file_is_reported_with_its_address(tmp_path: Path, kind: 
     for setting, address in expert.published_addresses().items():
         assert unquote(address).endswith(Path(settings[setting]).name), "filled files have the published names"
     with pytest.raises(
-        KitError, match=rf"the weight file {settings['weights']} is missing; published at http.*; save it at this path"
+        KitError,
+        match=rf"the weight file {settings['weights']} is missing; published at http.*; save the file at this path",
     ):
         expert.bank_name()

@@ -122,7 +122,7 @@ def test_yamnet_last_frame_includes_the_end_of_the_clip(shared: Path) -> None:
 def test_missing_and_wrong_yamnet_files_are_refused(tmp_path: Path) -> None:
     missing = Yamnet(kind="yamnet", weights=str(tmp_path / "none.npz"))
     with pytest.raises(
-        KitError, match=r"the weight file .*none\.npz is missing; .*yamnet\.tflite.*save it at this path"
+        KitError, match=r"the weight file .*none\.npz is missing; .*yamnet\.tflite.*save the file at this path"
     ):
         missing.bank_name()
     (tmp_path / "text.npz").write_text("no weights")
@@ -270,7 +270,7 @@ def test_experts_table_of_a_recipe_lists_its_experts(
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
     assert names == ["expert", "yamnet", "weights", "yamnet.weights"]
     assert main(["experts", str(tmp_path / "none.yaml")]) == 1
-    assert "no such file; shipped ones are in recipes/" in capsys.readouterr().err
+    assert "no such file; shipped recipes and studies are in recipes/" in capsys.readouterr().err
 
 
 def test_experts_table_imports_no_torch(root: Path) -> None:

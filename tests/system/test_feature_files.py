@@ -296,14 +296,14 @@ def test_frames_of_another_length_than_the_recording_are_reported(
     assert sorted(map(str, features.broken)) == [clips[0].id, clips[2].id]
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [re.sub(r": .*/", ": ", line) for line in said] == [
-        "skipped a clip: -test_00.npz: its frames last 10 s, but its recording lasts 30 s in the manifest; "
+        "skipped a clip: -test_00.npz: the frames last 10 s, but the recording lasts 30 s in the manifest; "
         "replace the file, or correct the manifest",
-        "skipped a clip: -test_02.npz: its frames last 34 s, but its recording lasts 30 s in the manifest; "
+        "skipped a clip: -test_02.npz: the frames last 34 s, but the recording lasts 30 s in the manifest; "
         "replace the file, or correct the manifest",
         "skipped 2 clips that cannot be used; see the warnings above",
     ]
     with pytest.raises(
-        KitError, match=r"-test_00.npz: its frames last 10 s, but its recording lasts 30 s in the manifest"
+        KitError, match=r"-test_00.npz: the frames last 10 s, but the recording lasts 30 s in the manifest"
     ):
         build_features(clips, {"msclap": EXPERT}, tmp_path / "banks", strict=True)
 

@@ -294,7 +294,11 @@ def test_verify_rereads_audio_and_recomputes_damaged_frames(tmp_path: Path, capl
     os.utime(clips[3].path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with caplog.at_level("INFO"):
         mended = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", verify=True)
-    loss = [record for record in caplog.records if "3 series; 1 damaged series were removed" in record.message]
+    loss = [
+        record
+        for record in caplog.records
+        if "the bank has 3 series, and 1 damaged series were removed" in record.message
+    ]
     assert [record.levelname for record in loss] == ["WARNING"], "-q does not silence it"
     assert "computing the frames of 1 clip\n" in caplog.text, "its new content has frames already"
     assert mended.keys[clips[3].id] == mended.keys[clips[0].id] != expected.keys[clips[3].id]

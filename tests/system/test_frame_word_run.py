@@ -71,7 +71,7 @@ def test_exported_model_ranks_like_its_run(done: Path, world: Path, tmp_path: Pa
     expected = read_scores(done / "scores/evaluation.npy").values
     assert np.ptp(expected) > 0
     assert main(["export", str(done), "--out", str(tmp_path / "model")]) == 0
-    assert "Its text vectors, not in this folder" in (tmp_path / "model/README.md").read_text()
+    assert "The vectors of its text encoder, not in this folder" in (tmp_path / "model/README.md").read_text()
     for model in (done, tmp_path / "model"):
         found = ranked_evaluation(model, world, tmp_path / "s.npy", tmp_path / "banks")
         assert np.allclose(found, expected, atol=1e-6)
@@ -123,8 +123,8 @@ def test_incompatible_score_and_embedding_settings_are_refused(
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path))
     for change, words in (
-        ("model.audio.embedding=mean", "score frame_word needs frames"),
-        ("model.text.embedding=mean", "score frame_word needs words"),
+        ("model.audio.embedding=mean", "score frame_word needs an encoder that returns frames"),
+        ("model.text.embedding=mean", "score frame_word needs an encoder that returns words"),
         ('model.score={"kind": "cosine"}', "score cosine needs one embedding, not frames; set embedding: mean"),
         (
             "model.audio.hidden=7",

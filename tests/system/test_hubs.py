@@ -110,7 +110,7 @@ def test_hub_correction_with_a_degenerate_query_bank_is_finite(kind: Any) -> Non
     assert (np.argsort(flat) == np.argsort(SCORES)).all(), "a bank without hubs changes no order"
     large = corrected_matrix(100 * SCORES, 100 * BANK, correction)
     assert np.isfinite(large).all()
-    with pytest.raises(ValueError, match="the bank has no query"):
+    with pytest.raises(ValueError, match="the hub correction has no query"):
         measure_hubs([], correction)
 
 
@@ -335,7 +335,7 @@ ENTRIES = ("corrected", "evaluation")
         ({"of": ["evaluation"]}, "corrected.of"),
         ({"betas": []}, "corrected.betas"),
         ({"neighbours": []}, "corrected.neighbours"),
-        ({"bank": ["validation"]}, "'validation' also chooses the correction"),
+        ({"bank": ["validation"]}, "data source 'validation' is also named in `validation`"),
         ({"bank": ["validation"], "validation": "train"}, "stage only trains on 'train'; name a validation split"),
     ],
 )

@@ -272,14 +272,19 @@ def test_sizes_and_costs_of_hub_models_are_read_from_config_json(kind: str) -> N
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"segment_seconds": 10.5}, "segment_seconds: {} needs segments of 0.1 to 10.0 s, not 10.5 s"),
+        (
+            {"segment_seconds": 10.5},
+            "segment_seconds: {} needs segments of 0.1 to 10.0 s, not 10.5 s; change segment_seconds",
+        ),
         (
             {"head": "none"},
-            "head: head none needs equal sizes, but vectors have 12 values and text embeddings 8; set head: linear",
+            "head: `head: none` needs vectors as long as text embeddings, but the vectors have 12 values and text "
+            "embeddings 8; set head: linear",
         ),
         (
             {"head": "none", "hidden": 4},
-            "head: head none means no layer, but hidden is the size of a layer; set hidden: null, or head: linear",
+            "head: `head: none` adds no layer, but `hidden` sets the size of a layer; set hidden: null, or "
+            "head: linear",
         ),
     ],
 )

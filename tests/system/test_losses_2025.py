@@ -200,7 +200,9 @@ def test_epoch_schedules_match_the_public_code(golden: dict[str, Any]) -> None:
 
 
 def test_epoch_schedule_without_falling_epochs_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be more than warmup_epochs, so that the learning rate can fall"):
+    with pytest.raises(
+        ValueError, match="until_epoch must be more than warmup_epochs, so that the learning rate can fall"
+    ):
         stage(1, 1e-3)
     without = schema.EpochSchedule(
         kind="epochs", shape="linear", start_lr=0.5, floor_lr=0, warmup_epochs=0, until_epoch=2

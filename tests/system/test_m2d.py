@@ -317,8 +317,12 @@ def test_m2d_geometry_is_read_from_the_names_of_files() -> None:
 @pytest.mark.parametrize(
     ("geometry", "weights", "said"),
     [
-        (None, "m2d.pth", "the name of m2d.pth has no geometry; set geometry, for example to 80x608p16x16"),
-        (None, None, "the name of the weights has no geometry"),
+        (
+            None,
+            "m2d.pth",
+            "the name of m2d.pth contains no geometry .sizes of input and patches.; set `geometry`, for",
+        ),
+        (None, None, "the name of the weights contains no geometry"),
         ("80x608", None, "80x608 is not a geometry"),
         ("80x608p0x16", None, "80x608p0x16 is not a geometry"),
         (

@@ -200,7 +200,7 @@ def test_captions_of_mixed_pairs_come_from_the_pair_file(tmp_path: Path) -> None
     rows = [("dogs.wav", "own/train/rain.wav", "dogs in rain"), ("rain.wav", "dogs.wav", "rain on dogs")]
     file = table(tmp_path / "m.jsonl", PAIRS, *rows, ("dogs.wav", "mute.wav", "x"), ("cats.wav", "gone.wav", "x"))
     augmentation = Augmentation(mixing(joined_by=None, merged=str(file)), [DOGS, RAIN, CATS, MUTE])
-    assert augmentation.notes == [f"{file}: 4 lines; 2 of them name no pair of training clips"]
+    assert augmentation.notes == [f"{file}: 4 lines; 2 of these lines name no pair of training clips"]
     assert augmentation.alternative_texts() == ["dogs in rain", "rain on dogs"]
     items = [Item(one, tuple(one.captions), tuple(range(len(one.captions)))) for one in (DOGS, RAIN, CATS)]
     seen = set()
@@ -226,7 +226,10 @@ def test_captions_of_mixed_pairs_come_from_the_pair_file(tmp_path: Path) -> None
             "m.csv, line 2: clip 'dogs.wav' is mixed with itself; name two different clips",
         ),
         (("dogs.wav", "rain.wav", ""), "m.csv, line 2: the caption is empty"),
-        (("dogs.wav", "gone.wav", "x"), "m.csv: none of its 1 lines names a pair of training clips; name clips by id"),
+        (
+            ("dogs.wav", "gone.wav", "x"),
+            "m.csv: none of its 1 lines names a pair of training clips; name each clip by its id",
+        ),
     ],
 )
 def test_bad_lines_of_a_pair_file_are_refused(tmp_path: Path, row: tuple[str, ...], said: str) -> None:
@@ -365,7 +368,7 @@ def test_killed_and_resumed_mixing_run_matches_uninterrupted_run(
     path = tiny.write_recipe(tmp_path / "mixed.yaml", content)
     assert main(["check", str(path)]) == 0
     shown = capsys.readouterr().out
-    assert "; 50% of items mixed with another clip at -5 to 5 dB, captions joined by 'meanwhile'\n" in shown
+    assert "; 50% of items mixed with another clip at -5 to 5 dB, with captions joined by 'meanwhile'\n" in shown
     assert "only frames   read from the banks at every step, since clips are mixed" in shown
     calls: list[int] = []
 

@@ -179,7 +179,9 @@ def test_plan_reports_the_number_of_moments(manifest: Path, tmp_path: Path, caps
     made["data"]["train"]["moments"] = str(tmp_path / "gone.jsonl")
     tiny.write_recipe(path, made)
     assert main(["check", str(path)]) == 1
-    assert re.search(r"data train: the moments file .*gone.jsonl is missing; make it with", capsys.readouterr().out)
+    assert re.search(
+        r"data train: the moments file .*gone.jsonl is missing; make this file with", capsys.readouterr().out
+    )
 
 
 def test_finished_moment_run_is_opened_with_its_queries_and_found_windows(run: Path, tmp_path: Path) -> None:
@@ -262,17 +264,17 @@ def test_finished_moment_run_is_not_repeated(run: Path, capsys: pytest.CaptureFi
         ({"stages.only.train.short_moments": 3}, "must be 2 or less, not 3"),
         (
             {"stages.only.unit": "pair", "stages.only.train.short_moments": 1},
-            "stages.only.train.short_moments: only works with unit moment, not pair; leave it out",
+            "stages.only.train.short_moments: short_moments only works with unit moment, not pair; leave it out",
         ),
         ({"model.score": {"kind": "cosine"}}, "score cosine needs one embedding"),
-        ({"rank.posterior.edition": 2025}, "edition 2025 is not known; editions: 2026"),
+        ({"rank.posterior.edition": 2025}, "edition 2025 is not known; known editions: 2026"),
         (
             {"stages.only.unit": "pair", "stages.only.monitor.windows": "overlap"},
-            "stages.only.monitor.windows: unit pair finds no windows; leave it out",
+            "stages.only.monitor.windows: unit pair finds no windows; leave out windows",
         ),
         (
             {"stages.only.monitor.metrics": ["loss"], "stages.only.monitor.decoding": {"round_to": 1}},
-            "stages.only.monitor.decoding: no metric in monitor.metrics needs windows; leave it out",
+            "stages.only.monitor.decoding: no metric in monitor.metrics needs windows; leave out decoding",
         ),
         ({"stages.only.monitor.windows": "threshold"}, "stages.only.monitor.windows: .*overlap.*posterior.*thresholds"),
         ({"stages.only.captions_per_clip": 2}, "only works with unit clip, since a moment has one caption"),
@@ -283,7 +285,7 @@ def test_finished_moment_run_is_not_repeated(run: Path, capsys: pytest.CaptureFi
         ({"rank.posterior.fit": "evaluation"}, "is a test split .*fit models to another split"),
         (
             {"rank.posterior.stage": None, "rank.posterior.checkpoint": None},
-            "rank.posterior.stage: is null, but model.audio has layers that must be trained; name a stage",
+            "rank.posterior.stage: this key is null, but model.audio has layers that must be trained; name a stage",
         ),
     ],
 )
@@ -343,7 +345,7 @@ def test_moment_ranking_errors_are_reported_before_training(
     tiny.write_recipe(path, made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
     assert (
-        "of data source blind without windows; add windows to all of its moments, since `fit`"
+        "of data source blind without windows; add windows to all moments of this source, since `fit`"
         in capsys.readouterr().err
     )
     late = [one.model_copy(update={"windows": [(tiny_moments.SECONDS, 99.0)]}) for one in moments]
@@ -518,7 +520,7 @@ def test_study_of_moments_writes_a_moments_table(
         (["R1@0.7", "T2A R@1"], "columns for moments and columns for clips are mixed; use only columns for moments"),
         (
             ["T2A R@1"],
-            "cell a: its rank entries rank moments, but the study has no columns for moments; use columns such as",
+            "cell a: the cell ranks moments, but the study has no columns for moments; use columns such as",
         ),
     ],
 )

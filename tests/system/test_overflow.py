@@ -55,7 +55,7 @@ def test_overflowed_weights_after_an_epoch_are_not_saved(
     overflow_at(6, monkeypatch, lambda: None)
     output = refused(capsys, "train", path, "--out", tmp_path / "run")
     assert "step 6: the model has weights that are infinite or NaN" in output
-    assert "last.pt has an earlier state" in output
+    assert "last.pt has the state of an earlier step" in output
     monkeypatch.undo()
     state_after_one_epoch(tmp_path / "run")
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0, "without the fault the run goes on"
@@ -102,7 +102,7 @@ def test_overflow_in_the_first_step_is_reported_with_nothing_saved(
     monkeypatch.setattr(stage, "add_gradients", lambda *_: {"loss": torch.tensor(torch.nan)})
     output = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
     assert "step 0: the loss is nan" in output
-    assert "no state was saved" in output
+    assert "this run has saved no state" in output
 
 
 def test_nan_validation_saves_no_checkpoint(

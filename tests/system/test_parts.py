@@ -141,7 +141,7 @@ def test_metrics_contain_the_base_learning_rate(world: Path, tmp_path: Path) -> 
     ("changes", "words"),
     [
         ({"lr_by_part": {"sound": 1e-5}}, r"r\.yaml:[0-9]+: stages\.only\.optimizer\.lr_by_part\.sound: the model has "
-         "no part 'sound'; parts: audio, logmel, text"),
+         "no part 'sound'; its parts: audio, logmel, text"),
         ({"lr_by_part": {"audio": 1e-5, "logmel": 1e-5}}, "logmel is a part of audio, which is named too"),
         ({"lr_by_part": {"text": 2}}, "lr_by_part.text: must be 1 or less, not 2"),
         ({"frozen_start": {"text": 0}}, "frozen_start.text: must be 1 or more, not 0"),
@@ -172,7 +172,7 @@ def test_check_prints_the_number_of_parameters_per_learning_rate(
     assert main(["check", str(path)]) == 0
     output = capsys.readouterr().out
     audio = model.parameters_by_part()["logmel"]
-    assert f"audio 1e-05 ({audio:,} parameters), the rest 0.001 (" in fact(output, "only rates")
+    assert f"audio 1e-05 ({audio:,} parameters), all other parts 0.001 (" in fact(output, "only rates")
     frozen = f"logmel ({audio:,} parameters) for the first"
     assert fact(output, "only frozen") == f"{frozen} 1,500 steps, which are all steps of the stage"
     path = written(world, tmp_path, adamw(frozen_start={"logmel": 5}))

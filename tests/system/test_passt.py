@@ -539,7 +539,10 @@ def test_checkpoint_of_another_passt_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"segment_seconds": 10.1}, "segment_seconds: PaSST s16 needs segments of 0.16 to 10.07 s, not 10.1 s"),
+        (
+            {"segment_seconds": 10.1},
+            "segment_seconds: PaSST s16 needs segments of 0.16 to 10.07 s, not 10.1 s; change segment_seconds",
+        ),
         (
             {"segment_seconds": 2, "hop_seconds": 3, "patchout_time": 0},
             "hop_seconds: hop_seconds must be at most segment_seconds, else parts of a clip would be skipped",

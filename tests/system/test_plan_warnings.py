@@ -142,7 +142,7 @@ TRIPLET = {"kind": "weighted_triplet", "weight": 1, "margin": 0.1, "positive": [
         (RANKING | {"relax": "cider"}, None),
         (
             RANKING | {"relax": "cider", "margin": 0},
-            "loss ranking: has no effect: `relax: cider` lowers nothing, since",
+            "loss ranking: has no effect: `relax: cider` has no effect, since",
         ),
         (
             RANKING | {"negatives": "hardest", "reduce": "mean"},
@@ -185,5 +185,7 @@ def test_plan_names_a_missing_annotations_file_of_validation(world: Path, tmp_pa
     assert f"MISSING  stage only annotations: {tmp_path}/gone.csv does not exist; correct the path" in text
     content["stages"]["only"]["monitor"] |= {"metrics": ["loss"]}
     content["rank"]["evaluation"]["checkpoint"] = "loss"
-    with pytest.raises(RecipeError, match=r"monitor.annotations: is not used by monitor.metrics; leave it out"):
+    with pytest.raises(
+        RecipeError, match=r"monitor.annotations: no metric in monitor.metrics uses annotations; leave them out"
+    ):
         loaded(tmp_path, content)

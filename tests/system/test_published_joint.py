@@ -318,7 +318,7 @@ def test_settings_of_published_models_are_derived_from_their_names() -> None:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ({"kind": "published"}, "model.model: missing; required"),
+        ({"kind": "published"}, "model.model: this key is missing, but required"),
         ({"kind": "published", "model": "x/y"}, "model.model: model x/y is neither a folder nor in the hub's cache"),
         (
             {"kind": "published", "model": "facebook/pe-av-small", "score": {"kind": "cosine"}},

@@ -182,5 +182,5 @@ def test_report_warns_if_untrained_model_is_within_the_interval(unbroken: Path, 
     content.pop("checksum")
     content["rank"]["evaluation"] |= {"interval": [0.3, 0.9], "chance": 0.1, "untrained": 0.3}
     run.result.write_text(json.dumps(content))
-    assert "BEWARE     this is not surely better than the untrained model: the interval reaches 0.3000" in report(run)
+    assert "BEWARE     mAP@10 is not surely better than the untrained model: its interval reaches 0.3000" in report(run)
     assert "better than chance" not in report(run)

@@ -349,7 +349,9 @@ def test_decoding_settings_without_effect_on_threshold_windows_are_refused(
 ) -> None:
     content = tiny_moments.recipe(moments_manifest, tmp_path)
     content["rank"]["thresholds"]["decoding"] = {"heard": 0.9}
-    with pytest.raises(RecipeError, match=r"rank.thresholds.decoding.heard: has no effect on windows by thresholds"):
+    with pytest.raises(
+        RecipeError, match=r"rank.thresholds.decoding.heard: heard has no effect on windows by thresholds"
+    ):
         load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))
     moments = moments_manifest.parent / "moments.jsonl"
     asked = ["--audio", moments_manifest, "--moments", moments, "--split", "evaluation"]

@@ -137,8 +137,8 @@ def test_blind_set_is_ranked_after_it_arrives(
     assert "blind" not in result()["blind"]
     assert main(["check", "mine.yaml"]) == 0
     shown = capsys.readouterr().out
-    assert "  blind       set/test by the " in shown
-    assert "set/test and set/captions.csv missing: `run` skips this entry until they exist" in shown
+    assert "  blind       set/test ranked by the " in shown
+    assert "set/test and set/captions.csv missing: `run` skips this entry until these files exist" in shown
     unpack(world)
     assert main(["run", "mine.yaml"]) == 0
     assert "ranking the new or changed rank entries blind, without training" in caplog.text
@@ -370,7 +370,7 @@ def test_invalid_blind_entries_are_refused_with_the_recipe(desk: Path, capsys: p
     change(blind=blind(stage="odd"), mixed=mean)
     assert main(["check", "mine.yaml"]) == 1
     said = capsys.readouterr().err
-    assert "rank.blind.stage: no stage 'odd'; stages: pretrain, finetune" in said
+    assert "rank.blind.stage: the recipe has no stage 'odd'; its stages: pretrain, finetune" in said
     assert "rank.mixed.of: the entries rank different data sources; name entries of one data source" in said
 
 

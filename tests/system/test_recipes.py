@@ -198,7 +198,7 @@ def test_set_option_does_not_change_other_uses_of_a_yaml_anchor(tmp_path: Path) 
         ("model.audio.experts.logmel.kind=yamnet", "bands: settings of this kind do not have this key"),
         ("stages.only.losses.7.margin=1", r"no such key; stages\.only\.losses has 2 entries, the first is stages\.o"),
         ("rank.evaluation.x.y=1", "no such key; rank.evaluation has kind, "),
-        ("seed", "is not a setting; write a setting as key.key=value"),
+        ("seed", "this text is not a setting; write a setting as key.key=value"),
         ("seed=yes", "whole number"),
         ("stages.only.unit=pair", "remove the key"),
     ],
@@ -261,7 +261,7 @@ def test_files_that_are_no_recipe_are_refused(tmp_path: Path, content: bytes, wo
 def test_null_character_is_reported_with_its_key(tmp_path: Path) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(tmp_path / "m.jsonl", tmp_path))
     for change, at in (('banks="a\\0b"', "banks"), ('data.train.manifest="\\0"', "data.train.manifest")):
-        with pytest.raises(RecipeError, match=f"{at}: contains a null character"):
+        with pytest.raises(RecipeError, match=f"{at}: the value contains a null character"):
             load_recipe(path, [change])
 
 
@@ -287,7 +287,7 @@ def test_rank_entry_whose_kind_is_not_text_is_reported_with_its_key(tmp_path: Pa
 
 
 def test_missing_recipe_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="no such file; shipped ones are in recipes/"):
+    with pytest.raises(RecipeError, match="no such file; shipped recipes and studies are in recipes/"):
         load_recipe(tmp_path / "none.yaml")
 
 
@@ -394,7 +394,7 @@ def test_set_option_accepts_json_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["scores", "submission", "figures"])
 def test_training_stage_named_like_a_folder_of_a_run_is_refused(tmp_path: Path, name: str) -> None:
     content = valid(tmp_path) | {"stages": {name: tiny.stage()}, "rank": {}}
-    with pytest.raises(RecipeError, match=f"stages.{name}: {name}"):
+    with pytest.raises(RecipeError, match=f"stages.{name}: every run has another folder with the name {name}"):
         load(tmp_path, content)
 
 
@@ -406,7 +406,7 @@ def test_relax_factors_may_be_equal_but_not_rise(tmp_path: Path) -> None:
         settings = tiny.relevance(points)
         settings["relax"] += settings["relax"][-1:] if len(points) == 1 else []
         with pytest.raises(
-            RecipeError, match="each percentile must be higher, and no factor higher, than the one before"
+            RecipeError, match="each percentile must be higher than the one before, and no factor may be higher"
         ):
             load(tmp_path, content | {"relevance": settings})
 
@@ -449,7 +449,7 @@ def test_start_from_requires_an_earlier_stage_and_monitored_metric(tmp_path: Pat
     load(tmp_path, content("a", "m1", ["m1"]))
     load(tmp_path, content("a", "last", ["m1"]))
     for stage in ("c", "b"):
-        with pytest.raises(RecipeError, match=f"no earlier stage '{stage}'; earlier stages: a"):
+        with pytest.raises(RecipeError, match=f"no earlier stage '{stage}'; its earlier stages: a"):
             load(tmp_path, content(stage, "last", ["m1"]))
     with pytest.raises(RecipeError, match="stage 'a' does not monitor 'loss'"):
         load(tmp_path, content("a", "loss", ["m1"]))

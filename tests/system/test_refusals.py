@@ -89,7 +89,7 @@ def test_broken_ranked_clip_is_reported_before_training(
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(copy / "manifest.jsonl", tmp_path))
     error = refused(capsys, "run", path, "--out", tmp_path / "run")
     assert "evaluation 003.wav" in error
-    assert "; repair them, or remove them from" in error
+    assert "; repair these clips, or remove them from" in error
     assert not (tmp_path / "run/only").exists()
 
 
@@ -179,7 +179,7 @@ def test_audio_in_training_and_validation_is_warned_about(
     content["stages"]["only"]["train"]["data"] = ["train", "validation"]
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
-    assert "stage only: training and validation data have 16 recordings in common" in caplog.text
+    assert "stage only: training and validation use the same 16 recordings" in caplog.text
 
 
 def test_best_checkpoint_is_read_from_done_json_if_checkpoints_json_is_empty(
@@ -341,7 +341,7 @@ def test_check_reports_missing_audio_files(count: int, tmp_path: Path, capsys: p
         audio.unlink()
     output = checked(capsys, path)
     assert "nothing is missing" not in output
-    files = "1 audio file" if count == 1 else "24 audio files"
+    files = "1 audio file not found" if count == 1 else "24 audio files not found"
     assert (
         f"data evaluation: {files}, first {tmp_path}/world/evaluation/evaluation 000.wav; put the files at these paths"
         in output
@@ -355,7 +355,7 @@ def test_check_looks_at_a_sample_of_the_files_of_a_large_source(
     manifest = tiny.make_world(tmp_path / "world", tiny.SIZES)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
     shutil.rmtree(tmp_path / "world/development")
-    assert "10 audio files of 10 checked, first " in checked(capsys, path)
+    assert "10 audio files of 10 checked not found, first " in checked(capsys, path)
 
 
 @pytest.mark.parametrize("holds", ["nothing", "other files", "a configuration alone"])

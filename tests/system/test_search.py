@@ -102,7 +102,9 @@ def test_search_json_lists_skipped_files(unbroken: Path, folder: Path, capsys: p
     document = json.loads(search(capsys, unbroken, folder, TEXTS[0], "--json")[1])
     assert document["clips"] == 5
     assert list(document["skipped"]) == [str(folder / name) for name in ("more/broken.wav", "song.m4a", "notes.txt")]
-    assert document["skipped"][str(folder / "notes.txt")] == "the file has no audio file extension"
+    assert (
+        document["skipped"][str(folder / "notes.txt")] == "the file name does not end in an audio format, such as .wav"
+    )
 
 
 def test_query_of_unknown_words_fails_and_others_are_answered(

@@ -213,12 +213,10 @@ def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytes
     with pytest.raises(RecipeError) as found:
         load_recipe(write(recipe, tmp_path / "r.yaml"))
     said = str(found.value)
-    assert "teachers.self.stage: 'pretrain' must come before the stage 'pretrain', which learns from it" in said
-    assert "stages.pretrain.losses.1.teachers.1: no teacher 'nobody'; teachers: self" in said
-    assert (
-        "stages.pretrain.losses.0.temperature: is learned, but has no start value; set model.learned_temperature"
-        in said
-    )
+    assert "teachers.self.stage: stage 'pretrain' must come before stage 'pretrain', which learns from it" in said
+    assert "stages.pretrain.losses.1.teachers.1: the recipe has no teacher 'nobody'; its teachers: self" in said
+    at = "stages.pretrain.losses.0.temperature"
+    assert f"{at}: the temperature is learned, but has no start value; set model.learned_temperature" in said
     recipe["teachers"] = {"self": {"kind": "stage", "stage": "pretrain", "checkpoint": "recall_sum"}}
     with pytest.raises(RecipeError, match=r"teachers.self.checkpoint: stage 'pretrain' does not monitor 'recall_sum'"):
         load_recipe(write(recipe, tmp_path / "r.yaml"))
@@ -366,7 +364,7 @@ def test_study_cells_are_trained_with_earlier_cells_as_teachers(
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"of": ["nobody"]}, "rank.evaluation.of.0: no teacher 'nobody'; teachers: self"),
+        ({"of": ["nobody"]}, "rank.evaluation.of.0: the recipe has no teacher 'nobody'; its teachers: self"),
         ({"of": ["self", "self"]}, "rank.evaluation.of.1: 'self' occurs twice; name it once"),
         ({"of": []}, "rank.evaluation.of: must have 1 or more entries, but has 0"),
     ],
@@ -411,7 +409,9 @@ def test_incomplete_embeddings_files_are_refused(
     write(student(world, tmp_path, {"other": theirs}), path)
     argv = ["run", str(path), "--out", str(tmp_path / "run")]
     assert main(["check", str(path)]) == 1
-    assert f"MISSING  teacher other {file}: the file is missing; write it with" in capsys.readouterr().out
+    assert (
+        f"MISSING  teacher other {file}: this file of embeddings is missing; write it with" in capsys.readouterr().out
+    )
     assert main(argv) == 1
     assert "teacher other: write the file with python -m system embeddings" in capsys.readouterr().err
     clip = next(clip for clip in read_manifest(world) if clip.split == "development")
@@ -426,7 +426,7 @@ def test_incomplete_embeddings_files_are_refused(
         np.savez(file, **content)
         assert main([*argv[:3], str(tmp_path / f"run{len(said)}")]) == 1
         assert said in capsys.readouterr().err
-    with pytest.raises(RecipeError, match=r"teachers.other.trained_on_test: missing"):
+    with pytest.raises(RecipeError, match=r"teachers.other.trained_on_test: this key is missing"):
         load_recipe(write(student(world, tmp_path, {"other": {"kind": "embeddings", "file": "x"}}), path))
 
 

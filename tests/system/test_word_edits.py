@@ -170,7 +170,7 @@ def test_captions_are_edited_with_the_given_probability() -> None:
 def test_synonyms_are_read_from_a_file(tmp_path: Path) -> None:
     file = table(tmp_path / "s.csv", ("word", "synonym"), ("Dogs", "Guide-dogs!"), ("dogs", "the hounds"), ("cat", "x"))
     augmentation = Augmentation(editing(1, 1, file), [DOGS])
-    assert augmentation.notes == [f"{file}: 3 lines; 1 of them names no word of a training caption"]
+    assert augmentation.notes == [f"{file}: 3 lines; 1 of these lines names no word of a training caption"]
     assert augmentation.texts_with_new_words() == ["guide-dogs", "the hounds"]
     items = [Item(DOGS, tuple(DOGS.captions), (0,))]
     seen = {augmentation(items, [step])[0].captions[0] for step in range(200)}
@@ -264,11 +264,11 @@ def test_vocabulary_and_check_include_synonyms(trained: Path, capsys: pytest.Cap
     words = (trained / "run/vocabulary.json").read_text()
     assert all(f'"{word}"' in words for word in ("pitch", "rings", "blip", "apparently"))
     assert main(["check", str(trained / "augmented.yaml")]) == 0
-    said = f"; 70% of captions edited, 30% of their words, synonyms of {trained / 's.csv'}; "
+    said = f"; 70% of captions edited, 30% of their words, with synonyms of {trained / 's.csv'}; "
     assert said in capsys.readouterr().out
 
 
 def test_incomplete_edit_settings_are_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "check", augmented.recipe(world, tmp_path, {"edits": {"probability": 1, "rate": 0}}))
     assert "stages.only.augment.edits.rate: must be above 0, not 0" in said
-    assert "stages.only.augment.edits.synonyms: missing; required in every recipe" in said
+    assert "stages.only.augment.edits.synonyms: this key is missing, but required; add it" in said

@@ -216,11 +216,11 @@ def test_clap_texts_are_cut_and_stored(tmp_path: Path) -> None:
     [
         (
             ["model.audio.head=linear"],
-            "rank.evaluation.stage: is null, but model.audio has layers that must be trained",
+            "rank.evaluation.stage: this key is null, but model.audio has layers that must be trained",
         ),
-        (["model.text.projection=linear"], "stage: is null, but model.text has layers that must be trained"),
+        (["model.text.projection=linear"], "stage: this key is null, but model.text has layers that must be trained"),
         (["rank.evaluation.checkpoint=last"], "evaluation.stage: set both stage and checkpoint, or set both to null"),
-        (["rank.evaluation.stage=train"], "no stage 'train'; stages: none"),
+        (["rank.evaluation.stage=train"], "no stage 'train'; its stages: none"),
     ],
 )
 def test_untrained_layers_in_a_zero_shot_recipe_are_refused(recipe: Path, changes: list[str], said: str) -> None:

@@ -45,7 +45,10 @@ class HubFrames(HuggingFace):
         if self.head != "none":
             yield "head", "hugging_face_frames has no layer after the model; set head: none"
         if self.segment_pooling != "mean":
-            yield "segment_pooling", "hugging_face_frames does not pool; set segment_pooling: mean, which has no effect"
+            yield (
+                "segment_pooling",
+                "hugging_face_frames does not pool segments, so this setting has no effect; set segment_pooling: mean",
+            )
         if self.hop_seconds != self.segment_seconds:
             yield (
                 "hop_seconds",

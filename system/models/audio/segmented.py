@@ -116,23 +116,30 @@ class Segmented(AudioSettings, Resampled):
         """Yield the name and an error message of each setting that does not fit the other settings."""
         shortest, longest = self.limits
         if not shortest <= self.segment_seconds <= longest:
-            said = f"{self.title} needs segments of {shortest} to {longest} s, not {self.segment_seconds} s"
-            yield "segment_seconds", said
+            yield (
+                "segment_seconds",
+                f"{self.title} needs segments of {shortest} to {longest} s, not {self.segment_seconds} s; change "
+                "segment_seconds",
+            )
         if self.hop_seconds > self.segment_seconds:
             yield "hop_seconds", "hop_seconds must be at most segment_seconds, else parts of a clip would be skipped"
         if self.max_seconds < self.segment_seconds:
-            said = (
-                f"max_seconds must be at least segment_seconds, {self.segment_seconds:g}, to fill a segment in training"
+            yield (
+                "max_seconds",
+                f"max_seconds must be at least segment_seconds, {self.segment_seconds:g}, so that a training clip "
+                "fills a segment",
             )
-            yield "max_seconds", said
         if self.head == "none" and self.hidden is not None:
             yield (
                 "head",
-                "head none means no layer, but hidden is the size of a layer; set hidden: null, or head: linear",
+                "`head: none` adds no layer, but `hidden` sets the size of a layer; set hidden: null, or head: linear",
             )
         if self.head == "none" and self.size_known and self.vector_dim != out:
-            said = f"head none needs equal sizes, but vectors have {self.vector_dim} values and text embeddings {out}"
-            yield "head", f"{said}; set head: linear"
+            yield (
+                "head",
+                f"`head: none` needs vectors as long as text embeddings, but the vectors have {self.vector_dim} values "
+                f"and text embeddings {out}; set head: linear",
+            )
 
     def build(self, out: int) -> Encoder:
         """Build the encoder with untrained weights. out: Number of values per embedding."""

@@ -116,7 +116,9 @@ class TokenSettings(PreTrained):
     def _require_layers_for_hidden(self) -> Self:
         """Raise an error if `hidden` sets the size of a layer, but `head` is `none`."""
         if self.head == "none" and self.hidden is not None:
-            said = "head none means no layer, but hidden is the size of a layer; set hidden: null, or head: linear"
+            said = (
+                "`head: none` adds no layer, but `hidden` sets the size of a layer; set hidden: null, or head: linear"
+            )
             raise cast(ValidationError, mistakes([(("head",), said)]))
         return self
 

@@ -28,7 +28,6 @@ from system.networks.layers import head, pooled_over_time
 FROZEN_AT_ONCE = 64  # texts
 CLAP_TOKENS = 77
 NO_LIMIT = 1_000_000  # tokenizers without a limit give a far larger number
-NO_FIRST_TOKEN = "has no first token that represents the whole text; use kind: mean_tokens or last_token"
 
 
 class Bank(NamedTuple):
@@ -264,7 +263,10 @@ class TokenEncoder(TransformerEncoder):
         self.pooling, self.clean = pooling, cleaned
         tokenizer, whole = load_transformer(name, dropout)
         if pooling == "first" and tokenizer("a")["input_ids"][0] != tokenizer.cls_token_id:
-            raise KitError(f"text model {name!r} {NO_FIRST_TOKEN}")
+            raise KitError(
+                f"text model {name!r} has no first token that represents the whole text; use kind: mean_tokens or "
+                "last_token"
+            )
         self._whole = [whole]  # the published model, with its decoder if it has one
         model = whole.get_encoder() if whole.config.is_encoder_decoder else whole
         width = int(model.config.hidden_size)
