@@ -141,7 +141,7 @@ def test_previews_are_fetched_without_the_api_key_and_only_from_freesound_hosts(
         if expected:
             assert preview(tmp_path, site, url, {}) == (7, [(url, False)])
             continue
-        with pytest.raises(LostError, match="is not an address of"):
+        with pytest.raises(LostError, match="does not belong to"):
             preview(tmp_path, site, url, {})
     assert preview(tmp_path, site, "/data/1.mp3", {})[1] == [("https://freesound.org/data/1.mp3", False)]
     moved = {f"{site}/a": "https://cdn.freesound.org/b", "https://cdn.freesound.org/b": "/c"}
@@ -163,7 +163,7 @@ def test_previews_are_fetched_without_the_api_key_and_only_from_freesound_hosts(
 def test_preview_redirect_to_another_site_is_not_followed(tmp_path: Path, url: str) -> None:
     site = "https://freesound.org"
     transport = Recording({f"{site}/a": url})
-    pattern = f"is not an address of {site}$|is not a valid address$"
+    pattern = f"does not belong to {site}$|is not valid$"
     with closing(Store(tmp_path / "store", create=True)) as store, pytest.raises(LostError, match=pattern):
         run_virtually(client_of(site, store, transport).download_preview("/a", tmp_path / "part"))
     assert transport.seen == [(f"{site}/a", False)]
@@ -189,7 +189,7 @@ def test_redirected_original_sound_is_fetched_without_the_access_token(tmp_path:
                 assert run_virtually(work)[0] == 7
                 assert transport.seen == [(at, True), (url, False)]
                 continue
-            with pytest.raises(LostError, match="is not an address of"):
+            with pytest.raises(LostError, match="does not belong to"):
                 run_virtually(work)
             assert transport.seen == [(at, True)]
 

@@ -122,5 +122,5 @@ def test_first_token_without_head_has_the_size_of_the_transformer(minilm: str, t
 def test_hidden_layer_without_head_is_refused(root: Path, tmp_path: Path) -> None:
     content = yaml.safe_load((root / "recipes/zero_shot/m2d_clap.yaml").read_text())
     content["model"]["text"]["hidden"] = 20
-    with pytest.raises(RecipeError, match=r"none means no layer, but hidden is the size of a layer"):
+    with pytest.raises(RecipeError, match=r"`head: none` adds no layer, but `hidden` sets the size"):
         load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))

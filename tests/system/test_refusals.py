@@ -381,7 +381,7 @@ def test_check_reports_a_folder_without_a_model(
     problem = (
         "contains no weights (model.safetensors" if holds == "a configuration alone" else "contains no model (no config"
     )
-    assert f": {folder} {problem}" in output
+    assert f"{folder}: the folder {problem}" in output
     assert "nothing is missing" not in output
     assert main(["download", str(tmp_path / "r.yaml")]) == 1
     assert str(folder) in capsys.readouterr().err
