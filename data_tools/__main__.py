@@ -107,7 +107,7 @@ VERBS = {
         resumes=True,
     ),
     "ceiling": Verb(
-        "print the mAP@10 that a perfect labeller of composed scenes would reach",
+        "print the ceiling of composed scenes: the mAP@10 of a model that knows every clip's sounds",
         "python -m data_tools ceiling data/scenes --split evaluation",
         "scenes.ceiling",
     ),

@@ -124,11 +124,12 @@ def is_utf8(name: str) -> bool:
 
 
 def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]:
-    """Map each wanted file name to the present name of the same file; names without a match are omitted.
+    """Map wanted file names to names on disk that are equal, or differ only in Unicode form, blanks or colons.
 
     An equal name is a match. Only the remaining names on both sides are compared further: first in Unicode's composed
     form (macOS unpacks decomposed ones), then without outer blanks and blanks before the suffix. Last, ':' and the
-    blanks around it count as '_' (Clotho's files were renamed so). A name with two possible matches has none.
+    blanks around it count as '_' (Clotho's files were renamed so). A name with two possible matches has none;
+    names without a match are omitted.
     """
     unmatched = dict.fromkeys(wanted)
     free = dict.fromkeys(present)

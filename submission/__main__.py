@@ -54,7 +54,7 @@ VERBS = {
         ),
         (
             "rerank",
-            "re-rank a score matrix by the scores of a judge",
+            "re-rank a score matrix by judged pairs, the scores that the verb judge collects",
             "python -m submission rerank scores.npy --judged judged.jsonl --validation val.npy val_judged.jsonl "
             "--out reranked.npy",
         ),

@@ -247,7 +247,7 @@ class Client:
                 raise AgainError("the access token had expired and was renewed")
             if refused or answer.status in (408, 429) or answer.status >= 500:
                 raise self._error_of(answer, TOKEN)
-            note = ": the file no longer exists" if answer.status in (404, 410) else ""
+            note = ", so the audio file of this sound no longer exists on it" if answer.status in (404, 410) else ""
             raise LostError(f"the server answered {answer.status}{note}")
 
         return await self._retry(ask, FILE_ATTEMPTS, lambda why: LostError(f"{why} ({FILE_ATTEMPTS} attempts)"))

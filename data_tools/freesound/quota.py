@@ -119,9 +119,9 @@ class Quota:
         return max(used.wait, wait + minutes * MINUTE)
 
     def _answer_time(self, skipped: int, now: float) -> float | None:
-        """Return when a stored request was answered; None if there are not enough requests.
+        """Return when the request before the newest `skipped` ones was answered; None if fewer requests are stored.
 
-        skipped: Number of newer requests, which are skipped: 0 for the newest request.
+        skipped: 0 for the time of the newest request, 1 for that of the one before it, and so on.
         now: Current time. A request without an answer counts as answered when its answer is due at the latest. So does
         a request whose stored time is after that, because the clock was ahead.
         """

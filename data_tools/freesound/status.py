@@ -36,10 +36,12 @@ class StatusReport(Report):
         missing: Number of stored sounds that the last searches did not find.
         gone: Number of missing sounds that a later search for their id did not find either.
         fitting: Number of sounds from 3 s to 2 min.
-        windows: Number of time windows still to read, up to the time `until`.
+        windows: Number of time windows still to read.
+        until: Time (UTC) up to which the crawl reads sounds; None before the first crawl.
         wait: Seconds until the next request is allowed, by the limits of the last crawl or fetch.
         licences: Dict from licence to its number of sounds.
-        preferences: Dict from AI preference to its number of sounds.
+        preferences: Dict from a preference on training of generative AI, which uploaders choose, to its number of
+            sounds.
     """
 
     sounds: int

@@ -165,7 +165,7 @@ def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[
 
 
 def _portions(prints: Sequence[Fingerprint]) -> Iterator[tuple[int, list[Fingerprint]]]:
-    """Yield the fingerprints in portions of at most MAX_PAIRS pairs, each with the index of its first fingerprint."""
+    """Yield groups of fingerprints with at most MAX_PAIRS pairs of peaks, each with the index of its first one."""
     begin, portion, pairs = 0, list[Fingerprint](), 0
     for number, one in enumerate(prints):
         if portion and pairs + len(one.codes) > MAX_PAIRS:

@@ -24,7 +24,7 @@ INDEX_COLUMN: Fault = (
 
 
 OTHER_SET, DIFFERING, UNKNOWN_QUERY, UNKNOWN_NAME = (  # kinds of problems
-    "another set", "queries that differ from known ones", "unknown query", "unknown file name"
+    "another set", "queries that differ from similar known ones", "unknown query", "unknown file name"
 )  # fmt: skip
 
 

@@ -66,7 +66,10 @@ class Submitted(NamedTuple):
         return [*files, *(["parameters"] if of_clips and not are_counted(self.runs) else [])]
 
     def with_files(self, system: System) -> System:
-        """Return the system as in about.yaml, with the missing files of its blend or score matrix filled in."""
+        """Return a system of about.yaml with its paths `scored` and `output` filled in, where they are not given.
+
+        The paths are those of the files of its score matrix, or of its blend of runs.
+        """
         files: dict[str, Path] = {}
         if self.matrix:
             files = {"scored": self.matrix, "output": self.matrix}

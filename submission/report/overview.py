@@ -221,7 +221,7 @@ def _collapse_sentences(lines: list[EpochLine]) -> Iterator[str]:
 
 
 def _caveats_of_data(run: Finished) -> Iterator[str]:
-    """Yield sentences on ranked clips that are also training data, on hubs, on omitted clips, and on expert files."""
+    """Yield sentences on training data among the ranked clips, hubs, omitted clips, and changed weights of experts."""
     trained, broken = run.ranked.also_trained_on, len(run.result.broken)
     if trained:
         yield f"Warning: {trained:,} ranked clips are also training data, by content or Freesound id."

@@ -115,7 +115,7 @@ def _item_frames(features: Features, expert: str, items: Sequence[Item], index: 
     bank, added = features.banks[expert], items[index].added
 
     def read_crop(clip: Clip, is_added: bool) -> np.ndarray:
-        """Read the frames of a clip that `crops` selects; without `crops`, all frames."""
+        """Read the part of a clip's frames that the item's crop selects. is_added: The clip is mixed into another."""
         key = features.keys[clip.id]
         first, count = crops.range(bank.rows_of(key), index, is_added) if crops else (0, bank.rows_of(key))
         return bank.part(key, first, count)

@@ -135,7 +135,10 @@ def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
 
 
 def _baselines(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the names and metrics of two baselines: random windows, and windows made from the true labels."""
+    """Yield the names and metrics of two references, if stored: random windows, and the best possible windows.
+
+    The latter are the true windows rounded to the edges of frames, since a model can find no others.
+    """
     for called, figures in (("random windows", entry.random), ("true frames", entry.ceiling)):
         if figures is not None:
             yield called, figures

@@ -135,10 +135,10 @@ class SharedWork:
 
 @contextmanager
 def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> Iterator[SharedWork]:
-    """Context manager for this process's part of the work: computing series that a bank does not have.
+    """Context manager that reserves missing clips of a bank for this process, which then computes their frames.
 
-    costs: Dict from key to the cost of computing its series, for each missing series; expensive series come first.
-    at_once: Two limits for the keys that a process reserves at a time: their number, and the sum of their costs.
+    costs: Dict from the key of each missing clip to the cost of computing its frames; expensive clips come first.
+    at_once: Two limits for the clips that a process reserves at a time: their number, and the sum of their costs.
     """
     work = SharedWork(bank, costs, at_once)
     try:

@@ -160,7 +160,10 @@ def _expand_published(model: PublishedModel) -> dict[str, Any]:
 
 
 def _expand_embeddings(model: EmbeddingsModel) -> dict[str, Any]:
-    """Return the full settings of a model whose embeddings are files. Raises ValidationError for unreadable files."""
+    """Return the settings of both encoders and the score, for a model of given embeddings; read sizes from its files.
+
+    Raises ValidationError for files that cannot be read.
+    """
     kinds: dict[str, Kind] = {"audio": "clip", "text": "caption"}
     settings: dict[str, Any] = {"score": {"kind": "cosine"}}
     for name, kind in kinds.items():

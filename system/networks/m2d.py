@@ -87,18 +87,19 @@ def mel_basis(geometry: Geometry) -> torch.Tensor:
 
 
 class M2d(SegmentNetwork):
-    """Waves -> log-mel -> transformer over chunks. A frame is made from all patches of a time step: their vectors side
-    by side (`stacked`, 3,840 values for five bands of patches), or the mean of the vectors (768). The vector of a
-    segment is the mean of the clip's frames.
+    """Waves -> log-mel -> transformer. Input: segments, which are clips or pieces of clips, padded to one length.
 
-    A clip is padded with zeros, in normalised units, to a multiple of the patch's columns. The transformer processes
-    each chunk of U columns independently. If U is no multiple of the patch's columns, the last columns of each full
-    chunk are ignored (9 of 1,001). Padding of a segment after the clip is masked, so that it has no effect.
+    A frame is made from all patches of a time step: their vectors side by side (`stacked`, 3,840 values for five bands
+    of patches), or the mean of the vectors (768). The vector of a segment is the mean of its frames before the padding.
+
+    The log-mel is padded with zeros, in normalised units, to a multiple of the patch's columns, and divided into chunks
+    of U columns, which the transformer processes independently. If U is no multiple of the patch's columns, the last
+    columns of each full chunk are ignored (9 of 1,001). The padding is excluded from attention, so it has no effect.
     Source: Niizumi et al., "Masked Modeling Duo" (2024); github.com/nttcslab/m2d at f0c4128,
     `examples/portable_m2d.py`. On the stored examples, results differ from it by at most 5e-4 (log-mel) and a relative
     2e-5 (frames). Deviations: frame k of a chunk begins at k time steps. The original's time stamps are k times
     duration / frames, up to 0.16 s earlier. If padding would make the last chunk longer than U, it gets as many steps
-    as a full chunk; the original fails. There is no masking in training.
+    as a full chunk; the original fails. Training masks no patches at random.
     """
 
     dim: int

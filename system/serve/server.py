@@ -217,8 +217,8 @@ class SearchPage:
 class _ClipFile(NamedTuple):
     """A clip's file when the page was started.
 
-    path: Path of the file, after resolving all links. status: Identity of the file; see _identity. member: For a clip
-    in a tar, zip or parquet file, its place in this archive; None if the file is the clip.
+    path: Path of the file, after resolving all links. status: Device, inode, size and times of the file. member: For a
+    clip in a tar, zip or parquet file, its place in this archive; None if the file is the clip.
     """
 
     path: str
