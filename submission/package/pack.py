@@ -66,7 +66,7 @@ class Submitted(NamedTuple):
         return [*files, *(["parameters"] if of_clips and not are_counted(self.runs) else [])]
 
     def with_files(self, system: System) -> System:
-        """Return a system of about.yaml with its paths `scored` and `output` filled in, where they are not given.
+        """Return a system of about.yaml and fill in its paths `scored` and `output` if they are not given.
 
         The paths are those of the files of its score matrix, or of its blend of runs.
         """

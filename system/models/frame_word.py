@@ -32,7 +32,7 @@ class _Words(NamedTuple):
 
     @property
     def values_per_frame(self) -> int:
-        """Maximum number of values in memory per scored frame: the number of word vectors or captions, if larger."""
+        """Maximum number of values in memory per scored frame: the number of word vectors, or of captions if larger."""
         return max(len(self.vectors), len(self.indices))
 
     def values_per_clip(self, longest: int) -> int:
