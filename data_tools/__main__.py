@@ -1,4 +1,4 @@
-"""The command line of this floor: `python -m data_tools VERB ...`."""
+"""The command line of this package: `python -m data_tools VERB ...`."""
 
 import sys
 

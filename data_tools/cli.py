@@ -51,18 +51,18 @@ log = logging.getLogger(__name__)
 
 
 def run_cli(
-    floor: str,
+    package: str,
     description: str,
     verbs: Mapping[str, Verb],
     argv: list[str] | None,
     options: Options | None = None,
     inside: bool = False,
 ) -> int:
-    """Run one command-line verb and return its exit status.
+    """Run one command-line verb of a package; return its exit status. inside: Whether another verb calls this.
 
     Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
-    options: Function that adds the arguments of all verbs. inside: Whether another verb calls this function. Then the
-    settings of the log stay, results go to standard error, and an interrupt ends the caller too.
+    options: Function that adds the arguments of all verbs. If `inside`, the settings of the log stay,
+    results go to standard error, and an interrupt ends the caller too.
     Characters that the terminal's encoding lacks are printed as escapes. If the reader of the output (head, less) ends,
     the verb ends with 1, without a message.
     """
@@ -72,7 +72,7 @@ def run_cli(
         sys.stdout.reconfigure(errors="backslashreplace")  # standard error does so by default
     try:
         try:
-            arguments = make_parser(floor, description, verbs, argv, options).parse_args(argv)
+            arguments = make_parser(package, description, verbs, argv, options).parse_args(argv)
         except SystemExit as stop:  # argparse has printed its help or an error message
             return int(stop.code or 0)
         if not inside:
@@ -130,7 +130,7 @@ def ranks() -> tuple[int, int]:
     return (int(number), int(count)) if int(number) < int(count) else (0, 1)
 
 
-def _of_rank() -> str:
+def _rank_prefix() -> str:
     """Return the prefix of this process's log lines; "" for the first process, or the only one."""
     number, _ = ranks()
     return f"[rank {number}] " if number else ""
@@ -163,9 +163,9 @@ def _set_up_log(arguments: argparse.Namespace) -> None:
     log.setLevel(logging.INFO)
     for handler in log.handlers:
         if type(handler) is logging.StreamHandler:
-            handler.setLevel(logging.WARNING if arguments.quiet or _of_rank() else logging.INFO)
+            handler.setLevel(logging.WARNING if arguments.quiet or _rank_prefix() else logging.INFO)
             form = "%(asctime)s %(name)s %(message)s" if arguments.verbose else "%(message)s"
-            handler.setFormatter(_Printable(_of_rank() + form))
+            handler.setFormatter(_Printable(_rank_prefix() + form))
 
 
 def _print_error(error: BaseException) -> None:
@@ -173,7 +173,7 @@ def _print_error(error: BaseException) -> None:
     if isinstance(error, SaidElsewhere):
         return
     if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
-        print("\n".join(f"{_of_rank()}error: {printable(line)}" for line in sentences(error)), file=sys.stderr)
+        print("\n".join(f"{_rank_prefix()}error: {printable(line)}" for line in sentences(error)), file=sys.stderr)
     if isinstance(error, OSError):
         try:
             sys.stdout.flush()
@@ -186,7 +186,7 @@ def _redirect_results(inside: bool, several: bool) -> Iterator[None]:
     """Redirect a block's output: to standard error if `inside`; to nothing in later processes if `several`."""
     with Path(os.devnull).open("w") as nowhere:
         printed = sys.stderr if inside else sys.stdout
-        with redirect_stdout(nowhere if several and _of_rank() else printed):
+        with redirect_stdout(nowhere if several and _rank_prefix() else printed):
             yield
 
 
@@ -266,14 +266,14 @@ class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
 
 
 def make_parser(
-    floor: str, description: str, verbs: Mapping[str, Verb], argv: list[str], options: Options | None = None
+    package: str, description: str, verbs: Mapping[str, Verb], argv: list[str], options: Options | None = None
 ) -> argparse.ArgumentParser:
     """Build the parser of the command line; import only the module of the requested verb, which saves time.
 
     options: See run_cli.
     Raises SystemExit with status 2: after printing the help if the verb is missing, after suggestions if it is wrong.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m {floor}", description=description)
+    parser = argparse.ArgumentParser(prog=f"python -m {package}", description=description)
     parser.add_argument("--version", action="version", version=f"lbar-kit {version()}")
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
     for name, verb in verbs.items():
@@ -292,7 +292,7 @@ def make_parser(
         if argv[:1] == [name]:
             if options:
                 options(subparser)
-            module = import_module(f"{floor}.{verb.module}")
+            module = import_module(f"{package}.{verb.module}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
     if not argv:
@@ -371,10 +371,9 @@ def about(seconds: float) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool = True) -> Iterator[Progress]:
-    """Show the progress of the work in a `with` block.
+    """Show the progress of the work in a `with` block. keep: Whether the full bar stays on the screen.
 
     total: Number of items or None. unit: Name of one item; "byte" is shown as kB, MB. done: Items finished earlier.
-    keep: Whether the full bar stays on the screen.
     Lines that the block logs appear above the bar. With -q there is neither a bar nor a line.
     """
     handlers = logging.getLogger().handlers

@@ -60,8 +60,9 @@ class Vectors:
 
 
 def read_vectors(files: Sequence[Path | str], kind: Kind, column: str | None = None) -> Vectors:
-    """Read the embeddings of clips or captions from files. The files read last stay in memory.
+    """Read the embeddings of clips or captions from files. column: Array or column with their names.
 
+    The files read last stay in memory.
     .npz: Arrays `embedding` (N, D) and `id` (for clips) or `text` (for captions), and optionally `kind`, clip or
     caption; `python -m system embeddings` writes such a file. .parquet: The same columns. .npy: The array (N, D); the
     file NAME.txt next to it has a name per line.

@@ -160,7 +160,7 @@ _LIST_FIELDS = ("output", "query_column", "ranking_length")
 
 
 def _parse_sources(**sources: str) -> dict[str, Source]:
-    """Parse the source of each field of an edition, a text `SURE: WHERE`; return a dict from field to Source."""
+    """Parse texts `CERTAINTY: SOURCE` for fields of an edition; return a dict from field to Source."""
     return {name: Source(*text.split(": ", 1)) for name, text in sources.items()}
 
 

@@ -113,9 +113,9 @@ def name_positions(names: Sequence[str]) -> Ints:
 
 
 def require_finite(values: Floats, before: int = 0) -> None:
-    """Raises SubmissionError, with the position, if a score is NaN or infinite, because such scores have no order.
+    """Raises SubmissionError for a score that is NaN or infinite. before: Number of matrix rows before `values`.
 
-    values: Rows of a score matrix. before: Number of rows of the matrix that precede `values`.
+    values: Rows of a score matrix. Scores that are NaN or infinite have no order. The message names the position.
     """
     for block in row_blocks(values):
         finite = np.isfinite(values[block])

@@ -170,7 +170,7 @@ def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
 
 
 def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> bool:
-    """Return whether a file is complete although the 32-bit size in its header is larger than its sound.
+    """Return whether no sound is missing, although a 32-bit header states more bytes of sound than the file has.
 
     That is so if one of these is true:
 

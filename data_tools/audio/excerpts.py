@@ -65,7 +65,7 @@ def sound_of(path: Path | str) -> Sound:
 
 
 def _mp3_lead(path: Path, samples: int, rate: int) -> int:
-    """Return the number of samples to decode before an excerpt of an MP3 file: MP3_LEAD, or `samples` (all)."""
+    """Return how many samples to decode before an MP3 excerpt: MP3_LEAD, or all of a short file of low bit rate."""
     with path.open("rb") as file:
         start, end = after_tags(file, 0), file.seek(0, os.SEEK_END)
         is_variable = b"Xing" in read_at(file, start, 4096)  # a tag that is called Info for a constant bit rate
@@ -77,7 +77,7 @@ def _mp3_lead(path: Path, samples: int, rate: int) -> int:
 def read_excerpt(
     path: Path | str, sound: Sound, rate: int, first: int, count: int, resampling: Resampling = "soxr_hq"
 ) -> Wave:
-    """Read a part of an audio file as mono, resampled to a sample rate.
+    """Read samples `first` to `first + count` (excluded) of an audio file after conversion to mono and `rate` Hz.
 
     Args:
         sound: The result of sound_of for this file.

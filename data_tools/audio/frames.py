@@ -21,7 +21,7 @@ _SAVE_AGAIN = "copy, download or save the file again"
 
 
 def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
-    """Read published frames, (T, D) embeddings over time, from an .npy or .npz file.
+    """Read published frames, (T, D) embeddings over time, from a .npy file or from the array `array` of a .npz file.
 
     Sizes in the headers are compared with the number of bytes before any array is read, so that no header can claim
     more than the file's size.

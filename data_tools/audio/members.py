@@ -193,7 +193,7 @@ def _decompressed_span(container: Path, start: int, length: int, codec: str, tot
 
 
 def decompressed(content: bytes, codec: str, total: int) -> bytes:
-    """Return bytes after decompression. codec: "deflate", or a name in pyarrow. total: Number of these bytes.
+    """Decompress `content`; return the `total` resulting bytes. codec: "deflate", or a name in pyarrow.
 
     Snappy data must come without the stated length at its beginning. Raises OSError, ValueError or zlib.error for
     damaged bytes, and ModuleNotFoundError without pyarrow.

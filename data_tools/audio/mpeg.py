@@ -62,7 +62,7 @@ def parse_frame_header(header: bytes) -> _Frame | None:
 def playable_mpeg(
     path: Path, file: BinaryIO, start: int, end: int | None = None, quick: bool = False
 ) -> Path | FileWithNewHeader | None:
-    """Return an MPEG audio file, corrected to state its number of frames, so that libsndfile reads all of its sound.
+    """Return an MPEG file, corrected to state its number of frames for libsndfile; None if only ffmpeg can decode it.
 
     Args:
         start: Offset in the file at which the MPEG frames begin.

@@ -74,7 +74,7 @@ def holds_frames(path: Path | str) -> bool:
 def read_audio(
     path: Path | str, sample_rate: int, resampling: Resampling = "soxr_hq", seconds: float | None = None
 ) -> Wave:
-    """Read an audio file as mono, resampled to a sample rate.
+    """Read an audio file, or only its first `seconds`, as mono, resampled to `sample_rate` Hz.
 
     Args:
         path: The file. It may have 1 to 768 kHz and any number of channels, which are averaged.
@@ -297,9 +297,9 @@ def _sequential_file() -> type["soundfile.SoundFile"]:
 
 @contextmanager
 def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.SoundFile"]:
-    """Open an audio file for a `with` block; yield it as a soundfile.SoundFile with the additional attribute `path`.
+    """Open an audio file after `checks` for missing sound; yield it as a SoundFile whose `path` is the file on disk.
 
-    `path` is the file on disk: the given one, or a temporary copy of a member of a tar, zip or parquet file.
+    The file on disk is the given one, or a temporary copy of a member of a tar, zip or parquet file.
 
     checks: "all": Refuse cut and joined files. "quick": The same, but trust the number of frames in an MP3 file's tag.
     "none": Open the file without checks and repairs. This is right only if an earlier call needed no repair; then the

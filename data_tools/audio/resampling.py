@@ -63,7 +63,7 @@ def _is_drifting(rate: int, wanted: int, how: Resampling) -> bool:
 
 
 def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callable[[Wave, bool], Wave]:
-    """Return a function that resamples a wave block by block.
+    """Return a function that resamples a wave by blocks. turns: Filter turns (see turn_of) before the first block.
 
     The function takes the next block, (n,), and whether it is the last block. It returns the new samples that are
     finished. A wave of N samples has N * wanted / rate new samples, however it is divided into blocks: rounded to the
@@ -121,7 +121,7 @@ class _Polyphase:
         return self.filtered(self.weights, old, turns)
 
     def filtered(self, taps: _Samples, old: _Samples, turns: int, shift: int = 0) -> _Samples:
-        """Apply the filter `taps` to input samples; return the output samples. shift: Delay of the output in phases."""
+        """Apply the filter `taps` to input samples; return the output samples. shift: Delay in 1 / up input samples."""
         from scipy.signal import upfirdn
 
         ahead = (self.before + self.reach) * self.up + shift
@@ -204,7 +204,7 @@ def _sum_of_steps(start: float, step: float, count: int) -> float:
 
 @lru_cache(maxsize=8)
 def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _Samples]:
-    """Design a resampling filter that makes `up` new samples (output) of `down` old samples (input).
+    """Design a filter that makes `up` new samples of `down` old ones; return its reach, weights, and their slopes.
 
     Returns:
         reach: Number of old samples on either side of a new one that the filter uses.
@@ -232,12 +232,12 @@ def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _S
 
 
 def _join_halves(left: _Samples, right: _Samples) -> _Samples:
-    """Join the left and right halves of the weights of a filter; return them in the order of _filter_taps."""
+    """Join the halves of a filter, (phases, reach) each, into one array of weights, the latest old sample first."""
     return np.concatenate([right.T[::-1].ravel(), left.T.ravel()])
 
 
 def _wing(table: _Samples, step: int, entry: _Samples) -> tuple[_Samples, _Samples]:
-    """Return the filter's weights for the old samples on one side of a new sample, and the slope of each weight.
+    """Return a filter's weights for old samples on one side of a new one, read from `table`, and the weights' slopes.
 
     Both are (up, reach): a row per phase (position of the new sample between two old ones), and a column per old
     sample, the nearest first. The slope is the difference between the next table entry and the current one.

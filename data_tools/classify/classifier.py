@@ -46,7 +46,9 @@ def make_network(dim: int, seed: int) -> nn.Sequential:
 def train(
     vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray, weights: np.ndarray, epochs: int, seed: int
 ) -> nn.Module:
-    """Train a new classifier by weighted binary cross entropy, on the CPU; return the trained network.
+    """Train a new classifier by weighted cross entropy, on the embeddings in `rows` of `vectors`; return it.
+
+    Training runs on the CPU.
 
     Args:
         vectors: (R, D) float16 or float32, embeddings of all texts, memory-mapped or not.
@@ -72,7 +74,7 @@ def train(
 
 
 def score(network: nn.Module, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return a trained network's scores of texts: (N,) float32 in [0, 1], 1 for a caption.
+    """Return a trained network's scores of the texts in `rows` of `vectors`: (N,) float32 in [0, 1], 1 for a caption.
 
     vectors: (R, D), embeddings of all texts. rows: (N,) row in `vectors` of each text to score; the rows are read by
     rising number, because the vectors may be mapped from a file.

@@ -132,12 +132,12 @@ def _decode_entities(text: str) -> str:
     return text
 
 
-def _remove_boilerplate(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
+def _remove_boilerplate(boilerplate: re.Pattern[str], text: str, only_at_starts: bool = False) -> str:
     """Return a text without the sentences, or ends of sentences, that begin with a match of `boilerplate`.
 
     The words that introduce a match are removed too. A shortened sentence keeps its final ., ! or ?.
     Matches in double quotes stay.
-    is_first: Whether to cut only matches at the start of sentences, clauses and brackets.
+    only_at_starts: Cut only matches at the start of sentences, clauses and brackets.
     """
     remaining, at = "", 0
     for match in _unquoted(boilerplate, text):
@@ -148,7 +148,7 @@ def _remove_boilerplate(boilerplate: re.Pattern[str], text: str, is_first: bool 
         lead = last[len(_LEADS.sub("", last)) :]
         before = remaining[: len(remaining) - len(lead)]
         inside = bool(before) and before[-1] not in ".!?\n(["
-        if is_first and inside and not _CLAUSE.search(lead):
+        if only_at_starts and inside and not _CLAUSE.search(lead):
             continue
         at = _TO_THE_END.match(text, match.end()).end()  # type: ignore[union-attr]  # it may be empty
         remaining = before + (text[at - 1] if inside and text[at - 1] in ".!?" else "")
@@ -217,10 +217,10 @@ RULES: dict[str, Callable[[str], str]] = {
     "markup": lambda text: _INLINES.sub("", _BREAKS.sub("\n", text)),
     # licences and requests for credit: with the words that lead to them, up to the full stop
     "licence": lambda text: _remove_boilerplate(
-        _WISHES, _remove_boilerplate(_LICENCES, _remove_unquoted(_LICENCE_NAMES, text)), is_first=True
+        _WISHES, _remove_boilerplate(_LICENCES, _remove_unquoted(_LICENCE_NAMES, text)), only_at_starts=True
     ),
     # words to other users, and the person who requested a sound: in the same way
-    "asides": lambda text: _remove_boilerplate(_REQUESTS, _remove_boilerplate(_ASIDES, text, is_first=True)),
+    "asides": lambda text: _remove_boilerplate(_REQUESTS, _remove_boilerplate(_ASIDES, text, only_at_starts=True)),
     "addresses": lambda text: _remove_unquoted(_ADDRESSES, text),  # e-mail
     "links": lambda text: _remove_unquoted(_LINKS, text),  # with a preceding "from", "at", "see"
     # sentences and brackets of technical words only: "Recorded with a Zoom H4n, 96 kHz."

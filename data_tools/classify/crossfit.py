@@ -92,11 +92,11 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
 
 
 def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
-    """Return the fold number of each text, (N,).
+    """Return a random fold number for each text, (N,); all texts of a group get the same fold.
 
-    All texts of a group (one uploader's descriptions, or one clip's captions) get the same fold. The groups are
-    distributed at random. The folds have equal numbers of groups of captions, and of groups of descriptions, or differ
-    by one. Raises DataError for fewer groups of captions, or of descriptions, than folds.
+    A group has one uploader's descriptions, or one clip's captions. The folds have equal numbers of groups of captions,
+    and of groups of descriptions, or differ by one. Raises DataError for fewer groups of captions, or of descriptions,
+    than folds.
     """
     from sklearn.model_selection import GroupKFold
 

@@ -26,10 +26,9 @@ WEIGHTLESS = ("Pooling", "Normalize", "BoW", "Dropout", "WordWeights")
 
 
 def local_folder(name: str, kind: str = "text model") -> Path | None:
-    """Return the folder of a model, given as folder, package or hub name, without using the network.
+    """Return the folder of a model on this machine, given as folder, package or hub name; None if it is missing.
 
-    Returns None if the model is not on this machine.
-
+    The network is not used.
     A hub name without an owner means a model of sentence-transformers, or an old model such as bert-base-uncased. In
     the hub's cache, a model must have all of its weights: an interrupted download does not count. Raises DataError for
     a package that is not installed.

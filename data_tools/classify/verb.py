@@ -105,16 +105,17 @@ def classify(
     return report
 
 
-def _grouped_texts(scored: Sequence[Described], learnt: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
-    """Return the texts with labels and groups: texts of one uploader or clip, or equal ones, share a group and fold.
+def _grouped_texts(descriptions: Sequence[Described], captions: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
+    """Return descriptions and (clip, caption) pairs as Texts: all texts of one uploader or clip form a group.
 
-    learnt: (clip, caption) pairs. rows: Row of each text's embedding.
+    Equal descriptions without an uploader form a group too. A group stays in one fold. rows: Row of each text's
+    embedding.
     """
-    keys = [("by", item.uploader) if item.uploader else ("text", item.cleaned.text) for item in scored]
-    keys += [("clip", clip) for clip, _ in learnt]
+    keys = [("by", item.uploader) if item.uploader else ("text", item.cleaned.text) for item in descriptions]
+    keys += [("clip", clip) for clip, _ in captions]
     numbers: dict[tuple[str, str], int] = {}
     groups = np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, len(keys))
-    return Texts(np.arange(len(keys)) >= len(scored), rows, groups)
+    return Texts(np.arange(len(keys)) >= len(descriptions), rows, groups)
 
 
 def _write_scores(path: Path, described: Sequence[Described], fit: CrossFit) -> None:

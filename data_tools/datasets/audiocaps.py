@@ -109,7 +109,7 @@ def _folders(root: Path) -> tuple[Path, Path]:
 
 
 def _index_audio(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:
-    """Return a dict from a key, which identifies a clip, to the folder and name of an audio file in `folders`.
+    """Find the audio files in `folders`; return a dict from a name in `known`, or <id>_<start>, to (folder, name).
 
     The key is the file name without its suffix if `known` contains that name. Otherwise it is <id>_<start>, with the
     start in seconds. Of two files with the same key, the one in the earlier folder is used. In one folder, the file

@@ -55,7 +55,7 @@ def read_castella(
     keep_missing: bool = False,
     list_split: Split = "blind",
 ) -> Published:
-    """Read the recordings and moments of every published file in a folder and its subfolders.
+    """Read the recordings and moments of all published files in a folder. list_split: Split of unlabelled queries.
 
     Args:
         root: Folder with <name>_{train,val,test}_release.jsonl, or with json/en/{train,val,test}.json, which is used
@@ -116,7 +116,7 @@ def _require_one_feature_file(names: Iterable[str]) -> None:
 
 
 def _read_by_split(root: Path, list_split: Split) -> dict[Split, tuple[Path, Annotations]]:
-    """Find the annotation file of each split and read it; return a dict from split to (path, annotations)."""
+    """Return each split's annotation file as (path, annotations); a file without windows has the split `list_split`."""
     files = sorted(root / name for name in tree_files(root))
     lists = [path for path in files if path.suffix == ".json" and SPLIT_OF_NAME.search(path.stem)]
     releases = [path for path in files if path.suffix == ".jsonl" and is_annotation(path)]
@@ -161,14 +161,14 @@ def _recording_files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
 
 
 def _format_counts(
-    split: str, annotations: Annotations, present: Set[str], listed: Set[str], suffixes: tuple[str, ...]
+    split: str, annotations: Annotations, with_file: Set[str], in_manifest: Set[str], suffixes: tuple[str, ...]
 ) -> str:
     """Return a line with a split's counts of queries, recordings, windows and files.
 
-    present: All recordings that have a file. listed: Recordings in the manifest.
+    with_file: All recordings that have a file. in_manifest: Recordings in the manifest.
     """
     recordings, with_queries = len(annotations.seconds), len({query.vid for query in annotations.queries})
-    n_present = len(present & annotations.seconds.keys())
+    n_present = len(with_file & annotations.seconds.keys())
     windows = sum(len(query.windows or []) for query in annotations.queries)
     line = (
         f"{split}: {counted(len(annotations.queries), 'query')} in {with_queries} of {counted(recordings, 'recording')}"
@@ -176,9 +176,9 @@ def _format_counts(
     line += "" if annotations.is_blind else f", with {counted(windows, 'window')}"
     what = "features" if suffixes == FEATURES else "audio"
     line += f"; {what} found for {n_present} of {recordings}, missing for {recordings - n_present}"
-    if len(listed) == recordings:
+    if len(in_manifest) == recordings:
         return line
-    out = sum(query.vid not in listed for query in annotations.queries)
+    out = sum(query.vid not in in_manifest for query in annotations.queries)
     left_out = f"recordings without a file and their {counted(out, 'query')} are left out"
     return f"{line}; {left_out} (--keep-missing includes them)"
 

@@ -156,28 +156,28 @@ async def _fetch(address: str, path: Path, part: Path, version: Path | None) -> 
     """
     import aiohttp
 
-    elsewhere = f"download {address} on another machine, and put it at {path}"
+    advice = f"download {address} on another machine, and put it at {path}"
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=IDLE, sock_read=IDLE)
     try:
         async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
             received = part.stat().st_size if part.exists() else 0
-            if received and not await _request_rest(session, address, part, received, version, elsewhere):
+            if received and not await _request_rest(session, address, part, received, version, advice):
                 _delete_part(part, version)  # the published file has changed
                 received = 0
             if not received:
-                await _request_rest(session, address, part, 0, version, elsewhere)
+                await _request_rest(session, address, part, 0, version, advice)
     except (aiohttp.ClientError, TimeoutError, UnicodeError) as error:  # the last: a name of a host that cannot be
         fault = f"{address} cannot be fetched"
         if part.exists():
             fault = f"the download of {address} stopped after {part.stat().st_size:,} bytes, which are kept"
         reason = "the server did not answer in time" if isinstance(error, TimeoutError) else str(error)
-        raise DataError(f"{fault} ({reason}); try again later, or {elsewhere}") from None
+        raise DataError(f"{fault} ({reason}); try again later, or {advice}") from None
     except OSError as error:  # a full disk
         raise located(error, error.filename or path) from error
 
 
 async def _request_rest(
-    session: "ClientSession", address: str, part: Path, received: int, version: Path | None, elsewhere: str
+    session: "ClientSession", address: str, part: Path, received: int, version: Path | None, advice: str
 ) -> bool:
     """Download the rest of a file, after `received` bytes; return False if those bytes are of another version.
 
@@ -198,12 +198,12 @@ async def _request_rest(
             received = 0
         elif answer.status != (206 if received else 200):
             unasked = ", which is a part of the file that was not requested" if answer.status == 206 else ""
-            raise DataError(f"{address}: the server answered {answer.status} {answer.reason}{unasked}; {elsewhere}")
+            raise DataError(f"{address}: the server answered {answer.status} {answer.reason}{unasked}; {advice}")
         if (encoding := answer.headers.get("Content-Encoding", "identity")) != "identity":
-            raise DataError(f"{address}: the server sends the file in an unexpected encoding ({encoding}); {elsewhere}")
+            raise DataError(f"{address}: the server sends the file in an unexpected encoding ({encoding}); {advice}")
         sent = answer.headers.get("Content-Range", "")
         if received and sent and not sent.startswith(f"bytes {received}-"):
-            raise DataError(f"{address}: the server sent the wrong part of the file ({sent}); {elsewhere}")
+            raise DataError(f"{address}: the server sent the wrong part of the file ({sent}); {advice}")
         if version and not received:
             version.unlink(missing_ok=True)
             if sent_version:
@@ -241,9 +241,9 @@ async def _append_answer(answer: "ClientResponse", part: Path, received: int, ad
                 )
 
 
-def cure_of(path: Path, source: str) -> str:
-    """Return advice about a file: `source` if it is missing, the fault and cure if it is damaged, otherwise ""."""
+def cure_of(path: Path, if_missing: str) -> str:
+    """Return advice on a file: `if_missing` if it is missing, the fault and its cure if it is damaged, otherwise ""."""
     if not path.is_file():
-        return source
+        return if_missing
     problem = content_problem(path) or file_problem(path)
     return f"{problem}; {FETCH_AGAIN}" if problem else ""

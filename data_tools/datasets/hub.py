@@ -25,9 +25,10 @@ _OF_OTHER_FILES = ("preset", "audio", "caption", "id", "split", "name")  # optio
 
 
 def read_wavcaps_zips(folders: Sequence[Path]) -> Found:
-    """Read the clips of WavCaps in the hub's layout: json_files/<part>/<name>.json and Zip_files/<part>/.
+    """Return the clips of WavCaps in the hub's layout, messages on items without audio, and the JSON files read.
 
-    The longest list of a part is read: fsd_final_2s.json has some of the items of fsd_final.json.
+    The layout is json_files/<part>/<name>.json and Zip_files/<part>/. The longest list of a part is read:
+    fsd_final_2s.json has some of the items of fsd_final.json.
     Raises DataError for a folder without such files, and as read_wavcaps does.
     """
     found = Found([], [], [])

@@ -44,7 +44,7 @@ def read_captions(
     delimiter: str = ",",
     quoting: Quoting | None = None,
 ) -> tuple[list[Clip], list[str]]:
-    """Return the clips of a table of captions, in its order, and the paths of missing or unreadable audio files.
+    """Return the clips of a table with columns `audio` and `captions`, and the paths of missing or unreadable audio.
 
     Args:
         audio: Column with the name of a row's audio file, relative to `folder`. All rows of one file become one clip.

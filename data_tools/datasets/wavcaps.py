@@ -131,12 +131,11 @@ def _possible_names(item_id: str, audio: object) -> list[str]:
 def _make_clip(
     item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str, path: str | None
 ) -> Clip:
-    """Make the clip of a WavCaps item.
+    """Make the clip of a WavCaps item, named by its audio file `file` or, if that is missing (None), by `expected`.
 
     Args:
         file: Name of the audio file; None if it is missing.
         path: Path of the audio file, in the folder or in an archive; None if it is missing.
-        expected: Name of the clip if its file is missing.
     """
     is_archived = path is not None and member_of(path) is not None
     seconds = readable_seconds(path) if path and not is_archived else item.get("duration")

@@ -207,7 +207,7 @@ def _read_recordings(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _add_item(
     annotations: Annotations, content: dict[str, Any], where: str, source: str, lines: dict[str, str]
 ) -> None:
-    """Check one query or recording, repair its windows, and add it to the annotations, with its faults.
+    """Check a query or recording, repair its windows, and add it and its faults. lines: Places of earlier queries.
 
     content: The parsed query or recording. where, source: Its place in the file, and with the file's path. lines: Dict
     from query id to its place in the file.

@@ -36,7 +36,7 @@ VARIED_BYTES = 64  # different values among 4,096 bytes, which sound and compres
 
 
 def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogates: bool = False) -> Any:
-    """Parse a JSON text and return its value.
+    """Parse a JSON text; return its value. finite: Refuse NaN. lone_surrogates: Accept half of a surrogate pair.
 
     Args:
         where: Place for the message, such as "wavcaps.json" or "metrics.jsonl, line 3".

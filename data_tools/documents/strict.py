@@ -75,7 +75,7 @@ class Strict(BaseModel):
 
 
 class Report(Strict):
-    """Output of a verb with --json; its schema is in the floor's folder schemas, named like the verb."""
+    """Output of a verb with --json; its schema is in the package's folder schemas, named like the verb."""
 
 
 def print_report(report: BaseModel) -> None:

@@ -52,7 +52,7 @@ class Folder(Facts):
     """
 
     def __init__(self, path: Path, rate: int, originals: bool) -> None:
-        """Open or create the folder of fetched audio and its database.
+        """Open or create a folder of audio at `rate` Hz, made from original files (`originals`) or from previews.
 
         Raises DataError for a folder that was begun with another rate or kind of file, or whose database cannot be
         used.

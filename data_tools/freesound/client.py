@@ -117,7 +117,7 @@ class Client:
         self._foreign: int | None = 0  # foreign answers before the first one from the API; None after it
 
     async def search(self, window: Window, user_filter: str | None = None, size: int = PAGE_SIZE) -> Page:
-        """Return the next page of `size` sounds uploaded in a time window, by rising upload time.
+        """Return page `window.page` of the sounds uploaded in a time window, `size` per page, by rising upload time.
 
         user_filter: The user's filter, in Solr's syntax. It is put in parentheses, because an OR at its top level would
         make the window optional.
@@ -209,11 +209,11 @@ class Client:
         return found
 
     async def _fails_only_for(self, window: Window, kinds: Sequence[str]) -> bool:
-        """Return whether the server fails for this time window only, so that smaller windows should be tried.
+        """Return whether the server fails for this time window only. kinds: Kinds of the errors of the last attempts.
 
-        This counts as proved if a search of all sounds succeeds. No proof is required if the server was overloaded in
-        all of the last attempts, and the window was halved fewer than UNPROVEN_SPLITS times. A window of one second
-        cannot overload the server, so the result is then False.
+        If so, smaller windows should be tried. This counts as proved if a search of all sounds succeeds. No proof is
+        required if the server was overloaded in all of the last attempts, and the window was halved fewer than
+        UNPROVEN_SPLITS times. A window of one second cannot overload the server, so the result is then False.
         kinds: The attribute `kind` of the errors of the last attempts, see AgainError.
         """
         if set(kinds) == {"overloaded"} and window.splits < UNPROVEN_SPLITS:

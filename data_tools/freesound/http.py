@@ -35,7 +35,7 @@ _BROKEN = (aiohttp.ClientError, TimeoutError, ssl.SSLError, ConnectionError)
 
 @asynccontextmanager
 async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[Client]:
-    """Open a client of the API for a block, with the connection options in `arguments`; store its request limits.
+    """Open a client of the API for a block, by the options in `arguments`; write its request limits to `store`.
 
     Raises DataError as read_access does.
     """
@@ -81,7 +81,7 @@ class Http(AbstractAsyncContextManager["Http"]):
         return await self._request("POST", url, None, 0, data=form)
 
     async def _request(self, method: str, url: str, into: Path | None, file_bytes: int, **sent: Any) -> Response:
-        """Make one request and return the server's answer; the body of status 200 goes to the file `into`, if given."""
+        """Make one request; return the answer. A body of status 200, at most `file_bytes`, goes to `into` if given."""
         timeout = time_limits(self._timeout, file_bytes)
         try:
             async with self._session.request(

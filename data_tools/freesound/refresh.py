@@ -54,7 +54,7 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
 
 
 async def _read_matching(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
-    """Read again the sounds that match the filter `kind`; return the number of changed ones per column of CHANGING.
+    """Read the sounds that match a filter (`kind`, in SQL `condition`) again; return the number of changes per column.
 
     kind: Filter in the API's syntax. condition: The same filter as an SQL condition on the stored sounds; with it, the
     function reads only periods for which the API and the store have different numbers of such sounds. None: read all

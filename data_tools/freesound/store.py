@@ -179,9 +179,9 @@ class Store(Facts):
         return [Window(*row) for row in self.database.execute("SELECT * FROM windows ORDER BY first LIMIT ?", (limit,))]
 
     def replace_window(self, window: Window, progress: Progress, count: int | None = None) -> None:
-        """Replace a time window by its unread parts, and record whether its counts differ; commits nothing itself.
+        """Replace a time window by its unread parts; record it if it has fewer or more sounds than the API's `count`.
 
-        count: The API's count for the window.
+        Commits nothing itself.
         """
         self.database.execute("DELETE FROM windows WHERE first = ?", (window.first,))
         for part in progress.windows:
@@ -212,7 +212,7 @@ class Store(Facts):
         return progress
 
     def update_page(self, window: Window, page: Page, condition: str | None) -> tuple[Progress, Counter[str]]:
-        """Update the stored sounds by a page; return the window's remaining parts, and the changes per column.
+        """Update the stored sounds of a page; return its window's unread parts, and the number of changes per column.
 
         The page has sounds of one kind, such as one licence. No sound is marked as missing. The changes are the numbers
         of stored sounds that have changed, by column of CHANGING.
@@ -233,7 +233,7 @@ class Store(Facts):
         return advance(window, answer, known), changes
 
     def _summarise(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
-        """Summarise a page of a search; also return a dict from each sound's id to its index time in ms.
+        """Summarise a page; also return each sound's index time by id: its upload time in ms, if in the window.
 
         A sound that appears twice on the page counts once. The index time of a sound is its upload time. If this is
         outside the window, because Freesound's search index and database differ, the sound gets the index time of the
@@ -279,10 +279,9 @@ class Store(Facts):
         return self.count(_WITHIN, *span) + int(self.database.execute(query, span).fetchone()[0])
 
     def upsert(self, sounds: Iterable[Sound], indexed: Mapping[int, int]) -> None:
-        """Insert or replace sounds in the store.
+        """Insert or replace sounds. indexed: Dict from id to index time, the upload time in the search index, in ms.
 
-        indexed: Dict from a sound's id to its index time; the index time of a stored sound that is not in this dict
-        stays unchanged.
+        The index time of a stored sound that is not in `indexed` stays unchanged.
         """
         site = self.fact("site", "")
         marks = ", ".join(f":{column}" for column in COLUMNS)

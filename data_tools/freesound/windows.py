@@ -88,7 +88,7 @@ class Progress:
 
 
 def advance(window: Window, answer: PageListing, known: int) -> Progress:
-    """Return the progress of a time window after an answer: the parts that remain to be read.
+    """Return the Progress of a time window after an answer: its unread parts. known: Number of its sounds known before.
 
     known: Number of the window's sounds that were stored, or known to be null, before the answer.
     """

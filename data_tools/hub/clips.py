@@ -56,7 +56,7 @@ class Found(NamedTuple):
 
 
 def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
-    """Find the parquet, tar and zip files in `paths`; return a dict from each file to the given folder that has it.
+    """Return a dict from each parquet, tar and zip file in `paths` to its given folder. partial: Accept missing files.
 
     partial: Accept missing shards. Raises DataError if the numbers in the names show that a shard is missing, and
     for a folder without such files.
@@ -106,7 +106,9 @@ def read_hub(
     partial: bool,
     given: Sequence[str] = (),
 ) -> Found:
-    """Read the clips of a data set in parquet, tar and zip files. Their audio stays in these files: see members.py.
+    """Read the clips of a data set in parquet, tar and zip files. partial: Accept missing numbers in the file names.
+
+    The audio stays in these files, see members.py.
 
     Args:
         paths: Files, or folders that contain them.

@@ -71,7 +71,7 @@ class _Content(NamedTuple):
         ]
 
     def _blocks(self, at: int, size: int) -> tuple[int, int, Packed]:
-        """Return begin and end of the compressed blocks with `size` bytes from `at` on, and the place in them."""
+        """Return begin and end of the compressed blocks with `size` bytes from `at` on, and the bytes' place inside."""
         assert self.codec
         assert self.marks
         first, last = at // BLOCK, -(-(at + size) // BLOCK)
@@ -274,7 +274,7 @@ def _plain_values(path: Path, content: _Content, start: int) -> _Values:
 def _row_members(
     path: Path, chunk: Any, page: _Page, levels: int, dictionary: _Values | None
 ) -> Iterator[Member | None]:
-    """Yield the position of each row's value in a page; None for a missing value. levels: Level of a present value."""
+    """Yield the position of each row's value in a page; None if it is missing. levels: Definition level of a value."""
     content = _read_content(path, chunk, page)
     try:
         defined, start = _has_value(path, page, content, levels)

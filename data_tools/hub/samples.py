@@ -46,7 +46,7 @@ class Sample(NamedTuple):
 
 
 def samples_of(path: Path, audio: str | None) -> Iterator[Sample]:
-    """Yield the samples of a parquet, tar or zip file.
+    """Yield the samples of a parquet, tar or zip file. audio: Column or suffix of the audio; None: the usual ones.
 
     audio: Column of the audio, or suffix of its files; None: one of AUDIO_COLUMNS, or the suffix of an audio format.
     Raises DataError for a file without such a column, and as the readers of the formats do.
@@ -56,7 +56,7 @@ def samples_of(path: Path, audio: str | None) -> Iterator[Sample]:
 
 
 def archived_samples(path: Path, audio: str | None) -> Iterator[Sample]:
-    """Yield the samples of an archive: its files that have the same name up to the first dot (WebDataset).
+    """Yield an archive's samples: files of the same name up to the first dot (WebDataset). audio: Suffix of the audio.
 
     Each key of a .json file becomes a field; any other text file becomes a single field, named by its suffix.
     Source: github.com/webdataset/webdataset, README.
@@ -106,7 +106,7 @@ def _text_fields(suffix: str, member: Member, where: str) -> dict[str, Any]:
 
 
 def parquet_samples(path: Path, audio: str | None) -> Iterator[Sample]:
-    """Yield the rows of a parquet file with embedded audio.
+    """Yield the rows of a parquet file with embedded audio. audio: Name of its column; None: one of AUDIO_COLUMNS.
 
     The audio is in a column of bytes, or of {bytes, path}, the format of the library `datasets`.
     audio: Name of this column; None: one of AUDIO_COLUMNS.

@@ -137,7 +137,7 @@ def audit(
     """
     audited = {clip.id: clip for clip in clips}
     others = {clip.id: clip for clip in against if clip.id not in audited}
-    everything = sorted([*audited.values(), *others.values()], key=_stage_of)
+    everything = sorted([*audited.values(), *others.values()], key=_split_order)
     same_youtube_id = across_splits(YOUTUBE_ACROSS, everything, _youtube_ids)
     findings = [
         *across_splits(FREESOUND_ACROSS, everything, freesound_ids),
@@ -185,7 +185,7 @@ def _fingerprint_or_reason(clip: Clip) -> Fingerprint | str:
         return str(error)
 
 
-def _stage_of(clip: Clip) -> int:
+def _split_order(clip: Clip) -> int:
     """Return 0 for a clip of a training split, 1 for validation, and 2 for test."""
     return 2 if clip.split in TEST_SPLITS else int(clip.split in VALIDATION_SPLITS)
 
@@ -200,13 +200,13 @@ def _find_forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overl
     return [
         Overlap(FORBIDDEN, clip, _split_name(clip), name, plain_id(freesound_id), f"Freesound id {freesound_id}", True)
         for clip in clips
-        if _stage_of(clip) == 0 and (freesound_id := clip.freesound_id)
+        if _split_order(clip) == 0 and (freesound_id := clip.freesound_id)
         for name in exclusions.lists(freesound_id)
     ]
 
 
 def _overlaps_of_value(kind: str, clips: Sequence[Clip], shared: str, audited: Collection[str]) -> list[Overlap]:
-    """Return the overlaps between splits of clips that share the value `shared`: one per clip and later split."""
+    """Return the overlaps between splits of clips with the same value `shared`, if one of two clips is in `audited`."""
     splits: dict[str, list[Clip]] = {}
     for clip in clips:
         splits.setdefault(_split_name(clip), []).append(clip)
@@ -222,7 +222,7 @@ def _overlaps_of_value(kind: str, clips: Sequence[Clip], shared: str, audited: C
 
 def _make_overlap(kind: str, clip: Clip, other: Clip, evidence: str) -> Overlap:
     """Return the overlap of two clips; it is a leak if a training clip overlaps with a test clip."""
-    leak = kind != CAPTION_ACROSS and _stage_of(clip) == 0 and _stage_of(other) == 2
+    leak = kind != CAPTION_ACROSS and _split_order(clip) == 0 and _split_order(other) == 2
     return Overlap(kind, clip, _split_name(clip), _split_name(other), other.id, evidence, leak)
 
 
@@ -248,7 +248,7 @@ def _find_same_sound(everything: Sequence[Clip], audited: Collection[str], finge
 
 
 def _format_overlaps(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
-    """Return lines with the number of overlapping clips of each kind, and the first overlaps of each kind."""
+    """Return lines with counts and first examples of each kind of overlap. compared: Whether sounds were compared."""
     lines, sections = [], []
     for kind in KINDS:
         group = [overlap for overlap in overlaps if overlap.finding == kind]
@@ -346,12 +346,12 @@ def run(arguments: argparse.Namespace) -> int:
     against = [clip for path in arguments.against for clip in read_manifest(path)]
     everything = add_queries([*audited, *against], arguments.moments)
     clips, against = list(everything[: len(audited)]), list(everything[len(audited) :])
-    training = [clip for clip in clips if _stage_of(clip) == 0]
+    training = [clip for clip in clips if _split_order(clip) == 0]
     if not training:
         names = ", ".join(map(str, arguments.manifests))
         raise DataError(f"nothing to audit: {names} has no clip of a training split; add a manifest that has some")
     by_id = {clip.id: clip for clip in [*against, *clips]}
-    tested = [clip for clip in by_id.values() if _stage_of(clip) == 2]
+    tested = [clip for clip in by_id.values() if _split_order(clip) == 2]
     if not arguments.exclude and not tested:
         raise DataError(
             "nothing to compare with: no clip of a test split is given, and no list; add --against MANIFEST or "

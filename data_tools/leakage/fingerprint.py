@@ -206,9 +206,9 @@ class _Index:
         self.sizes = np.append(0, np.where(sizes <= MAX_OCCURRENCES, sizes, 0))
 
     def alignments(self, other: Fingerprint) -> list[tuple[int, int]]:
-        """Find alignments of the indexed recordings with the recording `other` that have MIN_VOTES common pairs.
+        """Return (index, delay of `other` in frames) for indexed recordings with MIN_VOTES or more pairs as in `other`.
 
-        Returns for each alignment: the number of the indexed recording, and the delay of `other` in frames.
+        A recording may have several alignments, each with another delay.
         """
         slots = self.slots[other.codes]
         sizes = self.sizes[slots]

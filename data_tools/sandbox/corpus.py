@@ -106,14 +106,14 @@ class Catalogue:
         self._spacing = max(1, HIGHEST_ID // size)
 
     def created(self, number: int) -> int:
-        """Return the upload time of a sound in milliseconds since 1970, rising with the number."""
+        """Return the upload time of a sound in ms since 1970, rising with the number; in a burst, times are equal."""
         block = number // BURST
         if self.one_uniform("burst", block) < BURSTS:
             return self._spread_time(block * BURST) // 1000 * 1000
         return self._spread_time(number)
 
     def _spread_time(self, number: int) -> int:
-        """Return the upload time of a sound in milliseconds, computed from its number; later years have more sounds."""
+        """Return the upload time of a sound outside of bursts in ms since 1970; later years have more sounds."""
         return int(FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6))
 
     def from_time(self, milliseconds: float) -> int:

@@ -23,7 +23,7 @@ class Faults:
     """
 
     def __init__(self, rates: Mapping[str, float], seed: int) -> None:
-        """Check the kinds and shares of the faults."""
+        """Store the share of requests for each kind of fault. Raises DataError for unknown kinds and invalid shares."""
         if unknown := set(rates) - set(KINDS):
             raise DataError(f"unknown fault {sorted(unknown)[0]!r}; choose from {', '.join(KINDS)}")
         if any(not 0 <= rate <= 1 for rate in rates.values()) or sum(rates.values()) > 1:

@@ -84,10 +84,7 @@ class _Parser:
         return FilterError(f"Solr responded with an error (HTTP 400): Cannot parse '{self._text[:60]}'")
 
     def _parse_group(self, name: str | None) -> Group:
-        """Parse the clauses up to a closing parenthesis or the filter's end; return them as a Group.
-
-        name: Field name before the parentheses.
-        """
+        """Parse the clauses up to a closing parenthesis or the end; return a Group. name: Field before the group."""
         group, conjunction, last = Group(), "", None
         while self._tokens and self._tokens[0] != ("sign", ")"):
             if sign := self._take("AND", "&&", "OR", "||"):

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def make_answers(sounds: int, seed: int, nulls: float, churn: int, poison: float = 0.0) -> Answers:
-    """Return an Answers object, which answers requests about `sounds` invented sounds.
+    """Return an Answers object about `sounds` invented sounds; nulls, churn and poison set how many are faulty.
 
     Args:
         nulls: Share of sounds that the API returns as null.
@@ -87,14 +87,14 @@ def _rates(arguments: argparse.Namespace) -> dict[str, float]:
     return rates
 
 
-async def _run_all(commands: list[str], settings: dict[str, str]) -> int:
-    """Run commands of data_tools in sequence against the sandbox; return the first exit status except 0, or 0."""
+async def _run_all(commands: list[str], environment: dict[str, str]) -> int:
+    """Run commands of data_tools in sequence, with added `environment`; return the first exit status except 0, or 0."""
     home = str(Path(__file__).parents[2])  # the package may only be importable from the working folder
-    settings = settings | {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
+    environment = environment | {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
     for command in commands:
         log.info("running python -m data_tools %s", command)
         argv = [sys.executable, "-m", "data_tools", *shlex.split(command)]
-        process = await asyncio.create_subprocess_exec(*argv, env=os.environ | settings)
+        process = await asyncio.create_subprocess_exec(*argv, env=os.environ | environment)
         try:
             status = await process.wait()
         except asyncio.CancelledError:

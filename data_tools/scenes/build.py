@@ -52,8 +52,9 @@ class Scene(NamedTuple):
 
 
 def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -> int:
-    """Compose a data set of scenes in a folder; return the number of new audio files (0: it was complete).
+    """Compose clips (scenes) of recorded or synthesised sounds in a folder; return the number of new audio files.
 
+    The number is 0 if the folder was complete.
     recordings: The folder in ESC-50's layout, if settings.recordings is set.
     Writes scenes.json first, then the missing audio files (8 s, 16 kHz, mono, 16 bit), Clotho's tables and labels.csv.
     The columns of labels.csv are file_name, split, kind, and the events, joined by ';' in order of their start, a

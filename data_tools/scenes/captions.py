@@ -30,23 +30,23 @@ Option = TypeVar("Option")
 
 
 def phrasings(name: str) -> tuple[Phrasing, ...]:
-    """Return the phrasings of a sound class: those written for it, or else generic ones made from its name."""
+    """Return the phrasings (clause, noun phrase) of a sound class: its own, or else generic ones with its name."""
     return PHRASINGS.get(name) or tuple(_fill_in_name(phrasing, name) for phrasing in GENERIC)
 
 
 def validation_phrasing(name: str) -> Phrasing:
-    """Return the phrasing of a sound class that is in no list of `phrasings`, for queries of a validation split."""
+    """Return an additional phrasing (clause, noun phrase) of a sound class, only for queries of a validation split."""
     return VALIDATION_PHRASINGS.get(name) or _fill_in_name(VALIDATION_GENERIC, name)
 
 
 def _fill_in_name(phrasing: Phrasing, name: str) -> Phrasing:
-    """Fill a generic phrasing with the name of a sound class."""
+    """Fill a generic phrasing (clause, noun phrase) with the name of a sound class; return both texts."""
     clause, noun = (part.format(n=name.replace("_", " ")) for part in phrasing)
     return clause, noun
 
 
 def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
-    """Return the options without the last ones, which are held out.
+    """Return the options without their last `share`, which only test splits use; all options if `share` is 0.
 
     share: Share of the options to leave out, 0 to MAX_HELD_OUT; above 0, at least one option is left out.
     """
@@ -56,7 +56,7 @@ def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
 def describe(
     rng: np.random.Generator, kind: str, events: Sequence[str], count: int, held_out: float, taken: Collection[str] = ()
 ) -> list[str]:
-    """Return several different captions of a scene; each describes the kind of scene and the order of the events.
+    """Return `count` different captions of a scene, none in `taken`, with its kind and the order of its events.
 
     Args:
         kind: Kind of the scene, a key of TEMPLATES.
@@ -85,7 +85,7 @@ def describe(
 
 
 def describe_event(rng: np.random.Generator, name: str, split: Split, held_out: float) -> str:
-    """Return a sound class as a query: `A dog barks`, `A barking dog`.
+    """Return a query that names a sound class, such as `A dog barks`, in a wording that the split may use.
 
     held_out: Share of the phrasings (wordings of a class) that only test splits use. If it is above 0, the validation
     split gets an additional phrasing, which no other split has. Validation can thus measure unknown wordings too.

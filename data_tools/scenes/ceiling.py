@@ -27,7 +27,7 @@ class CeilingReport(Report):
 
 
 def ceiling(folder: Path, split: str) -> float:
-    """Return the mAP@10, in (0, 1], of an error-free labeller that orders ties at random.
+    """Return the mAP@10 of a system that knows only the label (kind and events) of each scene; ties are random.
 
     folder: A folder of composed scenes. A caption's own clip is tied with all clips of the split with the same label.
     With g such clips, ranks 1 .. g are equally likely, so the expected AP@10 is (1/g) * sum_{r=1..min(g,10)} 1/r.
@@ -39,7 +39,10 @@ def ceiling(folder: Path, split: str) -> float:
 
 
 def label_groups(folder: Path, split: str) -> Counter[tuple[str, ...]]:
-    """Return the number of clips of each label in a split. Labels and errors are those of `ceiling`."""
+    """Return the number of clips of a split for each label, a tuple of the kind and the events of a scene.
+
+    Raises DataError as `ceiling` does.
+    """
     path = folder / "labels.csv"
     groups: Counter[tuple[str, ...]] = Counter()
     for line, row in read_table(path, LABEL_COLUMNS):

@@ -64,7 +64,7 @@ def render(rng: Rng, kind: str, events: Sequence[Event]) -> Samples:
 
 
 def _event_sound(rng: Rng, event: Event, n: int, fill: bool = False) -> Samples:
-    """Return an event's sound at a common level, ends faded: n samples, or fewer for a short one without `fill`."""
+    """Return an event's sound at a common level, ends faded: n samples, or fewer if it is short and not `fill`."""
     return levelled(cut(event.recording, rng, n, fill) if event.recording else synthesise(event.name, rng, n))
 
 

@@ -140,11 +140,10 @@ Windows = list[tuple[float, float]]
 def draw_queries(
     rng: np.random.Generator, settings: MomentSettings, split: Split, vid: str, events: Sequence[TimedEvent]
 ) -> Mapping[str, tuple[str, str, Windows]]:
-    """Draw the queries of a recording; return a dict from query id ("<vid>_<n>", n from 1) to query.
+    """Draw the queries of a recording; return a dict from query id to (text, sound class, all windows of the class).
 
-    A query has a text, a sound class, and all windows of that class.
-    Classes are taken in the order of their first event. Each class gets a query with the probability in settings.shape;
-    at least one gets it. For phrasings see describe_event.
+    Query ids are "<vid>_<n>", with n from 1. Classes are taken in the order of their first event. Each class gets a
+    query with the probability in settings.shape; at least one gets it. For phrasings see describe_event.
     """
     names = list(dict.fromkeys(event.name for event in events))
     is_queried = rng.random(len(names)) < settings.shape.asked

@@ -83,10 +83,11 @@ def credit(recordings: Iterable[Recording | None]) -> tuple[str, str, str]:
 
 
 def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
-    """Return a random part of a recording without silent ends: at most n samples at SAMPLE_RATE.
+    """Return a random part of a recording, at most n samples; with `fill`, a shorter recording is repeated up to n.
 
-    From a longer recording, a random part with some loud sound is returned, because some recordings have long pauses. A
-    shorter recording is returned completely; with `fill`, it is repeated with short pauses up to n samples.
+    Silent ends are left out. The sample rate is SAMPLE_RATE. From a longer recording, a random part with some loud
+    sound is returned, because some recordings have long pauses. A shorter recording is returned completely; with
+    `fill`, it is repeated with short pauses up to n samples.
     Raises AudioError as read_audio does and for silence.
     """
     sound, loud = _read_trimmed(recording.path)

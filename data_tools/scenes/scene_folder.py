@@ -62,11 +62,10 @@ class FolderSettings:
             raise DataError(f"the held-out share {self.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
 
     def pools(self, folder: Path | None, least: int, requirement: str) -> dict[Split, Pool]:
-        """Return for each split a dict from sound class to its recordings.
+        """Return for each split a dict from sound class to its recordings. least: Minimum number of classes.
 
         Args:
             folder: Folder of the recordings; None: events are synthesised, and no class has a recording.
-            least: Minimum number of classes per split.
             requirement: Reason for this minimum, for the message.
         Raises DataError for a split with fewer classes, and as read_recordings does.
         """

@@ -325,9 +325,9 @@ def _mix_at_onsets(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples
 def _repeat(
     rng: Rng, n: int, gap: tuple[float, float], sound: Callable[[float], Samples], jitter: float = 0.05
 ) -> Samples:
-    """Return n samples of a sound repeated with varied strength.
+    """Return n samples of a sound repeated with varied strength. gap: Range of intervals in s. jitter: Variation.
 
-    gap: Range of seconds between two sounds. jitter: Variation of the gap.
+    jitter: Largest difference from the drawn interval, as a share of it.
     """
     mean = rng.uniform(*gap)
     count = int(n / SAMPLE_RATE / (mean * (1 - jitter))) + 1

@@ -30,7 +30,7 @@ class FrameScores(NamedTuple):
 
 
 def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
-    """Write the frame probabilities of all queries to one .npz file, completely or not at all. scores: By query id."""
+    """Write for each query the probability that a frame is in a moment, to one .npz file. scores: By query id."""
     qids, values = np.array(list(scores), dtype=np.str_), list(scores.values())
     lengths = sizes(value.frames for value in values)
     edges = np.concatenate([value.edges for value in values], dtype=np.float64)
@@ -40,7 +40,7 @@ def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
 
 
 def read_frame_scores(path: Path) -> dict[str, FrameScores]:
-    """Read an .npz file of write_frame_scores; return a dict from query id to frame probabilities, in file order.
+    """Read the file of write_frame_scores; return a dict from query id to the frames' probabilities, in file order.
 
     Raises SubmissionError for a damaged file, or one that another program wrote.
     """

@@ -163,7 +163,7 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
 
 
 def read_annotations(path: Path, pool: Truth) -> Truth:
-    """Read the queries of the 2025 annotations, which have several relevant clips each.
+    """Read the organisers' annotations of 2025: queries of `pool` with several relevant clips each.
 
     Args:
         path: A CSV file with the columns query and audio_filenames; the latter is a Python list of file names.

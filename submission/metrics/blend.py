@@ -26,7 +26,7 @@ PICKS = 20  # number of additions in the search for weights; weights are multipl
 
 
 def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
-    """Return the weighted mean of score matrices that have the same queries and clips in the same order.
+    """Return the weighted mean of score matrices with equal queries and clips, each scaled by the method `how`.
 
     parts: Dict from name to score matrix. how: Scaling of the scores before the mean:
 
@@ -139,7 +139,7 @@ def facts_of_parts(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _standardised(scores: Scores, names: Sequence[str]) -> Values:
-    """Scale every query's scores to mean 0 and standard deviation 1."""
+    """Scale every query's scores to mean 0 and standard deviation 1. names: Not used, see SCALES."""
     values = scores.astype(np.float64)
     values -= values.mean(axis=1, keepdims=True)
     spread = values.std(axis=1, keepdims=True)
@@ -147,7 +147,7 @@ def _standardised(scores: Scores, names: Sequence[str]) -> Values:
 
 
 def _rank(scores: Scores, names: Sequence[str]) -> Values:
-    """Replace every query's scores by their ranks, evenly spaced from 1 (best clip) to 0 (last clip)."""
+    """Replace every query's scores by ranks from 1 (best clip) to 0 (last clip); `names` decide the order of ties."""
     n_clips = scores.shape[1]
     best = ranked_columns(scores, names, n_clips)
     values = np.empty(scores.shape)

@@ -87,7 +87,7 @@ def score_moments(
     lengths: tuple[float, float] = (0.0, MAX_SECONDS),
     undefined_hits: bool = False,
 ) -> MomentScores:
-    """Compare the predicted windows of every query with its true windows, and return the scores of each query.
+    """Score the predicted windows of each query by its true windows with a length in the range `lengths` (seconds).
 
     predictions: Dict from query id to windows in file order, all [start, end] or all [start, end, score], in seconds.
     truth: Dict from query id to true windows [start, end].

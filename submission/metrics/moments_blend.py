@@ -109,7 +109,7 @@ class _Candidates(NamedTuple):
     votes: list[Values]
 
     def blended(self, factors: Values, edition: MomentsEdition) -> list[Moments]:
-        """Return the best windows of each query, by the weighted mean of the files' votes.
+        """Return each query's best windows by the weighted mean of the files' votes; a vote is IoU times score.
 
         factors: Weight of each file. The votes are sorted before they are added, so that the sum is the same in any
         order of the files.
@@ -119,7 +119,7 @@ class _Candidates(NamedTuple):
             return self.best(np.sort(weighted, axis=0).sum(axis=0) / np.sort(factors).sum(), edition)
 
     def best(self, total: Values, edition: MomentsEdition) -> list[Moments]:
-        """Return the best candidate windows of each query, with their scores.
+        """Return each query's candidate windows with the highest scores in `total`, without nearly equal ones.
 
         total: (2, Q, M), for M candidates of each of Q queries. The first part has the scores, such as the sum of the
         votes. The second part has a number above 0 for candidates that may be chosen, otherwise 0. Raises
@@ -147,7 +147,7 @@ class _Candidates(NamedTuple):
 
 
 def _collect_candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
-    """Collect for every query the different windows in all files, and the votes of each file for these windows."""
+    """Collect every query's windows of all files, and each file's vote on each window: the highest IoU times score."""
     answers = _merge_queries(parts)
     by_part: list[list[list[Window]]] = []
     for name, part in parts.items():
@@ -192,7 +192,7 @@ def _merge_queries(parts: Parts) -> list[Moments]:
 
 
 def _scaled_windows(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
-    """Return a query's best windows as [start, end, score], as many as the edition scores, best first.
+    """Return a query's best windows, as many as the edition counts, with scores or, for the method `rank`, 1 / rank.
 
     how: "rank" replaces the scores by 1 / rank; other values keep them. name: Name of the file, for messages.
     Raises SubmissionError for raw scores that are missing or below 0.

@@ -77,7 +77,7 @@ def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Itera
 
 
 def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, names: Ints) -> Scores:
-    """Return a query's scores (C,), exchanged among the judged clips so that these are in the order of their mixture.
+    """Return a query's scores (C,); judged clips exchange theirs to rank by the weighted mean with the judge's scores.
 
     The mixture of a clip is the weighted mean of its scores by the matrix and by the judge, both standardised.
 
@@ -124,7 +124,7 @@ def average_precisions(matrix: ScoreMatrix, edition: Edition) -> Values:
 
 
 def search_weight(matrix: ScoreMatrix, judged: Judged, edition: Edition) -> tuple[float, Sequence[Values]]:
-    """Find the judge's weight with the highest mAP@k on a validation matrix; return it and AP@k without and with it.
+    """Find the judge's weight with the highest mAP@k; return the weight, and AP@k without and with the judge.
 
     Of equally good weights, the smallest is returned. The AP@k are two arrays (Q,), one value per query.
     """

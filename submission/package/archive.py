@@ -73,7 +73,7 @@ def file_names(names: Names, label: str, edition: AnyEdition) -> Names:
 def write_archive(
     path: Path, systems: list[PackedSystem], edition: AnyEdition, style: str, report: bytes | None
 ) -> None:
-    """Write the archive of the systems to a temporary file, check it, and rename it to `path` if it is correct.
+    """Write an archive of the systems, files named by `style`, to a temporary file; rename it to `path` if correct.
 
     style: Naming style of the files, a key of the edition's `names`. report: Content of the technical report (PDF), or
     None. Raises SubmissionError with all problems that check_archive finds, one per line. Raises OSError when writing

@@ -66,7 +66,7 @@ class Submitted(NamedTuple):
         return [*files, *(["parameters"] if of_clips and not are_counted(self.runs) else [])]
 
     def with_files(self, system: System) -> System:
-        """Return a system of about.yaml and fill in its paths `scored` and `output` if they are not given.
+        """Return a system of about.yaml with its paths `scored` and `output`: those given, or else those of its files.
 
         The paths are those of the files of its score matrix, or of its blend of runs.
         """
@@ -93,7 +93,7 @@ def pack(
     report: Path | None = None,
     style: str = "label",
 ) -> Package:
-    """Write the package (.zip) of the submitted systems.
+    """Write the package (.zip) of the submitted systems and return it. style: Naming style of the files in it.
 
     Args:
         about_path: The participant's about.yaml; paths in it are relative to its folder.

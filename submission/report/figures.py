@@ -28,7 +28,7 @@ HATCHES = ("", "///", "...", "\\\\\\", "xxx")
 def draw_systems(
     path: Path, systems: Mapping[str, Summary | MomentSummary], levels: Mapping[str, float], metric: str
 ) -> None:
-    """Draw a metric of each system as a dot with two confidence intervals; the first system is highlighted.
+    """Draw a metric of each system with two confidence intervals, and below it references such as chance (`levels`).
 
     Args:
         systems: Dict from the name of a system to its metrics.

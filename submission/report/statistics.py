@@ -161,7 +161,7 @@ def bin_number(value: float, starts: Sequence[float]) -> int | None:
 
 
 def bin_labels(starts: Sequence[int], whole: bool) -> dict[object, str]:
-    """Return a dict from the index of each bin to its label, e.g. `1–4`, ..., `20+`.
+    """Return a dict from the index of each bin to its label, e.g. `1–4`. whole: Whether values are whole numbers.
 
     starts: First value of each bin. whole: Whether values are whole numbers; if not, the label of a bin ends with the
     first value of the next bin, e.g. `0–5`.
@@ -183,7 +183,7 @@ def edge_labels(edges: Values) -> list[str]:
 
 
 def choose_queries(first: Ranks, margin: Values) -> dict[str, list[int]]:
-    """Return the rows of the best, middle and worst queries, by the keys `best`, `median` and `worst`.
+    """Return the rows of the best, median and worst queries by the rank and score margin of the relevant clip.
 
     first: (Q,) rank of each query's first relevant clip. margin: (Q,) highest score of a relevant clip minus the
     highest score of any other clip; NaN if all clips are relevant.

@@ -36,7 +36,7 @@ class Clips(NamedTuple):
 
 
 def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, Floats]) -> None:
-    """Write the table of a run's ranked clips, one line per clip.
+    """Write the table of a run's ranked clips, one line per clip, with the norms of its embeddings for each expert.
 
     norms: Dict from expert to the L2 norms (C,) of its embeddings of the clips.
     """

@@ -135,7 +135,7 @@ class FinishedRun(Finished):
         return None
 
     def _ranking_settings(self, entry: str) -> tuple[object, ...]:
-        """Return the settings that decide how an entry ranks, and a list of those of the entries that it combines.
+        """Return the settings that decide how an entry ranks, and such settings of the entries that it combines.
 
         Settings of its input and output are left out: data, audio, queries, edition and csv. Two entries
         that rank different data by the same models in the same way thus have equal results of this method.

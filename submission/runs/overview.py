@@ -52,7 +52,7 @@ class RunOverview(Record):
 
 
 def overviews(runs: Path) -> Iterator[RunOverview]:
-    """Yield a summary of every run in the folder `runs` and in its study folders, sorted by path.
+    """Yield a summary of every run in the folder `runs` and in its direct subfolders (studies), sorted by path.
 
     If the folder itself is a run, yield only its summary.
     """

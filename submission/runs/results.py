@@ -14,7 +14,7 @@ from submission.runs.record import RankedResult
 def ranked_result(
     matrix: ScoreMatrix, edition: Edition, untrained: ScoreMatrix | None, **facts: object
 ) -> RankedResult:
-    """Compute the metrics of a ranked entry from its score matrix; return its result for result.json.
+    """Return a ranked entry's result: metrics of its score matrix and of the `untrained` model's, and other `facts`.
 
     untrained: Score matrix of the untrained model for comparison, or None. facts: The fields of RankedResult that are
     not computed from the matrix: data, checkpoint, ceiling, also_trained_on, scores, csv.

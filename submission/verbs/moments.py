@@ -143,7 +143,7 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
 
 
 def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str:
-    """Return the reason why a file must not be overwritten; "" if there is no reason.
+    """Return the reason not to overwrite a file, or "": no file of moments or, if `scores`, windows with scores.
 
     A reason is that the file is not a file of moments. scores: Whether it is also a reason that its windows have
     scores, which would be lost.
@@ -197,9 +197,9 @@ def require_scale(arguments: argparse.Namespace) -> None:
 
 
 def refuse_options(arguments: argparse.Namespace, **usual: object) -> None:
-    """Raises SubmissionError if an option was given that does not work with moments.
+    """Raises SubmissionError if an option in `usual`, none of which works with moments, has not its default value.
 
-    usual: Dict from each such option to its default value.
+    usual: Dict from the name of each such option to its default value.
     """
     for option, value in usual.items():
         if getattr(arguments, option) != value:

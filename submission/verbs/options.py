@@ -153,7 +153,7 @@ def chosen_any_edition(
 def _edition_name(
     arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None, option: str
 ) -> str:
-    """Return the name of the edition of --edition, otherwise the only edition of the files.
+    """Return the edition that --edition names or, without it, the only one in `noted`, a dict from file to edition.
 
     noted: Dict from each file to its edition (None if unknown). file, option: File and option for the message. Raises
     SubmissionError if there is no edition, or more than one.

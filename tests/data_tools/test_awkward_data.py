@@ -30,7 +30,7 @@ from data_tools.freesound.sounds import Page, Sound
 from data_tools.freesound.store import Store
 from data_tools.freesound.windows import Progress, Window
 from data_tools.leakage import fingerprint
-from data_tools.leakage.audit import _stage_of
+from data_tools.leakage.audit import _split_order
 from data_tools.leakage.check import _LastOfEachId
 from data_tools.locks import lock_of
 from data_tools.manifest import Clip
@@ -230,9 +230,9 @@ def clip(id: str, split: str, path: str = "a.wav") -> Clip:
 
 
 def test_audit_orders_splits_as_training_validation_test() -> None:
-    stages = {split: _stage_of(clip("a", split)) for split in ("train", "development", "val", "validation")}
+    stages = {split: _split_order(clip("a", split)) for split in ("train", "development", "val", "validation")}
     assert stages == {"train": 0, "development": 0, "val": 1, "validation": 1}
-    assert [_stage_of(clip("a", split)) for split in ("test", "evaluation", "blind")] == [2, 2, 2]
+    assert [_split_order(clip("a", split)) for split in ("test", "evaluation", "blind")] == [2, 2, 2]
 
 
 def test_check_uses_the_last_of_several_clips_with_the_same_id() -> None:
