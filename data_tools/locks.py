@@ -16,7 +16,9 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
-    """Lock a lock file for a `with` block. A process that ends, even by a kill, releases its locks; the file remains.
+    """Lock a lock file for a `with` block; if another process has the lock, raise `busy_message` or, with `wait`, wait.
+
+    A process that ends, even by a kill, releases its locks; the file remains.
 
     Args:
         busy_message: Message if another process has the lock; "" to wait without a message.
@@ -36,7 +38,7 @@ def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
 
 
 def take_lock(file: Path, timeout: float = 0) -> Callable[[], None] | None:
-    """Lock a lock file; return a function that releases the lock, or None if another process has the lock.
+    """Lock a lock file; return a function that releases the lock, or None if it is not free within `timeout` seconds.
 
     timeout: Seconds to wait for the lock; negative: without limit.
     """

@@ -306,10 +306,10 @@ class _Manifest:
 
 
 def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
-    """Return all clips of a manifest, paths absolute.
+    """Return all clips of a manifest, with absolute paths. unique: Refuse repeated ids.
 
-    Raises DataError as iter_manifest does, and, if `unique`, for a repeated id. A file of more than LARGE bytes is
-    checked at once, and its clips are read on demand: a list of a million clips would take gigabytes.
+    Raises DataError as iter_manifest does. A file of more than LARGE bytes is checked at once, and its clips are read
+    on demand: a list of a million clips would take gigabytes.
     """
     path = Path(path)
     if path.is_file() and path.stat().st_size > LARGE:

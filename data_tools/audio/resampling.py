@@ -58,7 +58,7 @@ def turn_of(rate: int, wanted: int, how: Resampling) -> tuple[int, int]:
 
 
 def _is_drifting(rate: int, wanted: int, how: Resampling) -> bool:
-    """Return whether the method `how` repeats the clock errors of resampy 0.2.2 from `rate` to `wanted` Hz."""
+    """Return whether the method `how` repeats the rounding errors of resampy 0.2.2's clock between two sample rates."""
     return how == "kaiser_best_0.2" and Fraction(1 / (wanted / rate)) != Fraction(rate, wanted)
 
 

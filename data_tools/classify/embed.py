@@ -113,7 +113,7 @@ class Embeddings:
         return len(missing)
 
     def _as_float16(self, values: np.ndarray, count: int) -> np.ndarray:
-        """Convert a model's vectors to float16. Raises DataError for a wrong shape, and for NaN or too large values."""
+        """Convert `count` vectors of a model to float16. Raises DataError for a wrong shape, NaN, and large values."""
         if values.shape != (count, self.dim) or not np.abs(values).max() < np.finfo(np.float16).max:
             raise DataError(
                 f"{self.folder}: the model gave embeddings that are NaN or too large for 16-bit floats; use "

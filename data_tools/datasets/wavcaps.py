@@ -82,7 +82,7 @@ def _audio_files(audio: Path) -> dict[str, str]:
 
 
 def audio_folder(path: Path, among: Sequence[str] = ("Audio", "WavCaps_mp3/Audio", "Zip_files")) -> Path | None:
-    """Return the folder with the audio of one of WavCaps' parts; None if it is in none of the usual places.
+    """Return the folder with the audio of the part of WavCaps in the JSON file `path`, one of `among`; None if missing.
 
     The usual places are next to json_files/<part>/: Audio/<part>/ (aac-datasets), WavCaps_mp3/Audio/<part>/ (the
     baseline of 2025) and Zip_files/<part>/ (the hub). The first one that exists is returned.

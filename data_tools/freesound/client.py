@@ -307,7 +307,7 @@ class Client:
     async def _retry(
         self, ask: Callable[[], Awaitable[Result]], attempts: int, give_up: Callable[[str], Exception]
     ) -> Result:
-        """Repeat the request `ask`, with longer and longer waits, until it has an answer or `attempts` have failed.
+        """Repeat the request `ask` with growing waits until it is answered; raise `give_up` after `attempts` failures.
 
         Pauses that the API demands are counted separately.
         """

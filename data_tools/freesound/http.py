@@ -55,7 +55,7 @@ class Http(AbstractAsyncContextManager["Http"]):
     """
 
     def __init__(self, timeout: float, contact: str = "") -> None:
-        """Open an HTTP session."""
+        """Open an HTTP session. timeout: In seconds. contact: Address that each request states, or ""."""
         self._timeout = timeout
         agent = f"lbar-kit/{version()}" + (f" ({contact})" if contact else "")
         # No trust_env: ~/.netrc must not replace the key by another secret.

@@ -62,7 +62,7 @@ class Quota:
     """Limiter of requests: delays each one until the key's limits per minute and per day allow it."""
 
     def __init__(self, database: sqlite3.Connection, per_minute: int, per_day: int, clock: Clock) -> None:
-        """Open the table of counted requests in the database."""
+        """Open the table of counted requests in the database, and set the limits of requests per minute and day."""
         self._database, self._clock = database, clock
         self.per_minute, self.per_day = per_minute, per_day
         self._limits = ((per_minute, MINUTE), (per_day, DAY))

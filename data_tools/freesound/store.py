@@ -267,10 +267,10 @@ class Store(Facts):
         return [Window(first, last, compared=True) for first, last in zip(begins, ends, strict=True)]
 
     def count_known(self, window: Window, condition: str | None = None) -> int:
-        """Return the number of stored sounds in a time window, which can be compared with the API's count.
+        """Return the number of stored sounds (if given, that meet an SQL `condition`) in a time window.
 
-        Sounds that the last search did not find are not counted. Without a condition, items that the API gave as null
-        are counted too. condition: SQL condition; only stored sounds that meet it are counted.
+        The number can be compared with the API's count. Sounds that the last search did not find are not counted.
+        Without a condition, items that the API gave as null are counted too.
         """
         span = _milliseconds(window.first, window.last)
         if condition:
@@ -293,7 +293,7 @@ class Store(Facts):
         )
 
     def _record_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
-        """Record the items of a page of results that are null: sounds that the API lists without their data.
+        """Record the null items of a page, sounds that the API lists without data, except the first `stored` of them.
 
         Earlier records for this page or a later one are deleted first, if their upload times are between the start of
         the window and `reached`.
@@ -301,7 +301,7 @@ class Store(Facts):
         Args:
             indexed: Dict from the id of each sound on the page to its index time in ms.
             reached: Last second of upload on the page.
-            stored: Number of nulls on the page that an earlier crawl has stored as sounds; that many are not recorded.
+            stored: Number of nulls on the page that an earlier crawl has stored as sounds.
         """
         query = "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?"
         self.database.execute(query, (*_milliseconds(window.first, reached), window.page))

@@ -119,7 +119,7 @@ def audit(
     exclusions: Exclusions | None = None,
     fingerprints: Fingerprints | None = None,
 ) -> list[Overlap]:
-    """Find all overlaps between clips of different splits, and between clips and exclusion lists.
+    """Find the overlaps of clips with each other across splits, with the clips `against`, and with exclusion lists.
 
     Here a split is a source and its split, such as clotho/evaluation.
 

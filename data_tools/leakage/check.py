@@ -90,7 +90,7 @@ class CheckReport(Report):
 
 
 def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
-    """Check clips; return all problems and overlaps, in the order of KINDS.
+    """Check clips; return all problems and overlaps, in the order of KINDS. quick: Only read the headers of audio.
 
     Equal files are searched within each split and between splits; equal Freesound ids and file names only between
     splits; equal captions between any clips. Here a split is a source and its split, such as clotho/evaluation. Files
@@ -162,7 +162,7 @@ def _check_files(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
 
 
 def _check_file(path: str, quick: bool) -> Result:
-    """Check one audio file; return three values: its problem, its hash, and the reason why it has no sound.
+    """Return the problem, hash, and reason for having no sound, of an audio file. quick: Only read its header.
 
     A missing file has (MISSING, "", None), and a damaged file (CORRUPT, description of the damage, None). A readable
     file has ("", its hash, the reason), with None as the reason if it has sound. With `quick`, a readable file has

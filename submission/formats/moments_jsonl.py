@@ -125,7 +125,7 @@ def _write_lines(path: Path, answers: Sequence[tuple[object, ...]], edition: Mom
 def check_moments(
     data: bytes, edition: MomentsEdition, truth: MomentTruth | None = None
 ) -> tuple[list[Moments], list[Problem], list[Problem]]:
-    """Check the bytes of a file of moments; return the windows of each query, the problems, and the oddities.
+    """Check the bytes of a file of moments; return each query's windows, the problems, and the accepted oddities.
 
     truth: The queries that the file should have, with true windows or as a blind list; None if unknown.
 

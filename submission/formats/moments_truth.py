@@ -131,7 +131,7 @@ def is_blind_list(data: bytes) -> bool:
 def check_moment_truth(
     data: bytes, edition: MomentsEdition
 ) -> tuple[dict[str, MomentQuery], list[Problem], list[Problem]]:
-    """Check the bytes of a file with true windows; return its queries by id, its problems, and its oddities.
+    """Check the bytes of a file with true windows; return queries by id, problems, and accepted oddities.
 
     A file with problems is refused. Each line must have qid, query and vid as text, and may have duration in seconds.
     All lines or no lines have relevant_windows, a list of [start, end] in seconds. Other keys are ignored.

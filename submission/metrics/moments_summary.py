@@ -198,7 +198,7 @@ def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEditi
 
 
 def truth_notes(truth: MomentTruth) -> list[str]:
-    """Return notes on the oddities of a truth: one line per kind of oddity, with its number."""
+    """Return notes on unusual true windows and queries: one line per kind, with their number."""
     return _count_kinds(truth.notes, truth.name)
 
 

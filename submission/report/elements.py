@@ -108,7 +108,7 @@ class Axis(NamedTuple):
 
     @property
     def outline(self) -> str:
-        """Return the curve of frame probabilities as an SVG path over the whole time axis; heights are 0 to 100."""
+        """Return the probability of each frame to be in the moment as an SVG path over the time axis, 0 to 100 high."""
         starts, ends = self.frames.edges[:-1], self.frames.edges[1:]
         steps = zip(starts, ends, 100 - 100 * self.frames.frames, strict=True)
         return "M0 100 " + " ".join(f"L{a:.2f} {y:.1f} L{b:.2f} {y:.1f}" for a, b, y in steps) + f" L{ends[-1]:.2f} 100"

@@ -90,7 +90,7 @@ def draw_scores(path: Path, edges: Values, counts: Mapping[str, Ints], unit: str
 
 
 def draw_score_differences(path: Path, edges: Values, counts: Ints, unit: str, marks: Sequence[float]) -> None:
-    """Draw a histogram of how much higher each query's best relevant clip is scored than its best other clip.
+    """Draw a histogram of each query's best relevant score minus its best other score, with lines at the `marks`.
 
     Args:
         edges: Limits of the bins, in units of the score.

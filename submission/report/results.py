@@ -117,7 +117,7 @@ def _reference_levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float]
 
 
 def differences_table(this: Comparable, others: Mapping[str, Comparable], subject: str) -> Table:
-    """Return a table of differences in the primary metric: this system minus each other system.
+    """Return a table of differences in the primary metric: this system (called `subject`) minus each other system.
 
     subject: Name of this system in the caption, such as `This run`.
     """

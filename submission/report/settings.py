@@ -20,9 +20,9 @@ def read_settings(run: Finished) -> Any:
 
 
 def dotted_values(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) for each value in a JSON value; items of a list have their index as key, as in --set.
+    """Yield (dotted key, value) for each value in a JSON value at the key `at`; in a list, the keys are the indices.
 
-    at: Dotted key of the whole value.
+    The keys are those of the option --set. at: Dotted key of the whole value.
 
     >>> dict(dotted_values({"a": {"b": [1, {"c": 2}]}, "d": []}))
     {'a.b.0': 1, 'a.b.1.c': 2, 'd': []}

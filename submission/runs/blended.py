@@ -65,26 +65,26 @@ def blend_runs(out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition:
 
 
 def _blend_entry(
-    folder: Path, out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition: Edition
+    temporary: Path, out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition: Edition
 ) -> RankedResult:
     """Write the blended scores of the runs' ranked entries, and a CSV if the first run has one; return the result.
 
-    folder: Temporary folder to write to. out: Final folder, for the paths in the result.
+    temporary: Folder to write to. out: Final folder, for the paths in the result.
     """
     first = parts[0].run
     scores, csv = f"scores/{first.entry}.npy", f"submission/{first.entry}.csv"
     for name in ("scores", "submission"):
-        (folder / name).mkdir(parents=True)
+        (temporary / name).mkdir(parents=True)
     write_blocks(
-        folder / scores, *blend_in_blocks({p.label: p.run.matrix for p in parts}, how, [p.weight for p in parts])
+        temporary / scores, *blend_in_blocks({p.label: p.run.matrix for p in parts}, how, [p.weight for p in parts])
     )
-    matrix = read_scores(folder / scores)
+    matrix = read_scores(temporary / scores)
     if first.ranked.csv is not None:
-        write_csv(matrix, folder / csv, edition)
+        write_csv(matrix, temporary / csv, edition)
     table = first.file(f"scores/{first.entry}.clips.csv")
     columns = ["clip", "path", "seconds"]  # norms of embeddings are those of one model
     rows = [[row[column] for column in columns] for _, row in read_table(table, columns)]
-    write_table(folder / f"scores/{first.entry}.clips.csv", columns, rows)
+    write_table(temporary / f"scores/{first.entry}.clips.csv", columns, rows)
     return ranked_result(
         matrix,
         edition,
@@ -99,18 +99,18 @@ def _blend_entry(
 
 
 def _blend_blind(
-    folder: Path, out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition: Edition
+    temporary: Path, out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition: Edition
 ) -> dict[str, BlindResult]:
     """Write the blended scores of the blind set and a CSV; return a dict from the entry's name to its result.
 
-    folder: Temporary folder to write to. out: Final folder, for the paths in the result.
+    temporary: Folder to write to. out: Final folder, for the paths in the result.
     """
     name = _blind_entry(parts[0].run.entry)
     scores, csv = f"scores/{name}.npy", f"submission/{name}.csv"
     matrices = {part.label: read_scores(path) for part in parts if (path := part.run.blind_scores)}
-    write_blocks(folder / scores, *blend_in_blocks(matrices, how, [part.weight for part in parts]))
-    matrix = read_scores(folder / scores)
-    write_csv(matrix, folder / csv, edition)
+    write_blocks(temporary / scores, *blend_in_blocks(matrices, how, [part.weight for part in parts]))
+    matrix = read_scores(temporary / scores)
+    write_csv(matrix, temporary / csv, edition)
     result = BlindResult(
         queries=len(matrix.query_ids),
         clips=len(matrix.clip_ids),
@@ -150,12 +150,12 @@ def blend_runs_of_moments(out: Path, parts: Sequence[Part[FinishedMoments]], how
 
 
 def _blend_moments(
-    folder: Path, out: Path, name: str, parts: Sequence[Part[FinishedMoments]], how: MomentsHow
+    temporary: Path, out: Path, name: str, parts: Sequence[Part[FinishedMoments]], how: MomentsHow
 ) -> MomentsResult:
     """Write the files with the blended windows of an entry, and return the result of the entry.
 
     Args:
-        folder: Temporary folder to write to.
+        temporary: Folder to write to.
         out: Final folder, for the paths in the result.
         name: Name of the entry.
     """
@@ -167,10 +167,10 @@ def _blend_moments(
         "truth": f"scores/{name}.truth.jsonl",
         "frames": f"scores/{name}.frames.npz",
     }
-    write_scored_moments(folder / files["windows"], answers, first.edition)
-    write_moments(folder / files["answers"], answers, first.edition)
-    (folder / files["truth"]).write_bytes(first.file(f"scores/{first.entry}.truth.jsonl").read_bytes())
-    write_frame_scores(folder / files["frames"], _mean_frames(parts))
+    write_scored_moments(temporary / files["windows"], answers, first.edition)
+    write_moments(temporary / files["answers"], answers, first.edition)
+    (temporary / files["truth"]).write_bytes(first.file(f"scores/{first.entry}.truth.jsonl").read_bytes())
+    write_frame_scores(temporary / files["frames"], _mean_frames(parts))
     facts = {
         "checkpoint": describe_blend(parts),
         "fitted": None,
@@ -196,7 +196,7 @@ def _blended_figures(first: FinishedMoments, answers: Sequence[Moments]) -> dict
 
 
 def _mean_frames(parts: Sequence[Part[FinishedMoments]]) -> dict[str, FrameScores]:
-    """Return the weighted mean of the runs' frame probabilities for each query.
+    """Return for each query the weighted mean, over the runs, of the probability that a frame is in a moment.
 
     In the result, a new frame begins wherever a frame of any run begins. If the runs' frames end at different times,
     the result ends at the earliest of these.
@@ -214,20 +214,20 @@ def _mean_frames(parts: Sequence[Part[FinishedMoments]]) -> dict[str, FrameScore
 
 
 def _write_records(
-    folder: Path, out: Path, parts: Sequence[Part[Any]], rank: Mapping[str, Any], entries: Mapping[str, Any]
+    temporary: Path, out: Path, parts: Sequence[Part[Any]], rank: Mapping[str, Any], entries: Mapping[str, Any]
 ) -> RunResult:
     """Write resolved.json, an empty metrics.jsonl, and result.json of a blend; return the content of result.json.
 
     Args:
-        folder: Temporary folder to write to.
+        temporary: Folder to write to.
         out: Final folder.
         rank: Settings of the blend's own entries, by name.
         entries: Results of these entries, by the keys `rank`, `blind` and `moments`.
     """
     recipe = merged_recipe(out.name, parts)
-    write_json(folder / "resolved.json", recipe | {"rank": recipe["rank"] | rank})
-    (folder / "metrics.jsonl").write_text("")
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    write_json(temporary / "resolved.json", recipe | {"rank": recipe["rank"] | rank})
+    (temporary / "metrics.jsonl").write_text("")
+    files = [path for path in sorted(temporary.rglob("*")) if path.is_file()]
     members = [
         Member(
             run=os.path.relpath(part.run.folder.resolve(), out.resolve()),
@@ -242,7 +242,7 @@ def _write_records(
         **merged_result(out.name, parts),
         **entries,
         blend=members,
-        sha256={path.relative_to(folder).as_posix(): sha256_of(path) for path in files},
+        sha256={path.relative_to(temporary).as_posix(): sha256_of(path) for path in files},
     )
-    write_json(folder / "result.json", result.document())
+    write_json(temporary / "result.json", result.document())
     return result
