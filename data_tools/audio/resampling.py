@@ -63,7 +63,7 @@ def _is_drifting(rate: int, wanted: int, how: Resampling) -> bool:
 
 
 def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callable[[Wave, bool], Wave]:
-    """Return a function that resamples a wave by blocks. turns: Filter turns (see turn_of) before the first block.
+    """Return a function that resamples a wave by blocks. turns: Repetitions of the filter's weights before the first.
 
     The function takes the next block, (n,), and whether it is the last block. It returns the new samples that are
     finished. A wave of N samples has N * wanted / rate new samples, however it is divided into blocks: rounded to the

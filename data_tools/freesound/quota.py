@@ -141,9 +141,9 @@ class Quota:
         return (max(free) - now) * self._clock.speed
 
     def _correct_times(self, now: float) -> None:
-        """Set the stored times of requests to `now`, and delete the pause, if they are impossibly late.
+        """Set request times that are impossibly late to `now`, and delete a pause that ends impossibly late.
 
-        They were stored while the clock was ahead.
+        Such times were stored while the clock was ahead.
         """
         latest = now + self._clock.wall_seconds(UNANSWERED)
         self._database.execute("UPDATE requests SET counted_to = ? WHERE counted_to > ?", (now, latest))

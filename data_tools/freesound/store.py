@@ -233,7 +233,7 @@ class Store(Facts):
         return advance(window, answer, known), changes
 
     def _summarise(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
-        """Summarise a page; also return each sound's index time by id: its upload time in ms, if in the window.
+        """Summarise a page of a search; also return a dict from sound id to upload time in the search index, in ms.
 
         A sound that appears twice on the page counts once. The index time of a sound is its upload time. If this is
         outside the window, because Freesound's search index and database differ, the sound gets the index time of the
@@ -267,7 +267,7 @@ class Store(Facts):
         return [Window(first, last, compared=True) for first, last in zip(begins, ends, strict=True)]
 
     def count_known(self, window: Window, condition: str | None = None) -> int:
-        """Return the number of stored sounds (if given, that meet an SQL `condition`) in a time window.
+        """Return the number of stored sounds in a time window or, with an SQL `condition`, of those that meet it.
 
         The number can be compared with the API's count. Sounds that the last search did not find are not counted.
         Without a condition, items that the API gave as null are counted too.

@@ -264,10 +264,9 @@ def _format_overlaps(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
 def _verdict(
     overlaps: Sequence[Overlap], training: Sequence[Clip], others: Sequence[Clip], fingerprints: Fingerprints | None
 ) -> str:
-    """Return the result of the audit in words.
+    """Return a sentence on the overlaps of the `training` clips with exclusion lists and test clips (`others`).
 
     If a fingerprint is not sure (see Fingerprint.sure), the result states that the overlap of this clip is unknown.
-    training: Clips of training splits. others: Clips of test splits.
     """
     if leaks := [overlap for overlap in overlaps if overlap.leak]:
         kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))

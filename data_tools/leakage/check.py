@@ -241,7 +241,7 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
     errors = (*ERRORS, NO_CLIP)
 
     def named(kinds: Sequence[str]) -> str:
-        """Return as text those of the kinds that occur among the findings, each with its number of findings."""
+        """Format the kinds that have findings, each with its number of findings, as one text."""
         return ", ".join(f"{kind} ({counts[kind]})" for kind in kinds if counts[kind])
 
     count = sum(counts[kind] for kind in errors)

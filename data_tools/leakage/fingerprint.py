@@ -206,7 +206,7 @@ class _Index:
         self.sizes = np.append(0, np.where(sizes <= MAX_OCCURRENCES, sizes, 0))
 
     def alignments(self, other: Fingerprint) -> list[tuple[int, int]]:
-        """Return (index, delay of `other` in frames) for indexed recordings with MIN_VOTES or more pairs as in `other`.
+        """Return (index, delay of `other` in frames) of indexed recordings that share MIN_VOTES pairs of peaks with it.
 
         A recording may have several alignments, each with another delay.
         """

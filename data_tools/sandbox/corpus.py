@@ -174,7 +174,7 @@ class Catalogue:
         return self.one_uniform("broken", number) < BROKEN
 
     def sound(self, number: int, site: str, cdn: str = "") -> Mapping[str, Any]:
-        """Return all fields of a sound.
+        """Return all fields of a sound. site, cdn: Addresses of the API and of the host of the previews.
 
         The field md5 is random, because no file is made. cdn: Address of the previews' host, if it is not the site.
         """

@@ -30,7 +30,7 @@ class FrameScores(NamedTuple):
 
 
 def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
-    """Write for each query the probability that a frame is in a moment, to one .npz file. scores: By query id."""
+    """Write for each query the probability that each frame is in a moment, to a .npz file. scores: By query id."""
     qids, values = np.array(list(scores), dtype=np.str_), list(scores.values())
     lengths = sizes(value.frames for value in values)
     edges = np.concatenate([value.edges for value in values], dtype=np.float64)

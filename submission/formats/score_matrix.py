@@ -55,7 +55,7 @@ class Labels:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise SubmissionError for repeated ids, wrong lengths, or a relevant clip outside the pool."""
+        """Raise SubmissionError for repeated ids, lists of unequal lengths, or a relevant clip outside the pool."""
         n_queries, n_clips = shape = self.shape
         if 0 in shape:
             raise SubmissionError(f"scores of shape {shape} have no query or no clip; give at least one of each")

@@ -66,7 +66,7 @@ class Submitted(NamedTuple):
         return [*files, *(["parameters"] if of_clips and not are_counted(self.runs) else [])]
 
     def with_files(self, system: System) -> System:
-        """Return a system of about.yaml with its paths `scored` and `output`: those given, or else those of its files.
+        """Return a system of about.yaml; its paths `scored` and `output`, if missing, are those of its runs or matrix.
 
         The paths are those of the files of its score matrix, or of its blend of runs.
         """

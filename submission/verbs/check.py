@@ -104,7 +104,7 @@ class _CheckResult(NamedTuple):
 
 
 def _format_lines(problems: Sequence[Problem], shown: int | None) -> Iterable[str]:
-    """Format problems as lines of text, at most `shown` of each kind; problems of a package are not shortened again."""
+    """Format problems as lines of text: all those of a package, or at most `shown` of each kind of a file."""
     if problems and problems[0].kind == PACKAGE:
         return [problem.sentence for problem in problems]
     return format_problems(problems, shown)

@@ -134,7 +134,7 @@ def _send_pairs(file: IO[bytes], pairs: Sequence[Pair]) -> None:
 
 
 def _parse_score(line: bytes, process: "subprocess.Popen[bytes]", number: int) -> float | None:
-    """Return the score in a line that the command printed. Raises SubmissionError for another or a missing line.
+    """Return the score in a line that the command printed. Raises SubmissionError for other text, or no line.
 
     number: Number of the pair, from 1, for messages.
     """

@@ -86,7 +86,7 @@ def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdi
     """
 
     def counted_windows(truth: MomentTruth, qid: str) -> list[Window]:
-        """Return the true windows of a query that count in the metrics, sorted."""
+        """Return a query's true windows, sorted, without those that are empty or longer than the edition allows."""
         windows = truth.queries[qid].windows or []
         return sorted(window for window in windows if 0 < window[1] - window[0] <= edition.max_seconds)
 
