@@ -192,7 +192,7 @@ def _merge_queries(parts: Parts) -> list[Moments]:
 
 
 def _scaled_windows(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
-    """Return a query's best windows, as many as the edition counts, with scores or, for the method `rank`, 1 / rank.
+    """Return a query's best windows, as many as the edition counts, with scores scaled by the method `how`.
 
     how: "rank" replaces the scores by 1 / rank; other values keep them. name: Name of the file, for messages.
     Raises SubmissionError for raw scores that are missing or below 0.

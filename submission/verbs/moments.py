@@ -197,7 +197,7 @@ def require_scale(arguments: argparse.Namespace) -> None:
 
 
 def refuse_options(arguments: argparse.Namespace, **usual: object) -> None:
-    """Raises SubmissionError if an option in `usual`, none of which works with moments, has not its default value.
+    """Raises SubmissionError if an option that does not work with moments differs from its default in `usual`.
 
     usual: Dict from the name of each such option to its default value.
     """
