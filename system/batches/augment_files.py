@@ -115,9 +115,9 @@ class _Clips:
             self._by_name.setdefault(clip.file_name, []).append(clip)
 
     def find(self, name: str, where: str) -> Clip | None:
-        """Return the clip whose id or file name is `name`; None if no clip has it.
+        """Return the clip whose id or file name is `name`; None if no clip has it. where: File and line, for messages.
 
-        where: File and line of the name, for the message. Raises DataError if several clips have the file name.
+        Raises DataError if several clips have the file name.
         """
         if name in self._by_id:
             return self._by_id[name]

@@ -99,7 +99,7 @@ def _frame_labels(items: Sequence[Item], features: Features) -> torch.Tensor:
 
 
 def _content_key(features: Features, item: Item) -> str:
-    """Return the content key of a training item's audio: of its clip, or of its mixture of two clips.
+    """Return the content key (checksum) of a training item's audio: of its clip, or of its mixture of two clips.
 
     The content key of a clip is a checksum of its audio file.
     The key of a mixture contains the sorted keys of both clips, and thus differs from the key of each clip. Losses
@@ -115,7 +115,7 @@ def _item_frames(features: Features, expert: str, items: Sequence[Item], index: 
     bank, added = features.banks[expert], items[index].added
 
     def read_crop(clip: Clip, is_added: bool) -> np.ndarray:
-        """Read the part of a clip's frames that the item's crop selects. is_added: The clip is mixed into another."""
+        """Read a clip's frames, or only a random crop of them. is_added: The clip is mixed into the item's own clip."""
         key = features.keys[clip.id]
         first, count = crops.range(bank.rows_of(key), index, is_added) if crops else (0, bank.rows_of(key))
         return bank.part(key, first, count)
@@ -147,13 +147,13 @@ class Resident:
     """The frames of clips on the device, in one tensor per expert. Batches are gathered from them on the device."""
 
     def __init__(self, keys: Iterable[str], features: Features, device: torch.device) -> None:
-        """Copy the frames of all clips with the given content keys to the device."""
+        """Copy the frames of all clips with the given content keys (checksums of their audio) to the device."""
         self.index_of = {key: index for index, key in enumerate(dict.fromkeys(keys))}
         self.tables = {name: self._copy_frames(features, name, device) for name in features.banks}
 
     @staticmethod
     def bytes_needed(keys: Iterable[str], features: Features) -> int:
-        """Return the number of bytes of memory that the frames of clips need. keys: Content keys of the clips."""
+        """Return the bytes of memory that the frames of clips need. keys: Content keys (checksums) of the clips."""
         unique = set(keys)
         banks = features.banks.values()
         return sum(bank.dtype.itemsize * bank.dim * bank.rows_of(key) for bank in banks for key in unique)
@@ -181,11 +181,10 @@ class Resident:
     def gather_audio(
         self, keys: Sequence[str], crops: Crops | None = None, among: Sequence[str] = ()
     ) -> dict[str, Series]:
-        """Return a dict from expert to padded frames of clips, gathered on the device. keys: Content keys of the clips.
+        """Return a dict from expert to the frames of the clips `keys`, padded to the longest of `keys` and `among`.
 
-        Each clip's frames equal those that `collate` returns.
-        crops: Random parts of long clips; None: all frames. among: Content keys of more clips; frames are padded to the
-        longest clip of `keys` and `among`.
+        The frames are gathered on the device, and equal those that `collate` returns. keys, among: Content keys
+        (checksums) of clips. crops: Random parts of long clips; None: all frames.
         """
         return {name: self._gather_series(*table, keys, crops, among) for name, table in self.tables.items()}
 
@@ -198,7 +197,7 @@ class Resident:
         crops: Crops | None,
         among: Sequence[str],
     ) -> Series:
-        """Return one expert's frames of the clips `keys`, padded to the longest clip of `keys` and `among`."""
+        """Return rows of the table `frames` as padded clips. first, lengths: First row and number of rows per clip."""
         clips = torch.tensor([self.index_of[key] for key in keys])
         begin, clip_lengths = first[clips], lengths[clips]
         if crops is not None:

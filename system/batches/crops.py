@@ -18,10 +18,9 @@ class Crops(NamedTuple):
     offsets: np.ndarray
 
     def range(self, length: int, item: int, added: bool = False) -> tuple[int, int]:
-        """Return the first frame and the number of frames (at most `longest`) of the random crop of an item's clip.
+        """Return first frame and size of the random crop of an item's clip or, if `added`, of the clip mixed into it.
 
-        length: Number of frames of the clip. item: Index of the item. added: Whether the clip is the one that is mixed
-        into the item.
+        The size is at most `longest`. length: Number of frames of the clip. item: Index of the item.
         """
         spare = max(0, length - self.longest)
         first = min(int(self.offsets[item, int(added)] * (spare + 1)), spare)

@@ -97,7 +97,7 @@ class _Shuffled:
     """
 
     def __init__(self, items: list[Item], seed: tuple[int, ...], chances: np.ndarray | None) -> None:
-        """Store the items of a data source, and the seed of their random order."""
+        """Store the items of a data source, the seed of their random order, and their drawing weights, `chances`."""
         self.items, self.seed, self.chances = items, seed, chances
         self.turn, self.order = -1, np.empty(0, int)
 
@@ -188,5 +188,5 @@ class Sampler:
 
 
 def batches_ahead(has_relevance: bool) -> int:
-    """Return the number of batches to prepare during the current step: 1 if they need CIDEr-D, else BATCHES_AHEAD."""
+    """Return the number of batches to prepare during the current step: 1 if they need CIDEr-D, else several."""
     return 1 if has_relevance else BATCHES_AHEAD

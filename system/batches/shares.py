@@ -11,7 +11,7 @@ import numpy as np
 
 
 def divide_into_chunks(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
-    """Divide a batch's clips into chunks to embed one at a time; return the indexes of the clips of each chunk.
+    """Divide clips into chunks of `size` clips, or, without a size, into `count` chunks; return each chunk's indexes.
 
     lengths: (B,) lengths of the clips. size: Number of clips per chunk; the clips of a chunk have similar lengths, and
     the last chunk may have fewer clips. None: one chunk per process, with equal numbers of clips if possible.

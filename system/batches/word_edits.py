@@ -17,7 +17,7 @@ Synonyms = Mapping[str, Sequence[str]]  # by lower-case word
 
 
 def edit_caption(caption: str, rate: float, synonyms: Synonyms | None, draw: Random) -> str:
-    """Return a caption with random edits of its words: synonyms, deletions, swaps or insertions.
+    """Return a caption with the share `rate` of its words changed: synonyms, deletions, swaps or insertions.
 
     The result has lower-case words without punctuation. One of the four kinds of edit is drawn with equal probability.
     Without `synonyms`, words are only deleted or swapped. At least one word stays. A caption without words is returned

@@ -114,9 +114,9 @@ def suited_to(device: torch.device, sizes: Mapping[str, int]) -> int:
 
 @contextmanager
 def memory_errors(too_large: str, cure: str) -> Iterator[None]:
-    """Context manager that converts an error to KitError if the memory of the GPU or of the machine is full.
+    """Context manager that raises KitError if memory is full: "not enough memory for `too_large`; `cure`".
 
-    too_large: Name of the model or work that does not fit into memory. cure: End of the error message.
+    too_large: Name of the model or work that does not fit into the memory of the GPU or of the machine.
     """
     try:
         yield

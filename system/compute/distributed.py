@@ -140,7 +140,7 @@ def raise_once(error: Exception) -> NoReturn:
 
 
 def _should_report(reason: str) -> bool:
-    """Return whether this process should print the reason for its end.
+    """Return whether this process should print the reason for its end: no other process has printed the same.
 
     True if this process is the first to report a reason, or if its reason differs from the first reported reason. The
     reason "" means that this process only ends because another process has ended; it is only printed if it is first.
@@ -159,7 +159,7 @@ def _should_report(reason: str) -> bool:
 
 @contextmanager
 def _exchange() -> Iterator[None]:
-    """Context manager that converts the error of a failed exchange between processes; see _error_of_exchange."""
+    """Context manager that converts the error of a failed exchange between processes to a KitError with its reason."""
     import torch
 
     try:
@@ -172,7 +172,7 @@ def _exchange() -> Iterator[None]:
 
 @contextmanager
 def in_step() -> Iterator[None]:
-    """Context manager of a training step, in which processes wait at most STEP_PATIENCE for each other.
+    """Context manager for a training step: raises KitError if another process is lost, or does not answer in time.
 
     The processes exchange data during computations, as in batch norms over all processes. Raises KitError if another
     process was lost. Other errors are not changed.

@@ -73,7 +73,7 @@ def meet() -> "tuple[Store, int, int]":
     failed: list[Exception] = []
 
     def wait() -> None:
-        """Wait for the other processes, and append the result to `starts`, or the error to `failed`."""
+        """Wait for all processes, for `meet`: append their store and ranks to `starts`, or an error to `failed`."""
         try:
             starts.append(next(rendezvous("env://", timeout=MEETING_PATIENCE)))
         except Exception as error:

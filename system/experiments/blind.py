@@ -49,9 +49,9 @@ def _blind_entry_names(recipe: schema.Recipe) -> list[str]:
 
 
 def missing_blind_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[str]:
-    """Return one message per rank entry whose blind set cannot be ranked yet because files are missing.
+    """Return one message per rank entry that is not in `ranked` and whose blind set has missing files.
 
-    ranked: Names of the rank entries that were ranked before; they have no message.
+    ranked: Names of the rank entries that were ranked before.
     """
     return [
         f"{name}: not ranked yet, since {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing; "
@@ -89,7 +89,7 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
 
 
 def _content_keys(clips: Sequence[Clip], recipe: schema.Recipe) -> Mapping[str, str]:
-    """Return a dict from clip id to the content key of the clip's audio, or to the name of its given embedding."""
+    """Return a dict from clip id to the content key (checksum) of its audio, or to the name of its stored embedding."""
     from system.features.build import build_features
     from system.features.contents import ContentKeys
 
@@ -107,7 +107,7 @@ def _read_blind_set(entry: RankBlind) -> tuple[Sequence[Clip], list[Query]]:
 
 
 def _blind_set_checksum(clips: Sequence[Clip], queries: Sequence[Query], keys: Mapping[str, str]) -> str:
-    """Return one sha256 of all clips and queries of a blind set. keys: Dict from clip id to the clip's content key."""
+    """Return one sha256 of all clips and queries of a blind set. keys: Dict from clip id to its audio's checksum."""
     lines = "".join(f"{query.id}\0{query.text}\n" for query in queries)
     return hashlib.sha256(f"{contents_checksum(clips, keys)}\n{lines}".encode()).hexdigest()
 

@@ -204,7 +204,7 @@ def _metrics_of_new_texts(
 def _metrics_of_random_windows(
     truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """Return the mean metrics of random windows, for comparison.
+    """Return the metrics of random windows that begin and end at `edges` of frames, as a baseline for comparison.
 
     The mean is over DRAWS draws. In each draw, every query gets the edition's maximum number of windows. A window
     begins and ends at edges of frames. edges: Dict from query id to the edges of frames in seconds.
@@ -223,7 +223,7 @@ def _metrics_of_random_windows(
 def _metrics_of_true_frames(
     truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray], grids: Mapping[str, Grid]
 ) -> dict[str, float]:
-    """Return the metrics of windows that are made from the true labels of frames; no model can exceed this ceiling.
+    """Return the metrics of the true windows, rounded to whole frames; no model that finds windows can exceed these.
 
     The windows consist of the frames whose centre is in a true window, or of the nearest frame. They differ from the
     true windows since a window begins and ends with a frame. edges: Dict from query id to the edges of frames in

@@ -79,9 +79,9 @@ class RunModels:
         return StoredScores(self.run.scores_file(name))
 
     def live_ranker(self, name: str, source: str | None = None) -> Ranker:
-        """Return the ranker of the rank entry `name`, which can rank clips for any queries.
+        """Return the ranker of the rank entry `name`, for any queries, to rank the clips of the data source `source`.
 
-        source: Data source whose clips are ranked; None: the source of the entry that is ranked now.
+        source: None for the data source of the entry that is ranked now.
         """
         models = self if source is None else replace(self, features=self.data.features)
         return self.recipe.rank[name].ranker(models)
@@ -107,7 +107,7 @@ class RunModels:
 
 
 def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
-    """Rank clips for every rank entry whose relevant clips are known. Returns: Dict from rank entry to its result.
+    """Rank clips for the rank entries with known relevant clips that are not in `kept`; return all entries' results.
 
     A result compares the metrics with two baselines, chance and the untrained model.
     kept: Dict from rank entry to its earlier result; these entries are not ranked again.
@@ -156,7 +156,7 @@ def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str
 def _rank_entry(
     name: str, models: RunModels, clips: Sequence[Clip], queries: Sequence[Query], has_csv: bool
 ) -> tuple[ScoreMatrix, Pool, str] | None:
-    """Rank clips for queries as the rank entry `name` requests, and write the score matrix and CSV of this entry.
+    """Rank clips by the rank entry `name`; write and return the scores, with the ranked pool and the checkpoint's name.
 
     has_csv: Whether to write the CSV too.
     Returns: The score matrix, the pool of clips, and the description of the checkpoint. With several processes, only
@@ -204,7 +204,7 @@ def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, Sco
 def _compute_result(
     name: str, models: RunModels, matrix: ScoreMatrix, origin: str, untrained: ScoreMatrix | None
 ) -> RankedResult:
-    """Return the result of a ranked entry, such as its metrics, from its score matrix.
+    """Return the metrics and other results of a rank entry. origin: Its checkpoint. untrained: Scores to compare with.
 
     origin: Description of the checkpoint that computed the scores. untrained: Score matrix of the untrained model for
     the same clips and queries, for comparison; None: no comparison.

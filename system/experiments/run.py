@@ -229,7 +229,7 @@ def _write_result(
     ranked_blind: dict[str, BlindResult],
     moments: dict[str, MomentsResult],
 ) -> None:
-    """Write the last files of a run: figures, and result.json, which marks the run as finished."""
+    """Write the last files of a run: plots of its metrics, and result.json, which marks the run as finished."""
     from system.runs.plots import draw_run
 
     recipe = loaded.recipe

@@ -72,9 +72,9 @@ Cells = dict[tuple[str, int], Loaded]  # (cell, seed) -> the changed recipe
 
 
 def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tuple[Study, Cells]:
-    """Read a study file, and make the recipe of every cell and seed.
+    """Read a study file, apply the `changes` of --set, and make the recipe of every cell (variant) and seed.
 
-    changes: Settings of the option --set. runs: The folder that contains all runs.
+    runs: The folder that contains all runs.
     Raises RecipeError with all mistakes of the study and its recipes.
     """
     _, document = read_document(path, "study")

@@ -221,7 +221,7 @@ class StudyTable:
         return replace(self, percent=self.percent and metric != "loss").mean_and_spread(values)
 
     def _lines(self, bold: str) -> list[list[str]]:
-        """Return the texts of all cells of the study's table, row by row; the paper's figures are separate rows.
+        """Return the rows of the study's table as texts; a paper's figures are an extra row. bold: Format of the best.
 
         bold: Format string for bold text; {} stands for the text.
         """

@@ -32,7 +32,7 @@ def mel_basis() -> np.ndarray:
 
 
 def log_mel(wave: np.ndarray, offset: float) -> np.ndarray:
-    """Compute the log-mel spectrogram of a wave for AudioSet models.
+    """Compute the log-mel spectrogram, ln(mel magnitude + `offset`), of a wave for AudioSet models.
 
     Wave (N,) at 16 kHz, N >= 400 -> T columns of 64 bands, (T, 64) float32: ln(mel magnitude + offset), 100 columns per
     second. Windows are periodic Hann windows of 400 samples, one every 160 samples, without centring. Each is followed

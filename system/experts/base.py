@@ -183,7 +183,7 @@ class ExpertSettings(Resampled):
         return f"published at {' and '.join(self.published_addresses().values())}"
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        """Return whether a clip's file cannot be used, and a message, if it does not fit the settings; else None.
+        """Return (whether the clip's file is unusable, message) if it does not fit the settings; None if it fits.
 
         The first value is False for a file that can be used but perhaps does not fit. A missing file counts as fitting.
         """

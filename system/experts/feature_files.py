@@ -76,9 +76,9 @@ class FeatureFiles(ExpertSettings):
         return frames
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        """Return a flag and a message if a clip's frames are unreadable or of another duration than its audio.
+        """Return (whether unusable, message) if a clip's frames are unreadable, or longer or shorter than its audio.
 
-        The flag is true if the frames cannot be used. Returns None if the frames fit, or if the file is missing.
+        Returns None if the frames fit, or if the file is missing.
         """
         if not container_of(clip.path).exists():
             return None

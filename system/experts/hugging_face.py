@@ -99,7 +99,7 @@ class HuggingFaceExpert(SegmentExpert):
         return super().checksums() | {path.name: file_sha256(path) for path in others if path.is_file()}
 
     def load_network(self) -> Network:
-        """Load the Hugging Face model. Raises DataError if its frames have another size."""
+        """Load the Hugging Face model. Raises DataError if its frames do not have the size in the setting `size`."""
         from system.networks.hugging_face import build_from_folder
 
         folder = fetch(self.model, "audio model")

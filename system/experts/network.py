@@ -31,7 +31,7 @@ def exact_arithmetic() -> Iterator[None]:
 
 
 def move_to_device(network: nn.Module, device: torch.device) -> Network:
-    """Move a network to a device in the fastest memory layout, and return a function that applies it to dense tensors.
+    """Move a network to a device in the fastest memory layout, and return a function that applies the network.
 
     On a CPU, weights and activations have oneDNN's blocked layout in all layers. This is 1.1 to 1.3 times as fast as
     channels_last. On other devices, weights and activations are channels_last.
@@ -65,9 +65,9 @@ def apply_by_rows(
 def apply_by_length(
     waves: Sequence[np.ndarray], max_samples: int, compute: Callable[[np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
-    """Apply the function `compute` to waves, in batches of equal length; return the result of each wave.
+    """Apply `compute` to waves, in batches of equal length of at most `max_samples` samples; return a result per wave.
 
-    A batch is an array (B, N) with at most `max_samples` samples. Returns: The result for each wave, in the order of
+    A batch is an array (B, N). Returns: The result for each wave, in the order of
     `waves`.
     """
     results: list[np.ndarray] = [np.empty(0)] * len(waves)
@@ -80,7 +80,7 @@ def apply_by_length(
 def compute_in_pieces(
     network: Network, x: torch.Tensor, axis: int, stride: int, halo: int, max_size: int
 ) -> torch.Tensor:
-    """Compute a network's output in pieces along an axis and join them, to limit the memory for a long input.
+    """Compute a network's output in pieces of `max_size` outputs along an axis, and join them, to save memory.
 
     network: Network that computes one output per `stride` positions of the axis. An output depends on inputs of at most
     `halo` outputs on either side. max_size: Number of outputs of a piece. `halo` more outputs are computed on either

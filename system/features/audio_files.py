@@ -32,9 +32,9 @@ class AudioFiles:
     """
 
     def __init__(self, expert: Waveform, banks: Path, threads: ThreadPoolExecutor) -> None:
-        """Create an empty table of files.
+        """Create an empty table of audio files, which `threads` will decode. banks: Folder for facts about files.
 
-        banks: Folder that stores the error messages of broken files. threads: Pool for decoding several clips.
+        The folder `banks` stores the error messages of broken files.
         """
         self.expert, self.folder, self.threads = expert, banks, threads
         self.dim: int = expert.dim
@@ -42,9 +42,9 @@ class AudioFiles:
         self._files: dict[str, tuple[str, Sound]] = {}
 
     def add(self, files: Sequence[tuple[str, str, Sound]]) -> list[str]:
-        """Add the audio files of clips, each as a tuple (key, path, sound). Returns: The key of each file.
+        """Add the audio files of clips, each as (key, path, length and sample rate). Returns: The key of each file.
 
-        A sound has a file's length and sample rate. If several files have the same key and equal contents, only the
+        If several files have the same key and equal contents, only the
         first file is read later. If they have different contents, the key of each of these files is replaced by a
         checksum of all its bytes. Raises AudioError if such a file is missing.
         """

@@ -81,7 +81,7 @@ class Bank:
         return self._shard_of(key).read(key)
 
     def part(self, key: str, first: int, count: int) -> np.ndarray:
-        """Return a part of a key's series: `count` rows from row `first` on. Raises the same errors as `read`."""
+        """Return a part of the series that is stored under a key: `count` rows from row `first` on."""
         return self.read(key)[first : first + count]
 
     def _shard_of(self, key: str) -> Shard:
@@ -149,9 +149,9 @@ class Bank:
 
     @contextmanager
     def locked(self, busy: str = "") -> Iterator[None]:
-        """Context manager that holds the bank's lock. Its block must be short.
+        """Context manager that holds the bank's lock. busy: Message that is logged if another process holds the lock.
 
-        busy: Message that is logged if the lock is held by another process.
+        The block must be short.
         """
         with lock(self.folder / "dealing.lock", busy, wait=True):
             yield
@@ -183,9 +183,9 @@ class Bank:
                     release()
 
     def take_shard(self) -> tuple[Shard, Callable[[], None]]:
-        """Lock the first shard that no other process adds to. The caller must hold the bank's lock.
+        """Lock the first shard (part of the bank) that is free; return it, and a function that releases its lock.
 
-        A shard is a part of the bank to which only one process adds at a time.
+        Only one process adds to a shard at a time. The caller must hold the bank's lock.
         Incomplete data after the last complete series of the shard are removed.
         Returns: The shard, and a function that releases its lock.
         """
@@ -214,7 +214,7 @@ def keys_in(folder: Path) -> set[str]:
 def open_bank(
     folder: Path, dim: int, dtype: str, identity: dict[str, Any], hint: str | None = None, verify: bool = False
 ) -> Bank:
-    """Open a bank, or create an empty one.
+    """Open the bank in `folder`, or create it; raise KitError if its vectors have another `identity`, such as weights.
 
     A bank stores series of vectors by key, such as the frames of clips. identity: Everything that determines the
     vectors: settings, version, and checksums of weights. hint: End of the error message for a damaged bank, with the

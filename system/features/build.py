@@ -78,10 +78,9 @@ class Features:
 
 
 def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
-    """Open the bank of an expert's frames.
+    """Open the bank of an expert's frames. verify: Read every series now, and drop damaged series.
 
-    The bank's name depends on everything that changes the frames. verify: Read every series now, drop the damaged
-    series, so that they are computed again, and log their number.
+    The bank's name depends on everything that changes the frames. Dropped series are computed again.
     """
     verifying = "python -m system features RECIPE --verify"
     hint = (
@@ -101,12 +100,13 @@ def _features_from_files(
     threads: int | None,
     whole: Container[str],
 ) -> Features:
-    """Return features whose waveforms are decoded each time they are read, and are not stored on disk.
+    """Return features whose waveforms are decoded at each read. whole: Ids of clips to decode now, too, as a check.
 
+    Waveforms are not stored on disk.
     experts: A dict with one expert, of kind waveform. verify: Read all bytes of all files now, and warn of files that
     have changed while their size and time are the same. content: Computes the content key of a file, a checksum of all
-    its bytes; None: the keys are quick checksums, which need fewer bytes. whole: Ids of clips whose files are decoded
-    completely now, so that damage is found early.
+    its bytes; None: the keys are quick checksums, which need fewer bytes. Files of clips in `whole` are decoded
+    completely, so that damage is found early.
     """
     from system.features.audio_files import AudioFiles, decode_threads
     from system.features.sounds import find_sounds
@@ -131,7 +131,10 @@ def _features_from_files(
 
 
 def _features_from_embeddings(clips: Collection[Clip], name: str, expert: EmbeddingFile, strict: bool) -> Features:
-    """Return features of clips whose embeddings are read from files. A clip's key is the name of its embedding."""
+    """Return features of clips, read from files of embeddings. strict: A clip without an embedding is an error.
+
+    A clip's key is the name of its embedding.
+    """
     vectors, clip_of = expert.read_embeddings(), dict[str, str]()
     features = Features({name: vectors}, grids={name: Grid(1 / expert.frames_per_second, expert.first_centre)})
     for clip in clips:
@@ -221,7 +224,7 @@ def build_features(
 
 
 def _note_broken(features: Features, clip: Clip, error: AudioError, strict: bool) -> None:
-    """Move a clip with a broken audio file from `keys` to `broken`, and log a warning. Raises KitError if `strict`."""
+    """Move a broken clip from `features.keys` to `features.broken`, and log a warning. Raises KitError if `strict`."""
     if strict:
         raise KitError(str(error)) from error
     features.keys.pop(clip.id, None)
@@ -338,14 +341,14 @@ class _Build:
                 )
 
     def _leave_out_all(self, clips: list[Clip], error: AudioError) -> None:
-        """Log a warning for clips that share one broken content, and leave them out. error: Error of the first clip."""
+        """Remove clips with the same broken audio from the features; log warnings. error: Error of the first clip."""
         self._leave_out(clips[0], error)
         for clip in clips[1:]:
             same = f"{clip.path} has the same content as the broken file {clips[0].path}; repair or remove both files"
             self._leave_out(clip, AudioError(same))
 
     def _leave_out(self, clip: Clip, error: AudioError) -> None:
-        """Log a warning for a clip with a broken audio file, and leave it out. Raises KitError if `strict`."""
+        """Remove a clip with a broken audio file from the features, and log a warning. Raises KitError if `strict`."""
         _note_broken(self.features, clip, error, self.strict)
 
 
@@ -360,7 +363,7 @@ def _other_lengths(features: Features, clips: Collection[Clip], name: str) -> It
 
 
 def _leave_out_other_lengths(features: Features, clips: Collection[Clip], name: str, strict: bool) -> None:
-    """Leave out clips whose published frames do not last as long as the clip.
+    """Remove clips from `features` whose published frames last longer or shorter than the clip.
 
     The difference must be more than the share SPARE of the clip's length. Windows (times of moments) in these clips
     would be wrong. strict: Raise KitError for the first such clip.

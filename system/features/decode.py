@@ -59,9 +59,8 @@ class Decoders:
 
 @contextmanager
 def decoders(workers: int | None) -> Iterator[Decoders]:
-    """Context manager that starts and stops threads or processes that decode audio.
+    """Context manager that starts and stops decoders of audio: `workers` processes; None: threads.
 
-    workers: Number of processes; None: use threads of this process instead.
     At the end of the block, clips that still wait are not decoded.
     """
     if workers is not None:
@@ -95,7 +94,7 @@ def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _end_together(processes: dict[int, BaseProcess], results: SimpleQueue[object], over: threading.Event) -> None:
-    """End all processes of a pool as soon as one of them is killed.
+    """Kill all processes of a pool, and close `results`, as soon as one is killed; return when `over` is set.
 
     processes: The pool's processes. results: Queue of their results; its pipe is closed after the processes are killed.
     over: Event that ends this function.
@@ -137,7 +136,7 @@ def _error_of_killed_process() -> KitError:
 
 
 def groups(decoded: Decoded, fails: Callable[[str, AudioError], None], samples: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield groups of decoded waves. A group is a dict from key to wave.
+    """Yield decoded waves in groups, dicts by key, of about `samples` samples. fails: Called for undecodable clips.
 
     A group is complete when it has GROUP_CLIPS clips, or at least `samples` samples. fails: Function that is called
     with the key and the error of each clip that cannot be decoded.

@@ -17,9 +17,9 @@ class PieceBank:
     """Pieces of the series of a bank. The key of a piece is the key of its recording, MARK, and its number from 0."""
 
     def __init__(self, bank: "Bank | AudioFiles | PieceBank", grid: Grid, seconds: float, hop: float) -> None:
-        """Divide the series of `bank` into pieces.
+        """Divide the series of `bank` into pieces of `seconds` seconds, one every `hop` seconds.
 
-        grid: Times of the bank's frames. seconds: Length of a piece. hop: Seconds from one piece to the next.
+        grid: Times of the bank's frames.
         """
         self._bank, self._grid, self._seconds, self._hop = bank, grid, seconds, hop
         self.dim: int = bank.dim

@@ -37,7 +37,7 @@ class SharedWork:
     """
 
     def __init__(self, bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> None:
-        """Store the keys whose series must be computed, in the order of falling costs."""
+        """Store the keys of missing series, most costly first. at_once: Most keys, and costs, to reserve at a time."""
         self._bank, self._costs, self._at_once = bank, costs, at_once
         self._left = deque(sorted(costs, key=costs.__getitem__, reverse=True))
         self._computed_elsewhere: list[str] = []  # that another process was computing at the last check
@@ -135,7 +135,7 @@ class SharedWork:
 
 @contextmanager
 def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> Iterator[SharedWork]:
-    """Context manager that reserves missing clips of a bank for this process, which then computes their frames.
+    """Context manager that reserves missing clips for this process, at most `at_once` (number, cost) at a time.
 
     costs: Dict from the key of each missing clip to the cost of computing its frames; expensive clips come first.
     at_once: Two limits for the clips that a process reserves at a time: their number, and the sum of their costs.

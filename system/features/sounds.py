@@ -102,7 +102,7 @@ def _file_status(path: str) -> os.stat_result | None:
 
 
 def _parse_row(row: Sequence[Any] | None) -> FoundSound | None:
-    """Convert a stored row of values, in the order of COLUMNS, to a FoundSound; None without a row."""
+    """Convert a stored row of values about an audio file to a FoundSound; None without a row."""
     if row is None:
         return None
     key, samples, rate, direct, lead, is_decoded, reason, sha256 = row

@@ -21,7 +21,7 @@ LEFT_FREE = 10 * 2**30  # bytes of the disk that a bank leaves for checkpoints
 
 
 def bank_fits(banks: Path, size: float) -> bool:
-    """Return whether a bank of `size` bytes fits on the disk of the folder `banks`, with LEFT_FREE bytes left."""
+    """Return whether a bank of `size` bytes fits on the disk of the folder `banks`, with some free space left."""
     return size + LEFT_FREE < free_bytes(banks)
 
 

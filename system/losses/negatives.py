@@ -103,10 +103,9 @@ def random_apart(batch: BatchScores) -> Indices:
 
 
 def _choose_by_similarity(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Indices:
-    """Return two negatives per item, as indexes: clip and captions of the most, or the least, similar other item.
+    """Return two negatives per item: clip and captions of the other item that is most (`sign` 1) or least (-1) similar.
 
-    scores: Function that returns the similarity (B, B) of the items, by their clips or by their captions. sign: 1 for
-    the most similar item, -1 for the least similar item.
+    scores: Function that returns the similarity (B, B) of the items, by their clips or by their captions.
     """
     import torch
 

@@ -31,9 +31,9 @@ Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing f
 
 
 def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Facts:
-    """Return the description of a Hugging Face model for `check`, and the model as missing if it is not found locally.
+    """Return `fact`, the description of a model for `check`, with its folder; and the model if it is missing here.
 
-    title: Name of the model. fact: Description of the model. folder: Folder of the model on this machine, or None.
+    title: Name of the Hugging Face model. folder: Folder of the model on this machine, or None.
     hint: Advice if the model is missing; by default, to run the verb `download`.
     """
     if folder is None:

@@ -87,7 +87,7 @@ def count_parameters(network: "nn.Module", trainable: bool) -> int:
 
 
 def measure_cost_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Return the cost of a network as `measure_cost` does, but compute it only once per process for the same `key`.
+    """Return the operations and memory of training a network, computed once per process for each `key`.
 
     If two calls have the same `key`, they must also have the same `half` and the same shapes of weights. Time is saved,
     since the variants of a study share encoders.
@@ -99,9 +99,9 @@ def measure_cost_once(key: Hashable, network: "nn.Module", run: "Callable[[], to
 
 
 def measure_cost(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Return the operations and memory of a forward and a backward pass of a network, as a Cost.
+    """Return the operations and memory of a network's forward and backward pass. half: Whether in 16-bit training.
 
-    run: Function that computes the network's output. half: Whether to count for 16-bit training (autocast).
+    run: Function that computes the network's output. 16-bit training uses autocast.
     Usually no values are computed. If shapes depend on values, as in packed series, the forward pass is computed in
     float32. The backward pass is then assumed to have twice the operations of the forward pass, and a fifth more
     memory. Weights and their copies in 16 bits are not counted, since they are the same for any number of clips.
@@ -123,7 +123,7 @@ def measure_cost(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: 
 
 
 def _measure_cost(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, backward: bool) -> Cost:
-    """Return the cost of a forward pass and, if `backward`, also of the backward pass; see measure_cost."""
+    """Return the operations and memory of a forward pass and, if `backward`, of the backward pass; half: 16 bits."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -154,9 +154,9 @@ def _measure_cost(network: "nn.Module", run: "Callable[[], torch.Tensor]", half:
 
 @contextmanager
 def live_bytes(left_out: Collection[tuple[int, ...]]) -> "Iterator[Any]":
-    """Context manager that counts the bytes of all tensors made inside it, until they are freed.
+    """Context manager that counts the bytes of tensors made inside it, except of the shapes in `left_out`.
 
-    left_out: Sorted shapes of tensors that are not counted: weights, and their copies and gradients. Yields: An object
+    A tensor counts until it is freed. left_out: Sorted shapes of weights, their copies and gradients. Yields: An object
     whose attribute `peak` is the highest number of bytes so far.
     """
     from torch.utils._python_dispatch import TorchDispatchMode

@@ -68,7 +68,7 @@ def _word_groups(captions: Embeddings, longest: int) -> list[_Words]:
 
 
 def _score_against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
-    """Score clips against the words of captions: (B, N) scores.
+    """Score padded clips against captions, (B, N). counts: Frames of each clip. reduce: How dots become a score.
 
     frames: (B, L, D) of clips. counts: (B,) numbers of frames without padding.
     Padded frames are set to zero, so that their dot products are 0. This changes no sum or maximum, since all dot
@@ -119,7 +119,7 @@ class _BestWord(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, dots: torch.Tensor, indices: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Return the highest dot product of every frame with the words of each caption."""
+        """Return each frame's highest dot product with each caption's words. indices, counts: Words of the captions."""
         best = dots.new_empty(len(indices), dots.shape[1])
         order = counts.argsort(descending=True)  # so that those with an n-th word come first
         having = (counts[:, None] > torch.arange(indices.shape[1], device=counts.device)).sum(0).tolist()

@@ -60,9 +60,9 @@ class Model(Strict):
 
     @property
     def _encoders(self) -> list[tuple[str, EncoderKind, str]]:
-        """Return, for both encoders, the name, the settings, and the word for the vectors of a series.
+        """Return the name, settings and unit of series of each encoder: "frames" of audio, or "words" of text.
 
-        A series has one vector per frame (audio) or per word (text), so this word is "frames" or "words".
+        A series has one vector per unit.
         """
         return [("audio", self.audio, "frames"), ("text", self.text, "words")]
 

@@ -72,7 +72,7 @@ def raise_scores(
     probability: float,
     frame_share: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Raise the scores of each recording's frames until its probability of a moment is at least `probability`.
+    """Raise frame scores and `enter` until the probability of any moment in each recording is at least `probability`.
 
     The scores and `enter` are raised by the smallest constant d >= 0 that is sufficient. d is found by bisection in
     [0, RAISED_BY] in float64, since log Z rises with d. The probability of a moment is 1 - exp(-log Z).
@@ -149,7 +149,7 @@ class Posteriors(NamedTuple):
 
 
 def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> Posteriors:
-    """Compute the probabilities that frames are in a moment, and that ranges of frames are one; see Posteriors."""
+    """Compute the probability that each frame is in a moment, and that each range of frames is a whole moment."""
     size = scores.shape[1]
     forward, backward = _forward_and_backward(scores, lengths, enter, leave)
     mask = length_mask(lengths, size)

@@ -150,9 +150,9 @@ def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) ->
 
 
 def _find_highest(scores: WindowScores, edges: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return at least the `count` windows of highest score, or all windows if there are fewer.
+    """Return first frames, last frames and scores of at least the `count` windows of highest score; all if fewer exist.
 
-    Returns: First frames, last frames and scores (W,), ordered by the first frame, then by the last frame.
+    The three arrays (W,) are ordered by the first frame, then by the last frame.
     """
     bounds = scores.best_score_per_start()
     if not np.isfinite(bounds).any():
@@ -173,10 +173,9 @@ def _find_highest(scores: WindowScores, edges: np.ndarray, count: int) -> tuple[
 def _select_windows(
     starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding
 ) -> list[Found]:
-    """Select windows, best first, that do not overlap a better window too much.
+    """Select windows, best first, that do not overlap a better window too much. last: Recording's end in seconds.
 
-    starts, ends, scores: (W,) starts, ends and scores of the windows, best first. last: End of the last frame in
-    seconds.
+    starts, ends, scores: (W,) starts, ends and scores of the windows, best first.
     """
     windows = np.stack([starts, ends], 1).round(DIGITS)
     if decoding.round_to is not None:
@@ -192,7 +191,7 @@ def _select_windows(
 
 
 def _round_edges(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
-    """Return windows (W, 2) with their edges rounded to multiples of a unit.
+    """Return windows (W, 2) with edges rounded to multiples of `unit`, all before `last`, the end of the recording.
 
     windows: (W, 2) starts and ends in seconds. last: End of the last frame in seconds. unit: Seconds. An edge halfway
     between two multiples is rounded to the even multiple. A rounded window has a length of at least one unit. A partial
@@ -269,11 +268,11 @@ def _similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray,
 
 
 def mean_edge_sums(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
-    """Return sums for the mean edges of each window, over moments with an IoU of at least 0.7, weighted by probability.
+    """Return for each window the sums of probability x start, probability x end, and probability of similar moments.
 
     windows: (C, 2) starts and ends in seconds. scores: For every range of frames, the log probability that it is one
-    whole moment. edges: (T + 1,) starts of the T frames and end of the last frame, in seconds. Returns: (C, 3): for
-    each window, the sums over these moments of probability x start, of probability x end, and of probability.
+    whole moment. edges: (T + 1,) starts of the T frames and end of the last frame, in seconds. Returns: (C, 3).
+    Similar moments have an IoU of at least 0.7 with the window.
     """
     similar = _similar_moments(windows, scores, edges)
     sums = [
@@ -283,7 +282,7 @@ def mean_edge_sums(windows: np.ndarray, scores: WindowScores, edges: np.ndarray)
 
 
 def refine_edges(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Return chosen windows with their edges replaced by mean edges, then rounded. Scores do not change.
+    """Return windows with edges replaced by the mean edges of similar moments (`sums`), and rounded. last: End in s.
 
     The mean is over all possible moments that overlap the window much, weighted by their probabilities. If the sum of
     these is 1e-6 or less, the edges do not change. A window that then equals a better window is dropped.
@@ -306,7 +305,7 @@ def refine_edges(found: Sequence[Found], sums: np.ndarray, last: float, decoding
 
 
 def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Select the windows of highest overlap score, best first, that do not overlap a better window too much.
+    """Select windows by their probable overlap with a moment (`scores`), best first, without similar windows.
 
     windows: (C, 2) starts and ends in seconds. scores: (C,), higher is better. last: End of the last frame in seconds.
     decoding: Number of windows, allowed overlap, and rounding. Windows with equal scores are ordered by their start,
@@ -343,9 +342,9 @@ def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding)
 
 
 def _contrast(sums: np.ndarray, first: int, last: int) -> float:
-    """Return a window's contrast: mean score of its frames `first` to `last`, minus that of all other frames.
+    """Return the mean score of frames `first` to `last`, minus that of all other frames. sums: Cumulative scores.
 
-    sums: (T + 1,) cumulative sums of the scores, from 0.
+    sums: (T + 1,), from 0.
     """
     inside, total, size = sums[last + 1] - sums[first], sums[-1], len(sums) - 1
     inner = last + 1 - first

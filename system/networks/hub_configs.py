@@ -33,7 +33,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 
 
 def model_config(name: str, what: str = "text model") -> dict[str, Any] | None:
-    """Return the configuration of the Hugging Face model `name`; None if it is not known.
+    """Return the configuration of the Hugging Face model `name`; None if not known. what: Kind of model, for messages.
 
     It is the content of config.json, if the folder, package or cached hub model exists; else the published sizes that
     the kit knows. what: Kind of the model, for messages.

@@ -48,7 +48,7 @@ class Postings(NamedTuple):
 def build_postings(
     captions: np.ndarray, start: np.ndarray, feature: np.ndarray, reference: np.ndarray, size: int, like: np.ndarray
 ) -> Any:
-    """Build the table of n-gram weights of the reference captions, for `score_captions`; return its arrays.
+    """Build a table from each n-gram to its weights in the reference captions, for fast CIDEr-D; return its arrays.
 
     captions: (M,) row of each reference in the table of all captions (NgramFeatures). start, feature, reference: Arrays
     of this table: the index of each caption's first feature, the number of each feature, and its weight in a reference.
@@ -99,7 +99,7 @@ def score_captions(
     penalty: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Compute the CIDEr-D of the candidates `captions` against all references, and write it to `out`, (R, M).
+    """Compute CIDEr-D of R candidates (`captions`) with M references (`postings`), and write it to `out`, (R, M).
 
     captions: (R,) row of each candidate in the table of all captions (NgramFeatures). start, feature, candidate: Arrays
     of this table: the index of each caption's first feature, the number of each feature, and its weight in a candidate.

@@ -84,7 +84,7 @@ class CiderAmong:
 
 
 def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np.ndarray | None = None) -> Distribution:
-    """Compute mean, percentiles and histogram of the CIDEr-D between all ordered pairs of captions.
+    """Compute mean, percentiles and histogram of CIDEr-D between all captions, or, with `clip_of`, of different clips.
 
     Scores are float32. The function needs a few MiB of memory per thread in addition to the features.
 
@@ -162,10 +162,9 @@ def _count_by_upper_bits(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, floa
 
 
 def _count_by_lower_bits(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
-    """Count the scores in K bins by the value of their lower 15 bits. Returns: (K, 2^15) counts.
+    """Count scores by their lower 15 bits, (K, 2^15). row: Row of the counts for each value of the upper bits.
 
-    A bin has the scores with the same upper bits. row: (2 x _BINS,) row of the counts for each value of the upper bits;
-    -1: scores with these upper bits do not count.
+    A row has the scores with the same upper bits. row: (2 x _BINS,); -1: scores with these upper bits do not count.
     """
     from system.losses.relevance import kernel
 
@@ -176,9 +175,9 @@ def _count_by_lower_bits(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.nd
 
 
 def _scores_at_ranks(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]:
-    """Return the scores at the positions `ranks` (from 0) in the sorted list of all scores.
+    """Return the scores at the ranks `ranks` of all sorted scores. high: Number of scores by their upper bits.
 
-    high: (_BINS,) numbers of scores by the value of their upper bits.
+    ranks: Positions from 0. high: (_BINS,).
     """
     up_to = high.cumsum()
     bins = np.searchsorted(up_to, ranks, side="right")

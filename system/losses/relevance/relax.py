@@ -82,7 +82,7 @@ class Corpus:
         return self._cider.features(tokenize(captions, self._tokenizer))
 
     def distribution(self, percents: Sequence[float], pairs: str) -> Distribution:
-        """Compute mean, percentiles and histogram of the CIDEr-D between the corpus's captions.
+        """Compute mean, percentiles and histogram of CIDEr-D between captions. pairs: "all", or only of "other_clips".
 
         percents: The requested percentiles, each in [0, 100]. pairs: "all" ordered pairs of captions, or "other_clips":
         only pairs of captions of different clips.
@@ -105,7 +105,7 @@ class MarginFactor:
         self.thresholds, self.factors = list(thresholds), list(factors)
 
     def __call__(self, scores: np.ndarray) -> np.ndarray:
-        """Return the factors r(c), float32, for an array of scores c of any shape."""
+        """Return the factor on the margin, float32, for each CIDEr-D in an array of any shape."""
         relaxed = np.full(scores.shape, self.factors[0], np.float32)
         steps = zip(pairwise(self.thresholds), pairwise(self.factors), strict=True)
         for (low, high), (factor, next_factor) in steps:
@@ -207,12 +207,11 @@ class Relevance:
         return CiderAmong(features, members).scores(0, len(members))
 
     def cider_of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:
-        """Compute CIDEr-D between the captions of items: (B, B) float32.
+        """Compute CIDEr-D between items with several captions, (B, B) float32. row_of: Item of each caption.
 
         c_ij is the mean or the maximum of the scores of all pairs of a caption of item i (candidate) and a caption of
         item j (reference). With the setting of_clips `symmetric`, it is the mean of the means c_ij and c_ji. The paper
-        does not state which of these it uses. row_of: (N,) the item of each caption; every item has at least one
-        caption.
+        does not state which of these it uses. row_of: (N,); every item has at least one caption.
         """
         order = np.argsort(row_of, kind="stable")
         counts = np.bincount(row_of)

@@ -48,7 +48,7 @@ class _NgramNumbers:
         return np.array([self._words.setdefault(word, len(self._words)) for word in words], np.int64)
 
     def number_ngrams(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return the number that identifies each n-gram; a new n-gram gets the next number.
+        """Return the number of each n-gram, given by its words without the last (`beginnings`) and the `last` word.
 
         beginnings: For each n-gram, the number of the n-gram that remains without its last word. last: For each n-gram,
         the number of its last word.

@@ -62,5 +62,5 @@ def ptb_tokens(captions: Sequence[str]) -> list[list[str]]:
 
 
 def tokenize(captions: Sequence[str], tokenizer: str) -> list[list[str]]:
-    """Return the tokens of each caption by the tokenizer "regex" or "ptb". Raises KitError as ptb_tokens does."""
+    """Return the tokens of each caption by the tokenizer "regex" or "ptb". Raises KitError if ptb cannot run Java."""
     return ptb_tokens(captions) if tokenizer == "ptb" else [regex_tokens(caption) for caption in captions]

@@ -150,7 +150,7 @@ class Segmented(AudioSettings, Resampled):
         return self._build_encoder(self.build_network_without_files(), out, None)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Return the cost of a training step for one clip, by the mean number of segments of a clip.
+        """Return the cost of a training step per clip. seconds, longest: Mean and longest clip. half: 16-bit training.
 
         This number is estimated: a clip of mean length, plus half a segment since lengths differ. It is at most the
         number of segments of the longest clip. Example: Clotho's clips of 15 to 30 s have 2.67 segments of 10 s on

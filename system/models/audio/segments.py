@@ -79,14 +79,14 @@ class SegmentAttention(nn.Module):
         self.weight = nn.Linear(dim, 1)
 
     def forward(self, values: torch.Tensor, clips: torch.Tensor, size: int, lengths: torch.Tensor) -> torch.Tensor:
-        """Average the vectors of each clip's segments, weighted by attention. Lengths have no effect."""
+        """Average the segments of each of `size` clips by attention. clips: Clip of each segment. lengths: Not used."""
         scores = self.weight(values).float()
         highest = scores.new_full((size, 1), -torch.inf).scatter_reduce(0, clips[:, None], scores.detach(), "amax")
         return average_per_clip(values, (scores - highest[clips]).exp(), clips, size)
 
 
 def average_per_clip(values: torch.Tensor, weights: torch.Tensor, clips: torch.Tensor, size: int) -> torch.Tensor:
-    """Compute, for each clip, the weighted mean of the vectors of its segments.
+    """Compute the weighted mean of each clip's segments. clips: Clip of each segment. size: Number of clips.
 
     values (S, D) of S segments -> (B, D) of B clips, in float32 or wider. weights: (S, 1) above 0.
     """

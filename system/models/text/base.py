@@ -62,9 +62,9 @@ class TextSettings(EncoderKind):
         """
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return an untrained network, for counting its cost, and a function that embeds one caption of TOKENS tokens.
+        """Return an untrained network, for counting its cost, and a function that embeds one caption of usual length.
 
-        The network has shapes but no values.
+        The network has shapes but no values. The caption has TOKENS tokens.
         Raises UnknownSizeError if the network's sizes are not known on this machine.
         """
         with skip_weight_init():

@@ -24,7 +24,7 @@ class TextEmbeddingsEncoder(TextEncoder):
     caches_texts = False
 
     def __init__(self, files: Sequence[str], dim: int) -> None:
-        """Read the files. dim: Required number of values per embedding. Raises KitError as read_vectors does."""
+        """Read the files. dim: Required number of values per embedding. Raises KitError for files that do not fit."""
         super().__init__()
         self._files = files
         self._vectors = read_vectors(files, "caption").require_dim(dim, files)

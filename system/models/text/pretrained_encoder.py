@@ -149,7 +149,7 @@ class TransformerEncoder(PreTrainedEncoder):
         return vectors[torch.from_numpy(np.argsort(order)).to(vectors.device)]
 
     def _token_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of cleaned texts, cached if `caches_texts`."""
+        """Return the token ids of cleaned texts; ids are cached, unless private queries must not be stored."""
         known = self._known_tokens if self.caches_texts else {}
         missing = [text for text in dict.fromkeys(texts) if text not in known]
         for start in range(0, len(missing), 1024):
