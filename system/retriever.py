@@ -68,15 +68,14 @@ class Retriever:
 
     @kit_errors
     def encode_audio(self, audio: Audio | Waves, rate: int | None = None, normalize: bool = True) -> np.ndarray:
-        """Embed audio files, or waves (arrays of samples).
+        """Embed audio files, or waves of the sample rate `rate`. Returns: (C, D) float32, in the order of `audio`.
 
         Args:
             audio: A folder with its subfolders, a manifest (.jsonl), a file, or a list of files. It may also be one
                 wave or a list of waves, each (samples,) or (samples, channels) of floats with full scale 1.0.
             rate: Sample rate of the waves, in Hz.
             normalize: Scale the embeddings to length 1.
-        Returns: Embeddings (C, D) float32 in the order of the list. For a folder or a manifest, `clips_of` returns the
-            clips in the same order.
+        For a folder or a manifest, `clips_of` returns the clips in the same order.
         Raises: KitError for a broken file, and for a model without a single vector per clip.
         """
         if (waves := waves_of(audio)) is None:
@@ -86,7 +85,7 @@ class Retriever:
 
     @kit_errors
     def encode_clips(self, clips: Sequence[Clip], normalize: bool = True) -> np.ndarray:
-        """Embed clips, such as the result of clips_of. Returns: (C, D) float32. Raises the errors of encode_audio."""
+        """Embed clips, such as the result of `clips_of`. Returns: (C, D) float32, in the order of the clips."""
         if not clips:
             raise KitError("the list of clips is empty; give at least one clip")
         once = {clip.id: clip for clip in clips}

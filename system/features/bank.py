@@ -42,7 +42,7 @@ class Bank:
     threads: Executor | None = None  # that read in parallel; None: reading takes no computation
 
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str, verify: bool) -> None:
-        """Read the indexes of the bank's shards. verify: Also read all stored series, and drop damaged ones."""
+        """Read the bank's index files. hint: Cure, for messages. verify: Read all series, and drop damaged ones."""
         self.folder, self.dim, self.dtype, self.repair_hint = folder, dim, dtype, hint
         self._shards: dict[int, Shard] = {}
         if verify:

@@ -102,11 +102,9 @@ def _features_from_files(
 ) -> Features:
     """Return features whose waveforms are decoded at each read. whole: Ids of clips to decode now, too, as a check.
 
-    Waveforms are not stored on disk.
     experts: A dict with one expert, of kind waveform. verify: Read all bytes of all files now, and warn of files that
     have changed while their size and time are the same. content: Computes the content key of a file, a checksum of all
-    its bytes; None: the keys are quick checksums, which need fewer bytes. Files of clips in `whole` are decoded
-    completely, so that damage is found early.
+    its bytes; None: the keys are quick checksums, which need fewer bytes.
     """
     from system.features.audio_files import AudioFiles, decode_threads
     from system.features.sounds import find_sounds
@@ -131,10 +129,7 @@ def _features_from_files(
 
 
 def _features_from_embeddings(clips: Collection[Clip], name: str, expert: EmbeddingFile, strict: bool) -> Features:
-    """Return features of clips, read from files of embeddings. strict: A clip without an embedding is an error.
-
-    A clip's key is the name of its embedding.
-    """
+    """Return features of clips, read from files of embeddings. strict: A clip without an embedding is an error."""
     vectors, clip_of = expert.read_embeddings(), dict[str, str]()
     features = Features({name: vectors}, grids={name: Grid(1 / expert.frames_per_second, expert.first_centre)})
     for clip in clips:

@@ -17,7 +17,7 @@ from system.moments.windows import MAX_FRAMES
 def pieces_of(
     recordings: Sequence[Clip], features: Features, seconds: float, hop: float
 ) -> tuple[list[list[Clip]], Features]:
-    """Cut recordings into overlapping pieces, one every `hop` seconds, including a last partial piece.
+    """Cut recordings into overlapping pieces, one every `hop` seconds; return each recording's pieces, and all frames.
 
     seconds: Length of a piece. The middle of piece i is at (i + 0.5) x `hop` seconds; pieces at both ends of a
     recording are shorter. Returns: The pieces of every recording as separate clips, and their frames.

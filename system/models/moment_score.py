@@ -109,7 +109,7 @@ class MomentScore(nn.Module):
 
 
 def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
-    """Convert log Z, the total weight of all labellings of frames, to the log odds of any moment, log(Z - 1).
+    """Convert log Z (Z: total weight of all labellings of frames) to the log odds of any moment, log(Z - 1).
 
     The probability of any moment is p = 1 - exp(-log Z), and its log odds are log(p / (1 - p)).
     """

@@ -58,7 +58,7 @@ class Eat(SegmentNetwork):
     """
 
     def __init__(self, network: Name, columns: Columns, vector: Vector) -> None:
-        """Build the network with untrained weights. columns, vector: Settings that the class describes."""
+        """Build the network with untrained weights. columns: How clips are padded. vector: How tokens are pooled."""
         super().__init__()
         variant = VARIANTS[network]
         self.dim, self.columns, self.vector = variant.dim, columns, vector

@@ -50,9 +50,9 @@ def count_clip_frames(lengths: torch.Tensor, size: int, frames: int) -> torch.Te
 
 
 def group_by_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
-    """Yield groups of indexes of the list `lengths`; all lengths in a group are equal.
+    """Yield groups of indexes of equal `lengths`, whose sum per group is at most `max_size`.
 
-    The lengths of a group add up to at most `max_size`, unless the group has only one index.
+    A group with only one index may have a larger length.
     """
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     for length, same in itertools.groupby(order, key=lambda i: lengths[i]):

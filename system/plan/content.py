@@ -70,7 +70,7 @@ class Content:
 
     @property
     def mean_seconds(self) -> float:
-        """Mean length of a clip in seconds: from the manifest, else from the recipe, else ASSUMED_SECONDS."""
+        """Mean length of a clip in seconds: from the manifest, else from the recipe, else an assumed length."""
         known = self._lengths
         return math.fsum(known) / len(known) if len(known) else 3600 * self.hours / self.count or ASSUMED_SECONDS
 

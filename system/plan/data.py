@@ -84,10 +84,7 @@ def _describe_size(source: schema.Source, content: Content) -> str:
 
 
 def _problems_of_clips(name: str, source: schema.Source, content: Content, is_read: bool) -> Iterator[Problem]:
-    """Yield the problems of a data source: missing clips, audio or moments.
-
-    is_read: Whether the recipe's model reads audio files.
-    """
+    """Yield the problems of a data source: missing clips, moments or, if the model reads audio (`is_read`), audio."""
     where = f"data {name}"
     if few := few_clips(source, len(content.clips)):
         yield Problem(MISSING, where, f"only {few}")

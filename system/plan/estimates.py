@@ -125,16 +125,16 @@ class Estimates:
         return None
 
     def text_cost(self, half: bool = False) -> Cost:
-        """Return the cost of the text encoder in a training step, for one caption.
+        """Return the cost of the text encoder in a training step, for one caption. half: Whether it trains in 16 bits.
 
-        half: Whether training is in 16 bits; then only memory is counted, not operations.
+        In 16 bits, only memory is counted, not operations.
         """
         return measure_cost_once(self.recipe.model.text.model_dump_json(), *self._text_encoder, half)
 
     def audio_cost(self, load: Load, half: bool = False) -> Cost:
-        """Return the cost of the audio encoder in a training step, for one clip of a batch.
+        """Return the cost of the audio encoder in a training step, per clip of a batch. half: Whether in 16 bits.
 
-        half: Whether training is in 16 bits; then only memory is counted, not operations.
+        In 16 bits, only memory is counted, not operations.
         """
         return self.recipe.model.audio.cost(self._audio_encoder, load.seconds, load.longest, half)
 
@@ -193,7 +193,7 @@ class Estimates:
         return sum(self.memory_parts(stage, precision).values())
 
     def memory_parts(self, stage: schema.Stage, precision: str, share: Load | None = None) -> dict[str, float]:
-        """Estimate the bytes of memory of a stage's training step, as a dict from use to bytes.
+        """Estimate the memory of a training step, by use, in bytes. share: Part of the batch that is computed.
 
         weights: Weights in float32, and their moving average if the stage has one.
         AdamW: Two moments of each trained weight.
@@ -280,7 +280,7 @@ class Estimates:
         return float(BYTES * kept * weights) + sum(map(self.state_bytes, stages))
 
     def state_bytes(self, stage: schema.Stage) -> float:
-        """Return the bytes of a stage's last checkpoint: the ranked weights and AdamW's moments.
+        """Return the bytes of a stage's last checkpoint: the weights for ranking and the state of AdamW.
 
         A stage with adapters or a moving average also stores the weights that are trained. A stage with adapters and a
         moving average stores the average of the trained weights as a third copy.
@@ -296,7 +296,7 @@ class Estimates:
         return sum(self.parameters_by_part.values()) - tuned.frozen + tuned.adapters
 
     def tuned(self, settings: Lora) -> "Tuned":
-        """Return the numbers of a stage with adapters: adapters' parameters, frozen parameters, and adapted layers."""
+        """Count, for a stage with adapters, the adapters' parameters, the frozen parameters, and the adapted layers."""
         from system.models.low_rank import adapted_layers, count_adapter_parameters
 
         networks = {
@@ -318,15 +318,15 @@ class Estimates:
         return self.flops_of(self.load(stage), stage.grad_cache_chunk)
 
     def flops_of(self, load: Load, chunk: int | None) -> float:
-        """Estimate the floating-point operations of a training step with a batch of the size `load`.
+        """Estimate the operations of a training step with a batch of the size `load`. chunk: Clips per chunk; or None.
 
-        chunk: The stage's `grad_cache_chunk`.
+        With chunks, a third more operations are needed.
         """
         total = load.clips * self.audio_cost(load).flops + load.captions * self.text_cost().flops
         return total * (4 / 3 if chunk else 1)
 
     def grad_cache_that_fits(self, stage: schema.Stage, limit: float) -> int | None:
-        """Return the largest `grad_cache_chunk` whose step fits into `limit` bytes, or None.
+        """Return the largest `grad_cache_chunk` whose step fits into `limit` bytes; None if no size fits.
 
         The result is a power of two below the batch size.
         """

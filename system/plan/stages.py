@@ -39,9 +39,9 @@ def count_updates(stage: schema.Stage, contents: dict[str, Content]) -> int | No
 
 
 def missing_model_problem(where: str, folder: Path, made_before: Collection[Path]) -> Iterator[Problem]:
-    """Yield a problem if the trained model in `folder`, which the recipe needs, is missing.
+    """Yield a problem if the trained model in `folder` is missing, unless an earlier run makes it (`made_before`).
 
-    made_before: Folders of models that earlier runs of a study will train; these are not reported as missing.
+    made_before: Folders of models that earlier runs of a study will train.
     """
     if folder in made_before:
         return
@@ -55,7 +55,7 @@ def missing_model_problem(where: str, folder: Path, made_before: Collection[Path
 def stage_lines(
     name: str, stage: schema.Stage, contents: dict[str, Content], made_before: Collection[Path]
 ) -> Iterator[Row | Problem]:
-    """Yield the plan's rows about a stage, and the stage's problems.
+    """Yield the plan's rows about a stage, and its problems. made_before: Models that earlier runs will train.
 
     The rows are on updates, data, initial model and augmentation.
     """
@@ -210,10 +210,7 @@ def cost_lines(
 
 
 def _frames_text(stage: schema.Stage, estimates: Estimates, step: float, gpu_bytes: float | None) -> str:
-    """Describe where the frames of a stage are stored during training.
-
-    step: Bytes of memory that a training step needs on a GPU.
-    """
+    """Describe where a stage's frames are stored in training. step: Bytes that a training step needs on a GPU."""
     if stage.augment and stage.augment.mix:
         return "read from the banks at every step, since clips are mixed"
     size = estimates.bytes_of_frames(stage)
@@ -252,10 +249,9 @@ def _tuning_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Itera
 def _memory_warning(
     name: str, stage: schema.Stage, estimates: Estimates, machine: str, size: float, share: float
 ) -> Problem:
-    """Return a warning that a stage's batch does not fit into memory, with the smallest change that helps.
+    """Return a warning that a stage's batch does not fit into the share `share` of the `size` bytes of `machine`.
 
-    machine: Name of the GPU or the machine, for the message. size: Bytes of its memory. share: Share of this memory
-    that a training step may use.
+    It names the smallest change that helps. machine: Name of the GPU or the machine, for the message.
     """
     in_chunks = estimates.recipe.model.embeds_in_chunks
     smaller = estimates.grad_cache_that_fits(stage, share * size) if in_chunks else None

@@ -25,10 +25,7 @@ def hour_lines(
     processes: int,
     gpu: str | None,
 ) -> Iterator[Row]:
-    """Yield a plan's rows on the time for missing frames and for training.
-
-    missing: Dict from expert to the seconds of audio without frames.
-    """
+    """Yield a plan's rows on the time for training and frames. missing: Seconds of audio without frames, by expert."""
     updates = {name: count_updates(stage, contents) for name, stage in recipe.stages.items()}
     if not estimates.audio_seconds() or None in updates.values():
         yield Row("time", "total", "unknown until the data is on this machine")
@@ -56,9 +53,9 @@ def hour_lines(
 
 
 def _row_of_processes(frames: float, flops: float, processes: int, gpu: str | None) -> Row:
-    """Return the plan's row on the time of frames and training with several processes.
+    """Return the plan's row on the time with several processes. frames: Seconds for all frames with one process.
 
-    frames: Seconds that one process on two cores needs to compute the missing frames. flops: Operations of all updates
+    frames: One process on two cores needs this time to compute the missing frames. flops: Operations of all updates
     in the process with the largest share of each batch.
     """
     speeds = ", ".join(f"{name}s {about(flops / GPUS[name].flops)}" for name in ([gpu] if gpu else GPUS))
@@ -83,9 +80,9 @@ def _time_on_gpus(recipe: schema.Recipe, flops: float) -> str:
 def disk_lines(
     recipe: schema.Recipe, estimates: Estimates, missing: dict[str, float], runs: Path, copies: int
 ) -> Iterator[Row | Problem]:
-    """Yield a plan's row on the disk space of checkpoints, and a problem for each disk with too little free space.
+    """Yield a plan's row on the space for checkpoints of `copies` runs, and a problem for each disk without space.
 
-    copies: Number of unfinished runs.
+    missing: Dict from expert to the seconds of audio without frames, which need space, too.
     """
     size = 0.0 if estimates.why_unknown else copies * estimates.checkpoint_bytes
     if copies and not estimates.why_unknown:

@@ -77,9 +77,9 @@ class Ranker(ABC):
         return {"score": "the model's score; higher is better"}
 
     def open(self, listed: Listed, strict: bool = False) -> Pool:
-        """Open a pool of the clips that can be read, ready to be ranked by `scores`. Returns: The pool.
+        """Return a pool of the readable clips, ready to be ranked. strict: A clip that cannot be read is an error.
 
-        strict: Raise KitError for the first clip that cannot be read; if False, skip such clips with a warning.
+        strict: If False, such clips are skipped with a warning.
         Raises KitError if no clip can be read.
         """
         return Pool(clips=listed.clips, skipped=listed.others)
@@ -103,9 +103,8 @@ class Ranker(ABC):
                 yield [Hit(int(row), float(scores[row])) for row in best]
 
     def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
-        """Return the score matrix (Q, C) of all queries and clips.
+        """Return the score matrix (Q, C) of all queries and clips; None in processes other than the first.
 
-        With several processes, the first process gets the matrix, and all other processes get None.
         Raises KitError if there is no query or no clip.
         """
         require_clips_and_queries(queries, pool)
@@ -131,10 +130,10 @@ class Ranker(ABC):
         """Stop caching queries from now on, since the queries that people type are private."""
 
     def find_times(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located | None] | None":
-        """Return the times of the sound that `text` describes, in the recordings at the indexes `rows` of the pool.
+        """Return the times of the sound `text` in the recordings `rows` of the pool; None for a ranker without times.
 
-        Returns: A list with the times in each recording, or None for a recording that is too long. For a ranker that
-        finds no times, None instead of the list.
+        rows: Indexes in the pool. Returns: A list with the times in each recording, or None for a recording that is too
+        long.
         """
         return None
 
@@ -187,9 +186,9 @@ class Models(Protocol):
         """Return the embeddings of clips and of their captions by the teacher model `teacher`."""
 
     def live_ranker(self, name: str, source: str | None = None) -> Ranker:
-        """Return the ranker of the rank entry `name`, which computes scores, for any queries.
+        """Return the ranker of the rank entry `name`, for any queries, to rank the clips of the data source `source`.
 
-        source: Data source whose clips are ranked; None: the source of the entry that is ranked now.
+        source: None for the data source of the entry that is ranked now.
         """
 
     def caption_queries(self, source: str) -> Sequence[Query]:

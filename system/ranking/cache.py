@@ -133,7 +133,7 @@ class CachedEmbeddings(ClipSource):
     def fill(
         self, model: RetrievalModel, clips: Sequence[Clip], strict: bool = False, goes_on_when_full: bool = False
     ) -> Filled:
-        """Embed the clips that have no cached embedding, and store the embeddings. Returns: Their bank.
+        """Embed and store the clips without a cached embedding. goes_on_when_full: Continue if the disk is full.
 
         Embeddings are stored in parts, so that a killed process can be resumed.
         strict: Raise KitError for the first clip that cannot be read. goes_on_when_full: If the disk is full, log a

@@ -185,7 +185,7 @@ def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedde
 
 
 def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
-    """Yield the score matrix of captions (rows) against clips (columns), in blocks of rows.
+    """Yield the score matrix of captions (rows) and clips in blocks of rows; several processes share the work.
 
     With several processes, each process computes its share of the scores, and gets the scores of all processes. They
     are exchanged in parts of at most MAX_SCORES scores.

@@ -91,9 +91,9 @@ def frame_series(
     captions: Embedded,
     grids: Mapping[str, Grid],
 ) -> FrameSeries:
-    """Return the series of frame scores of recordings for queries, by a model with a score of moments.
+    """Return the scores of all frames of each query's recording, by a model of moments. clip_of: Query's recording.
 
-    clips: Embeddings of the recordings' frames. clip_of: Index of each query's recording. captions: Embeddings of the Q
+    clips: Embeddings of the recordings' frames. clip_of: Indexes of recordings. captions: Embeddings of the Q
     queries. grids: Dict from expert to the times of its frames.
     Raises KitError if the model returns one embedding per recording instead of one per frame.
     """
@@ -198,7 +198,7 @@ def _edges_array(windows: Sequence[Found]) -> np.ndarray:
 def _posteriors(
     score: MomentScore, series: FrameSeries, heard: float | None
 ) -> Iterator[tuple[int, WindowScores, np.ndarray]]:
-    """Yield, for each query in any order, its index and the posterior probabilities of its windows and frames.
+    """Yield each query's index and probabilities of windows and frames. heard: Least probability of any moment.
 
     The second value has the log probabilities that a window is exactly one moment. The third value has the
     probabilities (T,) that a frame is in a moment. heard: The scores of frames are raised until a moment has at least
@@ -213,7 +213,7 @@ def _posteriors(
 
 
 def _resample(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
-    """Convert the values of frames to values of shorter frames at other times, each a mean. Returns: (F,) values.
+    """Convert values of frames with the edges `edges` to mean values of F shorter frames with the edges `fine`.
 
     Each new value is the mean of the old values during the shorter frame.
     frames: (C,) values of the frames. edges: (C + 1,) edges of the frames in seconds. fine: (F + 1,) edges of the
@@ -279,8 +279,9 @@ def _in_float64(score: MomentScore) -> MomentScore:
 
 
 def fit_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str) -> MomentScore:
-    """Fit a score's scale, offset and transitions to known moments, by the likelihood per frame, and return it.
+    """Return a copy of a score with scale, offset and transitions fitted to known moments. name: Model, for the log.
 
+    The fit maximises the likelihood per frame.
     A model that was never trained on windows can find windows after the fit. Trained layers do not change. The
     optimizer is LBFGS in float64, with a line search and at most FIT_STEPS steps. It starts from the values of `score`.
 

@@ -87,7 +87,7 @@ class RankHubCorrected(RankEntry):
         return HubCorrectedRanker(models.live_ranker(self.of), queries, candidates[chosen], facts)
 
     def _validation_table(self, models: Models, bank: Sequence[Query]) -> dict[str, float]:
-        """Return a dict from each correction, such as "csls 10", to the mAP@10 of the corrected validation scores."""
+        """Return a dict from each correction to the mAP@10 of validation scores corrected by the queries `bank`."""
         queries, inner = models.caption_queries(self.validation), models.live_ranker(self.of, self.validation)
         pool = inner.open(Listed(models.ranked_clips(self.validation)))
         require_clips_and_queries(queries, pool)

@@ -81,9 +81,9 @@ class Sliding(NamedTuple):
 
 
 def read_moment_queries(manifest: Path, path: Path, split: str | None, finds_again: bool = False) -> MomentQueries:
-    """Read the moments of the file `path` whose recordings have the split `split` in the manifest.
+    """Read the moments of recordings of a split. finds_again: Discard windows of models, so that they are found again.
 
-    split: None for all splits. finds_again: Whether to discard windows that models found, so that they are found again.
+    path: File of the moments. split: Split of the recordings in the manifest; None for all splits.
     Raises KitError if no moment is of the split, if a recording is not in the manifest, or if only some moments have
     known windows.
     """
@@ -138,9 +138,9 @@ def refuse_test_splits(queries: MomentQueries) -> None:
 def training_moments(
     queries: MomentQueries, located: Sequence[Located], least: float, found_by: str
 ) -> tuple[list[Moment], int]:
-    """Return the found windows as moments to train on, and the number of queries without a good enough window.
+    """Return windows with scores of at least `least` as moments to train on, and the number of queries without one.
 
-    Each moment has the windows with a score of at least `least`. A window that overlaps a better window is left out.
+    A window that overlaps a better window is left out.
     found_by: Names of the models that found the windows, stored in the moments.
     """
     moments = []
@@ -155,7 +155,7 @@ def training_moments(
 
 
 def read_for_fit(manifest: Path, path: Path, split: str, queries: MomentQueries) -> MomentQueries:
-    """Read the moments with known windows, of the split `split`, to which models are fitted.
+    """Read the moments of the split `split`, to fit models to; raise KitError if their recordings are in `queries`.
 
     queries: The ranked queries. Raises KitError for a test split of the challenge and for a split whose recordings are
     ranked. Also raises the errors of read_moment_queries.
@@ -181,7 +181,7 @@ def locate(
     heard: float | None = None,
     mean_edges: bool | None = None,
 ) -> list[Located]:
-    """Find the windows of every query in its recording, best first.
+    """Find the windows of every query in its recording, best first. fit: Moments for fitting the models first.
 
     The results of several models are combined by the mean of their probabilities.
     Each query gets as many windows as the edition allows.
@@ -256,7 +256,7 @@ def locate(
 def score_recordings(
     ranker: ModelRanker, queries: MomentQueries, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
-    """Return the moments of readable recordings, and the frame scores of these recordings, by any model.
+    """Return the moments of readable recordings and the scores of their frames. sliding: For models of whole clips.
 
     strict: Raise KitError for recordings that cannot be read; if False, leave these recordings out.
     """
@@ -282,7 +282,7 @@ def score_recordings(
 def score_moment_recordings(
     model: RetrievalModel, recordings: Sequence[Clip], moments: Sequence[Moment], features: Features
 ) -> FrameSeries:
-    """Return the series of frame scores of recordings for the texts of moments, by a model of moments.
+    """Return the scores of all frames of each moment's recording for the moment's text, by a model of moments.
 
     Raises the errors of frame_series.
     """

@@ -71,7 +71,7 @@ class ClipSource(ABC):
 
     @abstractmethod
     def open(self, model: RetrievalModel, listed: Listed, strict: bool) -> ModelPool:
-        """Embed the readable clips by the model. Returns: A pool of these clips. Raises the errors of Ranker.open."""
+        """Embed the readable clips, and return a pool of these. strict: A clip that cannot be read is an error."""
 
     @abstractmethod
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:

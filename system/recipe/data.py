@@ -170,10 +170,9 @@ def load_data(
 
 
 def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip], known: Container[str]) -> list[Moment]:
-    """Read the moments of a data source's clips.
+    """Read the moments of a data source's clips. known: Ids of all clips in the manifest, which moments may name.
 
-    known: Ids of all clips in the source's manifest. Raises KitError if the clips have no moment, or if the recording
-    of a moment is not in the manifest.
+    Raises KitError if the clips have no moment, or if the recording of a moment is not in the manifest.
     """
     ids, moments = {clip.id for clip in clips}, read_moments(source.moments or "")
     require_recordings(moments, known, source.moments or "", source.manifest)

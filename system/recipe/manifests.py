@@ -29,11 +29,10 @@ log = logging.getLogger(__name__)
 
 
 def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
-    """Make missing manifests by the recipe's `make` commands, and make outdated manifests again.
+    """Make missing manifests by the recipe's `make` commands and, if `again`, also outdated manifests.
 
     A manifest is outdated if the audio files have changed since it was made. A manifest that was edited is kept.
-    again: Whether to make outdated manifests again. It is False for a run that has begun, whose manifests must not
-    change.
+    again: False for a run that has begun, whose manifests must not change.
 
     The file MANIFEST.made_by stores the command, the number of audio files, digests of their names and of the manifest,
     and the folders that the command reads. If several processes run, one makes the manifest and all others wait.

@@ -142,7 +142,7 @@ class CheckpointWriter:
         self.sha256, self.resumable = dict(sha256), set(sha256)
 
     def save(self, state: dict[str, Any], epoch_weights: Mapping[str, torch.Tensor] | None) -> None:
-        """Begin to write a state of training, as save_state does. Raises errors in writing the earlier one."""
+        """Begin to write a state of training to resume from. Raises the errors in writing the earlier checkpoint."""
         self.wait()
         copied: dict[int, torch.Tensor] = {}  # tensors that are in the state and in the weights are copied once
         copies = _copy_to_host(state, copied), _copy_to_host(epoch_weights, copied)
@@ -153,7 +153,7 @@ class CheckpointWriter:
         self._under_way = self._thread.submit(save_state, self.folder, *copies, self.sha256)
 
     def save_best(self, epoch: int, best: BestEpochs, epoch_weights: Mapping[str, torch.Tensor]) -> None:
-        """Begin to write an epoch's weights, as save_best does. Raises the errors in writing the earlier checkpoint."""
+        """Begin to write the weights of a best epoch. Raises the errors in writing the earlier checkpoint."""
         self.wait()
         copy = _copy_to_host(epoch_weights, {})
         self._under_way = self._thread.submit(
@@ -293,7 +293,7 @@ def save_best(
     sha256: Mapping[str, str],
     resumable: Container[str],
 ) -> dict[str, str]:
-    """Write the weights of one of the best epochs, without a state to resume from. Returns: Checksums.
+    """Write the weights of a best epoch; delete other epochs' weights, unless `resumable`. Returns: Checksums by file.
 
     Weights of epochs are deleted unless they are in the table of the best epochs or belong to the last state.
     sha256: Dict from each existing file of the stage to its checksum. resumable: Names of the files of the last state.
@@ -344,9 +344,9 @@ def read_done(folder: Path) -> Done:
 
 
 def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
-    """Load the weights of a finished stage's checkpoint into a model.
+    """Load a stage's checkpoint into a model: the last, or the best by the metric `which`; return its description.
 
-    which: "last", or the name of a metric for its best checkpoint. Returns: Text that describes the checkpoint.
+    which: "last", or the name of a metric.
     Raises: KitError for a stage that is not finished or did not monitor the metric, DataError for a damaged file.
     """
     done = read_done(folder)

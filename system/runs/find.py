@@ -147,9 +147,9 @@ def _new_folder_path(loaded: Loaded, runs: Path) -> Path:
 
 
 def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
-    """Return True if a run differs from the recipe only in `rank` and data for it, and False if it does not differ.
+    """Return whether a run differs from the recipe, but only in `rank`. Raises KitError if training settings differ.
 
-    out: Folder of the run. Raises KitError if a setting of the training differs.
+    The data for `rank` may differ, too. out: Folder of the run.
     """
     path = out / "resolved.json"
     if path.read_bytes() == resolved.encode():

@@ -183,7 +183,7 @@ def describe_fit(checkpoint: str, source: str) -> str:
 
 
 def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str], device: torch.device) -> Trained:
-    """Open the model of a run at a stage's checkpoint; see open_trained."""
+    """Open the model of a run at a stage's checkpoint; without a stage, at the one of the first rank entry."""
     if not run.vocabulary.exists():
         raise KitError(f"{run.folder} has not been trained yet; {finish_hint(run.folder)}")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
@@ -312,7 +312,7 @@ def with_trained_versions(folder: Path, recorded: dict[str, Any], current: dict[
 
 
 def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Trained:
-    """Open the exported model in `folder`; see open_trained."""
+    """Open the exported model in `folder`. changes: Changed paths, such as "banks=FOLDER"."""
     facts = _read_model_json(folder)
     if (folder / "text").is_dir():  # the exported sentence encoder, even if the folder was moved
         changes = [as_change("model.text.model", str((folder / "text").resolve())), *changes]

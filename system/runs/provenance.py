@@ -45,11 +45,10 @@ def commit() -> str:
 def input_checksums(
     recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return checksums of everything that a run depends on, except its settings.
+    """Return checksums of all inputs of a run. text, contents: Checksums of the text encoder, and of audio by source.
 
-    text: Checksum of a pre-trained text encoder; None for an encoder from scratch. contents: Dict from data source to
-    the checksum of its audio. None: the audio has not been read; checksums of audio and of augmentation files are left
-    out.
+    text: None for an encoder from scratch. contents: Dict from data source to the checksum of its audio. None: the
+    audio has not been read; checksums of audio and of augmentation files are left out.
     """
     teachers = teacher_checksums(recipe)
     changed_by = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
@@ -87,7 +86,7 @@ def teacher_checksums(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
 
 
 def _weight_checksums(folder: Path, part_of_recipe: str) -> dict[str, str]:
-    """Return a dict from each file of a model's folder that determines the model's weights to its checksum.
+    """Return a dict from weight file to checksum for a model's folder. part_of_recipe: User of it, for messages.
 
     part_of_recipe: Entry of the recipe that uses the model, for error messages.
     """
@@ -99,7 +98,7 @@ def _weight_checksums(folder: Path, part_of_recipe: str) -> dict[str, str]:
 
 
 def require_unchanged_files(run: Run, current: dict[str, Any], others: Collection[str] = ()) -> None:
-    """Raise KitError if a file that the run depends on has changed since the run began.
+    """Raise KitError if a checksum in `current` differs from the run's provenance, except of sources in `others`.
 
     current: Present checksums, which are compared with the checksums in the run's provenance. Some checksums are not
     compared: keys that `current` leaves out, data sources that are new or removed, and the data sources `others`.
@@ -125,7 +124,7 @@ def record_provenance(
     gpu: str | None,
     waveforms: Literal["bank", "files"],
 ) -> None:
-    """Write the provenance of a run, or update it if the run is resumed: versions, machine, and checksums.
+    """Write a run's provenance: versions, machine, checksums of the text encoder (`text`) and audio (`contents`), etc.
 
     text: Checksum of a pre-trained text encoder; None for an encoder from scratch. contents: Dict from data source to
     the checksum of its audio. gpu: Name of the GPU. waveforms: Whether waveforms are read from a bank or from audio
@@ -175,7 +174,7 @@ def _changed_sources(run: Run, recipe: schema.Recipe) -> list[str]:
 
 
 def store_new_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
-    """Replace the recipe, settings and checksums in the folder of a run that is ranked again.
+    """Replace recipe and checksums of a run that is ranked again. text, contents: Checksums of text encoder and audio.
 
     The run has no result.json until it is ranked. If the process is killed, the same command ranks the run again.
     """
@@ -190,9 +189,9 @@ def store_new_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapp
 
 
 def contents_checksum(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:
-    """Return one checksum of the ids and the audio of clips.
+    """Return one checksum of the ids and the audio of clips. keys: Dict from clip id to the audio's checksum.
 
-    keys: Dict from clip id to content key (a checksum of the audio). Clips with broken audio are missing in it.
+    keys: Clips with broken audio are missing.
     """
     checksum = hashlib.sha256()
     for clip_id in sorted(clip.id for clip in clips):

@@ -87,7 +87,7 @@ class _OpenedRun:
     def __init__(
         self, run: Run, recipe: schema.Recipe, open_model_ranker: Callable[[str | None, str | None], ModelRanker]
     ) -> None:
-        """Store the run and its recipe. opened: Function that opens the run's model at a stage's checkpoint."""
+        """Store the run, its recipe, and a function that opens the run's model at the checkpoint of a stage."""
         self.recipe_name, self.model_ranker, self._rank = recipe.name, open_model_ranker, recipe.rank
         self._recipe, self._run = recipe, run
         self.chosen: dict[str, dict[str, float]] = {}
@@ -97,7 +97,7 @@ class _OpenedRun:
         return self._rank[name].ranker(self)
 
     def live_ranker(self, name: str, source: str | None = None) -> Ranker:
-        """Return the ranker of the rank entry `name`, for any queries and clips."""
+        """Return the ranker of the rank entry `name`, for any queries and clips. source: Not used."""
         return self.entry_ranker(name)
 
     def ranked_clips(self, source: str) -> Sequence[Clip]:

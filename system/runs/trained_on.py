@@ -106,9 +106,9 @@ def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
 
 
 def _refuse_ranked_clips(model: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Data, permit: str) -> None:
-    """Raise KitError if the recipe ranks any of `clips`, the training clips of a model.
+    """Raise KitError if the recipe ranks a training clip of a model. permit: How to allow the model, for the message.
 
-    model: Description of the model, for the message. permit: End of the message, how to permit this model.
+    clips: The training clips. model: Description of the model, for the message.
     """
     found = list(_ranked_training_clips(clips, recipe, data))
     if found:

@@ -64,7 +64,7 @@ class SearchPage:
     """
 
     def __init__(self, search: Search, about: dict[str, Any], names: frozenset[str] | None) -> None:
-        """Load the page's HTML, and record the clips' files. search: Finds clips. about, names: See the class."""
+        """Load the page's HTML, and record the clips' files. about: Facts to show. names: Allowed hosts; None: all."""
         self.search, self.about, self.names = search, about, names
         self.queue = Queue(search)
         self._reading = asyncio.Semaphore(PEAKS_AT_ONCE)
@@ -161,9 +161,9 @@ class SearchPage:
         return result | ({"captions": clip.captions} if clip.captions else {})
 
     def _open_clip_file(self, request: web.Request) -> tuple[int, int, Member | None]:
-        """Open the file of the clip that a request names.
+        """Open the file of the clip that a request names; return its index, file descriptor, and member of an archive.
 
-        Returns: The clip's index in the pool, a file descriptor, and, if the clip is in an archive, its member there.
+        The index is that in the pool. The member is None for a clip that is not in an archive.
         Raises IndexError if the pool has no such clip, and FileNotFoundError if its file is missing or was replaced.
         """
         row = int(request.match_info["row"])

@@ -78,7 +78,7 @@ class MomentValidation:
         self.batches = [(i, make_batch_without_audio(self.items[i : i + size], features, None)) for i in starts]
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Validate a model; return the monitored metrics, and the numbers of collapse_diagnostics."""
+        """Validate a model; return the monitored metrics, and numbers that show whether embeddings have collapsed."""
         with in_precision(model.device, self.precision):
             clips = embed_clips(model, self.clips, self.features).float()
             captions = embed_texts_together(model, self.texts).float()

@@ -161,7 +161,7 @@ class StageTraining:
         return self.lines
 
     def _seed_of(self, number: int) -> int:
-        """Return the seed of the random draws in the step `number`, or, for ADAPTERS, of the adapters' start values."""
+        """Return the seed of the draws in step `number`, or of the adapters' start values if it is ADAPTERS."""
         return int(np.random.SeedSequence([*self.seed, number]).generate_state(1)[0])
 
     def _load_initial_weights(self) -> None:
@@ -343,7 +343,7 @@ class StageTraining:
         return self.step == self.stage.epochs * self.steps or ends_early(self.stage.stop, self.history)
 
     def _is_state_due(self) -> bool:
-        """Return whether the last saved state is older than `save_minutes`."""
+        """Return whether the last saved state is older than the setting `save_minutes` allows."""
         minutes = self.stage.save_minutes
         return minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
 

@@ -65,7 +65,7 @@ def embed_and_score(model: RetrievalModel, batch: Batch, precision: str) -> Batc
 def _compute_loss_and_gradients(
     scores: BatchScores, stage: schema.Stage, scaler: GradScaler
 ) -> dict[str, torch.Tensor]:
-    """Compute the loss and its gradients; return a dict with "loss" and the values of `terms.diagnose`."""
+    """Compute the loss and its gradients; return a dict with the loss and diagnostics, such as mean scores."""
     loss = terms.total_loss(scores, stage.losses)
     diagnostics = {"loss": loss.detach(), **terms.diagnose(scores, stage.losses)}
     scaler.scale(loss).backward()
@@ -149,7 +149,7 @@ class _Embedding(NamedTuple):
     leaf: Embedded
 
     def backward(self, seed: int, in_precision: Callable[[], AbstractContextManager[object]]) -> None:
-        """Propagate the gradients of the loss from the chunk's embedding to the encoder.
+        """Propagate gradients from the chunk's embedding to the encoder; `seed` repeats the draws if embedded again.
 
         If the chunk was embedded without a graph, it is embedded again.
         """
@@ -201,7 +201,7 @@ def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chu
 
 
 def _make_chunks(embedded: Callable[[list[int]], Embedded], rows: list[list[int]]) -> Chunks:
-    """Return the Chunks of a batch: for each chunk, a function that embeds it, and its size; and their order.
+    """Return for each chunk a function that embeds it, and its size; and the order of their embeddings in the batch.
 
     embedded: Function that embeds the clips or captions at given indexes. rows: Indexes of each chunk.
     """

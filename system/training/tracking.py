@@ -42,7 +42,7 @@ class Tracker(ABC):
 
     @classmethod
     def has_destination(cls) -> bool:
-        """Return whether an environment variable in `needs` is set, so that the tracker knows where to send metrics.
+        """Return whether an environment variable tells where to send metrics, or the tracker needs no such variable.
 
         Without a destination, the tracker would wait for input forever.
         """

@@ -49,7 +49,7 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
 
 
 def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> RetrievalModel:
-    """Build the model, and write the run's vocabulary, table of training clips, and provenance; see prepare."""
+    """Build and return the model, and write the run's vocabulary, table of training clips, and provenance."""
     recipe = loaded.recipe
     if any(stage.unit == "moment" for stage in recipe.stages.values()):
         require_windows(recipe, data)
@@ -126,10 +126,9 @@ def _memory_hint(stage: schema.Stage, in_chunks: bool) -> str:
 
 
 def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
-    """Return the relevance (CIDEr-D, margin factors) of all stages' captions; None if no loss needs it.
+    """Return the CIDEr-D and margin factors of all captions, and plot CIDEr-D to `figure`; None if no loss needs these.
 
-    Document frequencies are counted in the recipe's `relevance.corpus`. A figure of the distribution of CIDEr-D is
-    written to the file `figure`.
+    Document frequencies are counted in the recipe's `relevance.corpus`.
     """
     asking = [stage for stage in recipe.stages.values() if terms.need_relevance(stage.losses)]
     if recipe.relevance is None or not asking:

@@ -41,7 +41,7 @@ class Watching(Protocol):
     """Validation after every epoch."""
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the monitored metrics, and the numbers of collapse_diagnostics. All processes get the same values."""
+        """Return the monitored metrics, and numbers that show whether embeddings have collapsed, in all processes."""
 
 
 class Validation:
@@ -102,7 +102,7 @@ class Validation:
         return {number: sorted(row_of[name] for name in several or ()) for number, several in names.items()}
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the monitored metrics, and the numbers of collapse_diagnostics. All processes get the same values."""
+        """Return the monitored metrics, and numbers that show whether embeddings have collapsed, in all processes."""
         with in_precision(model.device, self.precision):
             clips = embed_clips(model, list(self.clips.values()), self.features).float()
             captions = embed_texts_together(model, self.texts).float()
@@ -141,7 +141,7 @@ class Validation:
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
 
     def _metrics_of_all(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
-        """Compute mAP@10, mAP@16 and the sum of recalls over all clips and all scored captions; see _relevant_clips."""
+        """Compute mAP@10, mAP@16 and the sum of recalls of the captions whose relevant clips are known."""
         with torch.inference_mode():
             matrix = np.concatenate(list(score_together(model, captions, clips)))
         relevant = list(self.relevant.values())
@@ -192,7 +192,7 @@ def share_of_equal_scores(scores: torch.Tensor) -> float:
 def collapse_diagnostics(
     clips: Embeddings, captions: Embedded, captions_alike: float | None = None
 ) -> dict[str, float]:
-    """Return numbers that show whether embeddings have collapsed: a dict by their names in metrics.jsonl.
+    """Return numbers that show whether embeddings have collapsed, by name. captions_alike: One more number.
 
     The numbers are, for clips and for captions, the spread of the embeddings' directions and the share of embeddings
     that are zero. captions_alike: Share of captions with equal scores for all clips; added to the dict if not None.

@@ -98,10 +98,9 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, what: str = "a recipe (.yaml)") -> None:
-    """Add the arguments for a recipe and for changes of its settings to a verb's parser.
+    """Add the arguments for a recipe (help text `what`), for --set and, if `runs`, for the run's folder to a parser.
 
-    runs: Whether the verb writes a run. If so, options for the run's folder, the device and trackers are added too.
-    what: Help text of the recipe argument.
+    runs: Whether the verb writes a run. If so, options for the device and trackers are added too.
     """
     parser.add_argument("recipe", type=Path, help=what)
     add_changes_argument(parser)

@@ -139,10 +139,10 @@ def count_upper_bits(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
 
 @compile_loop
 def count_lower_bits(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.ndarray) -> None:
-    """Count float32 numbers by the value of their lowest `shift` bits; the results are added to `counts`.
+    """Count float32 numbers by their lowest `shift` bits in `counts`. row: Row of `counts` for each upper part.
 
-    bits: (X,) float32 numbers, read as whole numbers. counts: (K, 2**shift). row: The row of `counts` for each value of
-    the upper bits; -1: numbers with these upper bits do not count.
+    bits: (X,) float32 numbers, read as whole numbers. counts: (K, 2**shift), to which the results are added. row: -1:
+    numbers with these upper bits do not count.
     """
     mask = (1 << shift) - 1
     for x in bits:

@@ -121,7 +121,7 @@ class _Scores:
     """The CIDEr-D of all pairs of captions, computed again at every use, block by block to save memory."""
 
     def __init__(self, among: CiderAmong, clip_of: np.ndarray | None) -> None:
-        """Store the scorer of the captions, and the clip of each caption; None if no pair is left out."""
+        """Store the scorer. clip_of: Clip of each caption, to leave out pairs of one clip; None: all pairs count."""
         self._among, self._clip_of = among, clip_of
 
     def apply_to_parts(self, of_blocks: Callable[[Iterator[np.ndarray]], Result]) -> Iterator[Result]:

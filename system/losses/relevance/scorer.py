@@ -50,18 +50,18 @@ class _NgramNumbers:
     def number_ngrams(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
         """Return the number of each n-gram, given by its words without the last (`beginnings`) and the `last` word.
 
-        beginnings: For each n-gram, the number of the n-gram that remains without its last word. last: For each n-gram,
-        the number of its last word.
+        A new n-gram gets the next number. beginnings: For each n-gram, the number of the n-gram that remains without
+        its last word. last: For each n-gram, the number of its last word.
         """
         keys, inverse = np.unique(beginnings << 32 | last, return_inverse=True)
         numbers = [self._grams.setdefault(key, len(self._grams) + 1) for key in keys.tolist()]
         return np.array(numbers, np.int64)[inverse]
 
     def number_occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
-        """Return a number for every occurrence of an n-gram; repeated occurrences in a caption get different numbers.
+        """Return a number for each occurrence of an n-gram. k: 1 for the first in a caption, 2 for the second, etc.
 
-        An n-gram that occurs several times thus counts as often as both captions contain it. grams: Number of the
-        n-gram of each occurrence. k: 1 for the first occurrence of an n-gram in a caption, 2 for the second, and so on.
+        Repeated occurrences in a caption get different numbers. An n-gram that occurs several times thus counts as
+        often as both captions contain it. grams: Number of the n-gram of each occurrence.
         The first occurrence gets the number of the n-gram. Occurrence k gets the number of a longer n-gram, whose last
         word is an artificial word for k. Artificial words are numbered downwards from the largest number.
         """

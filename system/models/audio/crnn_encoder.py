@@ -60,7 +60,7 @@ class CrnnEncoder(AudioEncoder):
         return _to_embeddings(stretch_series(series, lengths // MIN_FRAMES, lengths), lengths, self.embedding)
 
     def apply_convolutions(self, values: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Apply the convolutions to log-mel frames; return a quarter as many frames, and their numbers without padding.
+        """Apply the convolutions; return a quarter as many frames, and each clip's number of frames without padding.
 
         B clips of T frames, values (B, T, bands), and lengths (B,) >= 4 without padding -> (B, T // 4, 128 x (bands //
         64)) and lengths // 4.

@@ -152,8 +152,8 @@ class Segmented(AudioSettings, Resampled):
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
         """Return the cost of a training step per clip. seconds, longest: Mean and longest clip. half: 16-bit training.
 
-        This number is estimated: a clip of mean length, plus half a segment since lengths differ. It is at most the
-        number of segments of the longest clip. Example: Clotho's clips of 15 to 30 s have 2.67 segments of 10 s on
+        The number of segments is that of a clip of mean length, plus half a segment since lengths differ. It is at most
+        the number of segments of the longest clip. Example: Clotho's clips of 15 to 30 s have 2.67 segments of 10 s on
         average; 2.75 are counted.
         """
         limit = 1 + max(0.0, -((self.segment_seconds - min(longest, self.max_seconds)) // self.hop_seconds))

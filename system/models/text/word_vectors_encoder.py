@@ -40,7 +40,7 @@ class WordVectorsEncoder(TextEncoder):
         unknown: Literal["each", "one"],
         padding: Literal["masked", "counted"],
     ) -> None:
-        """Open the file of word vectors `path`."""
+        """Open the file of word vectors `path`. unknown: Whether unknown words get a random vector each, or one."""
         super().__init__()
         self.path, self.dim, self.embedding, self.unknown = path, dim, embedding, unknown
         self.counts_padding = padding == "counted"
