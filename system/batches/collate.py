@@ -41,9 +41,9 @@ def collate(
     share: Share | None = None,
     pad_to_batch: bool = False,
 ) -> Batch:
-    """Return the batch of the training items `items`. All of their clips must have frames.
+    """Return the batch of the training items `items`, with audio of the part `share`, cut by `crops` if not None.
 
-    The frames have their stored dtype: float16, float32 or int16.
+    All clips must have frames. The frames have their stored dtype: float16, float32 or int16.
     relevance: Computes the margin factors of the batch's captions, if a loss needs them; else None.
     teachers: The stage's teachers, if a loss learns from them; else None.
     crops: Random parts of long clips; None: all frames.
@@ -129,9 +129,9 @@ def _item_frames(features: Features, expert: str, items: Sequence[Item], index: 
 def _pad_frames(
     features: Features, expert: str, items: Sequence[Item], crops: Crops | None, rows: Sequence[int], width: int
 ) -> Series:
-    """Return an expert's frames of the items at the indexes `rows`, padded with zeros to the same length.
+    """Return an expert's frames of the items `rows`, padded with zeros to the longest, or to `width` frames if longer.
 
-    width: Minimum of this length, in frames. crops: Random parts of long clips; None: all frames.
+    rows: Indexes of items. crops: Random parts of long clips; None: all frames.
     """
     bank = features.banks[expert]
     each_row = bank.threads.map if bank.threads else map
@@ -257,7 +257,7 @@ class Feed:
         pad_to_batch: bool = False,
         frames_on: Literal["auto", "gpu", "host"] = "auto",
     ) -> None:
-        """Prepare the threads that make the batches of a stage."""
+        """Prepare threads that make a stage's batches. longest: Most frames per clip. chunk: Clips embedded at once."""
         self.chunk, self.pad_to_batch = chunk, pad_to_batch
         self.sampler, self.features, self.device, self.longest = sampler, features, device, longest
         self.relevance, self.teachers = relevance, teachers

@@ -41,10 +41,10 @@ class MelSettings(ExpertSettings):
     def mel_power(
         self, device: Device, lowest: float, highest: float, scale: str = "htk", norm: str | None = None
     ) -> "Callable[[np.ndarray], torch.Tensor]":
-        """Return a function that computes the mel power spectrogram of a wave.
+        """Return a function that computes a wave's mel power spectrogram, with filters from `lowest` to `highest` Hz.
 
         wave (N,) -> (T, bands) float64, T = 1 + max(N, size of the FFT) // hop.
-        lowest, highest: Lowest and highest frequency of the mel bands in Hz. scale: "htk" or "slaney". norm: "slaney"
+        scale: "htk" or "slaney". norm: "slaney"
         for triangles of area 1 Hz, None for height 1.
         """
         import torch

@@ -26,10 +26,10 @@ class FileFacts:
     """Facts about files by path, in one table of a SQLite file. New facts are written many files at a time."""
 
     def __init__(self, path: Path, table: str, columns: Sequence[str], time: Time = "st_mtime_ns") -> None:
-        """Open the table that stores values about files, such as checksums, or create it.
+        """Open or create the table of values about files, such as checksums. time: Time of a file that must not change.
 
         columns: Names and SQL types of the facts.
-        time: Time of a file that must be the same: st_mtime_ns, when its content was changed, or st_ctime_ns, when its
+        time: st_mtime_ns, when the content of a file was changed, or st_ctime_ns, when its
         inode was changed. No program can set st_ctime_ns, so that no change is missed. But a file that was replaced by
         a copy with the same content also counts as changed.
         """
@@ -70,7 +70,7 @@ class FileFacts:
             ) from error
 
     def get(self, status: Mapping[str, os.stat_result]) -> dict[str, tuple[Any, ...]]:
-        """Return a dict from path to the stored values about the file, without unknown and changed files.
+        """Return a dict from path to stored values of the files in `status`, without unknown and changed files.
 
         status: Dict from path to the file's present size and times, for at most a few thousand files.
         """
@@ -132,9 +132,9 @@ class ContentKeys:
     """
 
     def __init__(self, folder: Path, time: Time = "st_mtime_ns") -> None:
-        """Open the store of content keys in a folder, or create it.
+        """Open or create the store of content keys (checksums) of files. time: Time of a file that must not change.
 
-        time: Time of a file that must be the same for a stored key to be used: st_mtime_ns, when its content was
+        A stored key is only used if this time is the same. time: st_mtime_ns, when its content was
         changed, or st_ctime_ns, when its inode was changed.
         """
         self._read_now: dict[str, str] = {}  # by path, contents that this process has read itself

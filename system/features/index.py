@@ -68,7 +68,7 @@ def line_of(item: Item) -> bytes:
 
 
 def item_of(line: bytes, stored: int = ANY) -> Item | None:
-    """Parse an index line to an Item. Returns: None if it is invalid, or ends after the first `stored` rows."""
+    """Parse an index line to an Item; None if it is invalid, or its series ends after the first `stored` rows."""
     try:
         found = parse_json(line, "")
         item = Item(found["key"], found["first"], found["rows"], found["crc32"])
@@ -80,10 +80,9 @@ def item_of(line: bytes, stored: int = ANY) -> Item | None:
 
 
 def table_of(lines: bytes, stored: int = ANY) -> Table | None:
-    """Parse many complete index lines quickly. Returns: None if a line has another form than line_of writes.
+    """Parse index lines quickly; None if a line has an unusual form, or ends after the first `stored` rows of frames.
 
-    The result is also None if a series ends after the first `stored` rows of the file of frames. The caller must then
-    parse the lines one by one.
+    The usual form is that of line_of. If the result is None, the caller must parse the lines one by one.
     """
     try:
         found = _LINE.findall(lines.decode("ascii"))

@@ -55,11 +55,11 @@ class Shard:
         self._map: np.ndarray | None = None
 
     def read_new_lines(self, skip_damaged: bool = False) -> None:
-        """Read the index lines that were added since the last call, or all lines if some were removed.
+        """Read the index lines added since the last call. skip_damaged: Drop damaged lines instead of raising KitError.
 
-        Only complete lines count. A killed process may leave a partial line, or frames without an index line. After a
-        power cut, frames of the last lines may be missing. All such series are dropped. Any other damage raises
-        KitError; with `skip_damaged`, the damaged lines are dropped instead.
+        All lines are read if some were removed. Only complete lines count. A killed process may leave a partial line,
+        or frames without an index line. After a power cut, frames of the last lines may be missing. All such series are
+        dropped. Only other damage raises KitError.
         """
         state = self._file_states()
         if state == self._seen:

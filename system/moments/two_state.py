@@ -50,10 +50,10 @@ def forward_weights(
 def log_partition(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute log Z, (B,): the log total weight of all labellings of a recording's frames as in or out of a moment.
+    """Compute log Z: log total weight of all labellings of frames. enter, leave: Weights of moment starts and ends.
 
-    A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on the scores of the frames, and on the
-    weights `enter` and `leave` of moment starts and ends; see the top of this file. The labelling without any moment
+    Returns: (B,). A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on the scores of the
+    frames, and on the weights `enter` and `leave`; see the top of this file. The labelling without any moment
     has the weight 1. Thus log Z >= 0, and the probability that the recording has a moment is 1 - exp(-log Z).
     """
     return _total_weight(forward_weights(scores, lengths, enter, leave))
@@ -115,7 +115,7 @@ def _total_weight(forward: torch.Tensor) -> torch.Tensor:
 def log_likelihood(
     scores: torch.Tensor, lengths: torch.Tensor, labels: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the log probability, (B,), of given labels of each recording's frames.
+    """Compute the log probability, (B,), of labels of frames. enter, leave: Weights of moment starts and ends.
 
     The probability is a labelling's weight divided by the sum of the weights of all labellings. labels: (B, T) bool,
     true in moments, false after a recording's end.

@@ -109,9 +109,9 @@ def frame_series(
 
 
 def find_windows(score: MomentScore, series: FrameSeries, by: By, decoding: Decoding) -> list[Located]:
-    """Find the windows of Q queries from one model's scores of frames.
+    """Find the windows of Q queries from one model's scores of frames. by: Kind of score that selects windows.
 
-    by: Score that selects windows.
+    Kinds of scores:
     `overlap`: The probability that some moment has an IoU of 0.7 or more with the window.
     `posterior`: The probability that the window is exactly one moment.
     `thresholds`: All frames of a window have a probability that reaches a threshold. The score is their mean

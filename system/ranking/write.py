@@ -31,7 +31,7 @@ def write_ranking(
     top: int | None = None,
     allow_unknown: bool = False,
 ) -> int:
-    """Rank the readable clips for all queries, and write the result to `out`. Returns: The number of clips.
+    """Rank clips for all queries; write all scores, or the `top` best clips, to `out`. Returns: The number of clips.
 
     The file is the score matrix (.npy), or, with `top`, the best `top` clips of every query: a ranked CSV of the
     edition custom, or pairs for a judge (.jsonl). Clips with equal scores are ordered by file name.

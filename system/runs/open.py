@@ -41,7 +41,7 @@ def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
 def training_vocabulary(
     recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]], more: Sequence[str] = ()
 ) -> list[str]:
-    """Return the words of all training captions for a text encoder from scratch; an empty list for other encoders.
+    """Return the words of training captions and the texts `more` for a text encoder from scratch; [] for others.
 
     If a stage starts from another model, the words of that model come first and in the same order, since the index of a
     word selects its vector. more: Texts that may replace captions during training.
@@ -220,9 +220,9 @@ def untrained_origin(recipe: schema.Recipe) -> str:
 
 
 def _path_changes(run: Run, started_in: str | None) -> list[str]:
-    """Return changes of settings that replace relative paths by absolute paths, if a path does not exist here.
+    """Return changes of settings that make paths absolute which exist in the folder `started_in`, but not in this one.
 
-    A path is changed if it exists in `started_in`, the folder where the run began, but not in the current folder.
+    started_in: The folder where the run began.
     """
     if started_in is None:
         return []

@@ -122,9 +122,9 @@ class StageTraining:
         return [line.validation for line in self.lines]
 
     def run_to_end(self, earlier: list[EpochLine]) -> list[EpochLine]:
-        """Train the remaining steps of the stage.
+        """Train the remaining steps of the stage; return its metrics, one line per epoch. earlier: Lines before these.
 
-        earlier: Metrics of the run's earlier stages, one line per epoch. Returns: Such lines of this stage.
+        earlier: Metrics of the run's earlier stages.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._interrupted is not None:
@@ -194,7 +194,7 @@ class StageTraining:
         self.lines = [EpochLine.model_validate(line) for line in state["lines"]]
 
     def _train_epoch(self, feed: Feed, bar: Progress, stop: dict[str, bool]) -> None:
-        """Train the remaining steps of the current epoch."""
+        """Train the remaining steps of the current epoch. stop: Dict whose flag "asked" requests an early end."""
         self.model.train()
         while True:
             began = time.monotonic()

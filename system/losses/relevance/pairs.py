@@ -57,7 +57,7 @@ class CiderAmong:
     """CIDEr-D between any two of M captions. members: (M,) rows of the captions in `features`. dtype: Of the scores."""
 
     def __init__(self, features: NgramFeatures, members: np.ndarray, dtype: Any = np.float32) -> None:
-        """Build the table of the captions' n-gram weights, and the factors for their lengths."""
+        """Build the table of n-gram weights of the captions `members` in `features`, and the factors for lengths."""
         self._features, self._members, self._dtype = features, members, dtype
         from system.losses.relevance import kernel  # imports numba, which takes half a second
 

@@ -54,13 +54,13 @@ class AudioSettings(EncoderKind):
 
     @abstractmethod
     def build(self, out: int) -> Encoder:
-        """Build the encoder with untrained weights.
+        """Build the encoder with untrained weights. out: Number of values per embedding.
 
         out: Number of values per embedding, the same as for text embeddings. Only this method imports torch.
         """
 
     def build_without_files(self, out: int) -> Encoder:
-        """Build the encoder without published files, for counting its cost.
+        """Build the encoder without published files, for counting its cost. out: Number of values per embedding.
 
         Raises UnknownSizeError if the sizes of the network are not known.
         """

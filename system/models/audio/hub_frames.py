@@ -59,7 +59,7 @@ class HubFrames(HuggingFace):
             yield "segment_seconds", "segment_seconds must be a multiple of 0.04 s, the duration of a frame"
 
     def _build_encoder(self, network: "Network", out: int, pretrained: "Path | None") -> Encoder:
-        """Build the audio encoder that returns the network's frames."""
+        """Build the audio encoder that returns the network's frames. pretrained: Path of the network's weights."""
         from system.models.audio.hub_frames_encoder import HubFramesEncoder
 
         ((name, _),) = self.experts.items()

@@ -146,7 +146,7 @@ class Segmented(AudioSettings, Resampled):
         return self._build_encoder(self.build_network(), out, self.pretrained())
 
     def build_without_files(self, out: int) -> Encoder:
-        """Build the encoder without published files, for counting its cost."""
+        """Build the encoder without published files, for counting its cost. out: Number of values per embedding."""
         return self._build_encoder(self.build_network_without_files(), out, None)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
@@ -162,7 +162,7 @@ class Segmented(AudioSettings, Resampled):
         return super().cost(encoder, self.segment_seconds, self.segment_seconds, half).times(segments)
 
     def _build_encoder(self, network: Network, out: int, pretrained: Path | None) -> Encoder:
-        """Build the audio encoder that runs `network` on the segments of clips."""
+        """Build the audio encoder that runs `network` on segments of clips. pretrained: Path of its weights."""
         from system.models.audio.segmented_encoder import SegmentedEncoder
 
         ((name, _),) = self.experts.items()

@@ -55,10 +55,10 @@ class TextSettings(EncoderKind):
 
     @abstractmethod
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder. Weights without a published value are untrained. Only this method imports torch.
+        """Build the encoder. vocabulary: Its words, if it needs them. banks: Folder for cached embeddings of texts.
 
-        vocabulary: Words of all training captions; empty unless the encoder `reads_vocabulary`. banks: The folder of
-        stored frames, which may also contain cached embeddings of texts.
+        Weights without a published value are untrained. Only this method imports torch. vocabulary: Words of all
+        training captions; empty unless the encoder `reads_vocabulary`. banks: Also the folder of stored frames.
         """
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:

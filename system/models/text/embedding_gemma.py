@@ -23,7 +23,7 @@ class EmbeddingGemmaText(VectorSettings):
     kind: Literal["embedding_gemma2"]
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder from the published model. A layer after the model is untrained."""
+        """Build the encoder from a published model, with an untrained layer after it. banks: Folder for its vectors."""
         from system.models.text.embedding_gemma_encoder import EmbeddingGemmaEncoder
         from system.models.text.pretrained_encoder import Bank
 

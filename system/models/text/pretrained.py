@@ -36,7 +36,7 @@ class PreTrained(TextSettings):
 
     @abstractmethod
     def layers_after(self, width: int) -> "nn.Module":
-        """Build the trained layers after the pre-trained model.
+        """Build the trained layers after the pre-trained model. width: Size of the model's vectors.
 
         width: Size of the model's vectors.
         """
@@ -138,7 +138,7 @@ class TokenSettings(PreTrained):
         return text.translate(str.maketrans("", "", self.removed))
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder from the published model. Layers after the model are untrained."""
+        """Build the encoder from a published model, with untrained layers after it. banks: Folder for its vectors."""
         from system.models.text.pretrained_encoder import Bank, TokenEncoder
 
         cut = "" if self.max_tokens is None else f"_of_{self.max_tokens}"
@@ -258,7 +258,7 @@ class SentenceTransformers(VectorSettings):
     kind: Literal["sentence_transformers"]
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder from the published model. Layers after the model are untrained."""
+        """Build the encoder from a published model, with untrained layers after it. banks: Folder for its vectors."""
         from system.models.text.sentence_encoder import load_sentence_encoder
 
         return load_sentence_encoder(self.model, self.dim, self.projection == "linear", self.trainable, banks)
@@ -275,7 +275,7 @@ class Clap(VectorSettings):
     kind: Literal["clap"]
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder from the published model. Layers after the model are untrained."""
+        """Build the encoder from a published model, with untrained layers after it. banks: Folder for its vectors."""
         from system.models.text.pretrained_encoder import Bank, ClapEncoder
 
         return ClapEncoder(self.model, self.dim, self.projection == "linear", self.trainable, Bank(banks, "clap"))

@@ -44,7 +44,7 @@ class PreTrainedEncoder(TextEncoder):
     """
 
     def store_model(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: Bank, size: int) -> None:
-        """Store the pre-trained model in the encoder; if it is frozen, open the bank that caches its vectors.
+        """Store the pre-trained model and the layers `after` it; if it is frozen, open the bank of its vectors.
 
         Args:
             model: The pre-trained network.
@@ -297,10 +297,9 @@ class TokenEncoder(TransformerEncoder):
 
 
 def longest_input(tokenizer: Any, model: Any, longest: int | None) -> int:
-    """Return the number of tokens to which texts are cut.
+    """Return the number of tokens to which texts are cut: the limit of tokenizer, model or settings (`longest`).
 
-    It is the lowest of three limits: the tokenizer's, the model's number of positions, and that of the settings
-    (`longest`).
+    The lowest limit counts. That of the model is its number of positions.
     """
     limits = (tokenizer.model_max_length, position_count(model), longest, NO_LIMIT)
     return min(limit for limit in limits if limit is not None)
