@@ -43,9 +43,8 @@ class MelSettings(ExpertSettings):
     ) -> "Callable[[np.ndarray], torch.Tensor]":
         """Return a function that computes a wave's mel power spectrogram, with filters from `lowest` to `highest` Hz.
 
-        wave (N,) -> (T, bands) float64, T = 1 + max(N, size of the FFT) // hop.
-        scale: "htk" or "slaney". norm: "slaney"
-        for triangles of area 1 Hz, None for height 1.
+        The wave: (N,) -> (T, bands) float64, T = 1 + max(N, size of the FFT) // hop. scale: "htk" or "slaney". norm:
+        "slaney" for triangles of area 1 Hz, None for height 1.
         """
         import torch
         from transformers.audio_utils import mel_filter_bank

@@ -33,7 +33,7 @@ def write_ranking(
 ) -> int:
     """Rank clips for all queries; write all scores, or the `top` best clips, to `out`. Returns: The number of clips.
 
-    The file is the score matrix (.npy), or, with `top`, the best `top` clips of every query: a ranked CSV of the
+    Only readable clips are ranked. The file is the score matrix (.npy), or, with `top`, a ranked CSV of the
     edition custom, or pairs for a judge (.jsonl). Clips with equal scores are ordered by file name.
 
     Returns: The number of ranked clips.

@@ -163,7 +163,7 @@ class SearchPage:
     def _open_clip_file(self, request: web.Request) -> tuple[int, int, Member | None]:
         """Open the file of the clip that a request names; return its index, file descriptor, and member of an archive.
 
-        The index is that in the pool. The member is None for a clip that is not in an archive.
+        The index is that in the pool. A clip that is not in an archive has no member.
         Raises IndexError if the pool has no such clip, and FileNotFoundError if its file is missing or was replaced.
         """
         row = int(request.match_info["row"])
