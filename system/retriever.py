@@ -170,7 +170,7 @@ def load_model(
     device: str | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> Retriever:
-    """Open a run, an exported model, or a published model of audio and text by its hub name or folder.
+    """Open a run, an exported model, or a published model of audio and text by its Hugging Face name or folder.
 
     stage, checkpoint: Stage and checkpoint of a run; None: as in the run's first rank entry that can rank any clips.
     device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has a GPU, else the CPU. cache: Folder for embeddings

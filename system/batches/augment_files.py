@@ -18,7 +18,7 @@ _INDEX = re.compile("[0-9]{1,9}")  # of a caption
 
 
 def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str, int], list[str]], str]:
-    """Read the file of alternative captions; return them by caption, and a text about lines that fit no clip.
+    """Read a file of alternative captions; return a dict from caption to alternatives, and a text about unfit lines.
 
     Its columns are clip (id, or file name), caption (index from 0) and alternative.
     Returns: A dict from clip id and caption index to the alternatives, in the order of the file; and a text that states
@@ -52,7 +52,7 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
 
 
 def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str]], str]:
-    """Read the file of synonyms; return them by word, and a text about lines that fit no training caption.
+    """Read a file of synonyms; return a dict from word to synonyms, and a text about lines for unknown words.
 
     Its columns are word and synonym (one word or several). words: The words of the training captions.
     Returns: A dict from lower-case word to synonyms; and a text that states how many lines have a word that is not in
@@ -76,7 +76,7 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
 
 
 def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple[Clip, str]]], str]:
-    """Read the file of captions of two clips; return them by clip, and a text about lines that fit no two clips.
+    """Read a file of captions of two clips; return by clip (other clip, caption), and a text about unfit lines.
 
     Its columns are clip and other (ids, or file names of the two clips), and caption.
     Returns: A dict from clip id to pairs of another clip and a caption of the two clips; and a text that states how

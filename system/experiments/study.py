@@ -161,7 +161,7 @@ def _insert_run_folders(value: Any, folders: Mapping[str, str]) -> Any:
 
 
 def _published_faults(study: Study, published: Published) -> list[str]:
-    """Return error messages for published figures of unknown cells, or with a wrong number of figures per cell."""
+    """Return error messages for published metrics of unknown cells (variants), or too few or many metrics of a cell."""
     unknown = [
         f"{name}: the study has no such cell; name one of its cells"
         for name in published.cells.keys() - study.cells.keys()
@@ -174,7 +174,7 @@ def _published_faults(study: Study, published: Published) -> list[str]:
 
 
 def run_folder(study: Study, cell: str, seed: int, runs: Path) -> Path:
-    """Return the folder of the run for one cell and one seed of a study."""
+    """Return the folder of the run for one cell (variant of the recipe) and one seed of a study."""
     return runs / study.name / f"{cell}_s{seed}"
 
 
@@ -230,7 +230,7 @@ def run_study(
     device: "Device | None" = None,
     track: "Sequence[type[Tracker]]" = (),
 ) -> StudyTable:
-    """Run all unfinished runs of a study. Returns: Its table, with one row per cell and rank entry.
+    """Run all unfinished runs of a study. Returns: Its table, with a row per cell (recipe variant) and rank entry.
 
     cells: The recipe of each cell and seed. runs: Folder of all runs. device: Device of all computations; None for this
     machine's default. track: Trackers that receive the metrics of every epoch.
@@ -250,7 +250,7 @@ def run_study(
 
 
 def _row_of_moments(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequence[Run]) -> StudyRow:
-    """Return the table row for a cell of a study and a rank entry of moments.
+    """Return the table row for a cell (variant of the recipe) of a study and a rank entry of moments.
 
     runs: The cell's finished runs, one per seed.
     """
@@ -269,7 +269,7 @@ def _row_of_moments(study: Study, cell: str, name: str, recipe: schema.Recipe, r
 
 
 def _row_of_clips(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequence[Run]) -> StudyRow:
-    """Return the table row for a cell of a study and a rank entry that scores clips.
+    """Return the table row for a cell (variant of the recipe) of a study and a rank entry that scores clips.
 
     runs: The cell's finished runs, one per seed.
     """

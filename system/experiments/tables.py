@@ -175,7 +175,7 @@ class StudyTable:
 
     @property
     def facts(self) -> list[str]:
-        """Names of the additional columns, with facts about the rows instead of metrics; each name occurs once."""
+        """Names of the table's additional columns, such as chance, the metric of a random ranking; each occurs once."""
         return list(dict.fromkeys(name for row in self.rows for name in row.facts))
 
     def format(self, value: float | None) -> str:

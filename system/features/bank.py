@@ -63,7 +63,7 @@ class Bank:
         return len(self.keys()) if len(self._shards) > 1 else sum(len(s.numbers) for s in self._shards.values())
 
     def keys(self) -> KeysView[str]:
-        """Return the keys of all stored series, shard by shard, and in each shard in the order of storing."""
+        """Return the keys of all stored series, in the order of storing within each shard (part of the bank)."""
         return dict.fromkeys(chain.from_iterable(shard.numbers for shard in self._shards.values())).keys()
 
     def rows_of(self, key: str) -> int:
@@ -85,7 +85,7 @@ class Bank:
         return self.read(key)[first : first + count]
 
     def _shard_of(self, key: str) -> Shard:
-        """Return the shard that stores the series of a key. Raises KeyError for an unknown key."""
+        """Return the shard (part of the bank) that stores the series of a key. Raises KeyError for an unknown key."""
         for shard in self._shards.values():
             if key in shard.numbers:
                 return shard

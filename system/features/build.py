@@ -261,7 +261,7 @@ class _Build:
         self.features.keys |= {clip.id: keys[clip.id] for clip in self.clips if clip.id in keys}
 
     def missing(self, name: str) -> dict[str, list[Clip]]:
-        """Return a dict from each content key without frames in the expert's bank to the clips with this content."""
+        """Return a dict from each content key (checksum of audio) without frames in the expert's bank to its clips."""
         bank, keys = self.banks[name], self.features.keys
         found: dict[str, list[Clip]] = {}
         for clip in self.clips:
@@ -283,7 +283,7 @@ class _Build:
         ):
 
             def fails(key: str, error: AudioError) -> None:
-                """Handle a failure: report and leave out all clips whose audio has the content key `key`."""
+                """Handle a failure: report and leave out all clips whose audio has the checksum (content key) `key`."""
                 work.drop(key)
                 self._leave_out_all(missing[key], error)
 
@@ -306,7 +306,7 @@ class _Build:
         log.info("expert %s: computed the frames of %s, stored in %s", name, counted(computed, "clip"), bank.folder)
 
     def _verified_keys(self, work: SharedWork, missing: dict[str, list[Clip]]) -> Iterator[tuple[str, Clip]]:
-        """Yield each content key whose frames this process must compute, with a clip whose file still has this content.
+        """Yield each content key (checksum of audio) whose frames are to be computed, with a clip that still has it.
 
         Stored content keys are not sufficient, since a file may be replaced by a file with the same size and time.
         """
@@ -320,7 +320,7 @@ class _Build:
                 work.drop(key)
 
     def _update_key(self, clip: Clip) -> None:
-        """Read the content key of a clip from its file, and log a warning if it has changed."""
+        """Compute the content key (checksum) of a clip's file again, and log a warning if it has changed."""
         if clip.id not in self.features.keys:
             return
         try:

@@ -154,7 +154,7 @@ class ContentKeys:
         return str(stored[path][0]) if stored else self.read_key(path)
 
     def read_key(self, path: str) -> str:
-        """Read a file and return its content key, even if a key of the file is stored.
+        """Read a file and return its content key, the sha256 of its content, even if a key of the file is stored.
 
         Raises the errors of `__call__`.
         """
@@ -169,9 +169,9 @@ class ContentKeys:
         return key
 
     def delete_all(self) -> None:
-        """Delete all stored content keys, so that every file is read again."""
+        """Delete all stored content keys (checksums of files), so that every file is read again."""
         self._facts.delete_all()
 
     def close(self) -> None:
-        """Write new content keys to disk, and close their store."""
+        """Write new content keys (checksums of files) to disk, and close their store."""
         self._facts.close()

@@ -35,7 +35,7 @@ class Shard:
     """
 
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str) -> None:
-        """Set the paths of the shard's files, without reading them. hint: Cure for damage, for error messages."""
+        """Set the paths of the files of a shard, a part of a bank. hint: Cure for damaged files, for messages."""
         self.folder, self.dim, self.dtype, self.repair_hint = folder, dim, dtype, hint
         self.frames_file, self.index_file = folder / "frames.bin", folder / "index.jsonl"
         self.lock_file, self.under_way_file = folder / "lock", folder / "under_way.json"

@@ -123,7 +123,7 @@ class SharedWork:
         return chosen
 
     def end(self) -> None:
-        """End this process's work: flush the stored series to disk, and release the shard."""
+        """End this process's work: flush the stored series to disk, and release its shard (part of the bank)."""
         if self._shard is None or self._release is None:
             return
         try:

@@ -49,7 +49,7 @@ def seconds_missing(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings]
 
 
 def _stored_keys_of(expert: ExpertSettings, banks: Path) -> set[str]:
-    """Return the content keys of all clips whose frames are in an expert's bank."""
+    """Return the content keys (checksums of audio) of all clips whose frames are in an expert's bank."""
     if not any(banks.glob(f"{expert.kind}-*/index.jsonl")):  # then the weights need not be read
         return set()
     try:
@@ -65,13 +65,13 @@ class _StoredKeys:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the SQLite file of content keys for reading, if possible."""
+        """Open the SQLite file of content keys (checksums of files) for reading, if possible."""
         self._store: sqlite3.Connection | None = None
         with suppress(sqlite3.Error):
             self._store = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=1)
 
     def content(self, path: str) -> str | None:
-        """Return the stored content key of a file; None if no key is stored, or if the file has changed since."""
+        """Return the stored content key (checksum) of a file; None if none is stored, or if the file has changed."""
         if self._store is None:
             return None
         try:
@@ -86,7 +86,7 @@ class _StoredKeys:
         return str(rows[0][2]) if status and rows[0][:2] == (status.st_size, status.st_mtime_ns) else None
 
     def close(self) -> None:
-        """Close the store of content keys."""
+        """Close the store of content keys (checksums of files)."""
         if self._store:
             self._store.close()
         self._store = None

@@ -117,7 +117,7 @@ class EncoderKind(Strict):
 
     @property
     def hub_model(self) -> str | None:
-        """Name of the hub model that the encoder is built from; None for other encoders."""
+        """Name of the Hugging Face model that the encoder is built from; None for other encoders."""
         return None
 
     def file_problems(self) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is
 def forward_weights(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute log total weights of all labellings (in or out of a moment) of frames 0 to t, per t and state of t.
+    """Compute log total weights of all labellings (in or out of a moment) of frames 0 to t, for each t and its state.
 
     A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on `scores` (B, T) of the frames, and
     on the weights `enter` and `leave` of moment starts and ends. lengths: (B,) numbers of frames without padding.

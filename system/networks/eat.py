@@ -116,12 +116,12 @@ class Eat(SegmentNetwork):
         return tokens[:, 1:].mean(1) if mask is None else masked_mean(tokens[:, 1:], mask[:, 1:])
 
     def load_published(self, path: Path) -> None:
-        """Load a published checkpoint: the hub's model.safetensors, or a checkpoint of fairseq."""
+        """Load a published checkpoint: a model.safetensors from Hugging Face, or a checkpoint of fairseq."""
         weights = read_weights(path)
         self.load_tensors(weights.section("model") if isinstance(weights.tensors.get("model"), dict) else weights)
 
     def load_tensors(self, weights: Weights) -> None:
-        """Copy the published tensors into the network. The keys may be those of the hub or of fairseq."""
+        """Copy the published tensors into the network. The keys may have the names of Hugging Face or of fairseq."""
         prefix = "model." if any(key.startswith("model.") for key in weights.tensors) else ""
         is_fairseq = any(key.startswith(prefix + IMAGE) for key in weights.tensors)
         with torch.no_grad():

@@ -59,7 +59,7 @@ class HubAudio(SegmentNetwork):
         return self.model_type == "clap_audio_model" and bool(self.config.enable_fusion)
 
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Compute the vector of each segment with the hub model."""
+        """Compute the vector of each segment with the Hugging Face model."""
         if self.training or (self.row.max_seconds is not None and not self.row.equal_lengths):
             return self._compute_vectors(waves, lengths)
         result = torch.empty(len(waves), self.dim, device=waves.device)

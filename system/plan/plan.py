@@ -95,7 +95,7 @@ def _encoder_lines(side: str, encoder: EncoderKind) -> Iterator[Row | Problem]:
 
 
 def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iterator[Row | Problem]:
-    """Yield the plan's row on each teacher, and a problem for each missing one; those in `made_before` will exist."""
+    """Yield the plan's row on each teacher, and a problem for each missing one that no run in `made_before` makes."""
     for name, teacher in recipe.teachers.items():
         if isinstance(teacher, schema.ModelTeacher):
             before = " (trained by an earlier run of this study)" if Path(teacher.folder) in made_before else ""

@@ -227,7 +227,7 @@ def _split_by_clip(embedded: Embeddings) -> list[np.ndarray]:
 
 
 def _store_embeddings(bank: Bank, computed: Mapping[str, np.ndarray]) -> None:
-    """Store computed embeddings in a bank of the cache. computed: Dict from content key to a clip's embeddings."""
+    """Store embeddings in a bank. computed: Dict from content key (checksum of a clip's audio) to embeddings."""
     with bank.writing() as store:
         for key, series in computed.items():
             store(key, series)

@@ -117,7 +117,7 @@ def _read_ahead(groups: Sequence[Sequence[Clip]], features: Features) -> Iterato
 
 
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
-    """Embed clips in evaluation mode, as embed_pool does. Returns: Only the embeddings, in the order of the clips."""
+    """Embed clips in evaluation mode. Returns: Only the embeddings, in the order of the clips."""
     return embed_pool(model, clips, features).clips
 
 
@@ -172,7 +172,7 @@ def _batches_by_length(
 
 
 def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
-    """Embed texts as embed_texts does, but share the work among several processes.
+    """Embed texts in evaluation mode, in their order; several processes share the work, and all get the result.
 
     Each process embeds its share of the texts, and gets the embeddings of all texts.
     """

@@ -112,7 +112,7 @@ class HubCorrectedRanker(Ranker):
     """Corrects the scores of another ranker for hubs."""
 
     def __init__(self, inner: Ranker, bank: Sequence[Query], correction: Correction, facts: Mapping[str, Any]) -> None:
-        """Create the ranker. inner: The ranker to correct. bank: Queries that show which clips are hubs.
+        """Create the ranker. inner: Ranker to correct. bank: Queries that show which clips are near too many queries.
 
         facts: Facts about the correction, stored with the scores.
         """
@@ -128,13 +128,13 @@ class HubCorrectedRanker(Ranker):
         return {**self.inner.meanings, "score": score}
 
     def open(self, listed: Listed, strict: bool = False) -> Pool:
-        """Open a pool of the readable clips, and measure how much each clip is a hub. Returns: The pool."""
+        """Return a pool of the readable clips, after measuring how much each is a hub, near to too many queries."""
         pool = self.inner.open(listed, strict)
         self._hubs_of(pool)
         return pool
 
     def _hubs_of(self, pool: Pool) -> Hubs | None:
-        """Return how much each clip of a pool is a hub, computed once per pool; None without a correction."""
+        """Return how much each clip of a pool is a hub (near to too many queries); None without a correction."""
         if self.correction.kind == "none":
             return None
         if self._hubs is None or self._hubs[0] is not pool:

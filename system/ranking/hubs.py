@@ -73,7 +73,7 @@ def _mean_of_nearest(bank: Iterable[Scores], count: int) -> np.ndarray:
 
 
 def correct_scores(scores: Iterable[Scores], correction: Correction, hubs: Hubs | None) -> Iterator[Scores]:
-    """Correct scores for hubs. Yields the corrected scores (n, C) float32, in the same blocks of rows as `scores`.
+    """Yield scores corrected for hubs, clips near to too many queries, (n, C), in the same blocks as `scores`.
 
     inverted_softmax: s(q, c) - ln(sum_b e^{beta s(b, c)}) / beta. This equals ln(p) / beta for the published
     p = e^{beta s(q, c)} / sum_b e^{beta s(b, c)}. It orders the clips of a query as p does.

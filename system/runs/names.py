@@ -13,7 +13,7 @@ KIT_FILES = ("model.json", "recipe.json", "resolved.json")  # of exported models
 
 
 def is_untrained(name: Path) -> bool:
-    """Return whether a path or name means a recipe or a hub model, instead of a run or an exported model.
+    """Return whether a path or name means a recipe or a Hugging Face model, not a run or an exported model.
 
     A path that does not exist counts as a hub model if it has the form OWNER/NAME, and OWNER is not a folder in the
     current folder.

@@ -165,7 +165,7 @@ def record_provenance(
 
 
 def _changed_sources(run: Run, recipe: schema.Recipe) -> list[str]:
-    """Return the data sources of a run to rank again whose settings have changed since. Training does not use them."""
+    """Return the data sources whose settings have changed since the run began, and that training does not use."""
     if not run.ranks_again:
         return []
     before = load_recipe(run.folder / "resolved.json").recipe.data

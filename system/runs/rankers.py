@@ -126,7 +126,7 @@ class _OpenedRun:
 
 
 def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> ModelRanker:
-    """Return the ranker of an opened model, for any clips and queries; `with_windows`, it also finds windows.
+    """Return the ranker of an opened model, for any clips and queries; it also finds windows if `with_windows`.
 
     with_windows: Whether to find windows (times of the query) in recordings too, if the model has a score of moments.
     Windows are found as in the recipe's first rank entry of moments. Without such an entry, they are found by the

@@ -66,7 +66,7 @@ def _recipe_without_stages(path: Path, changes: list[str]) -> schema.Recipe:
 
 
 def _recipe_of_hub(name: str, banks: Path) -> schema.Recipe:
-    """Return a recipe that only contains a hub model. Raises KitError if the model is not on this machine."""
+    """Return a recipe that only contains a Hugging Face model. Raises KitError if the model is not on this machine."""
     model = Model.model_validate(published_model_settings(name))
     if local_folder(name, "model") is None:
         raise KitError(f"model {name} is not on this machine; {how_to_fetch(name)}")

@@ -192,7 +192,7 @@ def share_of_equal_scores(scores: torch.Tensor) -> float:
 def collapse_diagnostics(
     clips: Embeddings, captions: Embedded, captions_alike: float | None = None
 ) -> dict[str, float]:
-    """Return numbers that show whether embeddings have collapsed, by name. captions_alike: One more number.
+    """Return numbers that show whether embeddings have collapsed. captions_alike: Share of captions with equal scores.
 
     The numbers are, for clips and for captions, the spread of the embeddings' directions and the share of embeddings
     that are zero. captions_alike: Share of captions with equal scores for all clips; added to the dict if not None.

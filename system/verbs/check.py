@@ -111,7 +111,7 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tupl
 
 
 def _problems_of_cells(plans: dict[str, Plan]) -> list[Problem]:
-    """Return the problems of all cells of a study. A problem of only some cells names its cell."""
+    """Return the problems of all cells (variants) of a study. A problem of only some cells names its cell."""
     first, *others = plans.values()
     common = [problem for problem in first.problems if all(problem in other.problems for other in others)]
     some = [(cell, problem) for cell, plan in plans.items() for problem in plan.problems if problem not in common]
@@ -119,7 +119,7 @@ def _problems_of_cells(plans: dict[str, Plan]) -> list[Problem]:
 
 
 def _run_state_lines(study: Study, cells: Cells, runs: Path) -> Iterator[str]:
-    """Yield a line of text per cell of a study with its runs' states, and a line on progress and remaining time."""
+    """Yield a line of text per cell (variant) of a study with its runs' states, and a line on the remaining time."""
     folders = {key: run_folder(study, *key, runs) for key in cells}
     for cell in study.cells:
         states = [f"{seed} {_describe_run_state(folders[cell, seed])}" for seed in study.seeds]

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `study`: run all cells of a study, and print its table. Returns: The exit status."""
+    """Run the verb `study`: run all cells (variants) of a study, and print its table. Returns: The exit status."""
     study, cells = load_study(arguments.study, arguments.set, arguments.runs)
     with processes(arguments.device):
         require_same_start("study", {f"{cell}_s{seed}": loaded for (cell, seed), loaded in cells.items()})

@@ -337,7 +337,7 @@ def load_clap(name: str) -> tuple[Any, Any]:
 
 
 def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
-    """Load a tokenizer and its model, in float32 on the CPU. name: Folder, package or hub name.
+    """Load a tokenizer and its model, in float32 on the CPU. name: Folder, package or Hugging Face name.
 
     dropout: Rate for hidden states and attention; None for the rates in the model's settings. Raises KitError for a
     folder without such a model. If `dropout` is set, also raises KitError for a model without settings of dropout.
