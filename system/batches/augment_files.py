@@ -76,7 +76,7 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
 
 
 def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple[Clip, str]]], str]:
-    """Read a file of captions of two clips; return by clip (other clip, caption), and a text about unfit lines.
+    """Read captions of two clips each; return a dict from clip to (other clip, caption), and a text about unfit lines.
 
     Its columns are clip and other (ids, or file names of the two clips), and caption.
     Returns: A dict from clip id to pairs of another clip and a caption of the two clips; and a text that states how

@@ -166,7 +166,7 @@ def _write_files(
 def _metrics_of_windows(
     located: "Sequence[Located]", grids: Sequence[Grid], truth: MomentTruth, edition: MomentsEdition
 ) -> dict[str, object]:
-    """Return the metrics of the windows that were found for the queries of a rank entry, with two baselines.
+    """Return metrics of a rank entry's found windows, and of two baselines: random windows and rounded true windows.
 
     The result also has the metrics of random windows, and of windows made from the true labels of frames, for
     comparison. If the true windows are not known, the dict maps every name to None.

@@ -16,7 +16,7 @@ STORED_AT_ONCE = 512  # texts
 def store_vectors(
     bank: Bank, texts: Mapping[str, str], vectors: Callable[[Sequence[str]], torch.Tensor], by_model: str
 ) -> None:
-    """Compute and store the vectors of `texts` that a bank lacks. by_model: Title of the progress bar.
+    """Compute and store the vectors of `texts` that a bank lacks. by_model: Text for the progress bar.
 
     Args:
         texts: Texts by their keys in the bank.

@@ -152,7 +152,7 @@ def _expand_settings(model: Model | PublishedModel | EmbeddingsModel) -> Model:
 
 
 def _expand_published(model: PublishedModel) -> dict[str, Any]:
-    """Return the full settings of a published model. Raises ValidationError for an unknown or unsuitable model."""
+    """Return the settings of encoders and score of a published model. Raises ValidationError if it is unsuitable."""
     try:
         return published_model_settings(model.model)
     except KitError as error:

@@ -172,10 +172,7 @@ def _batches_by_length(
 
 
 def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
-    """Embed texts in evaluation mode, in their order; several processes share the work, and all get the result.
-
-    Each process embeds its share of the texts, and gets the embeddings of all texts.
-    """
+    """Embed texts in evaluation mode, in their order; several processes share the work, and all get the result."""
     if process_count() == 1:
         return embed_texts(model, texts)
     shares = [list(range(first, len(texts), process_count())) for first in range(process_count())]

@@ -165,7 +165,7 @@ def record_provenance(
 
 
 def _changed_sources(run: Run, recipe: schema.Recipe) -> list[str]:
-    """Return the data sources whose settings have changed since the run began, and that training does not use."""
+    """Return the data sources with changed settings of a run to rank again; training does not use these sources."""
     if not run.ranks_again:
         return []
     before = load_recipe(run.folder / "resolved.json").recipe.data

@@ -115,7 +115,7 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
 
 
 def _memory_hint(stage: schema.Stage, in_chunks: bool) -> str:
-    """Return the end of an error message: how to change a stage so that it needs less memory."""
+    """Return the end of an error message: how a stage can need less memory. in_chunks: Whether chunks are possible."""
     if not in_chunks:
         return "lower batch_size, or use a GPU with more memory"
     at_once = stage.grad_cache_chunk or stage.batch_size

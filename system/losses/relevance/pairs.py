@@ -193,7 +193,7 @@ def _scores_at_ranks(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> li
 
 
 def _merge_bins(high: np.ndarray) -> Histogram:
-    """Merge the counts of all values of the upper bits to a histogram with fewer bins."""
+    """Convert the counts of scores by their upper bits (`high`) to a histogram with fewer bins."""
     octaves = np.arange(_OCTAVES.start * _PER_OCTAVE, _OCTAVES.stop * _PER_OCTAVE + 1) / _PER_OCTAVE
     first = np.append(np.uint32(0), np.exp2(octaves).astype(np.float32).view(np.uint32) >> _LOW_BITS)
     edges = (first << _LOW_BITS).view(np.float32)
