@@ -168,8 +168,7 @@ def _metrics_of_windows(
 ) -> dict[str, object]:
     """Return metrics of a rank entry's found windows, and of two baselines: random windows and rounded true windows.
 
-    The result also has the metrics of random windows, and of windows made from the true labels of frames, for
-    comparison. If the true windows are not known, the dict maps every name to None.
+    Rounded windows consist of whole frames. If the true windows are not known, the dict maps every name to None.
     located: Found windows of each query. grids: Times of the frames, for each query. truth: Queries and true windows.
     """
     if truth.is_blind:

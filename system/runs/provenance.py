@@ -86,7 +86,7 @@ def teacher_checksums(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
 
 
 def _weight_checksums(folder: Path, part_of_recipe: str) -> dict[str, str]:
-    """Return a dict from weight file to checksum for a model's folder. part_of_recipe: User of it, for messages.
+    """Return a dict from weight file to checksum for a model's folder. part_of_recipe: Where a recipe names it.
 
     part_of_recipe: Entry of the recipe that uses the model, for error messages.
     """
