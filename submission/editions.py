@@ -213,7 +213,7 @@ _2023 = _changed_year(
         map_ks="confirmed: the baseline's postprocessing/xmodal_retrieval.py, "
         "github.com/xieh97/dcase2023-audio-retrieval",
         recall_ks="confirmed: the baseline's postprocessing/xmodal_retrieval.py",
-        excluded="remembered: a list of excluded sounds of 2023 may exist, but was not found",
+        excluded="remembered: whether a list of excluded sounds of 2023 exists is not known; none was found",
     ),
     name="2023",
     rank_prefix="fname_",

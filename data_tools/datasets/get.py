@@ -159,8 +159,8 @@ def _print_plan(name: str, published: PublishedSet, folder: Path, mirror: str | 
     addresses = [file.address_at(mirror) for file in published.files]
     sizes = asyncio.run(_file_sizes(addresses)) if addresses else []
     for file, address, size in zip(published.files, addresses, sizes, strict=True):
-        known = "size unknown" if size is None else format_size(size)
-        print(f"  {address}  {known}, {f'md5 {file.md5}' if file.md5 else 'no published checksum'}")
+        size_text = "size unknown" if size is None else format_size(size)
+        print(f"  {address}  {size_text}, {f'md5 {file.md5}' if file.md5 else 'no published checksum'}")
     needed, free = _bytes_needed(published, sizes, folder), free_bytes(folder)
     if addresses:
         unknown = ", and more for the files of unknown size" if None in sizes else ""

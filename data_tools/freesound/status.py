@@ -114,8 +114,8 @@ def _lines(report: StatusReport) -> list[str]:
         lines.append(f"the limits of the last crawl or fetch allow the next request in {about(report.wait)}")
     for column, counts in (("license", report.licences), ("gen_ai_preference", report.preferences)):
         lines += [f"\n{column}:", *(f"{count:>8}  {value}" for value, count in counts.items())]
-    rows = [f"{gap.what}: {gap.first} to {gap.last or 'now'}, {gap.where}" for gap in report.gaps]
-    return [*lines, *section("parts that the API could not deliver, with their range of upload times", rows)]
+    rows = [f"{gap.what}: uploaded {gap.first} to {gap.last or 'now'}, {gap.where}" for gap in report.gaps]
+    return [*lines, *section("parts that the API could not deliver", rows)]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -229,7 +229,7 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
             continue
         if len(columns) > 1:
             text = f"the file {shown(name)} has more than one column: {where}; keep one of them"
-            yield text, "a file with more than one column"
+            yield text, "a file name in several columns of the header"
         if truth and name not in known:
             yield unknown_name_fault(name, f"column {where}", truth)
     for name in sorted(known - columns_of_name.keys()):

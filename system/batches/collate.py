@@ -197,7 +197,10 @@ class Resident:
         crops: Crops | None,
         among: Sequence[str],
     ) -> Series:
-        """Return rows of the table `frames` as padded clips. first, lengths: First row and number of rows per clip."""
+        """Gather the clips `keys` from the table `frames`, padded to the longest clip of `keys` and `among`.
+
+        first, lengths: Index of each clip's first row in the table, and its number of rows.
+        """
         clips = torch.tensor([self.index_of[key] for key in keys])
         begin, clip_lengths = first[clips], lengths[clips]
         if crops is not None:

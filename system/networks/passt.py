@@ -62,7 +62,7 @@ class Passt(nn.Module):
         self.norm = nn.LayerNorm(DIM, EPS)
 
     def _position_embeddings(self) -> list[nn.Parameter]:
-        """Return the three tensors of trained position embeddings: for the tokens, along frequency, and along time."""
+        """Return the three tensors of trained position embeddings: class tokens, frequency, and time."""
         return [self.new_pos_embed, self.freq_new_pos_embed, self.time_new_pos_embed]
 
     def forward(self, columns: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from submission.runs.reading import finish_hint
 
 
 def trained_files(folder: Path) -> list[Path]:
-    """Return the files that determine a trained model's weights.
+    """Return the files that identify a trained model's weights: those of an export, or `done.json` of each stage.
 
     folder: Folder of a run with finished stages, or of an exported model.
     Raises KitError if the folder has no trained model.

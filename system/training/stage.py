@@ -285,8 +285,9 @@ class StageTraining:
     def _hint_to_lower_rate(self) -> str:
         """Return the end of an error message on values that are not finite: advice to lower the learning rate."""
         state = self.folder / "last.pt"
-        saved = f"{state} has the state of an earlier step" if state.exists() else "this run has saved no state"
-        return f"lower the learning rate in a new run ({saved})"
+        if not state.exists():
+            return "lower the learning rate in a new run (this run has saved no state)"
+        return f"lower the learning rate in a new run ({state} has the training state of an earlier step of this run)"
 
     def _finish_epoch(self) -> None:
         """Validate the model, log the metrics, and save checkpoints after an epoch."""

@@ -152,7 +152,7 @@ def test_streamed_wav_without_size_is_read_to_its_end(wav: Path, size: int) -> N
     np.testing.assert_array_equal(read_audio(wav, RATE), TONE)
 
 
-def test_wav_with_odd_chunks_around_the_sound_is_read(tmp_path: Path) -> None:
+def test_wav_with_unusual_chunks_around_the_sound_is_read(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "x.wav", TONE, RATE, subtype="PCM_16")
     data = (tmp_path / "x.wav").read_bytes()
     at = data.index(b"data")

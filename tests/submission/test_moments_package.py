@@ -140,7 +140,7 @@ def test_package_of_four_systems_passes_check(here: Path, capsys: pytest.Capture
         assert meta["system"]["ensemble"] is False
 
 
-def test_check_notes_oddities_of_a_package_and_that_it_has_no_truth_to_compare_with(
+def test_check_reports_harmless_oddities_of_a_package_and_that_no_truth_was_given(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The edition follows from the file names; the lines are in reverse order, and a window ends late."""

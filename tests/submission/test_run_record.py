@@ -89,7 +89,7 @@ def test_run_with_an_edited_resolved_json_is_refused_as_damaged(unbroken: Path, 
         open_finished(str(run))
 
 
-def test_run_folder_of_a_model_is_written_in_its_facts_under_the_key_from() -> None:
+def test_metadata_of_a_score_matrix_has_the_models_run_folder_under_the_key_from() -> None:
     written: dict[str, Any] = {"recipe": "r", "from": "folder", "checkpoint": "last", "experts": {}, "text": None}
     facts = ModelFacts(recipe="r", run="folder", checkpoint="last", experts={}, text=None)
     assert facts.document() == written

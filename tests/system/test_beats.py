@@ -138,7 +138,7 @@ def token_errors(made: Beats) -> list[float]:
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_beats_stages_match_original_code() -> None:
+def test_intermediate_outputs_of_beats_match_original_code() -> None:
     assert max(token_errors(network())) < 1e-4
 
 

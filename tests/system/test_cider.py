@@ -234,7 +234,7 @@ def test_regex_tokens_match_ptb_on_clotho_and_nearly_on_audiocaps(shared: Path) 
     assert sum(ours != theirs for ours, theirs in both) == 20
 
 
-def test_ptb_tokens_of_odd_lines_match_hand_values() -> None:
+def test_ptb_tokens_of_unusual_lines_match_hand_values() -> None:
     java()
     by_hand = {caption: text for caption, text in TOKENS.items() if "!" not in caption}  # PTBTokenizer keeps "!!!"
     assert [" ".join(found) for found in ptb_tokens(list(by_hand))] == list(by_hand.values())

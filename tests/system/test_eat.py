@@ -166,7 +166,7 @@ def token_errors(made: Eat) -> list[float]:
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_eat_stages_match_original_code(made: Eat) -> None:
+def test_intermediate_outputs_of_eat_match_original_code(made: Eat) -> None:
     errors = token_errors(made)
     assert len(errors) == 4
     assert max(errors) < 1e-4

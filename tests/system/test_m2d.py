@@ -163,7 +163,7 @@ def token_errors(made: M2d) -> list[float]:
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_m2d_stages_match_original_code() -> None:
+def test_intermediate_outputs_of_m2d_match_original_code() -> None:
     errors = token_errors(network())
     assert len(errors) == 4
     assert max(errors) < 2e-5

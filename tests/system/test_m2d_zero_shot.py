@@ -107,7 +107,9 @@ def settings(minilm: str, **changes: Any) -> FirstToken:
     return FirstToken.model_validate({"kind": "first_token", "model": minilm} | values | changes)
 
 
-def test_first_token_without_head_has_the_size_of_the_transformer(minilm: str, tmp_path: Path) -> None:
+def test_embedding_of_a_first_token_encoder_without_linear_layers_has_the_transformers_size(
+    minilm: str, tmp_path: Path
+) -> None:
     chosen = settings(minilm)
     assert chosen.is_published
     assert not chosen.is_trained
@@ -119,7 +121,7 @@ def test_first_token_without_head_has_the_size_of_the_transformer(minilm: str, t
         settings(minilm, dim=300).build([], tmp_path)
 
 
-def test_hidden_layer_without_head_is_refused(root: Path, tmp_path: Path) -> None:
+def test_hidden_size_is_refused_if_a_text_encoder_has_no_linear_layers(root: Path, tmp_path: Path) -> None:
     content = yaml.safe_load((root / "recipes/zero_shot/m2d_clap.yaml").read_text())
     content["model"]["text"]["hidden"] = 20
     with pytest.raises(RecipeError, match=r"`head: none` adds no layer, but `hidden` sets the size"):

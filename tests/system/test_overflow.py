@@ -55,7 +55,7 @@ def test_overflowed_weights_after_an_epoch_are_not_saved(
     overflow_at(6, monkeypatch, lambda: None)
     output = refused(capsys, "train", path, "--out", tmp_path / "run")
     assert "step 6: the model has weights that are infinite or NaN" in output
-    assert "last.pt has the state of an earlier step" in output
+    assert "last.pt has the training state of an earlier step" in output
     monkeypatch.undo()
     state_after_one_epoch(tmp_path / "run")
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0, "without the fault the run goes on"

@@ -94,7 +94,7 @@ def test_hard_negative_loss_matches_a_loop_over_its_equation(alpha: float, beta:
 
 
 @pytest.mark.parametrize("term", [SIGMOID, HARD])
-def test_sigmoid_loss_gradients_match_finite_differences_and_are_finite_for_odd_batches(term: Any) -> None:
+def test_sigmoid_loss_gradients_match_finite_differences_and_are_finite_without_negatives(term: Any) -> None:
     clips = [0, 1, 0, 2]
 
     def loss(scores: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
