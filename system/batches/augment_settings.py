@@ -1,4 +1,4 @@
-"""Settings of random changes of training data.
+"""Settings of random changes.
 
 Nothing here imports torch.
 """

@@ -1,4 +1,4 @@
-"""Random crops of long clips for training. Without torch."""
+"""Random crops of long clips for training."""
 
 from typing import NamedTuple
 

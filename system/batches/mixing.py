@@ -1,4 +1,4 @@
-"""Mix the waves and captions of two clips. Without torch."""
+"""Mix the waves and captions of two clips."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Choose the device for computations, and report full memory."""
+"""Choose the device; report full memory."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Frozen networks for segments of fixed length.
+"""Frozen networks for segments.
 
 Frozen networks that process segments of a fixed length, with one frame or several frames per segment.
 """

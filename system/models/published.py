@@ -1,4 +1,4 @@
-"""Settings of published models of audio and text.
+"""Settings of published models.
 
 A published model embeds sounds and sentences in one space, so that it ranks clips without training. Never imports
 torch.

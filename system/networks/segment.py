@@ -1,4 +1,4 @@
-"""Interface of a network on segments of waveforms. Imports torch."""
+"""Interface of networks on segments."""
 
 import itertools
 from abc import ABC, abstractmethod

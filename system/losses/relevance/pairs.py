@@ -1,4 +1,4 @@
-"""Exact percentiles of CIDEr-D over all pairs.
+"""Percentiles of CIDEr-D.
 
 The distribution of CIDEr-D over all ordered pairs of a corpus, with exact percentiles, in bounded memory.
 
