@@ -270,7 +270,7 @@ def make_parser(
 ) -> argparse.ArgumentParser:
     """Build the parser of the command line; import only the module of the requested verb, which saves time.
 
-    options: See run_cli.
+    options: Function that adds the arguments of all verbs to a parser.
     Raises SystemExit with status 2: after printing the help if the verb is missing, after suggestions if it is wrong.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {package}", description=description)

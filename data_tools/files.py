@@ -106,8 +106,9 @@ def read_text(path: Path, fallback_encoding: str | None = None) -> str:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary file name in the folder of `path`; rename that file to `path` if the block succeeds.
 
-    A missing folder is created. After the block the file survives a power cut. A kill leaves the temporary file: see
-    remove_parts. An OSError from writing it names path, because the temporary name would mean nothing to the reader.
+    A missing folder is created. After the block the file survives a power cut. A killed process leaves its temporary
+    file, which remove_parts deletes. An OSError from writing it names path, because the temporary name would mean
+    nothing to the reader.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_path(path)
@@ -228,7 +229,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file for writing bytes; it replaces `path` after the block, as with replacing.
+    """Open a temporary file for writing bytes; it replaces `path` after the block, if the block raises no error.
 
     The folder of `path` must exist.
     Raises OSError that names `path`, never the temporary file.

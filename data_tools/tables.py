@@ -112,13 +112,13 @@ def rows_joined_by_quote(lines: Sequence[str], delimiter: str, width: int) -> li
 def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, width: int) -> bool:
     r"""Return whether a record seems to be several rows that a quote has joined: its lines begin or end like rows.
 
-    Such a line begins or ends with a name.
+    A row is assumed to begin or end with the name of a file. The function looks for a line with a file name of the same
+    suffix at the same end as in the record. If the record has a number or a single word there, it looks for a line with
+    a number, or a word, and with as many values as the table has columns. In a table of one column every line could be
+    a row.
 
     Args:
         lines, values: Lines and values of one record. width: Number of the table's columns.
-
-    A name is a file name with the suffix of the record's file name. A number or a single word counts as a name only if
-    the line has as many values as the table has columns. In a table of one column every line could be a row.
 
     >>> holds_rows(['x.wav,"Stop, he says\n', 'y.wav,A dog, a cat\n', 'w.wav,go"\n'], ["x.wav", "..."], ",", 2)
     True

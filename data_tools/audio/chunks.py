@@ -1,7 +1,7 @@
 """Check and correct WAV, AIFF, CAF and AU files.
 
-Covers WAV, RF64, W64, AIFF, CAF and AU. Refuses cut and joined files, and corrects the sizes in headers of streamed
-files.
+Covers WAV, RF64, W64, AIFF, CAF and AU. Refuses files whose end is missing, and files that consist of two files in
+sequence. Corrects the header of a streamed file, which was written before the length of the sound was known.
 """
 
 from pathlib import Path

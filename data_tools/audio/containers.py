@@ -36,9 +36,8 @@ def whole_sound(path: Path, quick: bool = False) -> Path | FileWithNewHeader | N
     correction adds the size to the header of a streamed file, the number of frames to an MP3 file, or the mark of the
     end to an Ogg file.
     Raises AudioError for a file that ends before its sound does, and for one with more sound than its header states.
-        That applies to WAV, RF64, W64, AIFF, AU, CAF, MP3, and Ogg (also if pages inside are missing or damaged). Cut
-        and joined FLAC files are detected during decoding: see `flac.py`. For formats that ffmpeg decodes, see
-        `refuse_partial`.
+        That applies to WAV, RF64, W64, AIFF, AU, CAF, MP3, and Ogg (also if pages inside are missing or damaged). FLAC
+        files, and formats that only ffmpeg can decode, are not checked here, but when they are decoded.
     """
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)

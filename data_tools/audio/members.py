@@ -195,8 +195,8 @@ def _decompressed_span(container: Path, start: int, length: int, codec: str, tot
 def decompressed(content: bytes, codec: str, total: int) -> bytes:
     """Decompress `content`; return the `total` resulting bytes. codec: "deflate", or a name in pyarrow.
 
-    Snappy data must come without the stated length at its beginning. Raises OSError, ValueError or zlib.error for
-    damaged bytes, and ModuleNotFoundError without pyarrow.
+    Snappy data begins with the number of decompressed bytes; `content` must not contain this number. Raises OSError,
+    ValueError or zlib.error for damaged bytes, and ModuleNotFoundError without pyarrow.
     """
     if codec == "deflate":
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, total + 1)

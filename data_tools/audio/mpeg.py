@@ -67,7 +67,8 @@ def playable_mpeg(
     Args:
         start: Offset in the file at which the MPEG frames begin.
         end: Offset at which the frames end; None: the end of the file. Only for MPEG frames in a WAV file.
-        quick: Trust a Xing tag with a number of frames, if it does not state more bytes than the file has.
+        quick: Trust the number of frames in an MP3 file's Xing tag instead of counting the frames, unless the tag
+            states more bytes than the file has.
     Returns: the path if the file needs no correction; or the corrected file, which the caller closes; or None if
         ffmpeg has to decode the file (layers I and II).
     Raises AudioError for a cut or joined file.
@@ -100,7 +101,7 @@ def playable_mpeg(
 def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Frame) -> tuple[int, bool]:
     """Return the number of MPEG frames, and whether the last one is complete; tags between them are skipped.
 
-    Raises AudioError if MPEG frames of another kind, or another audio container, follow.
+    Raises AudioError if other audio follows: MPEG frames of another kind than `first`, or another audio container.
     """
     count = 0
     while at < end:

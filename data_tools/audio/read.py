@@ -173,8 +173,8 @@ def check_audio(path: Path | str) -> str | None:
 
     * It is shorter than SHORTEST (seconds).
     * In every channel, the difference between the highest and the lowest sample is at most STEPS, two steps of 16 bits.
-    * Its channels cancel each other. For the mean of the channels, this difference is then at most STEPS, or at most
-      CANCELS times that of the channels.
+    * Its channels cancel each other: in their mean, the difference between the highest and the lowest sample is at most
+      STEPS, or at most CANCELS times the greatest difference in a channel.
 
     Raises the same errors as read_audio.
     """
@@ -197,8 +197,9 @@ def check_audio(path: Path | str) -> str | None:
 def peaks(path: Path | str, parts: int) -> Wave:
     """Return the peak level of each of `parts` equal parts of a file, to draw its waveform.
 
-    Returns (parts,) float32: the greatest magnitude in any channel, full scale = 1; 0 for a part without a sample. Only
-    the beginning of a part is read if it is longer than PEAK_SAMPLES, so that hours take no longer than a minute.
+    Returns (parts,) float32: the greatest magnitude in any channel, full scale = 1; 0 for a part without a sample. Of
+    each part, at most the first PEAK_SAMPLES samples are read, so that the time does not grow with the length of a long
+    file.
     Raises AudioError as read_audio does.
     """
     maxima = np.zeros(parts, np.float32)
@@ -302,8 +303,8 @@ def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.Soun
     The file on disk is the given one, or a temporary copy of a member of a tar, zip or parquet file.
 
     checks: "all": Refuse cut and joined files. "quick": The same, but trust the number of frames in an MP3 file's tag.
-    "none": Open the file without checks and repairs. This is right only if an earlier call needed no repair; then the
-    attribute `name` of its result was equal to `path`.
+    "none": Open the file without checks and repairs. Use it only if an earlier call with checks has shown that the file
+    needs no repair: the attribute `name` of the yielded SoundFile was then equal to its `path`.
 
     Raises AudioError if the file is missing, empty, damaged or in another format.
     """

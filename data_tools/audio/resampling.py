@@ -63,7 +63,7 @@ def _is_drifting(rate: int, wanted: int, how: Resampling) -> bool:
 
 
 def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callable[[Wave, bool], Wave]:
-    """Return a function that resamples a wave by blocks. turns: Repetitions of the filter's weights before the first.
+    """Return a function that resamples a wave by blocks. turns: Where the wave begins, if it is part of a longer wave.
 
     The function takes the next block, (n,), and whether it is the last block. It returns the new samples that are
     finished. A wave of N samples has N * wanted / rate new samples, however it is divided into blocks: rounded to the
@@ -74,9 +74,10 @@ def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callab
         wanted: New sample rate in Hz.
         how: Method. `soxr_hq` is the quality HQ of the library soxr. `kaiser_best` is the filter of that name in
             resampy 0.3 and later; results are equal within 1e-12 in float64. `kaiser_best_0.2` is the filter in
-            resampy up to 0.2.2, for features of 2022 and before. It repeats resampy's rounding errors, see `_Drifting`.
-        turns: 0 for a whole wave. For a later part of a wave: how often the filter repeated its weights before that
-            part, see turn_of.
+            resampy up to 0.2.2, for features of 2022 and before. It repeats resampy's rounding errors, which grow from
+            the beginning of a wave on.
+        turns: The filter repeats its weights after some new samples; turn_of returns their number. `turns` states how
+            many repetitions came before this part of a longer wave; 0 for a whole wave.
     Raises ValueError for a kaiser filter with over MAX_TAPS weights, between rates with few common factors.
     """
     if rate == wanted:
@@ -140,8 +141,9 @@ class _Drifting(_Polyphase):
     sample is slightly earlier or later. If it is earlier, the left and right half of the filter change sides. The
     halves differ slightly, because resampy rounds down the number of table entries between two old samples.
 
-    Deviation: within a phase (1 / up of an old sample) the weights change linearly with the error. For full-scale
-    noise, results differ from those of resampy 0.2.2 by less than 1e-6 in 30 s, 2e-5 in 5 minutes.
+    Deviation: resampy computes the weights for the erroneous time itself. Here, weights are computed for `up` times
+    between an old sample and the next one, and change linearly between these times. For full-scale noise, results
+    differ from those of resampy 0.2.2 by less than 1e-6 in 30 s, 2e-5 in 5 minutes.
     """
 
     def __init__(self, up: int, down: int, kaiser: _Kaiser, turns: int) -> None:

@@ -135,7 +135,7 @@ def _decode_entities(text: str) -> str:
 def _remove_boilerplate(boilerplate: re.Pattern[str], text: str, only_at_starts: bool = False) -> str:
     """Return a text without the sentences, or ends of sentences, that begin with a match of `boilerplate`.
 
-    The words that introduce a match are removed too. A shortened sentence keeps its final ., ! or ?.
+    Words before a match that only introduce it are removed too. A shortened sentence keeps its final ., ! or ?.
     Matches in double quotes stay.
     only_at_starts: Cut only matches at the start of sentences, clauses and brackets.
     """
@@ -238,7 +238,7 @@ class Cleaned(NamedTuple):
     Attributes:
         text: The cleaned text; "" if no letter was left.
         rules: Names of the rules that changed the text, and last EMPTY if no letter was left.
-        language: Result of language_of.
+        language: Language of the text: "en", another ISO 639-1 code, or the name of a script such as "cyrillic".
     """
 
     text: str

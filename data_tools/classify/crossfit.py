@@ -50,6 +50,9 @@ class Fitting:
 class CrossFit(NamedTuple):
     """Result of cross-fitting.
 
+    A class weighting is the way of weighting captions and descriptions in training. `natural`: every text has the same
+    weight; `balanced`: both classes have the same total weight.
+
     Attributes:
         scores: Dict from class weighting to the score of each text, (N,) float64 in [0, 1], rounded to 6 decimals.
         folds: (N,) fold of each text. The network that scored the text was trained on the other folds.
@@ -65,8 +68,10 @@ class CrossFit(NamedTuple):
 def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
     """Train one network per fold and class weighting; score every text by the networks trained without its fold.
 
-    vectors: (R, D) embeddings of the texts, memory-mapped or not. The classes are captions and descriptions. Raises
-    DataError for a class with fewer groups than folds, and if a fold leaves no text of a class for training.
+    The classes are captions and descriptions. The class weightings are `natural` (every text has the same weight) and
+    `balanced` (both classes have the same total weight).
+    vectors: (R, D) embeddings of the texts, memory-mapped or not. Raises DataError for a class with fewer groups than
+    folds, and if a fold leaves no text of a class for training.
     """
     from data_tools.classify.classifier import network_threads, score, train
 

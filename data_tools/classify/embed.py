@@ -34,9 +34,9 @@ _DIGEST = 16  # bytes; two of a million texts have the same first 16 with a prob
 class SentenceEncoder:
     """A sentence-transformers model in float32, on the GPU if the machine has one.
 
-    name: Folder, package or hub name, see model_files.local_folder. fingerprint: Hash that changes whenever an
-    embedding would change. Vectors are returned as the model computes them: of unit length for both all-MiniLM-L6-v2
-    and all-mpnet-base-v2. Raises DataError if the model cannot be loaded.
+    name: Folder of the model, name of a Python package that contains it, or name on the Hugging Face hub. fingerprint:
+    Hash that changes whenever an embedding would change. Vectors are returned as the model computes them: of unit
+    length for both all-MiniLM-L6-v2 and all-mpnet-base-v2. Raises DataError if the model cannot be loaded.
     """
 
     def __init__(self, name: str) -> None:
@@ -137,7 +137,7 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
     """Load a SentenceTransformer in float32 by folder, package or hub name.
 
     Args:
-        name: Folder, package or hub name of the model, see model_files.local_folder.
+        name: Folder of the model, name of a Python package that contains it, or name on the Hugging Face hub.
         device: None for the GPU if the machine has one.
     Returns: the model. It cuts texts to the number of positions of its transformer, even if its tokenizer states no
     limit or a longer one.
@@ -184,7 +184,7 @@ def model_fingerprint(model: Any, folder: Path) -> str:
 
     Args:
         model: The loaded network: its modules with their settings, and its weights and buffers.
-        folder: The folder with the model's configuration, tokenizer and prompts; see configuration_files.
+        folder: The folder with the model's files, of which configuration, tokenizer and prompts are included.
     """
     import torch
 

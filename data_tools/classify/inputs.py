@@ -53,7 +53,8 @@ def read_description_table(path: Path, text_column: str, id_column: str | None) 
 def open_descriptions(path: Path, text_column: str, id_column: str | None) -> Iterator[Description]:
     """Return the descriptions in a file: the rows of a .csv table, or otherwise the sounds of a crawl's store.
 
-    For a store, yields every sound that is still on Freesound, by rising id; a missing description becomes "".
+    A store is the database file in which the verb `crawl` collects Freesound's sounds. For a store, yields every sound
+    that is still on Freesound, by rising id; a missing description becomes "".
 
     Raises DataError for a file that is neither a table nor a store, and as read_description_table does.
     """
@@ -69,8 +70,9 @@ def open_descriptions(path: Path, text_column: str, id_column: str | None) -> It
 def read_captions(paths: Sequence[Path]) -> tuple[list[Caption], int]:
     """Return the captions of Clotho-like CSV files and manifests (.jsonl), and the number of omitted test captions.
 
-    A classifier that chooses training data must not have learnt from test captions. Manifests state their splits, a CSV
-    file does not. Raises DataError for a bad file or caption, and if no caption is left.
+    A classifier that chooses training data must not have learnt from test captions. Test captions are therefore omitted
+    from manifests. A CSV file does not state its split, so that all of its captions are returned. Raises DataError for
+    a bad file or caption, and if no caption is left.
     """
     captions: list[Caption] = []
     left_out = 0

@@ -28,7 +28,7 @@ WEIGHTLESS = ("Pooling", "Normalize", "BoW", "Dropout", "WordWeights")
 def local_folder(name: str, kind: str = "text model") -> Path | None:
     """Return the folder of a model on this machine, given as folder, package or hub name; None if it is missing.
 
-    The network is not used.
+    The network is not used. The hub is the Hugging Face hub, and the package a Python package that contains a model.
     A hub name without an owner means a model of sentence-transformers, or an old model such as bert-base-uncased. In
     the hub's cache, a model must have all of its weights: an interrupted download does not count. Raises DataError for
     a package that is not installed.

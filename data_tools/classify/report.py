@@ -47,11 +47,15 @@ def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> 
 def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> dict[str, dict[str, Any]]:
     """Return measures of how well each class weighting's scores separate captions (labels True) from descriptions.
 
+    With the class weighting `natural`, every text had the same weight in training; with `balanced`, captions and
+    descriptions had the same total weight.
+
     Returns: a dict from class weighting to these figures:
         roc_auc, average_precision: In [0, 1], over all texts, without weights.
         roc_auc_by_fold: ROC AUC of the texts of each fold.
         brier: Brier score, the weighted mean of (score - label)^2. The weights are those of the training.
-        reliability: See the function of this name; with the same weights.
+        reliability: For each tenth of [0, 1] that contains scores: their mean and the share of captions, both with the
+            same weights, and the number of texts.
         kept: Dict from each of THRESHOLDS to the number of descriptions with a score above it.
         kept_at_threshold: Number of descriptions with a score above `threshold`.
     """
@@ -82,9 +86,11 @@ def examples(
 ) -> str:
     """Return example texts for a person to judge, with high, low and random scores, for both class weightings.
 
-    Each list of examples shows a text only once.
+    With the class weighting `natural`, every text had the same weight in training; with `balanced`, captions and
+    descriptions had the same total weight. Each list of examples shows a text only once.
     scores: Dict from class weighting to (N,) scores: first those of all descriptions, then those of all captions.
-    threshold: Score that divides the lists of descriptions. seed: Decides the random examples.
+    threshold: Some lists show descriptions above this score, others descriptions below it. seed: Decides the random
+    examples.
     """
     lines: list[str] = []
     for weighting, values in scores.items():

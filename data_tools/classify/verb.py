@@ -47,9 +47,10 @@ def classify(
     """Clean, embed and score descriptions, and write the results into a folder; return the content of report.json.
 
     scores.csv has one row per description, in the given order. Its columns are freesound_id, score_natural,
-    score_balanced (6 decimals, in [0, 1]), language, text (cleaned), rules (joined by ";"). A description without a
-    letter after cleaning is neither learnt from nor scored. Its text is empty, its scores are 0, and it only counts in
-    the number of empty descriptions.
+    score_balanced (6 decimals, in [0, 1]), language, text (cleaned), rules (names of the rules that changed the text,
+    joined by ";"). For score_natural, every text had the same weight in training; for score_balanced, captions and
+    descriptions had the same total weight. A description without a letter after cleaning is neither learnt from nor
+    scored. Its text is empty, its scores are 0, and it only counts in the number of empty descriptions.
     threshold: Used only for counts, examples and figures; there, "kept" means a score above the threshold.
     Raises DataError if no description contains a word, and as the called functions do.
     """
@@ -108,8 +109,8 @@ def classify(
 def _grouped_texts(descriptions: Sequence[Described], captions: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
     """Return descriptions and (clip, caption) pairs as Texts: all texts of one uploader or clip form a group.
 
-    Equal descriptions without an uploader form a group too. A group stays in one fold. rows: Row of each text's
-    embedding.
+    Equal descriptions without an uploader form a group too. All texts of a group are scored by a network that learnt
+    none of them. rows: Row of each text's embedding.
     """
     keys = [("by", item.uploader) if item.uploader else ("text", item.cleaned.text) for item in descriptions]
     keys += [("clip", clip) for clip, _ in captions]

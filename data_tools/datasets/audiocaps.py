@@ -53,10 +53,10 @@ def read_audiocaps(
     Args:
         root: The folder with <split>.csv; or a folder of aac-datasets, with AUDIOCAPS/csv_files_v1/<split>.csv and
             AUDIOCAPS/audio_32000Hz/<split>/.
-        audio: The folder with the audio (default: root), in <split>/ or directly. Files have any audio suffix, and a
-            name that downloaders use. <youtube_id>_<start> may be followed by _<end>, both in seconds or
-            milliseconds, and may begin with Y. <youtube_id> and Y<youtube_id> are used if only one clip has that id.
-            <audiocap_id> may be the id of any caption of the clip.
+        audio: The folder with the audio (default: root), in <split>/ or directly. Files have any audio suffix, and one
+            of the names that downloaders use: <youtube_id>_<start>_<end>, with times in seconds or milliseconds;
+            <youtube_id>_<start>; <youtube_id>, if only one clip has that id; the same names after the letter Y; or
+            <audiocap_id>, the id of any caption of the clip.
         keep_missing: Include clips without audio; otherwise they are omitted.
 
     Rows with the same youtube_id and start_time are one clip with several captions (5 in val and test).
@@ -111,6 +111,7 @@ def _folders(root: Path) -> tuple[Path, Path]:
 def _index_audio(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:
     """Find the audio files in `folders`; return a dict from a name in `known`, or <id>_<start>, to (folder, name).
 
+    known: File names without suffix that clips of the data set may have.
     The key is the file name without its suffix if `known` contains that name. Otherwise it is <id>_<start>, with the
     start in seconds. Of two files with the same key, the one in the earlier folder is used. In one folder, the file
     whose suffix comes first in AUDIO_SUFFIXES is used. A file with a name in `known` precedes all others.
@@ -128,7 +129,8 @@ def _index_audio(folders: Sequence[Path], known: Container[str]) -> dict[str, tu
 def _names_in_seconds(stem: str) -> list[str]:
     """Return the names <id>_<start in seconds> that a file name without suffix can mean; [] for other names.
 
-    The file name is <id>_<start>_<end>, in seconds or milliseconds, or <id>_<start>, in seconds.
+    The file name is <id>_<start>_<end>, in seconds or milliseconds, or <id>_<start>, in seconds. A name that can be
+    read in both ways, because an id may itself end in _<number>, has two results.
 
     >>> _names_in_seconds("-aB_30_40"), _names_in_seconds("-aB_30000_40000")
     (['-aB_30', '-aB_30_40'], ['-aB_30', '-aB_30000_40000'])

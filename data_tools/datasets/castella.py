@@ -2,7 +2,8 @@
 
 Reader of CASTELLA as published, and of data sets in its format; makes a manifest and a file of moments.
 
-Clotho-Moment and the blind list of 2026 have the same format.
+Clotho-Moment and the blind list of 2026 have the same format. A blind list has queries without their windows, which
+the organisers of the challenge do not publish.
 
 Munakata et al., "CASTELLA: Long Audio Dataset with Captions and Temporal Boundaries", 2025;
 https://github.com/line/CASTELLA. Annotations: CC BY 4.0; the audio is from YouTube, where some videos are deleted.
@@ -36,7 +37,8 @@ class Published(NamedTuple):
 
     Attributes:
         files: The annotation files that were read.
-        faults: Each with the path of its file.
+        faults: Faults that were found in these files, such as a window after the recording's end; each with the path of
+            its file.
         counts: A line of counts per split, for the user.
     """
 
@@ -59,17 +61,17 @@ def read_castella(
 
     Args:
         root: Folder with <name>_{train,val,test}_release.jsonl, or with json/en/{train,val,test}.json, which is used
-            for splits without a release. Files of `scenes --moments`, <split>_release.jsonl, can be read too.
+            for splits without such a file. Files of `scenes --moments`, <split>_release.jsonl, can be read too.
             Queries without windows, in a file whose name contains no split, form the split `list_split`.
         audio: Folder with the audio (default: root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a); or
             with tar or zip files that contain it.
-        suffixes: Suffixes of the audio files; FEATURES for a folder of published features. Such a folder has one file
-            per recording, and lengths are the published ones.
+        suffixes: Suffixes of the audio files. FEATURES: the folder has published features in place of audio, one file
+            per recording. The lengths of recordings are then read from the annotations.
         keep_missing: Include recordings without a file, with the published length. Otherwise they and their queries are
             omitted, except those of a blind list, which must all be answered.
         list_split: Split of queries without windows: blind, or that of unlabelled recordings for training.
-    Raises DataError for a folder without such files, two files of a split, no recording with a file, and as
-        read_annotations does.
+    Raises DataError for a folder without such files, two files of a split, no recording with a file, and a file that is
+        damaged or of another format.
     """
     require_folder(root)
     published, found, by_split = Published([], [], [], [], []), 0, _read_by_split(root, list_split)

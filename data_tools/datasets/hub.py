@@ -27,9 +27,9 @@ _OF_OTHER_FILES = ("preset", "audio", "caption", "id", "split", "name")  # optio
 def read_wavcaps_zips(folders: Sequence[Path]) -> Found:
     """Return the clips of WavCaps in the hub's layout, messages on items without audio, and the JSON files read.
 
-    The layout is json_files/<part>/<name>.json and Zip_files/<part>/. The longest list of a part is read:
-    fsd_final_2s.json has some of the items of fsd_final.json.
-    Raises DataError for a folder without such files, and as read_wavcaps does.
+    The layout on the Hugging Face hub is json_files/<part>/<name>.json and Zip_files/<part>/. If a part has several
+    JSON files, only the largest is read, such as fsd_final.json: fsd_final_2s.json has some of the same items.
+    Raises DataError for a folder without such files, and for a damaged JSON file or bad items in it.
     """
     found = Found([], [], [])
     for folder in folders:

@@ -77,7 +77,8 @@ class Nearest:
     def to(self, text: str) -> tuple[str, str] | None:
         """Return the most similar known text and its difference from `text`; None without a similar one.
 
-        The difference is a name such as "blanks" in TEXT_WAYS or NAME_WAYS, MORE_THAN_ONE, or A_LETTER (one letter).
+        The difference is given by its name: "blanks", "letter case" and so on for one ignored difference; MORE_THAN_ONE
+        for several of these; A_LETTER for one added, missing or other letter.
 
         A text one letter away from several known texts has no result (None), since each of them would be a guess.
         """

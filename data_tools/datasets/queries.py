@@ -13,7 +13,7 @@ def make_queries(path: Path, split: str | None) -> list[Query]:
     """Return a query for each caption of a captions CSV or a manifest.
 
     Relevant clips are unknown for a CSV; for a manifest, each caption's clip is relevant. split: Split of the
-    manifest to use; None: all. Raises DataError if no query is left, and for a split of a CSV.
+    manifest to use; None: all. Raises DataError if no query is left, and if `split` is given for a CSV, which has none.
     """
     if path.suffix == ".csv":
         if split:

@@ -55,7 +55,8 @@ def read_captions(
         folder: Folder of the audio files.
         source: Source of the clips, for their ids.
         split_column: Column of a row's split; None: all rows have `split`.
-        quoting: As for read_table; None: "csv", but "none" if the delimiter is a tab.
+        quoting: "csv": quotes around a cell are removed, as in RFC 4180. "none": quotes are part of the text. None:
+            "csv", but "none" if the delimiter is a tab.
     Raises DataError for a missing column, an empty or bad caption, an unknown split, and a file name in two splits.
         Also for one file with two names in two splits of the same kind, such as the test splits test and evaluation.
     """
@@ -109,9 +110,10 @@ def _read_rows(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the rows of a table of captions with their line numbers.
 
-    quoting: As for read_table; None means "none" for tabs and "csv" for other delimiters. Published TSVs have no quotes
-    (text/tab-separated-values), but pandas and spreadsheets write quotes there. Without `quoting`, a quoted cell
-    between tabs raises DataError: the user must choose.
+    quoting: "csv": quotes around a cell are removed, as in RFC 4180. "none": quotes are part of the text. None: "none"
+    for tabs, "csv" for other delimiters. Published TSVs have no quotes around cells (text/tab-separated-values), but
+    pandas and spreadsheets write them. If `quoting` is None, a cell in quotes between tabs therefore raises DataError,
+    so that the user chooses.
     """
     used: Quoting = quoting or ("none" if delimiter == "\t" else "csv")
     for line, row in read_table(path, columns, None, delimiter, used, "; or give --quoting none, if quotes are text"):

@@ -56,9 +56,11 @@ class Encoding(NamedTuple):
 
 
 def checked_encoding(rate: int, format: Format, kbits: int | None) -> Encoding:
-    """Return the settings of the new files, after a test with noise. Raises DataError if the format forbids them.
+    """Return the settings of the new files. Raises DataError if the format forbids them.
 
-    Without `kbits`, MP3 gets 64 kbit/s, or the highest bit rate if that is lower.
+    To test the settings, noise is encoded with them.
+    rate: Sample rate in Hz. kbits: Bit rate of MP3 files in kbit/s; None: 64, or the highest bit rate that the sample
+    rate allows if this is lower.
     """
     if not MIN_RATE <= rate <= 192_000:
         raise DataError(f"--rate {rate}: give {MIN_RATE:,} to 192,000 Hz, such as 32000")
@@ -150,10 +152,10 @@ def _resampled(path: str, rate: int) -> Iterator[Wave]:
 
 
 class Finished(NamedTuple):
-    """A new file that is finished.
+    """A new file that is finished, and the clip's earlier audio file from which it was made (the source file).
 
     Attributes:
-        path: Path of its source file.
+        path: Path of the source file.
         size: Number of bytes of the source file.
         changed: Time of the source file's last change, in nanoseconds.
         seconds: Length of the new file in seconds.
@@ -166,9 +168,9 @@ class Finished(NamedTuple):
 
 
 def _read_finished(record: Path) -> dict[str, Finished]:
-    """Read the record of the files that earlier calls have written; return a dict from path to record.
+    """Read the record of the files that earlier calls have written; return a dict from a new file's path to its data.
 
-    Paths are relative to the folder of new files. A kill may leave a part of the last line, which is then removed.
+    The keys are relative to the folder of new files. A kill may leave a part of the last line, which is then removed.
     """
     whole, _, rest = record.read_bytes().rpartition(b"\n") if record.exists() else (b"", b"", b"")
     if rest:

@@ -82,11 +82,11 @@ def _audio_files(audio: Path) -> dict[str, str]:
 
 
 def audio_folder(path: Path, among: Sequence[str] = ("Audio", "WavCaps_mp3/Audio", "Zip_files")) -> Path | None:
-    """Return the folder with the audio of the part of WavCaps in the JSON file `path`, one of `among`; None if missing.
+    """Return the folder with the audio for a JSON file of WavCaps; None if it is missing.
 
-    The usual places are next to json_files/<part>/: Audio/<part>/ (aac-datasets), WavCaps_mp3/Audio/<part>/ (the
-    baseline of 2025) and Zip_files/<part>/ (the hub). The first one that exists is returned.
-    path: JSON file of the part, in json_files/<part>/. among: The usual places, without <part>.
+    The usual places are next to the folder json_files: Audio/<part>/ (aac-datasets), WavCaps_mp3/Audio/<part>/ (the
+    baseline of 2025) and Zip_files/<part>/ (the Hugging Face hub). The first one that exists is returned.
+    path: The JSON file, json_files/<part>/<name>.json. among: Places to search, without <part>.
     """
     lists, part = path.absolute().parent.parent, path.absolute().parent.name
     folders = (lists.parent / above / part for above in among)

@@ -70,7 +70,7 @@ class Fault(NamedTuple):
 
     Attributes:
         where: Place in the file, such as `line 3` or `item 3, moment 2`.
-        kind: Kind of the fault, a key of DONE.
+        kind: Kind of the fault, such as `windows of no length`.
         text: Description of this fault.
         done: How the fault was repaired.
     """
@@ -209,8 +209,8 @@ def _add_item(
 ) -> None:
     """Check a query or recording, repair its windows, and add it and its faults. lines: Places of earlier queries.
 
-    content: The parsed query or recording. where, source: Its place in the file, and with the file's path. lines: Dict
-    from query id to its place in the file.
+    content: The parsed query or recording. where: Its place in the file, such as `line 3`. source: The same place,
+    preceded by the file's path. lines: Dict from the id of each earlier query to its place in the file.
     """
     is_asked = "qid" in content or "caption" not in content
     for problem, _ in query_faults(content) if is_asked else recording_faults(content):

@@ -122,7 +122,8 @@ class Client:
         user_filter: The user's filter, in Solr's syntax. It is put in parentheses, because an OR at its top level would
         make the window optional.
 
-        Raises NoPageError, PastEndError, and DataError for an error that no later attempt can change.
+        Raises NoPageError if the server fails for this search only, PastEndError if the page does not exist, and
+        DataError for an error that no later attempt can change.
         """
         url = self._search_url(upload_filter(window), user_filter, window.page, size)
         return await self._search_page(window, url, size)
@@ -211,10 +212,10 @@ class Client:
     async def _fails_only_for(self, window: Window, kinds: Sequence[str]) -> bool:
         """Return whether the server fails for this time window only. kinds: Kinds of the errors of the last attempts.
 
-        If so, smaller windows should be tried. This counts as proved if a search of all sounds succeeds. No proof is
-        required if the server was overloaded in all of the last attempts, and the window was halved fewer than
-        UNPROVEN_SPLITS times. A window of one second cannot overload the server, so the result is then False.
-        kinds: The attribute `kind` of the errors of the last attempts, see AgainError.
+        If so, smaller windows should be tried. The result is True if a search of all sounds succeeds, or, without this
+        search, if the server was overloaded (kind "overloaded") in all of the last attempts, and the window was halved
+        fewer than UNPROVEN_SPLITS times. A window of one second cannot overload the server: if it was overloaded, the
+        result is False.
         """
         if set(kinds) == {"overloaded"} and window.splits < UNPROVEN_SPLITS:
             return bool(window.halves)

@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 async def read_page(client: Client, window: Window, user_filter: str | None) -> tuple[Window, Page] | Progress:
     """Read a page of search results of a time window, or find out which windows must be read instead.
 
-    Returns: The window and its page; or a Progress with other windows, if the API has no such page or fails. If it
-    fails for a window of several seconds, these are its halves. If it fails for a window of a single second, the page
-    has all sounds of this second, read one by one.
+    Returns: The window and its page. If the API has no such page, or fails for a window of several seconds, the result
+    is a Progress, which lists the windows to read instead: after a failure the window's two halves. If the API fails
+    for a window of a single second, all sounds of this second are read one by one and returned as one page.
     """
     try:
         return window, await _merged_page(client, window, user_filter)
@@ -44,8 +44,9 @@ async def read_page(client: Client, window: Window, user_filter: str | None) -> 
 async def _merged_page(client: Client, window: Window, user_filter: str | None) -> Page:
     """Read a page of a time window, several times if items are null; return it with the sounds of all answers.
 
-    An item stays null in the result if it was null in all answers, at least MIN_NULL_ATTEMPTS, and the last answer had
-    no other nulls. If it had others, the function asks again, up to NULL_ATTEMPTS times in all.
+    The API sometimes lists null in place of a sound. The page is requested at least MIN_NULL_ATTEMPTS times if it has
+    nulls, and at most NULL_ATTEMPTS times: until each null of the last answer was null in all answers. Only items that
+    were null in all answers stay null in the result.
     """
     page = await client.search(window, user_filter)
     for attempt in range(2, NULL_ATTEMPTS + 1):

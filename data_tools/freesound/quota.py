@@ -122,8 +122,8 @@ class Quota:
         """Return when the request before the newest `skipped` ones was answered; None if fewer requests are stored.
 
         skipped: 0 for the time of the newest request, 1 for that of the one before it, and so on.
-        now: Current time. A request without an answer counts as answered when its answer is due at the latest. So does
-        a request whose stored time is after that, because the clock was ahead.
+        now: Current time. A request that is not answered yet counts as answered at the latest time at which its answer
+        can arrive. A stored time that is even later, because the clock was wrong, is replaced by this time.
         """
         query = "SELECT min(counted_to, ?) FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?"
         row = self._database.execute(query, (now + self._clock.wall_seconds(UNANSWERED), skipped)).fetchone()

@@ -25,14 +25,15 @@ NAMES = {
 async def refresh(client: Client, store: Store) -> Counter[str]:
     """Update the stored sounds that changed on Freesound, as far as counts show; return the numbers of changes.
 
-    All sounds whose uploader objects to generative training are read again, so that no objection is missed. For every
-    other AI preference and every licence, the numbers of sounds in the API and in the store are compared by period of
-    upload. Only periods with different numbers are read again. A change is therefore missed if another sound of the
-    period changed in the opposite way, and if only the description changed. `fetch` reads every sound that it chooses
-    again.
+    An AI preference is an uploader's choice whether a sound may be used to train generative AI. All sounds whose
+    uploader objects to this are read again, so that no objection is missed. For every other AI preference and every
+    licence, the numbers of sounds in the API and in the store are compared by period of upload. Only periods with
+    different numbers are read again. A change is therefore missed if another sound of the period changed in the
+    opposite way, and if only the description changed. `fetch` reads every sound that it chooses again.
 
-    Returns a counter from each column of CHANGING to the number of stored sounds whose value changed. Raises DataError
-    for a crawl that is not complete, and as Client.search does.
+    Returns a counter from each of the columns licence, AI preference and description to the number of stored sounds
+    whose value changed. Raises DataError for a crawl that is not complete, and for an error of the API that no later
+    attempt can change.
     """
     if store.fact("complete") is None:
         raise DataError(f"{store.path}: the crawl is not complete yet; run the same command without --refresh first")

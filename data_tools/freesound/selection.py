@@ -36,7 +36,8 @@ class Criteria:
     Attributes:
         seconds: Shortest and longest duration, both included.
         threshold: Scores must be above this value.
-        licences, preferences, languages: Allowed values. A sound without a licence or a preference is not fetched.
+        licences, preferences, languages: Allowed values. A preference is the uploader's choice whether a sound may be
+            used to train generative AI. A sound without a licence or a preference is not fetched.
         explicit: Whether sounds that are marked as explicit, or have no mark, may be fetched.
     """
 

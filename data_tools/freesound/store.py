@@ -77,7 +77,7 @@ def converting_sqlite_errors(path: Path) -> Iterator[None]:
 def connecting(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a database in autocommit mode for an object under construction; close it if the construction fails.
 
-    Raises DataError as converting_sqlite_errors does.
+    Raises DataError if SQLite cannot use the file.
     """
     with converting_sqlite_errors(path):
         database = sqlite3.connect(path, isolation_level=None, timeout=60)
@@ -214,8 +214,8 @@ class Store(Facts):
     def update_page(self, window: Window, page: Page, condition: str | None) -> tuple[Progress, Counter[str]]:
         """Update the stored sounds of a page; return its window's unread parts, and the number of changes per column.
 
-        The page has sounds of one kind, such as one licence. No sound is marked as missing. The changes are the numbers
-        of stored sounds that have changed, by column of CHANGING.
+        The page has sounds of one kind, such as one licence. No sound is marked as missing. The changes are counted for
+        the columns that uploaders change: licence, AI preference and description.
         condition: SQL condition that selects the stored sounds of that kind. With it, parts of the window whose number
         of stored sounds equals the API's count need not be read. None: all parts must be read.
         """

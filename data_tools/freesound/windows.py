@@ -26,8 +26,8 @@ class Window:
 
     Attributes:
         page: Page to request; above 1 only if one second has more uploads than fit on a page.
-        expected: Number of sounds that the previous answer promised for this window; None if unknown. The API's count
-            is lower if sounds were removed or omitted.
+        expected: Number of sounds that this window should have by the count in the previous answer; None if unknown.
+            The API's own count of this window is lower if sounds were removed or omitted.
         read_from: First second of the part that was read just before this window; None if unknown.
         attempt: Number of answers so far that could not be complete.
         splits: Number of times that the window was halved because no page arrived.
@@ -138,7 +138,8 @@ def _unread_part(window: Window, answer: PageListing) -> tuple[Window, ...]:
 def _part_to_read_again(window: Window, answer: PageListing) -> tuple[Window, ...]:
     """Return the time window that was read just before this one if it must be read again; () otherwise.
 
-    The answer to that part may have omitted sounds if this window has fewer sounds than that answer promised.
+    This window is the rest of that one, so that the count in the answer to that one shows how many sounds this window
+    should have. If it has fewer, that answer may have omitted sounds.
     """
     if window.expected is None or window.read_from is None or answer.count >= window.expected:
         return ()

@@ -75,7 +75,7 @@ class _Directory(NamedTuple):
 
 
 def zip_members(path: Path) -> Iterator[Member]:
-    """Yield the files in a zip file, in order, with their whole names. A zip file may be in parts: see parts_of.
+    """Yield the files in a zip file, in order, with their whole names. path: The zip file, or its last part.
 
     Raises AudioError for a damaged or cut zip file, and if a part of it is missing; DataError for an encrypted file
     and for a compression other than deflate.

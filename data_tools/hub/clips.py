@@ -56,10 +56,11 @@ class Found(NamedTuple):
 
 
 def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
-    """Return a dict from each parquet, tar and zip file in `paths` to its given folder. partial: Accept missing files.
+    """Return a dict from each parquet, tar and zip file in `paths` to the folder in `paths` that contains it.
 
-    partial: Accept missing shards. Raises DataError if the numbers in the names show that a shard is missing, and
-    for a folder without such files.
+    For a file in `paths`, it is the folder of this file. partial: Accept a missing file in a numbered series; otherwise
+    DataError is raised if the numbers in the names show that a file is missing. It is also raised for a folder without
+    such files.
     """
     found: dict[Path, Path] = {}
     for path in paths:
@@ -108,7 +109,7 @@ def read_hub(
 ) -> Found:
     """Read the clips of a data set in parquet, tar and zip files. partial: Accept missing numbers in the file names.
 
-    The audio stays in these files, see members.py.
+    The audio is not unpacked: a clip's path states the file that contains its audio, and the position in this file.
 
     Args:
         paths: Files, or folders that contain them.

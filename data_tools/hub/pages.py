@@ -50,7 +50,7 @@ class _Content(NamedTuple):
         total: Number of bytes after decompression.
         data: All bytes of the content: compressed if `marks` is given, otherwise decompressed.
         codec: Name of the compression; None if the content is not compressed.
-        marks: For snappy, the result of snappy_marks, so that a part can be decompressed alone; None if only the
+        marks: For snappy, the offsets in `data` at which blocks begin that can be decompressed alone; None if only the
             whole content can be decompressed.
     """
 

@@ -46,9 +46,9 @@ class Overlap(NamedTuple):
     """One clip's overlap with another split, or its place on an exclusion list.
 
     Attributes:
-        split, other_split: "<source>/<split>" of both clips. For FORBIDDEN, other_split is the list's name.
-        other: Id of the first overlapping clip in the other split. For FORBIDDEN, the id on the list.
-        evidence: The shared value.
+        split, other_split: "<source>/<split>" of both clips. For an exclusion list, other_split is the list's name.
+        other: Id of the first overlapping clip in the other split. For an exclusion list, the id on the list.
+        evidence: Value that both clips share, such as a file name.
     """
 
     finding: str
@@ -266,7 +266,7 @@ def _verdict(
 ) -> str:
     """Return a sentence on the overlaps of the `training` clips with exclusion lists and test clips (`others`).
 
-    If a fingerprint is not sure (see Fingerprint.sure), the result states that the overlap of this clip is unknown.
+    Sounds that are too short or too steady cannot be compared reliably; the sentence calls their overlap unknown.
     """
     if leaks := [overlap for overlap in overlaps if overlap.leak]:
         kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))

@@ -254,7 +254,8 @@ def _score_alignment(one: Fingerprint, other: Fingerprint, shift: int) -> Match 
 def _find_agreeing_peaks(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
     """Return for each peak of a recording whether the other recording has a peak at most one frame and one bin away.
 
-    Also return the number of such peaks, minus that at the best wrong alignment (see WRONG_SHIFTS).
+    Also return the number of such peaks, minus the highest number after a wrong shift of the recording in time or
+    frequency, by one of WRONG_SHIFTS.
     frames, bins: Peaks of the recording. others, other_bins: Frames and bins of the peaks of the other recording.
     """
     late, high = np.max(WRONG_SHIFTS, axis=0) + 1

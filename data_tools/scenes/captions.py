@@ -56,13 +56,14 @@ def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
 def describe(
     rng: np.random.Generator, kind: str, events: Sequence[str], count: int, held_out: float, taken: Collection[str] = ()
 ) -> list[str]:
-    """Return `count` different captions of a scene, none in `taken`, with its kind and the order of its events.
+    """Return `count` different captions of a scene, none in `taken`; they name its events and how these are combined.
 
     Args:
         kind: Kind of the scene, a key of TEMPLATES.
         events: Names of the events' sound classes, in the order of the letters a, b, c in the templates.
         count: Number of captions.
-        held_out: Share of phrasings and templates to leave out, see not_held_out.
+        held_out: Share of phrasings (wordings of a sound class) and templates that is not used here, because only test
+            splits use it.
         taken: Texts that are already in use.
     Raises DataError if no other wording is found.
     """

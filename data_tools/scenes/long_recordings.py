@@ -143,7 +143,7 @@ def draw_queries(
     """Draw the queries of a recording; return a dict from query id to (text, sound class, all windows of the class).
 
     Query ids are "<vid>_<n>", with n from 1. Classes are taken in the order of their first event. Each class gets a
-    query with the probability in settings.shape; at least one gets it. For phrasings see describe_event.
+    query with the probability settings.shape.asked; at least one gets it.
     """
     names = list(dict.fromkeys(event.name for event in events))
     is_queried = rng.random(len(names)) < settings.shape.asked

@@ -34,11 +34,11 @@ class FolderSettings:
         name: Name of the data set.
         seed: Decides all random choices.
         counts: Number of clips per split.
-        held_out: Share of the phrasings and templates of captions that only test splits use. For the queries of
-            moments, see describe_event.
+        held_out: Share of the phrasings (wordings of a sound class) and of the templates of captions that only test
+            splits use.
         recordings: SHA-256 of the table of labelled recordings; None: events are synthesised.
         folds: Folds of the recordings per split; None for synthesised events.
-        format: Version of the program that draws the scenes, see FORMAT.
+        format: Version of the program that draws the scenes; another version makes other files from the same settings.
     """
 
     name: str

@@ -325,9 +325,10 @@ def _mix_at_onsets(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples
 def _repeat(
     rng: Rng, n: int, gap: tuple[float, float], sound: Callable[[float], Samples], jitter: float = 0.05
 ) -> Samples:
-    """Return n samples of a sound repeated with varied strength. gap: Range of intervals in s. jitter: Variation.
+    """Return n samples in which a sound is repeated, each time with another strength.
 
-    jitter: Largest difference from the drawn interval, as a share of it.
+    gap: Range in seconds, from which the mean time from one repetition to the next is drawn. jitter: Largest difference
+    of a single such time from the mean, as a share of the mean.
     """
     mean = rng.uniform(*gap)
     count = int(n / SAMPLE_RATE / (mean * (1 - jitter))) + 1

@@ -106,9 +106,9 @@ def without_trailing_comma(cells: list[str], width: int) -> list[str]:
 
 
 def rows_without_index(data: bytes) -> Iterator[Row | Problem]:
-    """Yield the rows of CSV bytes as parse_rows does, without the row numbers that pandas writes in the first column.
+    """Yield the rows of CSV bytes, without the row numbers that pandas writes in the first column.
 
-    Such row numbers are reported as a problem.
+    Such row numbers are reported as a Problem. A Problem is also yielded in place of each row that cannot be read.
     """
     first_column = 0
     query_columns = {edition.query_column for edition in EDITIONS.values()}

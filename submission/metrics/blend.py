@@ -33,7 +33,7 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
     * `raw`: scores unchanged.
     * `standardised`: each query's scores minus their mean, divided by their standard deviation (zeros if all are
       equal).
-    * `rank`: from 1 for a query's first clip to 0 for its last clip (equal scores: see ordering.py).
+    * `rank`: from 1 for a query's first clip to 0 for its last clip; file names order clips with equal scores.
 
     weights: One weight per matrix, 0 or more; None: equal weights. Sums are computed in float64, so that with equal
     weights the order of the matrices does not change the float32 result. The facts of the result contain `how`, the
@@ -71,7 +71,8 @@ def blend_in_blocks(
 def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition) -> tuple[list[float], float]:
     """Find the weights with the best primary metric of the blended score matrices `parts`; return weights and metric.
 
-    The method is that of ensemble_selection.
+    The search adds one matrix after another to a sum, each time the one with which the sum has the best metric. The
+    best of these sums is used; the weight of a matrix is its share of the additions to it.
     parts: Dict from name to score matrix, which should be of a validation split.
     Raises the same errors as blend, and SubmissionError if the relevant clips are not known.
     """
@@ -114,8 +115,8 @@ def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]
 def contributing_models(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     """Return (run, checkpoint) of every model that contributed to a score matrix; None for unknown values.
 
-    For a blend, these are the models of all blended matrices, also of blends of blends. facts: Facts of the matrix,
-    perhaps from another program; for those of this kit, see submission.runs.record.ModelFacts.
+    For a blend, these are the models of all blended matrices, also of blends of blends. facts: Metadata that are stored
+    with the matrix, such as its model; they may be from another program.
     """
     return [(part.get("from"), part.get("checkpoint")) for part in facts_of_parts(facts)]
 

@@ -45,7 +45,7 @@ def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | 
     Source: DCASE 2022 eval_script.py (one relevant clip), DCASE 2023 postprocessing/xmodal_retrieval.py and DCASE 2025
     retrieval_module.py (several; the divisor is the number of all relevant clips, not min(k, R)). Deviations: none for
     clips listed once. The 2022 script counts a clip again each time a row repeats it, so its AP can exceed 1. Here such
-    a row is refused when the file is read. Equal scores: see ordering.py.
+    a row is refused when the file is read, and clips with equal scores are ordered by file name.
 
     >>> average_precision([2], 1)
     0.5
@@ -71,7 +71,8 @@ def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values:
 def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values | float:
     """Return R@k of one query, or of each of several: relevant clips among the first k, divided by n_relevant.
 
-    ranks, n_relevant: See average_precision, which raises the same SubmissionError.
+    ranks: Ranks of the relevant clips; ranks beyond k may be left out. n_relevant: Number of relevant clips in the
+    pool. Raises the same SubmissionError as average_precision.
     Source: DCASE 2022 eval_script.py (one relevant clip: 0 or 1), DCASE 2023 and "On Negative Sampling for Contrastive
     Audio-Text Retrieval", github.com/xieh97 (several). From audio to text, with five captions per clip, this R@1 is
     at most 0.2. Other papers call the hit rate R@k: see hit_rate. Deviations: none.

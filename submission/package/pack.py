@@ -231,8 +231,9 @@ def _describe_entry(run: FinishedRun) -> str:
 def _read_scores_of(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
     """Read a score matrix that was made by the given runs.
 
-    Raises SubmissionError if the facts stored with the matrix name other runs, or other hub corrections than those of
-    the runs' entries. For a system without runs, a score matrix of any program is accepted.
+    Raises SubmissionError if the metadata stored with the matrix name other runs than `runs`, or another hub correction
+    than the runs' entries have. A hub correction lowers the scores of clips that have high scores for many queries.
+    For a system without runs, a score matrix of any program is accepted.
     """
     matrix = read_scores(path)
     if not runs:

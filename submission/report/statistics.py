@@ -120,7 +120,7 @@ def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, st
         values: (Q,) value of a metric for each query, in [0, 1].
         keys: (Q,) key of each query, such as a bin of lengths.
         labels: Dict from key to the label of its bar, in the order of the bars. Keys without a query get no bar.
-        groups: (Q,) group of each query; see share_interval.
+        groups: (Q,) group of each query; values of one group depend on each other, so that the interval gets wider.
     """
     bars = []
     for key, label in labels.items():

@@ -47,7 +47,8 @@ def blend_runs(out: Path, parts: Sequence[Part[FinishedRun]], how: How, edition:
     """Write a blend of runs that rank clips as the folder `out`, and return the content of its result.json.
 
     If all runs have ranked the blind set, their scores for it are blended too.
-    parts: The runs and their weights. how: Scaling of the scores, see blend.
+    parts: The runs and their weights. how: Scaling of the scores before the mean: `raw` (unchanged), `standardised` (by
+    mean and standard deviation of each query), or `rank`.
     Raises the same errors as blend.
     """
     first = parts[0].run
@@ -127,7 +128,8 @@ def blend_runs_of_moments(out: Path, parts: Sequence[Part[FinishedMoments]], how
     """Write a blend of runs that find moments as the folder `out`, and return the content of its result.json.
 
     If all runs have windows for the blind list, these are blended too.
-    parts: The runs and their weights. how: Scaling of the scores, see blend_moments.
+    parts: The runs and their weights. how: Scores that are blended: `raw` (those of the runs), or `rank` (1 for a run's
+    best window, 1/2 for its second window and so on).
     Raises the same errors as blend_moments.
     """
     first = parts[0].run

@@ -43,7 +43,7 @@ def describe_blend(parts: Sequence[Part[Any]]) -> str:
 def merged_recipe(name: str, parts: Sequence[Part[Any]]) -> dict[str, Any]:
     """Return the content of a blend's resolved.json, with the stages and entries of all runs, renamed to LABEL/NAME.
 
-    LABEL is the label of the run (see Part), NAME the name of the stage or entry in the run.
+    LABEL is the label of the run, usually the name of its folder; NAME is the name of the stage or entry in the run.
     The entries of the blend itself are missing; the caller adds them.
     """
     recipes = {part.label: part.run.recipe for part in parts}

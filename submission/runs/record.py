@@ -3,7 +3,8 @@
 Pydantic models that define the format of a run's files, both for `system`, which writes them, and for all readers.
 
 RunResult is the content of result.json, Provenance that of provenance.json, and EpochLine a line of metrics.jsonl.
-ModelFacts are the facts of a score matrix, and of model.json in an exported model. For resolved.json, see recipe.py.
+ModelFacts, the metadata about a model, are stored with each score matrix and in model.json of an exported model. The
+format of resolved.json is defined in recipe.py.
 """
 
 from pathlib import Path
@@ -105,8 +106,9 @@ class RankedResult(Record):
         chance, untrained, ceiling: Values of `metric` for random order, for the untrained model (None if nothing was
             trained), and for a perfect system on composed scenes (None for other data).
         also_trained_on: Number of ranked clips that are also training data.
-        hub_skewness: Skewness of the number of queries that find a clip; see Hubness.
-        never_found: Share of clips that no query finds among its first clips; see Hubness.
+        hub_skewness: Skewness of the number of queries that have a clip among their first 10; high if a few clips are
+            found by very many queries.
+        never_found: Share of clips that no query has among its first 10.
         scores: File with the score matrix.
         csv: File with the CSV to submit; None if the entry writes no CSV.
     """
@@ -327,8 +329,10 @@ class EpochLine(Record):
         violations_relaxed: The same for the relaxed margin, if the loss has one.
         skipped: Number of updates that were skipped because the fp16 loss was not finite.
         validation: Dict from validation metric to its value.
-        spread_of_clips, zeros_of_clips, spread_of_captions, zeros_of_captions, captions_alike: Values that show whether
-            the model collapses, which means that all embeddings become similar. See validation.watch in `system`.
+        spread_of_clips, spread_of_captions: Spread of the directions of the embeddings; near 0 if the model collapses,
+            which means that all embeddings become similar.
+        zeros_of_clips, zeros_of_captions: Share of the embeddings that are zero.
+        captions_alike: Share of captions that have the same score with all clips.
         collapsed: Messages on a collapse; empty if the model did not collapse.
     """
 

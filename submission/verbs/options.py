@@ -144,7 +144,8 @@ def chosen_any_edition(
 ) -> AnyEdition:
     """Return the edition that --edition names or the only edition of all files; it may rank clips or find moments.
 
-    editions, file: See chosen_edition, which raises the same errors.
+    editions: Dict from each file to its edition (None if unknown). file: File that needs an edition, for the message.
+    Raises the same errors as chosen_edition.
     """
     hint = f"--edition YEAR, one of {', '.join([*EDITIONS, *MOMENTS])}"
     return get_any_edition(_edition_name(arguments, editions, file, hint))

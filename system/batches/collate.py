@@ -44,7 +44,8 @@ def collate(
     """Return the batch of the training items `items`, with audio of the part `share`, cut by `crops` if not None.
 
     All clips must have frames. The frames have their stored dtype: float16, float32 or int16.
-    relevance: Computes the margin factors of the batch's captions, if a loss needs them; else None.
+    relevance: Computes the margin factors, by which the ranking loss multiplies its margin for a caption that also fits
+    another clip; None if no loss needs them.
     teachers: The stage's teachers, if a loss learns from them; else None.
     crops: Random parts of long clips; None: all frames.
     share: The part of the batch whose audio this process loads; None: the whole batch.
@@ -239,13 +240,14 @@ class Feed:
 
     Threads make the next batches during the current step. After the first step, the memory of the optimizer is known.
     If the GPU then has twice as much free memory as the frames of all clips need, `copy_frames_if_room` copies them to
-    it. They are not copied if clips are mixed. Captions and margin factors are always made during earlier steps. A
-    batch depends only on its step, so that these choices change no result. With several processes, each process only
-    gets its part of a batch.
+    it. They are not copied if clips are mixed. Captions, and the factors by which the ranking loss lowers its margin,
+    are always made during earlier steps. A batch depends only on its step, so that these choices change no result. With
+    several processes, each process only gets its part of a batch.
 
     longest: Maximum number of frames per clip; longer clips are cut to a random part; None: all frames. chunk: Number
-    of clips that are embedded at a time, see divide_into_chunks. pad_to_batch: See collate. frames_on: "gpu": copy the
-    frames to the GPU before the first step; "host": never copy them; "auto": decide after the first step, see above.
+    of clips that are embedded at a time. pad_to_batch: Pad to the longest clip of the whole batch, even if this process
+    does not get that clip. frames_on: "gpu": copy the frames to the GPU before the first step; "host": never copy them;
+    "auto": decide after the first step by the free memory.
     """
 
     def __init__(

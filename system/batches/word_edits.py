@@ -2,8 +2,9 @@
 
 Random edits of a caption's words: synonyms, deletions, swaps, insertions. Never imports torch.
 
-Source: SALSA's public code (2024), after "EDA: Easy Data Augmentation" (2019). Deviations: see Edits in
-augment_settings.py; an insertion may be after the last word, and a swap always exchanges two different positions.
+Source: SALSA's public code (2024), after "EDA: Easy Data Augmentation" (2019). Deviations: one rate for all kinds of
+edits, synonyms from a file, apostrophes and hyphens inside words stay. An insertion may be after the last word, and a
+swap always exchanges two different positions.
 """
 
 from collections.abc import Mapping, Sequence
