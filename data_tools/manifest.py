@@ -160,7 +160,7 @@ def check_caption(text: str, where: str) -> None:
 def read_caption_table(path: Path) -> Iterator[tuple[int, str, list[str]]]:
     """Yield (line, file name, captions) for every row of a table with Clotho's columns.
 
-    Raises DataError as read_table, caption_columns and check_caption do.
+    Raises DataError for a file that is no such table, and for a bad caption.
     """
     rows = read_table(path, ["file_name", "caption_1"])
     columns = caption_columns(path, rows[0][1])
@@ -308,8 +308,8 @@ class _Manifest:
 def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
     """Return all clips of a manifest, with absolute paths. unique: Refuse repeated ids.
 
-    Raises DataError as iter_manifest does. A file of more than LARGE bytes is checked at once, and its clips are read
-    on demand: a list of a million clips would take gigabytes.
+    Raises DataError for a line that is not a clip. A file of more than LARGE bytes is checked at once, and its clips
+    are read on demand: a list of a million clips would take gigabytes.
     """
     path = Path(path)
     if path.is_file() and path.stat().st_size > LARGE:

@@ -79,7 +79,7 @@ def read_audio(
     Args:
         path: The file. It may have 1 to 768 kHz and any number of channels, which are averaged.
         sample_rate: Sample rate of the result in Hz.
-        resampling: Method if the file has another rate, see audio/resampling.py.
+        resampling: Method if the file has another rate, such as `soxr_hq`.
         seconds: Length to read from the beginning; None: all.
     Returns (N,) float32, N >= 1, full scale = 1 (float files may exceed it). A file that is too short for one sample
     at a lower rate results in one sample.

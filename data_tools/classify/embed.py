@@ -184,7 +184,7 @@ def model_fingerprint(model: Any, folder: Path) -> str:
 
     Args:
         model: The loaded network: its modules with their settings, and its weights and buffers.
-        folder: The folder with the model's files, of which configuration, tokenizer and prompts are included.
+        folder: The model's folder. Its configuration, tokenizer and prompts decide the vectors too.
     """
     import torch
 

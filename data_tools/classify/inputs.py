@@ -53,8 +53,8 @@ def read_description_table(path: Path, text_column: str, id_column: str | None) 
 def open_descriptions(path: Path, text_column: str, id_column: str | None) -> Iterator[Description]:
     """Return the descriptions in a file: the rows of a .csv table, or otherwise the sounds of a crawl's store.
 
-    A store is the database file in which the verb `crawl` collects Freesound's sounds. For a store, yields every sound
-    that is still on Freesound, by rising id; a missing description becomes "".
+    The verb `crawl` collects Freesound's sounds in a database file, the store. For a store, yields every sound that is
+    still on Freesound, by rising id; a missing description becomes "".
 
     Raises DataError for a file that is neither a table nor a store, and as read_description_table does.
     """

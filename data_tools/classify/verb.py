@@ -52,7 +52,7 @@ def classify(
     descriptions had the same total weight. A description without a letter after cleaning is neither learnt from nor
     scored. Its text is empty, its scores are 0, and it only counts in the number of empty descriptions.
     threshold: Used only for counts, examples and figures; there, "kept" means a score above the threshold.
-    Raises DataError if no description contains a word, and as the called functions do.
+    Raises DataError if no description contains a word, and if a class has too few texts for training.
     """
     seconds: dict[str, float] = {}
     with _timed(seconds, "cleaning"):

@@ -112,8 +112,8 @@ def _read_rows(
 
     quoting: "csv": quotes around a cell are removed, as in RFC 4180. "none": quotes are part of the text. None: "none"
     for tabs, "csv" for other delimiters. Published TSVs have no quotes around cells (text/tab-separated-values), but
-    pandas and spreadsheets write them. If `quoting` is None, a cell in quotes between tabs therefore raises DataError,
-    so that the user chooses.
+    pandas and spreadsheets write them. Without `quoting`, a cell in quotes between tabs therefore raises DataError, so
+    that the user chooses.
     """
     used: Quoting = quoting or ("none" if delimiter == "\t" else "csv")
     for line, row in read_table(path, columns, None, delimiter, used, "; or give --quoting none, if quotes are text"):

@@ -152,7 +152,7 @@ def _resampled(path: str, rate: int) -> Iterator[Wave]:
 
 
 class Finished(NamedTuple):
-    """A new file that is finished, and the clip's earlier audio file from which it was made (the source file).
+    """A new file that is finished. Its source file is the earlier audio file of the same clip.
 
     Attributes:
         path: Path of the source file.

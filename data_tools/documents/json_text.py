@@ -118,7 +118,7 @@ def read_json(path: Path, hint: str) -> Any:
     """Read a JSON file and verify its checksum; return its value without the checksum.
 
     hint: Advice for a missing or damaged file, at the end of the message.
-    Raises DataError as parse_json does, and for a missing file and a wrong checksum.
+    Raises DataError for a missing or too large file, for text that is not strict JSON, and for a wrong checksum.
     """
     if not path.is_file():
         raise DataError(f"{path} is missing; {hint}")
@@ -133,7 +133,7 @@ def read_json(path: Path, hint: str) -> Any:
 def read_json_lines(path: Path, hint: str, unfinished: bool = False) -> list[Any]:
     """Read a file of JSON lines; return their values. unfinished: Skip an incomplete last line, which a kill may leave.
 
-    Raises DataError as parse_json does, naming the line.
+    Raises DataError for a missing file, and, with its number, for a line that is not strict JSON.
     """
     try:
         *lines, rest = path.read_bytes().split(b"\n")

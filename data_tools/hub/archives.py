@@ -172,7 +172,7 @@ def archived_files(source: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
 
     Args:
         source: A tar or zip file, or a folder with such files.
-    Raises DataError for two members of one name, and as tar_members and zip_members do.
+    Raises DataError for two files of the same name, and AudioError for a damaged archive.
     """
     archives = sorted(source.iterdir()) if source.is_dir() else [source]
     found: dict[str, str] = {}

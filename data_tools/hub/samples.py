@@ -49,7 +49,7 @@ def samples_of(path: Path, audio: str | None) -> Iterator[Sample]:
     """Yield the samples of a parquet, tar or zip file. audio: Column or suffix of the audio; None: the usual ones.
 
     audio: Column of the audio, or suffix of its files; None: one of AUDIO_COLUMNS, or the suffix of an audio format.
-    Raises DataError for a file without such a column, and as the readers of the formats do.
+    Raises DataError for a file without such a column, and AudioError for a damaged file.
     """
     path = Path(absolute(path))
     return parquet_samples(path, audio) if path.suffix.lower() == ".parquet" else archived_samples(path, audio)

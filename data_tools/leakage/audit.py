@@ -322,7 +322,7 @@ def add_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]:
     """Return the clips with added captions: the queries of the moments in `files`, each once per clip.
 
     Clotho-Moment publishes no Clotho ids, but its queries are captions of Clotho, which identify the source clips.
-    Raises DataError for moments of a missing clip, and as read_moments does.
+    Raises DataError for moments of a missing clip, and for a file of moments with bad lines.
     """
     texts: dict[str, list[str]] = {}
     known = {clip.id for clip in clips}

@@ -113,8 +113,8 @@ class Match(NamedTuple):
         second: Index of the second recording in `b`.
         offset: Time t of the first recording is time t + offset of the second recording, in seconds.
         seconds: Time from the first to the last peak that agrees, in seconds.
-        score: MIN_SCORE or more. It is the number of agreeing peaks, minus the number at the best wrong alignment,
-            multiplied by the share of the strongest peaks that agree.
+        score: MIN_SCORE or more. It is the number of agreeing peaks, minus the highest number after a wrong shift in
+            time or frequency, multiplied by the share of the strongest peaks that agree.
     """
 
     first: int
@@ -144,6 +144,7 @@ def fingerprint(path: Path | str) -> Fingerprint | None:
 def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[Match]:
     """Return a match for each fingerprint of `a` and each of `b` that have the same sound, at their best alignment.
 
+    An alignment of two recordings is a difference in time between their sounds.
     The matches are sorted by the index in `a`, then by that in `b`. The list with fewer pairs of peaks is indexed, in
     portions of at most MAX_PAIRS pairs. For each portion, all recordings of the other list are read, and their pairs
     are searched in the index. If two recordings have at least MIN_VOTES pairs in common at an alignment, their peaks
@@ -229,9 +230,9 @@ class _Index:
 
 
 def _score_alignment(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
-    """Return the match of two recordings at one alignment; None if too few peaks agree. shift: Delay of `other`.
+    """Return the match of two recordings if `other` is `shift` frames later; None if too few peaks agree.
 
-    The delay is in frames. The indices `first` and `second` of the match are 0.
+    The indices `first` and `second` of the match are 0; the caller sets them.
     """
     here, second_frames = one.frames.astype(np.int64) + shift, other.frames.astype(np.int64)
     first = (here >= second_frames[0] - 1) & (here <= second_frames[-1] + 1)

@@ -27,8 +27,8 @@ class MomentFault(Report):
 def moment_faults(paths: Iterable[Path], clips: Collection[Clip]) -> tuple[list[MomentFault], set[str]]:
     """Return the faults of files of moments, and the ids of all clips that have moments in these files.
 
-    A file is as published (see documents/annotations.py), or contains the kit's moments, whose clips are in `clips`.
-    Raises DataError for any other file.
+    A file has the published format of CASTELLA, or the kit's own format of moments. clips: Clips of a manifest, for
+    their ids and lengths. Raises DataError for any other file.
     """
     seconds: dict[str, float | None] = {}
     faults: list[MomentFault] = []

@@ -46,8 +46,8 @@ def draw_events(rng: Rng, kind: str, pool: Pool) -> list[Event]:
 def render(rng: Rng, kind: str, events: Sequence[Event]) -> Samples:
     """Mix the events of a scene: return its samples, (SECONDS * SAMPLE_RATE,), peak at most 0.95.
 
-    kind: Kind of the scene, a key of KINDS. events: Sounds of different classes, in the order in which they begin. In
-    scenes of the kind `background`, the last one sounds during all others.
+    kind: Kind of the scene, a key of KINDS. events: Sounds of different classes, by rising start. In scenes of the kind
+    `background`, the last one sounds during all others.
     """
     n = round(SECONDS * SAMPLE_RATE)
     under = kind == "background"

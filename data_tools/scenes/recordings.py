@@ -88,7 +88,7 @@ def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
     Silent ends are left out. The sample rate is SAMPLE_RATE. From a longer recording, a random part with some loud
     sound is returned, because some recordings have long pauses. A shorter recording is returned completely; with
     `fill`, it is repeated with short pauses up to n samples.
-    Raises AudioError as read_audio does and for silence.
+    Raises AudioError for a recording that cannot be read, and for silence.
     """
     sound, loud = _read_trimmed(recording.path)
     if len(sound) > n:

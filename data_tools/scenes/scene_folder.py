@@ -67,7 +67,7 @@ class FolderSettings:
         Args:
             folder: Folder of the recordings; None: events are synthesised, and no class has a recording.
             requirement: Reason for this minimum, for the message.
-        Raises DataError for a split with fewer classes, and as read_recordings does.
+        Raises DataError for a split with fewer classes, and for a folder without labelled recordings.
         """
         if folder is None:
             return {split: {name: [] for name in CLASSES} for split in self.counts}

@@ -325,10 +325,10 @@ def _mix_at_onsets(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples
 def _repeat(
     rng: Rng, n: int, gap: tuple[float, float], sound: Callable[[float], Samples], jitter: float = 0.05
 ) -> Samples:
-    """Return n samples in which a sound is repeated, each time with another strength.
+    """Return n samples of a sound that is repeated, each time with another strength.
 
-    gap: Range in seconds, from which the mean time from one repetition to the next is drawn. jitter: Largest difference
-    of a single such time from the mean, as a share of the mean.
+    gap: Range of the mean interval from one repetition to the next, in seconds; the mean is drawn from it once. jitter:
+    Largest difference of a single interval from the mean, as a share of the mean.
     """
     mean = rng.uniform(*gap)
     count = int(n / SAMPLE_RATE / (mean * (1 - jitter))) + 1

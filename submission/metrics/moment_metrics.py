@@ -93,7 +93,7 @@ def score_moments(
     truth: Dict from query id to true windows [start, end].
     lengths: Range (low, high) in seconds. Only true windows with low < length <= high are used; others are ignored.
     Queries without such a window get no scores. Predicted windows that match only ignored windows are wrong. Metrics of
-    several ranges therefore do not average to the metric of all windows. See LENGTHS for the published ranges.
+    several ranges therefore do not average to the metric of all windows. LENGTHS has the published ranges.
     undefined_hits: Whether a window with an IoU of 0 / 0 is right in AP, as in the official script.
 
     R1@t is the share of queries whose first window in the file has an IoU of at least t with any true window. Scores do

@@ -63,8 +63,8 @@ def search_moment_weights(
     Args:
         parts: Dict from the name of a file to its queries with windows, which should be of a validation split.
         truth: True windows of these queries.
-    The search adds one file after another to a blend, each time the one with which the blend has the best metric. The
-    best of these blends is used; the weight of a file is its share of the additions to it.
+    The search adds one file after another to a blend: each time the one that gives the blend the best metric. The best
+    of these blends is used; the weight of a file is its share of the additions to it.
     Raises the same errors as blend_moments.
     """
     candidates, true_windows = _collect_candidates(parts, how, edition), truth.windows()

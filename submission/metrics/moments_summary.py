@@ -56,7 +56,7 @@ class MomentSummary:
         by_length: Dict from a range of window lengths, such as `short`, to the scores for true windows in this range;
             None if no query has such a window.
         notes: Sentences for the reader, such as on true windows that were left out.
-        sharing: Word in messages for the property that the queries of a group share.
+        sharing: Words in messages for the property that the queries of a group share: their recording.
     """
 
     values: dict[str, float]

@@ -59,7 +59,7 @@ class Summary:
         queries: Ranks that the metrics were computed from.
         notes: Sentences for the reader, such as on metrics that are lower bounds.
         hubness: Hubness of a score matrix; None for other files.
-        sharing: Word in messages for the property that the queries of a group share.
+        sharing: Words in messages for the property that the queries of a group share: their clips.
     """
 
     values: dict[str, float]

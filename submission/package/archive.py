@@ -6,7 +6,8 @@ Write the zip archive to submit, completely or not at all, and check it like the
 <name>/task<T>/<label>/<label>.meta.yaml
 <name>/task<T>/<label>.technical_report.pdf     one report on all systems, with the label of the first system
 
-Source: see Edition.sources, `names`; the layout is that of the validator of DCASE2020 Task 1.
+Sources: for the names, the item `names` of an edition's attribute `sources`; for the layout, the validator of DCASE2020
+Task 1.
 """
 
 import os

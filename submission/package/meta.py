@@ -64,7 +64,7 @@ def make_meta(
 
     Numbers of parameters are those of all models of the system; frozen experts are counted once. Lengths are in
     minutes, as in DCASE's templates.
-    Source: see Edition.sources.
+    Sources: the attribute `sources` of the editions.
     """
     members = count_members(runs)
     summary = summarise_matrix(scored, edition)

@@ -2,7 +2,8 @@
 
 Pydantic models that check meta.yaml: the keys that it must have in an edition, and the types of their values.
 
-Sources: see the keys `result` and `external` in the editions' `sources`. Other keys are allowed and not checked.
+Sources: the items `result` and `external` of the editions' attribute `sources`. Other keys of meta.yaml are allowed and
+not checked.
 """
 
 from collections.abc import Mapping

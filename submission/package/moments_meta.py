@@ -1,6 +1,7 @@
 """meta.yaml of a system of moments, filled from its runs.
 
-Source: see the key `result` in MomentsEdition.sources. The template spells the key `freezed_parameters` like this.
+Source: the item `result` of the edition's attribute `sources`. The template spells the key `freezed_parameters` like
+this.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

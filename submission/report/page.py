@@ -24,7 +24,7 @@ from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 
 def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edition: Edition) -> list[Drawing]:
-    """Write the report page of a run that ranks clips, and its figures; return all figures on the page.
+    """Write the report page of a run that ranks clips, and its figures (diagrams); return the figures on the page.
 
     Args:
         out: Path of the page.
@@ -57,7 +57,7 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
 
 
 def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[FinishedMoments]) -> list[Drawing]:
-    """Write the report page of an entry that finds moments, and its figures; return all figures on the page.
+    """Write the report page of an entry that finds moments, and its figures (diagrams); return the figures on the page.
 
     out: Path of the page. others: Entries to compare with; they must have the same queries. Raises SubmissionError for
     a blind list.

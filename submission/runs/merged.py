@@ -122,7 +122,7 @@ def _count_parameters(parts: Sequence[Part[Any]], experts: dict[str, Any]) -> Pa
     """Return the numbers of parameters of a blend's runs together; a run that is blended several times counts once.
 
     Frozen parameters of the same expert, or of the same published model, count once.
-    experts: Dict from the name of each expert in the blend to its facts.
+    experts: Dict from the name of each expert in the blend to its metadata, such as its number of parameters.
     """
     trained: dict[str, int] = {}
     frozen: dict[str, int] = {}

@@ -285,7 +285,8 @@ class Provenance(Record):
         text: Fingerprint that identifies a pre-trained text encoder.
         starts: Dict from the folder of each trained model that the training started from to its files' checksums.
         teachers: Dict from teacher to the checksums of the files that identify its weights.
-        augment: Checksums of the files that are read for augmentation, and of annotations for monitoring.
+        augment: Checksums of the files that are read for random changes of the training data (augmentation), and of
+            files that name the relevant clips of validation queries.
         waveforms: `bank` or `files`: whether waveforms were read from a bank or from the audio files.
         started_in: Folder to which paths in the recipe are relative; it is itself relative to the run's folder.
         sha256: Checksums of the run's files.

@@ -46,7 +46,7 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
     """Return the metrics of systems that find moments, in the order of `names`.
 
     names: Files of moments, which are scored by the true windows of --truth, and runs, which contain their true
-    windows. arguments: The parsed options of add_truth_arguments.
+    windows. arguments: The parsed command line, with the option --truth.
     Raises SubmissionError for systems that cannot be scored, or that have different true windows.
     """
     if others := [name for name in names if not is_moments(name) and not is_run_of_moments(name)]:

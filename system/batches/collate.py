@@ -44,9 +44,9 @@ def collate(
     """Return the batch of the training items `items`, with audio of the part `share`, cut by `crops` if not None.
 
     All clips must have frames. The frames have their stored dtype: float16, float32 or int16.
-    relevance: Computes the margin factors, by which the ranking loss multiplies its margin for a caption that also fits
-    another clip; None if no loss needs them.
-    teachers: The stage's teachers, if a loss learns from them; else None.
+    relevance: Computes the margin factors: the ranking loss multiplies its margin by such a factor if a caption also
+    fits another clip. None if no loss needs them.
+    teachers: The stage's teachers, trained models whose scores a loss imitates; None without such a loss.
     crops: Random parts of long clips; None: all frames.
     share: The part of the batch whose audio this process loads; None: the whole batch.
     pad_to_batch: Pad to the longest clip of the batch, even if that clip is not in `share`.
@@ -240,7 +240,7 @@ class Feed:
 
     Threads make the next batches during the current step. After the first step, the memory of the optimizer is known.
     If the GPU then has twice as much free memory as the frames of all clips need, `copy_frames_if_room` copies them to
-    it. They are not copied if clips are mixed. Captions, and the factors by which the ranking loss lowers its margin,
+    it. They are not copied if clips are mixed. Captions, and the factors that lower the margin of the ranking loss,
     are always made during earlier steps. A batch depends only on its step, so that these choices change no result. With
     several processes, each process only gets its part of a batch.
 

@@ -19,7 +19,8 @@ from system.batches.sampler import Item
 def caption_key(clip: Clip, number: int) -> str:
     """Return the key under which the embedding of a caption is stored.
 
-    Equal captions of two clips have different keys. number: Index of the caption in the clip.
+    The embedding is by a teacher, a trained model whose scores the loss imitates. Equal captions of two clips have
+    different keys. number: Index of the caption in the clip.
     """
     return hashlib.sha256(f"{clip.id}\0{number}\0{clip.captions[number]}".encode()).hexdigest()
 
@@ -49,8 +50,8 @@ class Teachers:
     def cosines(self, items: Sequence[Item], keys: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return a dict from teacher to its cosines between the clips and the captions of a batch.
 
-        The cosines of a teacher are (B, N) float32 in [-1, 1] for B clips and N captions. keys: Content keys of the
-        items' clips.
+        A teacher is a trained model whose scores the loss imitates. Its cosines are (B, N) float32 in [-1, 1] for B
+        clips and N captions. keys: Content keys (checksums) of the items' clips.
         """
         captions = [caption_key(item.clip, number) for item in items for number in item.numbers]
         return {
