@@ -156,7 +156,7 @@ class _Printable(logging.Formatter):
 def _set_up_log(arguments: argparse.Namespace) -> None:
     """Send log lines to standard error: with -q, only warnings and errors; with -v, with time and module.
 
-    A run's log.txt has all lines. Of several processes, later ones log only warnings and errors, with their rank.
+    A run's log.txt has all lines. Of several processes, all except the first log only warnings and errors.
     """
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     log = logging.getLogger()

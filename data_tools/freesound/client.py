@@ -310,7 +310,7 @@ class Client:
     ) -> Result:
         """Repeat the request `ask` with growing waits until it is answered; raise `give_up` after `attempts` failures.
 
-        Pauses that the API demands are counted separately.
+        A pause that the API demands is no failure; DataError is raised after SEARCH_ATTEMPTS such pauses.
         """
         failed, pauses, began = 0, 0, self._clock.now()
         while True:

@@ -155,7 +155,7 @@ def read_hub(
 def split_of(path: Path, folder: Path) -> Split:
     """Return the split in a file's name, or else in the name of a folder above it; "train" if no name has a split.
 
-    folder: Folder that the user gave. Folders above it are ignored, and it counts only if its whole name is a split's.
+    folder: Folder that the user gave. Folders above it are ignored. Its name is used if it is only a split's name.
 
     >>> [split_of(Path(f"a/{name}"), Path("a")) for name in ("test-00000-of-00010.parquet", "valid_set/0.tar", "0.tar")]
     ['test', 'validation', 'train']

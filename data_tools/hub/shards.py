@@ -121,7 +121,8 @@ def _write_tar(path: Path, clips: Sequence[Clip], rows: Sequence[int]) -> None:
 def _write_parquet(path: Path, clips: Sequence[Clip], rows: Sequence[int]) -> None:
     """Write a parquet file with a column {bytes, path} of audio, which `datasets` reads as its type Audio.
 
-    The audio is neither compressed again nor put in a dictionary, so that each file is read alone.
+    The audio is neither compressed again nor stored in parquet's table of repeated values (dictionary), so that each
+    audio file can be read alone.
     """
     try:
         import pyarrow

@@ -77,9 +77,10 @@ def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Itera
 
 
 def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, names: Ints) -> Scores:
-    """Return a query's scores (C,); judged clips exchange theirs to rank by the weighted mean with the judge's scores.
+    """Return a query's scores (C,), exchanged among the judged clips so that their order changes.
 
-    The mixture of a clip is the weighted mean of its scores by the matrix and by the judge, both standardised.
+    The new order is by the weighted mean of a clip's scores by the matrix and by the judge. Before, both are
+    standardised (mean 0, standard deviation 1).
 
     Args:
         columns: Columns of the judged clips, best clip first.

@@ -66,9 +66,9 @@ class Submitted(NamedTuple):
         return [*files, *(["parameters"] if of_clips and not are_counted(self.runs) else [])]
 
     def with_files(self, system: System) -> System:
-        """Return a system of about.yaml; its paths `scored` and `output`, if missing, are those of its runs or matrix.
+        """Return a system of about.yaml with the paths `scored` and `output` filled in, if they are missing.
 
-        The paths are those of the files of its score matrix, or of its blend of runs.
+        They are then the files of the blend or the score matrix of this system; for a single run, they stay missing.
         """
         files: dict[str, Path] = {}
         if self.matrix:

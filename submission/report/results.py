@@ -236,9 +236,9 @@ def loss_margins(run: FinishedRun) -> dict[float, str]:
 def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section | None:
     """Return the section on the contribution of each expert to the clips' embeddings; None for fewer than two experts.
 
-    A clip's embedding is the mean of its experts' embeddings. The share of an expert in a clip is the norm of its
-    embedding, divided by the sum of all experts' norms. For one figure, queries are grouped by the expert that has the
-    largest mean share in their relevant clips.
+    A clip's embedding is the mean of its experts' embeddings. The share of an expert in a clip is the norm of the
+    expert's embedding, divided by the sum of all experts' norms. For one figure, queries are grouped by the expert that
+    has the largest mean share in their relevant clips.
     """
     title = "Shares of the experts"
     if len(run.result.experts) < 2:

@@ -325,8 +325,9 @@ class EpochLine(Record):
         epoch: Number of the epoch in the stage, from 1.
         loss: Mean training loss over the steps of the epoch.
         positive: Mean score of matching pairs of a clip and a caption.
-        hardest_negative: Mean of the highest score of each clip and caption with one that does not match.
-        violations: Share of pairs that do not match but violate the margin of the loss; None without a margin.
+        hardest_negative: Mean, over clips and captions, of the highest score with a partner that does not match.
+        violations: Share of pairs that do not match and violate the margin of the loss: their score is not lower by the
+            margin than that of the matching pair. None without a margin.
         violations_relaxed: The same for the relaxed margin, if the loss has one.
         skipped: Number of updates that were skipped because the fp16 loss was not finite.
         validation: Dict from validation metric to its value.

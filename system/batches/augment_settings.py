@@ -18,8 +18,8 @@ class Captions(Strict):
     The alternative is drawn evenly. The file names a caption by its clip (id or file name) and its index among the
     clip's captions, from 0; a caption may have any number of lines. Alternatives may be GPT's variations,
     back-translations or paraphrases; the kit calls no language model. Margin factors (`relax: cider`) use the new
-    captions. Teachers identify a caption by its index and use its original text. Source: SALSA (2024), with five GPT
-    variations per caption.
+    captions. Teachers (trained models whose scores a loss imitates) identify a caption by its index and use its
+    original text. Source: SALSA (2024), with five GPT variations per caption.
     """
 
     file: str  # file of alternatives (.csv or .jsonl): clip, caption, alternative
@@ -32,8 +32,9 @@ class Edits(Strict):
     The four ways have equal chances. n words become synonyms, n words are deleted, or n pairs of words are swapped. In
     the fourth way, n synonyms of the caption's words are inserted at random positions. n is drawn from Binomial(words,
     rate). The edited caption has lower-case words without punctuation, even if n is 0. At least one word stays. Words
-    without a synonym are not replaced, and nothing is inserted for them. Teachers use the original caption. A frozen
-    text encoder embeds every edited caption and stores the embedding in its bank. Source: SALSA (2024), after EDA.
+    without a synonym are not replaced, and nothing is inserted for them. Teachers (trained models whose scores a loss
+    imitates) use the original caption. A frozen text encoder embeds every edited caption and stores the embedding in
+    its bank. Source: SALSA (2024), after "EDA: Easy Data Augmentation" (2019).
     Deviations: one rate for all four ways (SALSA's scripts: 0.3 for synonyms, 0.2 for deletions); synonyms from a file
     instead of WordNet; apostrophes and hyphens inside a word stay.
     """

@@ -332,7 +332,7 @@ def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
 
 
 class GradientSums:
-    """Sums of gradients over all processes, exchanged in buckets while the backward pass goes on.
+    """Sums of gradients over all processes, exchanged in groups (buckets) while the backward pass goes on.
 
     All processes must call `begin` with the same parameters in the same order, and then `finish`. If there is only one
     process, both methods do nothing.
