@@ -88,7 +88,8 @@ def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | 
 
     start: Offset in the file at which its first header begins, after tags. end: Offset at which the content ends.
     Returns: the path if the header is correct; otherwise a file object with a corrected header, which the caller
-    closes; None if ffmpeg has to decode the MPEG audio in a WAV file. Raises AudioError for a cut or joined file.
+    closes; None if ffmpeg has to decode the MPEG audio in a WAV file. Raises AudioError for a file whose end
+    is missing, or that consists of several files in sequence.
     """
     head = read_at(file, start, 12)
     layout = LAYOUTS[head[:4]]

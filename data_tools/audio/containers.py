@@ -27,7 +27,8 @@ _ASF_START = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 def whole_sound(path: Path, quick: bool = False) -> Path | FileWithNewHeader | None:
     """Return an audio file, corrected if necessary, so that libsndfile reads all sound; None if only ffmpeg can.
 
-    libsndfile trusts most headers: from a cut or joined file it reads a part of the sound, without an error.
+    libsndfile trusts most headers: if the end of a file is missing, or a file consists of several files in sequence, it
+    reads a part of the sound, without an error.
 
     Args:
         path: A regular file, in any format.

@@ -71,7 +71,7 @@ def playable_mpeg(
             states more bytes than the file has.
     Returns: the path if the file needs no correction; or the corrected file, which the caller closes; or None if
         ffmpeg has to decode the file (layers I and II).
-    Raises AudioError for a cut or joined file.
+    Raises AudioError for a file whose end is missing, or that consists of several files in sequence.
     """
     with mapped(file) as content:
         first = _first_of_two(content, start)

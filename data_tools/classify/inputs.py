@@ -56,7 +56,8 @@ def open_descriptions(path: Path, text_column: str, id_column: str | None) -> It
     The verb `crawl` collects Freesound's sounds in a database file, the store. For a store, yields every sound that is
     still on Freesound, by rising id; a missing description becomes "".
 
-    Raises DataError for a file that is neither a table nor a store, and as read_description_table does.
+    Raises DataError for a file that is neither a table nor a store, for a missing column, and for an id that is empty
+    or repeated.
     """
     if path.suffix.lower() == ".csv":
         yield from read_description_table(path, text_column, id_column)

@@ -54,7 +54,7 @@ def installed_as(name: str) -> str:
 
 
 def fetch(name: str, kind: str = "text model") -> Path:
-    """Return the folder of the model `name`; download it into the hub's cache if it is not on this machine.
+    """Return the folder of the model `name`; download it from the Hugging Face hub if it is missing.
 
     Raises DataError if the download fails; if there is no network, it fails immediately.
     """

@@ -159,8 +159,7 @@ def mark_complete(store: Store, last: int) -> None:
 async def look_up(client: Client, store: Store, ids: Sequence[int]) -> dict[int, Sound | None]:
     """Read and store the current metadata of sounds; return a dict from id to sound, None for one that is not found.
 
-    The function makes one request per PAGE_SIZE ids. An id for
-    which the server fails has no key in the dict.
+    The function makes one request per PAGE_SIZE ids. An id has no key in the dict if the server fails for it.
     """
     results: dict[int, Sound | None] = {}
     for start in range(0, len(ids), PAGE_SIZE):

@@ -153,7 +153,7 @@ def _require_same_source(store: Store, user_filter: str | None, site: str) -> No
 
 
 def _plan_windows(store: Store, since: str | None, user_filter: str | None, site: str) -> None:
-    """Store the site and the filter, and the time window to read if the crawl is new or `since` is given.
+    """Store the site and the filter; if the crawl is new or `since` is given, also the time window to read.
 
     Raises DataError for an option that does not fit the store.
     """

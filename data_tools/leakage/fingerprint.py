@@ -207,9 +207,10 @@ class _Index:
         self.sizes = np.append(0, np.where(sizes <= MAX_OCCURRENCES, sizes, 0))
 
     def alignments(self, other: Fingerprint) -> list[tuple[int, int]]:
-        """Return (index, delay of `other` in frames) of indexed recordings that share MIN_VOTES pairs of peaks with it.
+        """Return (number of an indexed recording, delay of `other` in frames) for each alignment of the two.
 
-        A recording may have several alignments, each with another delay.
+        At an alignment, both have at least MIN_VOTES pairs of peaks in common with this delay. A recording may have
+        several alignments, each with another delay; the best MAX_ALIGNMENTS are returned.
         """
         slots = self.slots[other.codes]
         sizes = self.sizes[slots]

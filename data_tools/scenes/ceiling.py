@@ -31,7 +31,7 @@ def ceiling(folder: Path, split: str) -> float:
 
     folder: A folder of composed scenes. A caption's own clip is tied with all clips of the split with the same label.
     With g such clips, ranks 1 .. g are equally likely, so the expected AP@10 is (1/g) * sum_{r=1..min(g,10)} 1/r.
-    The label is the kind and the events: in any order for an overlap, otherwise in order, the background separate.
+    The label is the kind and the events in their order, a background last. In an overlap, the order does not matter.
     Raises DataError for a folder without labels.csv, bad rows, and a split without clips.
     """
     groups = label_groups(folder, split)

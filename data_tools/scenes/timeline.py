@@ -25,9 +25,9 @@ class Shape(NamedTuple):
     """Settings of long recordings of one kind.
 
     Attributes:
-        gap_seconds: Mean length of the gaps before events, which is drawn from an exponential distribution.
-        event_seconds: Range of the length of events, which is drawn uniformly. A recorded sound that is too short is
-            repeated with short pauses.
+        gap_seconds: Mean length of the gaps before events; each gap is drawn from an exponential distribution.
+        event_seconds: Range of the lengths of events; each length is drawn uniformly. A recorded sound that is too
+            short is repeated with short pauses.
         whole: Whether recorded events are complete recordings, with their own length.
         again: Whether a sound class may occur several times in a recording. Its query then has several windows.
         asked: Probability that a sound class in a recording gets a query.

@@ -15,8 +15,8 @@ Probability = Annotated[float, Field(gt=0, le=1)]
 class Captions(Strict):
     """Replacement of captions: `probability` is the chance that a caption is replaced by one of its alternatives.
 
-    The alternative is drawn evenly. The file names a caption by its clip (id or file name) and its index among the
-    clip's captions, from 0; a caption may have any number of lines. Alternatives may be GPT's variations,
+    The alternative is drawn evenly. A line of the file identifies a caption by its clip (id or file name) and its index
+    among the clip's captions, from 0; a caption may have any number of lines. Alternatives may be GPT's variations,
     back-translations or paraphrases; the kit calls no language model. Margin factors (`relax: cider`) use the new
     captions. Teachers (trained models whose scores a loss imitates) identify a caption by its index and use its
     original text. Source: SALSA (2024), with five GPT variations per caption.

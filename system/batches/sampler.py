@@ -133,8 +133,8 @@ class Sampler:
 
     sources: The items of every data source.
     mix: "equal" takes items from all sources in turn; "size" treats all items as one source.
-    captions: Number of captions that are drawn without replacement each time an item is used. "all", or None for pairs:
-    all captions. A clip with fewer captions uses all of its captions.
+    captions: Number of captions that are drawn without replacement each time an item is used; an item with fewer
+    captions uses all of them. "all" or None: always all captions of the item.
     short_moments: Power p. Every item must be a moment. An item is drawn with a chance in proportion to s^-p, where s
     is the length in seconds of its shortest window. None: all items are drawn equally often.
     augment: Function that changes the items of a step; it also gets a seed. None: no changes.

@@ -174,8 +174,7 @@ def _exchange() -> Iterator[None]:
 def in_step() -> Iterator[None]:
     """Context manager for a training step: raises KitError if another process is lost, or does not answer in time.
 
-    The processes exchange data during computations, as in batch norms over all processes. Raises KitError if another
-    process was lost. Other errors are not changed.
+    The processes exchange data during computations, as in batch norms over all processes. Other errors are not changed.
     """
     _group.now = _group.step
     try:
