@@ -124,8 +124,8 @@ def this_start(store: "Store", rank: int, n: int) -> "Store":
 def exit_process(status: int) -> NoReturn:
     """End this process of the command line with an exit status.
 
-    With torchrun, Python's own shutdown is skipped. With torch 2.11, a thread of gloo sometimes frees a tensor during
-    the shutdown, and the process aborts.
+    With torchrun, Python's own shutdown is skipped, because it sometimes makes the process abort: in torch 2.11, a
+    thread of gloo, which exchanges data between processes, may free a tensor during the shutdown.
     """
     if "WORLD_SIZE" not in os.environ:
         sys.exit(status)

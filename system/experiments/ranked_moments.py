@@ -60,8 +60,8 @@ def require_rankable_moments(recipe: schema.Recipe, data: "Data") -> None:
     """Check before the training that the rank entries of moments can be ranked afterwards.
 
     Raises KitError for recordings that cannot be read or are too long, and if only some moments of a rank entry have
-    windows. A rank entry may name a data source `fit`, to which its score is fitted; all moments of this source must
-    have windows.
+    windows. A rank entry may name a data source `fit`. A few numbers of the model's score are fitted to the moments of
+    this source, so all of them must have windows.
     """
     from system.ranking.frame_series import REPAIR_RECORDINGS, describe_unreadable, require_short_recordings
 
@@ -168,8 +168,9 @@ def _metrics_of_windows(
 ) -> dict[str, object]:
     """Return metrics of a rank entry's found windows, and of two baselines: random windows and rounded true windows.
 
-    Rounded windows consist of whole frames. If the true windows are not known, the dict maps every name to None.
-    located: Found windows of each query. grids: Times of the frames, for each query. truth: Queries and true windows.
+    Rounded windows consist of whole frames. Returns: A dict whose values are all None if the true windows are not
+    known. located: Found windows of each query. grids: For each query, the times of its recording's frames. truth:
+    Queries and true windows.
     """
     if truth.is_blind:
         return dict.fromkeys(("figures", "bootstrap", "random", "ceiling"))
@@ -205,8 +206,8 @@ def _metrics_of_random_windows(
 ) -> dict[str, float]:
     """Return the metrics of random windows that begin and end at `edges` of frames, as a baseline for comparison.
 
-    The mean is over DRAWS draws. In each draw, every query gets the edition's maximum number of windows. A window
-    begins and ends at edges of frames. edges: Dict from query id to the edges of frames in seconds.
+    The windows are drawn DRAWS times, and each metric is the mean over these draws. In each draw, every query gets the
+    edition's maximum number of windows. edges: Dict from query id to the edges of frames in seconds.
     """
     rng, total = np.random.default_rng(0), dict.fromkeys(edition.metrics, 0.0)
     for _ in range(DRAWS):
@@ -224,9 +225,9 @@ def _metrics_of_true_frames(
 ) -> dict[str, float]:
     """Return the metrics of the true windows, rounded to whole frames; no model that finds windows can exceed these.
 
-    The windows consist of the frames whose centre is in a true window, or of the nearest frame. They differ from the
-    true windows since a window begins and ends with a frame. edges: Dict from query id to the edges of frames in
-    seconds. grids: Dict from query id to the times of the frames.
+    A rounded window consists of the frames whose centres are in the true window; if there is no such frame, of the
+    frame nearest to the window. It may thus begin and end earlier or later than the true window. edges: Dict from query
+    id to the edges of frames in seconds. grids: Dict from query id to the times of the frames.
     """
     known = {}
     for qid, windows in truth.windows().items():

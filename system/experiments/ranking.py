@@ -1,7 +1,7 @@
 """Rank entries that score clips.
 
-The rank entries that score clips: write score matrices and the edition's CSV, and compute metrics if the relevant clips
-are known.
+Rank clips for queries: write score matrices and the edition's submission file, a CSV, and compute metrics if the
+relevant clips are known.
 """
 
 import logging
@@ -40,8 +40,9 @@ log = logging.getLogger(__name__)
 class RunModels:
     """Models of a run whose stages are trained.
 
-    untrained: The model with published weights. features: Frames of the ranked clips. chosen: For each rank entry that
-    corrects scores for hubs, the validation results of the compared corrections; kept so that they are computed once.
+    untrained: The same model before its training, with published weights. features: Frames of the ranked clips. chosen:
+    Validation results of the compared corrections, for each rank entry that corrects the scores of hubs (clips with
+    high scores for many queries); kept so that they are computed once.
     """
 
     recipe: schema.Recipe
@@ -81,7 +82,7 @@ class RunModels:
     def live_ranker(self, name: str, source: str | None = None) -> Ranker:
         """Return the ranker of the rank entry `name`, for any queries, to rank the clips of the data source `source`.
 
-        source: None for the data source of the entry that is ranked now.
+        source: None: the data source of the rank entry that asks for this ranker.
         """
         models = self if source is None else replace(self, features=self.data.features)
         return self.recipe.rank[name].ranker(models)
@@ -158,7 +159,7 @@ def _rank_entry(
 ) -> tuple[ScoreMatrix, Pool, str] | None:
     """Rank clips by the rank entry `name`; write and return the scores, with the ranked pool and the checkpoint's name.
 
-    has_csv: Whether to write the CSV too.
+    has_csv: Whether to write the edition's submission file, a CSV, too.
     Returns: The score matrix, the pool of clips, and the description of the checkpoint. With several processes, only
     the first process writes, and all other processes return None.
     """

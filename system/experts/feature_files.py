@@ -97,10 +97,10 @@ class FeatureFiles(ExpertSettings):
     def setting_fault(self, clips: Sequence[Clip]) -> str | None:
         """Return a message if all recordings have the same hop between frames, but not the hop of the setting.
 
-        The hop of a recording is its length divided by its number of frames. The hops of all recordings must be equal
-        within SAME_HOP, and differ from `hop_seconds` by more than SAME_HOP. The number of frames of every recording
-        must be wrong by more than one. If the recordings have different hops, single files are wrong, and not the
-        setting; the result is then None.
+        The hop of a recording is its length divided by its number of frames. There is a message if three conditions are
+        met: the hops of all recordings differ by at most the share SAME_HOP; they differ from `hop_seconds` by more
+        than this share; and every recording has more than one frame too many or too few for `hop_seconds`. If the
+        recordings have different hops, single files are wrong, and not the setting; the result is then None.
         """
         known = [(count, clip.seconds) for clip in clips if clip.seconds and (count := self._frame_count(clip))]
         hops = [seconds / count for count, seconds in known]

@@ -82,9 +82,10 @@ def compute_in_pieces(
 ) -> torch.Tensor:
     """Compute a network's output in pieces of `max_size` outputs along an axis, and join them, to save memory.
 
-    network: Network that computes one output per `stride` positions of the axis. An output depends on inputs of at most
-    `halo` outputs on either side. max_size: Number of outputs of a piece. `halo` more outputs are computed on either
-    side and dropped, so that the result equals the output for the whole input, except for float rounding.
+    network: Network that computes one output per `stride` input positions of the axis. An output depends on the input
+    of its own positions, and of the positions of at most `halo` outputs before and after it. max_size: Number of
+    outputs of a piece. Each piece is computed with `halo` more outputs on either side, which are then dropped. The
+    result thus equals the output for the whole input, except for float rounding.
     """
     size = x.shape[axis]
     results = []

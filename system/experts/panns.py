@@ -18,13 +18,14 @@ PIECE = 188  # frames (60 s) per piece of a longer clip
 class PannsExpert(PublishedWeights):
     """Frames (T, 2048), T = (1 + N // hop) // 32 for N samples; clips under 0.31 s (31 hops) are padded with silence.
 
-    A frame is the output of the last convolution block, averaged over frequency, without pooling over time. Log-mel:
-    see system/networks/frontend.py, with the checkpoint's kernels (`fft`, `hop`) and mel basis (64 bands).
+    A frame is the output of the last convolution block, averaged over frequency, without pooling over time. The input
+    is a log-mel in dB of 64 bands, computed with the kernels and mel filters of the checkpoint (settings `fft`, `hop`).
 
-    Source: Kong et al., PANNs (2020), audioset_tagging_cnn and torchlibrosa 0.1.0. Deviations: batch norms folded into
-    convolutions (frames differ by up to 2e-6 of the largest value). Clips over a minute are
-    computed in overlapping pieces, which changes only rounding. Resampling by soxr HQ instead of resampy's kaiser_best
-    in librosa before 0.10 (version of 2022: 0.1 to 0.3 % of the largest value of frames).
+    Source: Kong et al., PANNs (2020), audioset_tagging_cnn and torchlibrosa 0.1.0. Deviations: batch norms are folded
+    into convolutions (frames differ by up to 2e-6 of the largest value). Clips over a minute are computed in
+    overlapping pieces, which changes only rounding. Clips are resampled by soxr HQ, while librosa before 0.10 uses
+    resampy's kaiser_best. Frames of the two methods, the latter in its version of 2022, differ by 0.1 to 0.3 % of the
+    largest value.
     """
 
     network: ClassVar[Name]

@@ -43,9 +43,9 @@ class Vggish(PublishedWeights):
     float64: `audioset.py`, ln(x + 0.01), patches of 96 columns without overlap; remaining columns at the end are
     dropped.
 
-    Source: torchvggish (harritaylor, 2021), which post-processes by default; the parameter count in "Take it easy"
-    (2022) includes the PCA. Deviation: resampling by soxr HQ, not resampy's kaiser_best (version of 2022: 0.1 to
-    0.5 % of the largest value of the PCA).
+    Source: torchvggish (harritaylor, 2021), whose default output is `quantised`; the parameter count in "Take it easy"
+    (2022) includes the PCA. Deviation: clips are resampled by soxr HQ, not by resampy's kaiser_best. Outputs `pca` of
+    the two methods, the latter in its version of 2022, differ by 0.1 to 0.5 % of the largest value.
     """
 
     kind: Literal["vggish"]

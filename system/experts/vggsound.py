@@ -51,7 +51,8 @@ class VggSound(PublishedWeights):
     largest value.
 
     The paper "Take it easy" (2022) reports 2.3 frames per second. The public code has 3.1 frames per second, and no
-    pooling that the paper names results in 2.3. `time_pooling` allows experiments.
+    pooling that the paper names results in 2.3. The setting `time_pooling` averages neighbouring frames, to try other
+    rates.
     """
 
     kind: Literal["vggsound"]

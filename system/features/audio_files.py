@@ -32,9 +32,9 @@ class AudioFiles:
     """
 
     def __init__(self, expert: Waveform, banks: Path, threads: ThreadPoolExecutor) -> None:
-        """Create an empty table of audio files, which `threads` will decode. banks: Folder for facts about files.
+        """Create an empty table of audio files. threads: Threads that decode the files. banks: Folder of stored frames.
 
-        The folder `banks` stores the error messages of broken files.
+        The error messages of broken files are also stored in the folder `banks`.
         """
         self.expert, self.folder, self.threads = expert, banks, threads
         self.dim: int = expert.dim
@@ -89,10 +89,11 @@ class AudioFiles:
 
 
 def _is_unchanged(path: str, sound: Sound) -> bool:
-    """Return whether a file that cannot be decoded is unchanged since it was first read, and so must be damaged.
+    """Return whether an undecodable file must be damaged, because nothing else can be the reason.
 
-    This is so if the length and rate of the file have not changed, and libsndfile reads it. If ffmpeg reads the file,
-    there may be other reasons, such as Ctrl-C or a full disk. sound: Earlier length and rate of the file.
+    The result is true if the file has the same length and sample rate as before, and is of a format that libsndfile
+    reads. If ffmpeg reads the file, there may be other reasons, such as Ctrl-C or a full disk. sound: Earlier length
+    and sample rate of the file.
     """
     try:
         return sound.direct and sound_of(path) == sound

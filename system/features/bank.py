@@ -116,8 +116,8 @@ class Bank:
     def drop_damaged(self) -> int:
         """Read every series and drop the damaged ones, so that they are computed again.
 
-        If another process is adding to a damaged shard, wait for the end of that process. Returns: The number of
-        dropped index lines.
+        If another process is adding to a damaged shard (part of the bank), wait for the end of that process. Returns:
+        The number of dropped series.
         """
         dropped = 0
         for shard in self.shards():

@@ -2,7 +2,8 @@
 
 Frames of clips: open the banks of experts, and compute missing frames.
 
-Any number of processes may compute for the same banks at the same time: see shared_work.py.
+Any number of processes may compute for the same banks at the same time. They divide the missing clips among themselves
+(shared_work.py).
 """
 
 import logging
@@ -100,11 +101,12 @@ def _features_from_files(
     threads: int | None,
     whole: Container[str],
 ) -> Features:
-    """Return features whose waveforms are decoded at each read. whole: Ids of clips to decode now, too, as a check.
+    """Return features that decode an audio file each time its waveform is read. whole: Clips to decode now, as a check.
 
-    experts: A dict with one expert, of kind waveform. verify: Read all bytes of all files now, and warn of files that
-    have changed while their size and time are the same. content: Computes the content key of a file, a checksum of all
-    its bytes; None: the keys are quick checksums, which need fewer bytes.
+    whole: Ids of clips. experts: A dict with one expert, of kind waveform. verify: Read all bytes of all files now, and
+    warn of files that have changed while their size and time are the same. content: Computes the content key of a file,
+    a checksum of all its bytes. None: the content keys are checksums of the file's size, and of its first and last
+    bytes.
     """
     from system.features.audio_files import AudioFiles, decode_threads
     from system.features.sounds import find_sounds
@@ -175,8 +177,9 @@ def build_features(
         workers: Number of processes that decode; None for threads of this process.
         waveforms: Whether waveforms are stored in a bank ("bank"), or decoded each time they are read ("files"). "auto"
             stores them if the disk has room.
-        threads: Number of threads that decode files; None: see decode_threads.
-        whole: Ids of clips whose files are decoded now if waveforms are not stored, so that damage is found early.
+        threads: Number of threads that decode files; None: the usable cores of the machine, divided by its number of
+        processes. whole: Ids of clips whose files are decoded now if waveforms are not stored, so that damage is found
+        early.
     """
     from system.compute.device import device_of
     from system.compute.distributed import on_first

@@ -26,12 +26,12 @@ class FileFacts:
     """Facts about files by path, in one table of a SQLite file. New facts are written many files at a time."""
 
     def __init__(self, path: Path, table: str, columns: Sequence[str], time: Time = "st_mtime_ns") -> None:
-        """Open or create the table of values about files, such as checksums. time: Time of a file that must not change.
+        """Open or create the table of values about files, such as checksums. time: Kind of time that is compared.
 
-        columns: Names and SQL types of the facts.
-        time: st_mtime_ns, when the content of a file was changed, or st_ctime_ns, when its
-        inode was changed. No program can set st_ctime_ns, so that no change is missed. But a file that was replaced by
-        a copy with the same content also counts as changed.
+        A value is only used if the file still has the time and size that it had when the value was stored. columns:
+        Names and SQL types of the values. time: st_mtime_ns is the time at which the content of a file was last
+        changed, st_ctime_ns the time at which its content or metadata was. No program can set st_ctime_ns, so that no
+        change is missed. But a file that was replaced by a copy with the same content then counts as changed, too.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self._table, self._time = path, table, time
@@ -132,10 +132,11 @@ class ContentKeys:
     """
 
     def __init__(self, folder: Path, time: Time = "st_mtime_ns") -> None:
-        """Open or create the store of content keys (checksums) of files. time: Time of a file that must not change.
+        """Open or create the store of content keys (checksums) of files. time: Kind of time that is compared.
 
-        A stored key is only used if this time is the same. time: st_mtime_ns, when its content was
-        changed, or st_ctime_ns, when its inode was changed.
+        A key is only used if the file still has the time and size that it had when the key was stored. time:
+        st_mtime_ns is the time at which the content of a file was last changed, st_ctime_ns the time at which its
+        content or metadata was.
         """
         self._read_now: dict[str, str] = {}  # by path, contents that this process has read itself
         self._facts = FileFacts(folder / "contents.sqlite", "files", ["sha256 text"], time)

@@ -82,7 +82,7 @@ def item_of(line: bytes, stored: int = ANY) -> Item | None:
 def table_of(lines: bytes, stored: int = ANY) -> Table | None:
     """Parse index lines quickly; None if a line has an unusual form, or ends after the first `stored` rows of frames.
 
-    The usual form is that of line_of. After None, the caller must parse the lines one by one.
+    The usual form is the exact text that this kit writes. After None, the caller must parse the lines one by one.
     """
     try:
         found = _LINE.findall(lines.decode("ascii"))

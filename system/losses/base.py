@@ -46,17 +46,17 @@ class BatchScores:
     row_of: (N,) index of the item to which each caption belongs.
     same_clip: (B, B) bool, whether items i and j have the same audio (true on the diagonal). Only the loss nt_xent with
     its setting same_clip `negatives` uses such pairs as negatives.
-    margin_factors: (B, B), r(c_ij) in [0, 1] with the captions of item i as candidates and the captions of item j as
-    references; None if no loss term needs them.
+    margin_factors: (B, B), factors r(c_ij) in [0, 1] on the margin of a loss; None if no loss term needs them. c_ij is
+    the CIDEr-D of the captions of item i (candidates) with the captions of item j (references).
     clip_scores: Function that returns the scores (B, B) between any two clips.
-    each_caption_scores: Function that returns the scores (N, N) between any two single captions. The score `frame_word`
-    treats the vectors of rows as frames and those of columns as words, here and in clip_scores. Therefore both tables
-    are not symmetric if it is reduced by `best_frame` or `best_word`.
+    each_caption_scores: Function that returns the scores (N, N) between any two single captions. With the score
+    `frame_word`, this table and the table of clip_scores may not be symmetric: the vectors of a row count as frames,
+    and those of a column as words, and `best_frame` and `best_word` treat frames and words differently.
     temperature: Temperature that is trained with the model; its absolute value is used. None if the model has none.
     teachers: Dict from the teacher's name to its cosines (B, N) of every clip and every single caption.
     learned: Dict from name to each parameter of a loss that is trained with the model, such as a scale.
-    frames: Frame scores of a batch of moments; item i is clip i with one sentence. `scores_by_caption` has no gradient
-    in such a batch.
+    frames: For a batch of moments, the scores of frames; item i is clip i with one sentence. In such a batch, no
+    gradient flows through `scores_by_caption`.
     """
 
     scores_by_caption: Tensor

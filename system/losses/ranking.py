@@ -32,9 +32,9 @@ class Ranking(Term):
 
     Sources: `sum`: "Take it easy" (2022), section 4, first and third equations, and "On Metric Learning for Audio-Text
     Cross-Modal Retrieval" (2022), equation 2; equation 3 is `negatives: hardest`. `hinge_of_mean`: "On Negative
-    Sampling for Contrastive Audio-Text Retrieval" (2023), equation 4. `mean`: its public code, never below
-    `hinge_of_mean`. Deviation: if a clip is in a batch twice, its pairs are left out, as in both public codes. The
-    papers do not mention this; it can only lower the sums.
+    Sampling for Contrastive Audio-Text Retrieval" (2023), equation 4. `mean`: the public code of the same paper; its
+    value is never below that of `hinge_of_mean`. Deviation: if a clip is in a batch twice, its pairs are left out, as
+    in both public codes. The papers do not mention this; it can only lower the sums.
     """
 
     kind: Literal["ranking"]

@@ -21,8 +21,8 @@ class Sigmoid(Term):
     that starts from an earlier stage of its run continues with the a' and b of that stage. With `same_clip: masked`,
     other items with the same audio are left out of the sum.
     Source: Zhai et al., "Sigmoid Loss for Language Image Pre-Training" (2023), section 3.2 and algorithm 1. There a
-    begins at 10 and b at -10, and no image is repeated in a batch. The cosines of the paper are the scores of the
-    recipe's `score`.
+    begins at 10 and b at -10, and no image is repeated in a batch. The paper uses cosines for s_ij; here any score of a
+    recipe is possible.
     """
 
     kind: Literal["sigmoid"]

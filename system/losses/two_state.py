@@ -12,7 +12,7 @@ class TwoState(Term):
     """Negative log likelihood of the true labels of a recording's frames, as a mean over the batch. With `per_frame`,
     the value of a recording is divided by its number of frames, so that long recordings do not weigh more.
 
-    Source: see system/moments/two_state.py.
+    Source: a linear-chain conditional random field (Lafferty, McCallum and Pereira, 2001) of two states.
     """
 
     kind: Literal["two_state"]

@@ -20,15 +20,15 @@ class WeightedTriplet(Term):
     where s_ij is the score of clip i and the captions of item j. [x]_+ is max(x, 0).
     clamp sum, as in the paper: (1/B) sum_i [P(s_ii) + N(h_i)]_+ + [P(s_ii) + N(h'_i)]_+
     clamp each, as in the public code, only for negatives that violate the margin m:
-    (1/B) sum_i ([P(s_ii)]_+ + [N(h_i)]_+ where h_i + m > s_ii) + ([P(s_ii)]_+ + [N(h'_i)]_+ where ...)
+    (1/B) sum_i ([P(s_ii)]_+ + [N(h_i)]_+ where h_i + m > s_ii) + ([P(s_ii)]_+ + [N(h'_i)]_+ where h'_i + m > s_ii)
     An item without any negative adds 0, also to the gradient.
 
     Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), equations 4-6; `each` is its public code.
     Deviations: max{N^q} of equation 6 is computed as the power of the hardest negative's score, since the text says
     that the max selects the hardest pair. The maximum of the powers would only differ for negatives below 0. The public
     code fails on a matching pair with s_ii >= 1 - 1e-5. Here such a pair counts like all other pairs; its [P]_+ is
-    below 4e-6 with the paper's numbers. If such pairs were left out, a collapsed model with all scores 1 would have a
-    loss of 0 instead of 1.06.
+    below 4e-6 with the paper's numbers. If such pairs were left out, a model that gives every pair the score 1 would
+    have a loss of 0 instead of 1.06.
     """
 
     kind: Literal["weighted_triplet"]

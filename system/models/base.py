@@ -31,9 +31,11 @@ Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing f
 
 
 def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Facts:
-    """Return `fact`, the description of a model for `check`, with its folder; and the model if it is missing here.
+    """Return `fact`, a text about a model for `check`, with the model's folder; and an error message if it is missing.
 
-    title: Name of the Hugging Face model. folder: Folder of the model on this machine, or None.
+    Returns: The text, and a list. The list is empty if the folder contains a model, else it has one pair: `title`, and
+    the message with a cure. title: Name of the Hugging Face model. folder: Folder of the model on this machine, or
+    None.
     hint: Advice if the model is missing; by default, to run the verb `download`.
     """
     if folder is None:

@@ -15,10 +15,11 @@ STEPS = 5.0  # factor of the cosines of changes, in addition to the trained one
 
 
 class BoundaryScore(MomentScore):
-    """A score of moments whose transitions depend on the frames and the sentence; see score.BoundaryMoments.
+    """A score of moments whose weights of moment starts and ends depend on the frames and the sentence.
 
-    rate: Trained factor r of the cosines of changes. changes: Linear layer W. Its input is the difference and the sum
-    of two consecutive frames. Its output is a vector for entering a moment and a vector for leaving it.
+    The weight of a start is `enter` + 5 r cosine(u, sentence), and the weight of an end is `leave` + 5 r cosine(v,
+    sentence). rate: Trained factor r. changes: Trained linear layer. Its input is the difference and the sum of two
+    consecutive frames; its output is the vectors u and v.
     """
 
     frame_share = 0.5

@@ -31,9 +31,10 @@ class DotProduct(nn.Module):
 
 
 class FrameDotProducts(MomentScore):
-    """Frames (B, T, D) and captions (N, D) -> (B, N) the highest logit of a clip's frames; see score.FrameDotProducts.
+    """Frames (B, T, D) and captions (N, D) -> (B, N), the highest logit of a clip's frames.
 
-    Windows are found as with MomentScore; the logits are the scores of frames.
+    A frame's logit is scale x (dot product of frame and caption) + offset. When windows are found, the logits are the
+    scores of frames, as the scaled cosines are in MomentScore.
     """
 
     unit_length = False

@@ -160,8 +160,8 @@ def frame_word(
     the first argument then count as frames, and those of the second as words.
 
     At most `MAX_DOT_PRODUCTS` dot products are in memory at a time, or those of one frame and one caption if these are
-    more. If the total is larger, the backward pass computes the dot products again. Ragged clips are scored
-    in groups of similar length.
+    more. If the total is larger, the backward pass computes the dot products again. Clips with different numbers of
+    frames are scored in groups of similar length.
 
     Sources: Xie et al., "Unsupervised Audio-Caption Aligning" (2022), whose public code calls the three reductions
     STSQ, MTSQ and MQST in this order, and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section

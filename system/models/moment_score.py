@@ -20,8 +20,9 @@ SCALE, OFFSET, TRANSITION = 10.0, -3.0, -2.0  # initial values
 
 
 class FrameWeights(NamedTuple):
-    """Weights that determine the probable moments in R series of frames; see system/moments/two_state.py.
+    """Weights that determine the probable moments in R series of frames.
 
+    The sum of the weights of some frames, starts and ends is the log weight of the moments that consist of them.
     scores: (R, T), the weight of each frame if it is in a moment. enter, leave: The weights of a moment's start and of
     its end: one number each, or (R, T) if they depend on the frame.
     """
@@ -32,14 +33,15 @@ class FrameWeights(NamedTuple):
 
 
 class MomentScore(nn.Module):
-    """Frames (B, T, D) and sentences (N, D) -> (B, N) log odds that a sentence is heard in a clip; see score.Moments.
+    """Frames (B, T, D) and sentences (N, D) -> (B, N) log odds that a sentence is heard in a clip.
 
     An embedding of zeros has cosine 0 with every vector.
     unit_length: Whether frames and sentences are compared by cosines; if False, by dot products.
     published_threshold: Lowest probability of a frame in a window, for a published score without trained weights of
     moment starts and ends; None for all other scores.
-    frame_share: If scores must be raised since the query is known to be heard: share, in [0, 1], of the rise that is
-    added to the frames. The weight of a moment's start gets the rest; see raise_scores.
+    frame_share: If a query is known to be heard, a number d is added to make a moment more probable. frame_share is the
+    share of d, in [0, 1], that is added to each frame's score; the rest is added to the weight of a moment's start.
+    offset are trained. ---> offset are trained.
     """
 
     unit_length = True

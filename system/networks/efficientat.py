@@ -91,9 +91,9 @@ class MobileNet(nn.Module):
     """Log-mels (B, 128, T) -> maps (B, D, 4, ceil(T / 32)); D: 384 (mn04), 960 (mn10), 1,920 (mn20), 3,840 (mn40).
 
     Source: github.com/fschmid56/EfficientAT, `models/mn`. On the stored examples, results differ from it by at most a
-    relative 1e-4 (mn40: 1e-3). Initial weights as in the source: He's (fan-out), batch norms of 1 and 0. Deviation:
-    `momentum` is 0.1 if no published weights are loaded; with 0.01 the running statistics need hundreds of steps to
-    follow a new network.
+    relative 1e-4 (mn40: 1e-3). Initial weights are as in the source: convolutions by He's method (fan-out), scales of
+    batch norms 1, shifts 0. Deviation: `momentum` is 0.1 if no published weights are loaded; with 0.01 the running
+    statistics need hundreds of steps to follow a new network.
     """
 
     def __init__(self, name: Name, momentum: float = MOMENTUM) -> None:
@@ -120,8 +120,8 @@ class MobileNet(nn.Module):
 
 
 class MobileNetOnWaves(SegmentNetwork):
-    """Log-mel, then the network. The vector of a segment is the mean of its last map; frames are means over frequency.
-    Padding of a segment with silence is included."""
+    """Log-mel, then the network. A frame is the output of the last layer, averaged over frequency; the vector of a
+    segment is its average over time, too. The silence that pads a segment is included in these averages."""
 
     def __init__(self, front_end: KaldiLogMel, network: MobileNet, dim: int) -> None:
         """Store the log-mel and the network. dim: Number of values of a segment's vector."""

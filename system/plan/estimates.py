@@ -125,14 +125,15 @@ class Estimates:
         return None
 
     def text_cost(self, half: bool = False) -> Cost:
-        """Return the cost of the text encoder in a training step, for one caption. half: Whether it trains in 16 bits.
+        """Return the operations and memory of the text encoder in a training step, for one caption. half: 16-bit
+        training.
 
         In 16 bits, only memory is counted, not operations.
         """
         return measure_cost_once(self.recipe.model.text.model_dump_json(), *self._text_encoder, half)
 
     def audio_cost(self, load: Load, half: bool = False) -> Cost:
-        """Return the cost of the audio encoder in a training step, per clip of a batch. half: Whether in 16 bits.
+        """Return the operations and memory of the audio encoder in a training step, per clip. half: 16-bit training.
 
         In 16 bits, only memory is counted, not operations.
         """
@@ -270,8 +271,8 @@ class Estimates:
         """Bytes of the checkpoints of all stages.
 
         Each metric is assumed to be best at another epoch. The last checkpoint of a stage includes AdamW's two moments.
-        With `save_minutes`, twice as many best epochs are counted: those that belong to the last complete state, and
-        those that were saved after it.
+        With `save_minutes`, twice as many best epochs are counted: the files of best epochs at the last saved state of
+        training are kept until the next state is saved, in addition to those of newer best epochs.
         """
         weights = sum(self.parameters_by_part.values()) + count_parameters(self._audio_encoder, trainable=False)
         stages = self.recipe.stages.values()

@@ -1,6 +1,7 @@
 """Compiled loops of CIDEr-D.
 
-The compiled loops of CIDEr-D: scores of captions against all captions of a set, and counts of float32 numbers by bits.
+The compiled loops of CIDEr-D: scores of captions against all captions of a set, and counts of equal scores for exact
+percentiles.
 
 numba compiles the loops at their first use, in seconds. It caches the code in this folder's `__pycache__`, or in the
 user's cache folder if that cannot be written. The loops run without Python's global lock.
@@ -28,10 +29,11 @@ def compile_loop(loop: Callable[..., Any]) -> Callable[..., Any]:
 class Postings(NamedTuple):
     """Table from n-gram feature to the reference captions that contain it, and its weights in these captions.
 
-    M reference captions contain S different features. These get the numbers 1 to S, called slots.
+    A feature is an n-gram and a number k: it stands for the k-th occurrence of the n-gram in a caption. M reference
+    captions contain S different features. These get the numbers 1 to S, called slots.
     slot: (size,) slot of each of the `size` features of NgramFeatures; 0 if no reference has the feature.
     column, weight: For each occurrence of a feature in a reference, the index of the reference, and the weight. Both
-    are ordered by slot. begin: (S + 2,) index of each slot's first occurrence in column and weight.
+    are sorted by the feature's slot. begin: (S + 2,) index of each slot's first occurrence in column and weight.
     dense: (K, M) weights of the K most frequent features in all references, to compute these features faster.
     dense_row: (S + 1,) row of each slot in dense; -1: the feature is not in dense.
     """
@@ -50,9 +52,10 @@ def build_postings(
 ) -> Any:
     """Build a table from each n-gram to its weights in the reference captions, for fast CIDEr-D; return its arrays.
 
-    captions: (M,) row of each reference in the table of all captions (NgramFeatures). start, feature, reference: Arrays
-    of this table: the index of each caption's first feature, the number of each feature, and its weight in a reference.
-    size: Number of features. like: Array whose dtype the weights get. Returns: The arrays of Postings.
+    captions: (M,) index of each reference among all captions. start, feature, reference: Arrays of NgramFeatures, the
+    features of all captions: the index of each caption's first feature, the number of each feature, and its weight if
+    the caption is a reference. size: Number of features. like: An array; the weights get its dtype. Returns: The arrays
+    of Postings.
     """
     slot = np.zeros(size, np.int32)
     entries = slots = 0
@@ -101,10 +104,11 @@ def score_captions(
 ) -> None:
     """Compute CIDEr-D of R candidates (`captions`) with M references (`postings`), and write it to `out`, (R, M).
 
-    captions: (R,) row of each candidate in the table of all captions (NgramFeatures). start, feature, candidate: Arrays
-    of this table: the index of each caption's first feature, the number of each feature, and its weight in a candidate.
-    postings: Result of `build_postings`. penalty: (L, M) factors for the difference in length of a candidate and a
-    reference; a row for each of the L different lengths of candidates. level: (R,) row in penalty of each candidate.
+    captions: (R,) index of each candidate among all captions. start, feature, candidate: Arrays of NgramFeatures, the
+    features of all captions: the index of each caption's first feature, the number of each feature, and its weight if
+    the caption is a candidate. postings: Result of `build_postings`. penalty: (L, M) factors for the difference in
+    length of a candidate and a reference; a row for each of the L different lengths of candidates. level: (R,) row in
+    penalty of each candidate.
     """
     slot, begin, column, weight, dense_row, dense = postings
     for r in range(len(captions)):
@@ -141,8 +145,9 @@ def count_upper_bits(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
 def count_lower_bits(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.ndarray) -> None:
     """Count float32 numbers by their lowest `shift` bits in `counts`. row: Row of `counts` for each upper part.
 
-    bits: (X,) float32 numbers, read as whole numbers. counts: (K, 2**shift), to which the results are added. row: -1:
-    numbers with these upper bits do not count.
+    bits: (X,) float32 numbers, read as whole numbers. The upper bits of a number are all bits except the lowest
+    `shift`. row: For each value of the upper bits, the row of `counts` in which numbers with this value count; -1: they
+    do not count. counts: (K, 2**shift), to which the results are added.
     """
     mask = (1 << shift) - 1
     for x in bits:

@@ -1,9 +1,10 @@
 """Relax margins by the similarity of captions.
 
-The similarity of the captions of a batch, and the relaxation of the ranking loss by it.
+Compute the similarity of the captions of a batch, and lower the margins of the ranking loss for similar captions.
 
-Source: "Take it easy" (2022), section 4. The margin between items i and j is multiplied by r(c_ij). c_ij is the CIDEr-D
-of their captions. r decreases from 1 between percentiles of all such scores in a corpus.
+Source: "Take it easy" (2022), section 4. The margin between items i and j is multiplied by r(c_ij), where c_ij is the
+CIDEr-D of their captions. r(c) is 1 for low c, and falls as c rises from one percentile of all scores of a corpus to
+the next.
 """
 
 import hashlib
@@ -127,8 +128,8 @@ class Relevance:
     corpus: Captions of every clip. folder: Folder for the file with the percentiles; the file's name has a checksum of
     everything that determines them. thresholds: (K,) scores at the percentiles of settings.relax. distribution:
     Distribution of CIDEr-D over all pairs of captions of the corpus.
-    Raises KitError for a corpus without scores (see Corpus, and distribution in pairs.py), for percentiles that are not
-    ascending, and for a damaged file.
+    Raises KitError for a corpus of fewer than two documents or without any pair of captions to score, for percentiles
+    that are not ascending, and for a damaged file.
     """
 
     def __init__(self, settings: Cider, corpus: Sequence[Sequence[str]], folder: Path) -> None:

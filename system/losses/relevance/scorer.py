@@ -104,12 +104,14 @@ def _count_ngrams(captions: Sequence[Tokens], numbers: _NgramNumbers) -> _Counts
 
 @dataclass(frozen=True)
 class NgramFeatures:
-    """Captions as rows of a sparse matrix. The products of two rows are the CIDEr-D of two captions, without penalty.
+    """Captions as rows of a sparse matrix, for computing CIDEr-D by products of rows.
 
-    The E occurrences of features in captions are ordered by caption. start: (N + 1,) index of each caption's first
-    occurrence. feature: (E,) number of the feature. candidate, reference: (E,) weight of the feature if the caption is
-    the candidate or the reference. lengths: (N,) numbers of bigrams of the captions. size: Largest possible number of a
-    feature plus 1.
+    A feature is an n-gram and a number k: a caption has the feature if the n-gram occurs at least k times in it. The
+    product of a candidate's weights with a reference's weights, summed over features, is the CIDEr-D of these captions
+    before the factor that lowers it for captions of different lengths. The N captions have E features in total, ordered
+    by caption. start: (N + 1,) index of each caption's first feature. feature: (E,) number of the feature. candidate,
+    reference: (E,) weight of the feature if the caption is the candidate or the reference. lengths: (N,) numbers of
+    bigrams of the captions. size: Largest possible number of a feature plus 1.
     """
 
     start: np.ndarray

@@ -67,10 +67,10 @@ class AudioSettings(EncoderKind):
         return self.build(out)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Return the cost of a training step for a clip of `seconds` s, padded to `longest` s. half: 16-bit training.
+        """Return operations and memory of a training step for a clip of `seconds` s, padded to `longest` s. half: 16
+        bits.
 
-        longest: Duration of the longest clip of the batch, in seconds. half: Whether to count the cost of 16-bit
-        training; see costs.measure_cost.
+        longest: Duration of the longest clip of the batch, in seconds. half: Whether training uses 16 bits (autocast).
         """
         import torch
 

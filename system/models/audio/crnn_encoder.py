@@ -27,11 +27,11 @@ Embedding = Literal["frames", "mean"]
 
 class CrnnEncoder(AudioEncoder):
     """Log-mel frames -> convolutions -> GRU -> frames (B, T, E), each scaled to length 1, or their mean, scaled to
-    length 1; see crnn.py. Clips under 4 frames are padded with silence.
+    length 1. Clips under 4 frames are padded with silence.
 
-    `masked`: padding has no effect, in training and in evaluation. Batch norms ignore it, and convolutions get zeros
-    after a clip's end, as for a single clip. `counted`: in training, padding counts as frames of the clip, so that
-    every clip is as long as the longest. Padding has log-mel values of 0, which is loud.
+    Padding `masked`: padding has no effect, in training and in evaluation. Batch norms ignore it, and convolutions get
+    zeros after a clip's end, as for a single clip. Padding `counted`: in training, padding counts as frames of the
+    clip, so that every clip is as long as the longest. Padding has log-mel values of 0, which is loud.
     Source: github.com/xieh97/contrastive-negative-sampling (frames) and dcase2022-audio-retrieval (mean). Deviations:
     none with `counted`; with `masked`, padding has no effect.
     """

@@ -10,8 +10,9 @@ from system.networks.efficientat_published import LIMITS, VARIANTS, Name
 
 
 class EfficientAT(FromPublished):
-    """A MobileNetV3 of EfficientAT on segments of 32 kHz waveforms. The vector of a segment is the mean of its last
-    map. The vectors of a clip's segments are pooled, and mapped to the size of text embeddings by a linear layer.
+    """A MobileNetV3 of EfficientAT on segments of 32 kHz waveforms. The vector of a segment is the output of the last
+    layer, averaged over time and frequency. The vectors of a clip's segments are pooled, and mapped to the size of text
+    embeddings by a linear layer.
 
     Source: Schmid et al. (2023); as a retrieval encoder, SALSA (2024), which uses mn40 on segments of 10 s.
     """

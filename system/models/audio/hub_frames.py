@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 class HubFrames(HuggingFace):
     """Returns every frame of a frozen audio model of transformers: the projected frames of PE-A-Frame, 25 per second.
-    Long clips are cut into segments, and the frames of the segments are joined. There is no trained layer. The score
-    must be a score of frames.
+    Long clips are cut into segments, and the frames of the segments are joined. There is no trained layer. The recipe's
+    score must be one that compares single frames with captions, such as `frame_dot_products`.
     """
 
     kind: Literal["hugging_face_frames"]  # type: ignore[assignment]

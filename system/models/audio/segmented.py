@@ -150,11 +150,12 @@ class Segmented(AudioSettings, Resampled):
         return self._build_encoder(self.build_network_without_files(), out, None)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Return the cost of a training step per clip. seconds, longest: Mean and longest clip. half: 16-bit training.
+        """Return operations and memory of a training step per clip. seconds, longest: Mean and longest clip. half: 16
+        bits.
 
-        The number of segments is that of a clip of mean length, plus half a segment since lengths differ. It is at most
-        the number of segments of the longest clip. Example: Clotho's clips of 15 to 30 s have 2.67 segments of 10 s on
-        average; 2.75 are counted.
+        half: Whether training uses 16 bits. The number of segments is that of a clip of mean length, plus half a
+        segment since lengths differ. It is at most the number of segments of the longest clip. Example: Clotho's clips
+        of 15 to 30 s have 2.67 segments of 10 s on average; 2.75 are counted.
         """
         limit = 1 + max(0.0, -((self.segment_seconds - min(longest, self.max_seconds)) // self.hop_seconds))
         more = (min(seconds, self.max_seconds) - self.segment_seconds) / self.hop_seconds

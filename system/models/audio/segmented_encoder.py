@@ -50,11 +50,12 @@ class NetworkEncoder(AudioEncoder):
 
 
 class SegmentedEncoder(NetworkEncoder):
-    """16-bit waves -> segments -> network -> pooled over segments -> one linear layer, or two; see segmented.py.
+    """16-bit waves -> segments -> network -> one vector per segment -> mean over a clip's segments -> linear layers.
 
     The network processes each segment independently. Every segment is padded with silence to the same length, so that
     in evaluation an embedding does not depend on other clips. In training, all segments that are embedded together
-    share the same random numbers. These are the segments of a batch, or of a chunk if gradients are cached.
+    share the same random numbers. These are the segments of a whole batch, or of one chunk of it with
+    `grad_cache_chunk`.
     Source: github.com/CPJKU/dcase2025_task6_baseline. Deviations: only segments with samples of the clip are computed
     (the source always computes three segments, and leaves empty segments out of the mean). With 16 bits, front-ends
     stay in float32.
