@@ -175,7 +175,8 @@ def load_model(
     stage, checkpoint: Stage and checkpoint of a run; None: as in the run's first rank entry that can rank any clips.
     device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has a GPU, else the CPU. cache: Folder for embeddings
     of clips; None for lbar-kit in the user's cache directory.
-    Raises KitError for a missing device, and the errors of open_ranker.
+    Raises KitError for a missing device, for arguments that do not fit the model, and for a model that is not on this
+    machine; DataError for a missing or damaged file.
     """
     if not isinstance(folder, str | os.PathLike):
         raise KitError(f"{folder!r} is not a path; give the folder of a run or of an exported model")

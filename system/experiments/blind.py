@@ -51,7 +51,8 @@ def _blind_entry_names(recipe: schema.Recipe) -> list[str]:
 def missing_blind_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[str]:
     """Return one message per rank entry that is not in `ranked` and whose blind set has missing files.
 
-    ranked: Names of the rank entries that were ranked before.
+    A blind set consists of clips and queries whose relevant clips are secret. ranked: Names of the rank entries that
+    were ranked before.
     """
     return [
         f"{name}: not ranked yet, since {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing; "

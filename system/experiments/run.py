@@ -62,8 +62,8 @@ def run_recipe(
 
     The last step writes the run's result.json. runs: Folder of all runs. out: Folder of this run; None: a folder in
     `runs` with the settings of the recipe, or a new one.
-    device: Device of all computations; None for this machine's default. track: Trackers that receive the metrics of
-    every epoch.
+    device: Device of all computations; None for this machine's default. track: Trackers (TensorBoard, MLflow, Weights &
+    Biases) that receive the metrics of every epoch.
     """
     run = on_first(lambda: open_run(loaded, runs, out))
     if on_first(lambda: _has_nothing_to_do(loaded, run, track)):

@@ -53,8 +53,8 @@ class Study(Strict):
 
     name: Name of the folder of its runs. recipe: Path of the recipe, from the study file's folder. cells: Dict from a
     cell's name to the settings that this variant of the recipe changes, with dotted keys. The text `{NAME}` in a
-    setting is replaced by the run of the earlier cell NAME with the same seed, such as a teacher. columns: Metrics that
-    are the columns of the table.
+    setting is replaced by the folder of a run: that of the earlier cell NAME with the same seed, which may be a
+    teacher. columns: Metrics that are the columns of the table.
     """
 
     name: Name
@@ -214,7 +214,7 @@ def validation_at_checkpoint(ranked: RankEntry, lines: Sequence[EpochLine]) -> M
 def _choosing_metric(ranked: RankEntry, validation: Sequence[Mapping[str, float]]) -> str | None:
     """Return the name of the validation metric that chose the checkpoint of a rank entry.
 
-    No metric chose the checkpoint `last`, or the checkpoints of an entry with several models. The result is then the
+    If no metric chose the checkpoint (the checkpoint is `last`, or the entry uses several models), the result is the
     first metric of the list CHOSEN_BY that occurs in `validation`; None if none does.
     validation: Dicts from metric to value, one per run.
     """
@@ -233,7 +233,7 @@ def run_study(
     """Run all unfinished runs of a study. Returns: Its table, with a row per cell (recipe variant) and rank entry.
 
     cells: The recipe of each cell and seed. runs: Folder of all runs. device: Device of all computations; None for this
-    machine's default. track: Trackers that receive the metrics of every epoch.
+    machine's default. track: Trackers (TensorBoard, MLflow, Weights & Biases) that receive the metrics of every epoch.
     """
     finished = {}
     for (cell, seed), loaded in cells.items():

@@ -23,10 +23,12 @@ from system.networks.eat_published import (
 
 class EatExpert(SegmentExpert):
     """Frames (T, D) of EAT, of 160 ms at 16 kHz. A frame is the mean of the tokens of 8 bands, or a segment's vector.
-    D: 768 (base), 1,024 (large).
+    D: 768 (base), 1,024 (large). A token is the network's output for one patch of the log-mel, at one time and in one
+    band.
 
-    Source: Chen et al. (2024); github.com/cwx-worst-one/EAT at 06c1c34. On the stored examples, frames differ from it
-    by at most a relative 1e-4 (base; large was not compared). The classifier of a fine-tuned file is left out.
+    Source: Chen et al. (2024); github.com/cwx-worst-one/EAT at 06c1c34. On the examples in tests/golden, frames differ
+    from those of this code by at most a relative 1e-4 (base; large was not compared). The classifier of a fine-tuned
+    file is left out.
     """
 
     kind: Literal["eat"]

@@ -16,8 +16,8 @@ class EfficientATExpert(SegmentExpert):
     For one vector per segment, the map is also averaged over time. D: 384 (mn04), 960 (mn10), 1,920 (mn20), 3,840
     (mn40).
 
-    Source: Schmid et al. (2023); github.com/fschmid56/EfficientAT. On the stored examples, frames differ from it
-    by at most a relative 1e-4 (mn40: 1e-3).
+    Source: Schmid et al. (2023); github.com/fschmid56/EfficientAT. On the examples in tests/golden, frames differ from
+    those of this code by at most a relative 1e-4 (mn40: 1e-3).
     """
 
     kind: Literal["efficientat"]

@@ -25,9 +25,9 @@ class M2dExpert(M2dInput, SegmentExpert, PublishedWeights):
     """Frames (T, D) of M2D, one per column of patches, or their mean over a segment.
     D: 3,840 if the vectors of the five bands are joined, 768 for the mean of the bands.
 
-    Source: Niizumi et al. (2024); github.com/nttcslab/m2d at f0c4128, `examples/portable_m2d.py`. On the
-    stored examples, frames differ from it by at most a relative 2e-5 (patches of 16 x 4 and 32 kHz were not compared).
-    The classifier of a fine-tuned file is left out.
+    Source: Niizumi et al. (2024); github.com/nttcslab/m2d at f0c4128, `examples/portable_m2d.py`. On the examples in
+    tests/golden, frames differ from those of this code by at most a relative 2e-5 (patches of 16 x 4 and 32 kHz were
+    not compared). The classifier of a fine-tuned file is left out.
     """
 
     kind: Literal["m2d"]
@@ -76,8 +76,8 @@ class M2dClapExpert(SegmentExpert, PublishedWeights):
     With output `clip`, a segment has its audio embedding as the only frame. With output `frames`, a frame is the mean
     of the tokens of the five bands.
 
-    Source: Niizumi et al. (2025); github.com/nttcslab/m2d at f0c4128. On the stored examples, frames differ from
-    it by at most a relative 2e-5.
+    Source: Niizumi et al. (2025); github.com/nttcslab/m2d at f0c4128. On the examples in tests/golden, frames differ
+    from those of this code by at most a relative 2e-5.
     """
 
     kind: Literal["m2d_clap"]

@@ -36,11 +36,12 @@ class Yamnet(ExpertSettings):
     dequantised to float32 (`NN_w`, `NN_b`: TensorFlow's layout, batch norm folded).
 
     Deviation: the public tflite file computes front-end and network in int8; this expert uses floating point. For the
-    same log-mel, the two embeddings have cosine 0.999. Quiet mel bins of the public file are wrong by up to 6; here
-    they follow the definition. The best of the 521 classes was compared on the 4,009 frames of ESC-10's 400 recordings.
-    It differs in 398 frames with one TFLite runtime, and in 389 with another. In half of the 398 frames, the best class
-    of the public file is the second best class here. If the class scores are averaged over each recording, the best
-    class differs for 23 recordings with the first runtime, and for 22 with the second.
+    same log-mel, the embeddings of both have a cosine of 0.999. In quiet mel bins, the log-mel (natural logarithm) of
+    the public file is wrong by up to 6; here it follows the definition. The best of the 521 classes was compared on the
+    4,009 frames of ESC-10's 400 recordings. It differs in 398 frames with one TFLite runtime, and in 389 with another.
+    In half of the 398 frames, the best class of the public file is the second best class here. If the class scores are
+    averaged over each recording, the best class differs for 23 recordings with the first runtime, and for 22 with the
+    second.
     This is version 2. Version 1 dropped remaining samples at the end if they were shorter than a hop of 0.48 s.
     """
 

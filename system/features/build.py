@@ -2,8 +2,7 @@
 
 Frames of clips: open the banks of experts, and compute missing frames.
 
-Any number of processes may compute for the same banks at the same time. They divide the missing clips among themselves
-(shared_work.py).
+Any number of processes may compute for the same banks at the same time. They share the missing clips.
 """
 
 import logging
@@ -177,9 +176,8 @@ def build_features(
         workers: Number of processes that decode; None for threads of this process.
         waveforms: Whether waveforms are stored in a bank ("bank"), or decoded each time they are read ("files"). "auto"
             stores them if the disk has room.
-        threads: Number of threads that decode files; None: the usable cores of the machine, divided by its number of
-        processes. whole: Ids of clips whose files are decoded now if waveforms are not stored, so that damage is found
-        early.
+        threads: Number of decoding threads; None: the machine's usable cores, divided by its number of processes.
+        whole: Ids of clips whose files are decoded now if waveforms are not stored, so that damage is found early.
     """
     from system.compute.device import device_of
     from system.compute.distributed import on_first

@@ -83,7 +83,7 @@ class Moments(ScoreSettings):
     frames, plus one number per start of a moment and another number per end. The score of a clip is the log odds that
     there is any moment. Scale, offset and the two numbers are trained.
 
-    Source: see system/moments/two_state.py.
+    Source: a linear-chain conditional random field (Lafferty, McCallum and Pereira, 2001) of two states.
     """
 
     kind: Literal["moments"]
@@ -100,12 +100,12 @@ class Moments(ScoreSettings):
 
 
 class BoundaryMoments(ScoreSettings):
-    """Whether, and when, a sentence is heard: as `moments`, with learned boundaries. The weights of entering and of
-    leaving a moment depend on the frames and the sentence: a number + 5 r cosine(u, sentence). The frames before
-    and after a step are x_(t-1) and x_t. W [x_t - x_(t-1) ; x_t + x_(t-1)] + b has two halves: the vector u for
-    entering, and the vector u for leaving. W, b and r are trained.
+    """Whether, and when, a sentence is heard: as `moments`, with learned boundaries. The weights of a moment's start
+    and of its end depend on the frames and the sentence. Each is a trained number + 5 r cosine(u, sentence). The vector
+    u for a start before frame x_t is the first half of W [x_t - x_(t-1) ; x_t + x_(t-1)] + b; the vector u for an end
+    there is the second half. W, b and r are trained.
 
-    Source: ours; weights that depend on the input, as in any conditional random field (system/moments/two_state.py).
+    Source: ours; in any conditional random field, such weights may depend on the input.
     """
 
     kind: Literal["boundary_moments"]

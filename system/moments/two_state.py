@@ -28,7 +28,7 @@ RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is
 def forward_weights(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute log total weights of all labellings (in or out of a moment) of frames 0 to t, for each t and its state.
+    """Compute the log of the total weight of all labellings of frames 0 to t, for each t and each state of frame t.
 
     A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on `scores` (B, T) of the frames, and
     on the weights `enter` and `leave` of moment starts and ends. lengths: (B,) numbers of frames without padding.
@@ -50,11 +50,12 @@ def forward_weights(
 def log_partition(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute log Z: log total weight of all labellings of frames. enter, leave: Weights of moment starts and ends.
+    """Compute log Z, where Z is the sum of the weights of all labellings of the frames of a recording.
 
-    Returns: (B,). A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on the scores of the
-    frames, and on the weights `enter` and `leave`; see the top of this file. The labelling without any moment
-    has the weight 1. Thus log Z >= 0, and the probability that the recording has a moment is 1 - exp(-log Z).
+    Returns: (B,). A labelling gives every frame state 1 (in a moment) or 0. The log weight of a labelling is the sum of
+    the scores of its frames in state 1, plus `enter` for each start of a moment and `leave` for each end. The labelling
+    without any moment has the weight 1. Thus log Z >= 0. The probability that the recording has a moment is 1 -
+    exp(-log Z).
     """
     return _total_weight(forward_weights(scores, lengths, enter, leave))
 
@@ -105,7 +106,7 @@ def raise_scores(
 
 
 def _total_weight(forward: torch.Tensor) -> torch.Tensor:
-    """Return log Z, (B,), the log total weight of all labellings of frames. forward: (B, T, 2), from `forward_weights`.
+    """Return log Z, (B,), of the sum Z of the weights of all labellings. forward: (B, T, 2), from `forward_weights`.
 
     The result is exact near 0, unlike the result of logsumexp in float32.
     """
@@ -168,9 +169,10 @@ def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor,
 def _forward_and_backward(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute log total weights of all labellings (in or out of a moment) of frames up to t, and from t on.
+    """Compute the logarithms of two sums: the weights of all labellings of the frames up to t, and of those from t on.
 
-    Both results are (B, T, 2); the last axis is the state of frame t: 0 (no moment) or 1 (in a moment).
+    A labelling gives each frame the state 0 or 1. Both results are (B, T, 2); the last axis is the state of frame t: 0
+    (no moment) or 1 (in a moment).
     """
     frames = torch.arange(scores.shape[1], device=scores.device)
     turned = (lengths[:, None] - 1 - frames) % scores.shape[1]  # reversed, with padding still at the end

@@ -284,8 +284,9 @@ def mean_edge_sums(windows: np.ndarray, scores: WindowScores, edges: np.ndarray)
 def refine_edges(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
     """Return windows with edges replaced by the mean edges of similar moments (`sums`), and rounded. last: End in s.
 
-    Similar moments overlap the window much. The mean is weighted by their probabilities. If the sum of these is 1e-6 or
-    less, the edges do not change. Scores do not change. A window that then equals a better window is dropped.
+    Similar moments have an IoU of at least 0.7 with the window. The mean is weighted by their probabilities. If the sum
+    of these is 1e-6 or less, the edges do not change. Scores do not change. A window that then equals a better window
+    is dropped.
 
     found: W windows without rounding. sums: (W, 3), from mean_edge_sums: for each window, the weighted sum of starts,
     the weighted sum of ends, and the sum of probabilities. With several models, the arrays of all models are added.

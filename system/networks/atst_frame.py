@@ -51,8 +51,8 @@ class AtstFrame(SegmentNetwork):
     depends on the other clips (for a quiet and a loud clip, by up to 0.16 in the log-mel's units). Deviation: the
     original uses the largest value of the batch in evaluation, too.
     Source: Li et al., "Self-Supervised Audio Teacher-Student Transformer for Both Clip-Level and Frame-Level Tasks"
-    (2023); github.com/OptimusPrimus/salsa, `models/audio/atst.py`. On the stored examples, results differ from it by at
-    most 1e-4 (log-mel) and a relative 2e-5 (frames).
+    (2023); github.com/OptimusPrimus/salsa, `models/audio/atst.py`. On the examples in tests/golden, results differ from
+    those of this code by at most 1e-4 (log-mel) and a relative 2e-5 (frames).
     """
 
     dim = DIM

@@ -51,12 +51,14 @@ class Beats(SegmentNetwork):
     the mean of its tokens.
 
     Padding `alone`: a clip of n columns has 8 (n // 16) tokens, and all tokens of padding are masked, so that padding
-    has no effect. Padding `original`: the mask that the original uses in batches. With this mask, the last time step of
-    a clip may have masked bands, and includes silence (by up to 0.024 of the largest value in a clip of 5.5 s).
+    has no effect. Padding `original`: the mask that the original uses in batches. This mask does not end exactly with
+    the clip: some bands of the clip's last time step may be masked, and the silence after the clip changes the tokens
+    (by up to 0.024 of the largest value in a clip of 5.5 s).
     Source: Chen et al., "BEATs: Audio Pre-Training with Acoustic Tokenizers" (2023); github.com/microsoft/unilm,
-    `beats/` at 768a3c8. On the stored examples, results differ from it by at most a relative 1e-4 (tokens) and 2e-5
-    (their mean). Deviations: no dropout and no layer drop in training (the original: layer drop 0.05); the predictor of
-    a fine-tuned file is left out. `gradient_decay` multiplies the gradient before each block, as in the original.
+    `beats/` at 768a3c8. On the examples in tests/golden, results differ from those of this code by at most a relative
+    1e-4 (tokens) and 2e-5 (their mean). Deviations: no dropout and no layer drop in training (the original: layer drop
+    0.05); the predictor of a fine-tuned file is left out. `gradient_decay` multiplies the gradient before each block,
+    as in the original.
     """
 
     dim = DIM

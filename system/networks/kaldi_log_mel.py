@@ -43,12 +43,12 @@ class KaldiLogMel(nn.Module):
     The steps are: pre-emphasis x[n + 1] - 0.97 x[n], reflection at the ends, a symmetric Hann window of 800 in 1,024
     samples, power, 128 triangles of Kaldi (linear in mel), and (ln(x + 1e-5) + 4.5) / 5. Silence is -1.4026 everywhere.
     In training with `jitter`, the lowest edge is 0 to 9 Hz and the highest 14,001 to 16,000 Hz, drawn once for the
-    whole batch. Otherwise they are 0 and 15,000 Hz. In training, each clip has random masks, whose values become 0.9:
-    the logarithm is set to 0.
+    whole batch. Otherwise they are 0 and 15,000 Hz. In training, random stripes of each clip's spectrogram are masked:
+    their logarithms are set to 0, so that their values become 0.9.
 
-    Source: github.com/kkoutini/passt_hear21 0.0.26, `AugmentMelSTFT`. On the stored examples, results differ from it by
-    at most 5e-4. Deviations: no 16-bit autocast; with autocast, the original rounds the pre-emphasis to half precision
-    (up to 0.11). Random numbers are drawn only if they are used.
+    Source: github.com/kkoutini/passt_hear21 0.0.26, `AugmentMelSTFT`. On the examples in tests/golden, results differ
+    from those of this code by at most 5e-4. Deviations: no 16-bit autocast; with autocast, the original rounds the
+    pre-emphasis to half precision (up to 0.11). Random numbers are drawn only if they are used.
     """
 
     window: torch.Tensor

@@ -96,10 +96,11 @@ class M2d(SegmentNetwork):
     of U columns, which the transformer processes independently. If U is no multiple of the patch's columns, the last
     columns of each full chunk are ignored (9 of 1,001). The padding is excluded from attention, so it has no effect.
     Source: Niizumi et al., "Masked Modeling Duo" (2024); github.com/nttcslab/m2d at f0c4128,
-    `examples/portable_m2d.py`. On the stored examples, results differ from it by at most 5e-4 (log-mel) and a relative
-    2e-5 (frames). Deviations: frame k of a chunk begins at k time steps. The original's time stamps are k times
-    duration / frames, up to 0.16 s earlier. If padding would make the last chunk longer than U, it gets as many steps
-    as a full chunk; the original fails. Training masks no patches at random.
+    `examples/portable_m2d.py`. On the examples in tests/golden, results differ from those of this code by at most 5e-4
+    (log-mel) and a relative 2e-5 (frames). Deviations: frame k of a chunk begins k time steps after the chunk. In the
+    original, the time of frame k is k times the duration divided by the number of frames, up to 0.16 s earlier. If
+    padding would make the last chunk longer than U, it gets as many steps as a full chunk; the original fails. Training
+    masks no patches at random.
     """
 
     dim: int
@@ -192,11 +193,12 @@ class M2d(SegmentNetwork):
 
 
 class M2dClap(M2d):
-    """M2D, then one block over a semantic token and the tokens of all chunks. The vector of a segment is the semantic
-    token (768 values), which is the audio embedding of M2D-CLAP 2025. A frame is the mean of the tokens over the bands.
+    """M2D, then one transformer block over an additional token, the semantic token, and the tokens of all chunks. The
+    vector of a segment is the block's output for the semantic token (768 values), the audio embedding of M2D-CLAP 2025.
+    A frame is the mean of the tokens over the bands.
 
-    Source: Niizumi et al., "M2D-CLAP" (2025); github.com/nttcslab/m2d at f0c4128. On the stored
-    examples, results differ from it by at most a relative 2e-5. Deviations are those of `M2d`.
+    Source: Niizumi et al., "M2D-CLAP" (2025); github.com/nttcslab/m2d at f0c4128. On the examples in tests/golden,
+    results differ from those of this code by at most a relative 2e-5. Deviations are those of `M2d`.
     """
 
     def __init__(self, geometry: Geometry) -> None:

@@ -1,6 +1,7 @@
 """M2D and M2D-CLAP: addresses, sizes and geometries.
 
-The geometry of a network is in the name of its file. Never imports torch.
+The geometry is the size of a network's input (bands x columns of a log-mel) and of its patches. It is in the name of
+the network's file, such as 80x608p16x16. Never imports torch.
 
 Source: Niizumi et al., "Masked Modeling Duo" (2024) and "M2D-CLAP" (2024, 2025); github.com/nttcslab/m2d at f0c4128.
 """
@@ -102,9 +103,9 @@ def read_geometry_from_path(path: Path) -> Geometry | None:
 
 
 def choose_geometry(text: str | None, weights: str | None) -> Geometry:
-    """Return the input geometry in the setting `text`; without this setting, that in the name of the weight file.
+    """Return the sizes of a network's input and patches, read from `text`; without `text`, from the weight file's name.
 
-    Raises ValueError if neither has a geometry, or if both have one and they differ.
+    text: The setting, such as 80x608p16x16. Raises ValueError if neither has sizes, or if both have sizes that differ.
     """
     of_file = read_geometry_from_path(Path(weights)) if weights else None
     if text is None:

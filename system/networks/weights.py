@@ -76,7 +76,8 @@ class Weights:
         """Return the scale and the shift, each (channels,), of a batch norm that is applied before a convolution.
 
         key: Key of the batch norm in the checkpoint. eps: Constant that is added to the variance.
-        Such a batch norm cannot be folded into the convolution, because the convolution pads its output with zeros.
+        Such a batch norm cannot be folded into the convolution, because the convolution adds zeros around the output of
+        the batch norm.
         """
         parts = ("weight", "bias", "running_mean", "running_var")
         weight, bias, mean, variance = (self.checked_tensor(f"{key}.{part}", channels) for part in parts)

@@ -87,8 +87,7 @@ class Content:
         return captions / self.count
 
     def expected_item_count(self, unit: str) -> int:
-        """Return the number of training items of the data source, by its manifest or, if this is missing, by the
-        recipe.
+        """Return the number of the data source's training items, by its manifest or, without it, by the recipe.
 
         The result is 0 if the manifest is missing and the recipe states no number.
         unit: Kind of training item: pair, clip or moment.

@@ -125,15 +125,14 @@ class Estimates:
         return None
 
     def text_cost(self, half: bool = False) -> Cost:
-        """Return the operations and memory of the text encoder in a training step, for one caption. half: 16-bit
-        training.
+        """Return operations and memory of the text encoder in a training step, per caption. half: 16-bit training.
 
         In 16 bits, only memory is counted, not operations.
         """
         return measure_cost_once(self.recipe.model.text.model_dump_json(), *self._text_encoder, half)
 
     def audio_cost(self, load: Load, half: bool = False) -> Cost:
-        """Return the operations and memory of the audio encoder in a training step, per clip. half: 16-bit training.
+        """Return operations and memory of the audio encoder in a training step, per clip. half: 16-bit training.
 
         In 16 bits, only memory is counted, not operations.
         """

@@ -64,8 +64,8 @@ class Pool:
 class Ranker(ABC):
     """Computes scores of clips for queries.
 
-    facts: Facts about the model, such as its checkpoint, stored with the scores. origin: Text that names the source of
-    the scores, such as "last checkpoint of train".
+    facts: Metadata about the origin of the scores (recipe, run, checkpoint), stored with the scores. origin: Text that
+    names the source of the scores, such as "last checkpoint of train".
     """
 
     facts: Mapping[str, Any]

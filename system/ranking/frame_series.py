@@ -56,9 +56,10 @@ log = logging.getLogger(__name__)
 class FrameSeries:
     """Scores of a recording's frames for each of Q queries. Each query is searched for in one recording.
 
-    values: Cosines of a recording's T frames with the query, on the CPU: (T,), or (K, T) if the score compares K
-    vectors per frame. They are the input of MomentScore.weights. edges: Start of each frame and end of the last frame,
-    (T + 1,) seconds. grids: Times of the frames. Each of the three lists has one value per query.
+    values: Cosines of a recording's T frames with the query, on the CPU: (T,), or (K, T) if the score uses K different
+    vectors for each frame. From these cosines, MomentScore.weights computes the scores. edges: Start of each frame and
+    end of the last frame, (T + 1,) seconds. grids: Times of the frames. Each of the three lists has one value per
+    query.
     """
 
     values: list[torch.Tensor]
@@ -149,9 +150,9 @@ def find_windows_by_several(members: Sequence[tuple[MomentScore, FrameSeries]], 
     """Find the windows of Q queries from several models' scores of frames.
 
     The models' frames may have different lengths. Candidates are the most probable windows of each model. The score of
-    a window is the probability that some moment has an IoU of 0.7 or more with the window, as a mean over the models.
-    The metric R1@0.7 counts such moments. best_windows uses the probability of exactly one window instead, which is
-    divided among many almost equal windows.
+    a window is the probability that some moment has an IoU of 0.7 or more with the window, as a mean over the models. A
+    window with such a moment is a hit for the metric R1@0.7. The probability that a moment has exactly the edges of the
+    window would be less useful, since it is divided among many almost equal windows.
 
     The returned frames have the times of the model with most frames. Their values are the mean of all models'
     posterior probabilities.
@@ -279,14 +280,14 @@ def _in_float64(score: MomentScore) -> MomentScore:
 
 
 def fit_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str) -> MomentScore:
-    """Return a copy of a score with scale, offset and transitions fitted to known moments. name: Model, for the log.
+    """Return a copy of a score whose trained numbers are fitted to known moments. name: Name of the model, for the log.
 
-    The fit maximises the likelihood per frame.
+    The numbers are the scale and the offset of frame scores, and the weights of moment starts and ends. The fit
+    maximises the likelihood per frame.
     A model that was never trained on windows can find windows after the fit. Trained layers do not change. The
     optimizer is LBFGS in float64, with a line search and at most FIT_STEPS steps. It starts from the values of `score`.
 
-    moments: The known moment of each query of `series`. name: Name of the model, for the log.
-    Raises KitError for moments without windows.
+    moments: The known moment of each query of `series`. Raises KitError for moments without windows.
     """
     if blind := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(f"moment {blind} has no windows, but a fit needs known windows; name a split that has them")

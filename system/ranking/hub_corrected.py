@@ -30,7 +30,8 @@ class RankHubCorrected(RankEntry):
     training sources show which clips are hubs. The correction with the highest mAP@10 on a validation source is used,
     which may be `none`.
 
-    Sources and equations: system/ranking/hubs.py.
+    Sources: inverted_softmax: Smith et al. (2017); qb_norm: Bogolin et al. (2022); csls: Conneau et al. (2018). The
+    equations are in system/ranking/hubs.py.
     """
 
     kind: Literal["hub_corrected"]

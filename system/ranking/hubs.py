@@ -31,9 +31,9 @@ class Hubs(NamedTuple):
     """Measures of how much each clip of a pool is a hub, for one correction.
 
     The bank is a set of other queries, such as training captions.
-    closeness: (C,) float64, how close each clip is to the bank's queries: r(c) of csls, or the part of
-    inverted_softmax that is subtracted from s(q, c); see `corrected`. is_activated: (C,) whether a clip is the best
-    clip for any query of the bank; None for csls.
+    closeness: (C,) float64, how close each clip is to the bank's queries: for csls, the clip's mean score with its
+    nearest queries of the bank; for other corrections, the number that is subtracted from the clip's scores.
+    is_activated: (C,) whether a clip is the best clip for any query of the bank; None for csls.
     """
 
     closeness: np.ndarray
@@ -85,8 +85,8 @@ def correct_scores(scores: Iterable[Scores], correction: Correction, hubs: Hubs 
 
     Sources: inverted_softmax: Smith et al., "Offline Bilingual Word Vectors, Orthogonal Transformations and the
     Inverted Softmax" (2017), equation 7. qb_norm: Bogolin et al., "Cross Modal Retrieval with Querybank Normalisation"
-    (2022), equations 4 and 5 (the dynamic inverted softmax; activation set of the best clip of each query of the bank).
-    csls: Conneau et al., "Word Translation Without Parallel Data" (2018), equation 2.
+    (2022), equations 4 and 5 (the dynamic inverted softmax; its activation set consists of the best clip of each query
+    of the bank). csls: Conneau et al., "Word Translation Without Parallel Data" (2018), equation 2.
     """
     for block in scores:
         if hubs is None:  # no correction

@@ -53,7 +53,7 @@ class VectorIndex:
 def build_index(pool: Embeddings) -> VectorIndex | None:
     """Build the index of a pool's embeddings; None if the pool is scored without an index.
 
-    pool: Embeddings of the clips, as embeddings.prepare_for_scoring returns them.
+    pool: Embeddings of the clips, of length 1 if the score only depends on their directions.
     No index is built for fewer than MIN_CLIPS clips and on a GPU. None is built for a model that compares frames with
     words, or without the package faiss; these two cases are logged.
     """

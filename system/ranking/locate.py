@@ -81,7 +81,7 @@ class Sliding(NamedTuple):
 
 
 def read_moment_queries(manifest: Path, path: Path, split: str | None, finds_again: bool = False) -> MomentQueries:
-    """Read the moments of recordings of a split. finds_again: Discard windows of models, so that they are found again.
+    """Read the moments of recordings of a split. finds_again: Ignore windows that models have found, to find new ones.
 
     path: File of the moments. split: Split of the recordings in the manifest; None for all splits.
     Raises KitError if no moment is of the split, if a recording is not in the manifest, or if only some moments have
@@ -181,22 +181,26 @@ def locate(
     heard: float | None = None,
     mean_edges: bool | None = None,
 ) -> list[Located]:
-    """Find the windows of every query in its recording, best first. fit: Moments for fitting the models first.
+    """Find the windows of every query in its recording, best first. fit: Known moments to which models are fitted.
 
     The results of several models are combined by the mean of their probabilities.
     Each query gets as many windows as the edition allows.
 
     Args:
-        fit: Moments with known windows, to which scale, offset and transitions of every model are fitted. None: use
-            the trained values.
+        fit: Moments with known windows. To these, every model's scale, offset, and weights of moment starts and ends
+            are fitted. None: use the trained values.
         sliding: Window that slides over recordings, for models of whole clips.
-        by: Score that selects windows: overlap, posterior or thresholds; see find_windows. None: `thresholds`
-            for a model with published scores of frames that is not fitted, else `overlap`.
+        by: Score that selects windows. `overlap`: the probability that some moment has an IoU of 0.7 or more with the
+            window. `posterior`: the probability that the window is exactly one moment. `thresholds`: windows consist of
+            all consecutive frames whose probabilities reach a threshold. None: `thresholds` for a model with published
+            scores of frames that is not fitted, else `overlap`.
         allow_unknown: Accept queries without any known word, for which all frames have the same score.
         threshold: For `thresholds`: least probability of a frame in a window. None: the published threshold of a model
             with published scores of frames, else nine thresholds from 0.1 to 0.9.
-        heard: Least probability that a query is heard in its recording; scores are raised to it. 0: not raised.
-        mean_edges: Whether to replace a window's edges by the mean edges of similar windows.
+        heard: Least probability that a query is heard in its recording. If the model's probability is lower, its scores
+            are increased by a constant until this value is reached. 0: scores are not increased.
+        mean_edges: Whether to replace a window's edges by mean edges: those of all possible moments that have an IoU of
+            0.7 or more with the window, weighted by their probabilities.
         round_to: Round edges to multiples of this number of seconds. 0: not rounded.
             None for `heard`, `mean_edges` or `round_to`: as in the first run's first rank entry of moments.
     Raises: KitError for rankers without a trained model, models that need `fit` but do not get it, options that do not
@@ -256,9 +260,10 @@ def locate(
 def score_recordings(
     ranker: ModelRanker, queries: MomentQueries, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
-    """Return the moments of readable recordings and the scores of their frames. sliding: For models of whole clips.
+    """Return the moments of readable recordings and the scores of their frames. sliding: Length and hop of pieces.
 
-    strict: Raise KitError for recordings that cannot be read; if False, leave these recordings out.
+    sliding: A model of whole clips scores such pieces of the recording; other models do not use it. strict: Raise
+    KitError for recordings that cannot be read; if False, leave these recordings out.
     """
     model, recordings = ranker.model, list(queries.recordings.values())
     try:

@@ -104,9 +104,10 @@ class KnownFeatures(ClipSource):
 class WindowSettings(NamedTuple):
     """Settings for finding windows by a model of moments.
 
-    score: Score of moments, with its scale, offset and transitions. by: Score that selects windows: overlap,
-    posterior or thresholds; see find_windows. decoding: Number of windows, allowed overlap, rounding, and other
-    settings that select windows.
+    score: Score of moments, with its scale, its offset, and its weights of moment starts and ends. by: Score that
+    selects windows: `overlap` (probability of a moment with an IoU of 0.7 or more), `posterior` (probability of exactly
+    this window), or `thresholds` (all frames reach a probability). decoding: Number of windows, allowed overlap,
+    rounding, and other settings that select windows.
     """
 
     score: MomentScore

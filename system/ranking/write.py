@@ -33,8 +33,9 @@ def write_ranking(
 ) -> int:
     """Rank clips for all queries; write all scores, or the `top` best clips, to `out`. Returns: The number of clips.
 
-    Only readable clips are ranked. The file is the score matrix (.npy), or, with `top`, a ranked CSV of the
-    edition custom, or pairs for a judge (.jsonl). Clips with equal scores are ordered by file name.
+    Only readable clips are ranked. The file is the score matrix (.npy), or, with `top`, a ranked CSV of the edition
+    custom, or pairs of a query and a clip (.jsonl), which a user's own program can score. Clips with equal scores are
+    ordered by file name.
 
     Returns: The number of ranked clips.
     Raises: KitError if `top` exceeds the number of clips, for queries without any known word (unless allow_unknown),

@@ -122,8 +122,8 @@ def load_data(
 
     strict: Raise KitError for the first broken file. verify: Read all stored frames and audio files again, and compute
     damaged frames again. device: Device of the experts; None: this machine's default. workers: Number of processes that
-    decode audio; None: threads of this process. waveforms: "bank" or "files", as in a run that has begun; None: the
-    recipe's setting.
+    decode audio; None: threads of this process. waveforms: Whether waveforms are stored in a bank ("bank") or decoded
+    each time they are read ("files"); a run that has begun keeps its choice; None: the recipe's setting.
     Raises KitError if no audio of a data source is readable. Missing audio and augmentation files that do not fit the
     clips are reported before any computation.
     """

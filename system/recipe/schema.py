@@ -210,7 +210,8 @@ class EarlyStopping(Strict):
 
 class StdPlateau(Strict):
     """The stage ends once the standard deviation of a metric's last `epochs` values is at most `deviation`, but never
-    before `at_least` epochs. Source: Ray Tune's TrialPlateauStopper, which the public code of both CRNN systems uses.
+    before `at_least` epochs. Source: Ray Tune's TrialPlateauStopper, as used by the public code of the DCASE 2022
+    baseline and of "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023).
     """
 
     kind: Literal["std_plateau"]

@@ -50,9 +50,9 @@ def log_errors(folder: Path) -> Iterator[None]:
     """Context manager that appends an error of its block to the run's log.txt, and raises the error again.
 
     With several processes, the lines name the rank of the failed process. If several processes fail with the same
-    error, one raises the error, and all others raise SaidElsewhere. Each line is written by one call, so that lines of
-    several processes do not mix. If log.txt is missing, for example on a machine that does not share the run's folder,
-    the error is only printed to standard error.
+    error, one raises the error, and all others raise SaidElsewhere, which prints no message. Each line is written by
+    one call, so that lines of several processes do not mix. If log.txt is missing, for example on a machine that does
+    not share the run's folder, the error is only printed to standard error.
     """
     try:
         yield

@@ -138,10 +138,10 @@ def open_trained(
 def score_of_windows(trained: Trained) -> MomentScore:
     """Return the module (MomentScore) that scores the frames of a recording, so that windows can be found.
 
-    It may differ from the trained module, which ranks clips. Its scale, offset and transitions are either trained or
-    fitted. The fitted values of the run's first rank entry of moments are used if the run is finished and the model is
-    at that entry's checkpoint. This is also so for a model exported from such a run. Otherwise the trained values are
-    used; if that entry has `fit`, a warning is logged.
+    It may differ from the trained module, which ranks clips. Its scale, its offset, and its weights of moment starts
+    and ends are either trained values or values fitted to known moments. The fitted values of the run's first rank
+    entry of moments are used if the run is finished and the model is at that entry's checkpoint. This is also so for a
+    model exported from such a run. Otherwise the trained values are used; if that entry has `fit`, a warning is logged.
     Raises ValueError for a model without a score of moments.
     """
     score, fitted = deepcopy(trained.model.moments), trained.facts.fitted
@@ -165,7 +165,7 @@ def with_fit(trained: Trained) -> Trained:
 
 
 def _read_fitted_score(trained: Trained, name: str, source: str) -> FittedScore | None:
-    """Read the fitted scale, offset and transitions of the rank entry `name` from the run's result.
+    """Read the score's fitted numbers (scale, offset, starts and ends) of the rank entry `name` from the run's result.
 
     trained: The opened model. source: Data source to whose moments the score was fitted.
     Returns: None if the run is not finished, if it has no such entry, or if the entry ranked another checkpoint than

@@ -39,7 +39,7 @@ def open_ranker(
     """Open the ranker of a run, an exported model, or a model that needs no training, for any clips and queries.
 
     A run ranks by the given checkpoint. Without a given checkpoint, it ranks like its first rank entry that can rank
-    any clips; see first_entry.
+    any clips, not only the recipe's.
 
     Args:
         stage, checkpoint: Stage and checkpoint of a run; None: as in that rank entry.
@@ -73,7 +73,8 @@ def open_ranker(
 def first_entry(recipe: schema.Recipe) -> RankEntry | None:
     """Return the first rank entry that can rank any clips, not only the recipe's clips; None if no entry can.
 
-    Entries that correct hubs take precedence. Entries with metrics take precedence over entries of blind sets.
+    Entries that correct the scores of hubs (clips with high scores for many queries) take precedence. Entries with
+    metrics take precedence over entries of blind sets.
     """
     found = [entry for entry in recipe.rank.values() if entry.ranks_any_clips]
     return min(found, key=lambda entry: (isinstance(entry, RankBlind), not entry.combined_entries), default=None)

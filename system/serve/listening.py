@@ -49,7 +49,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def page_facts(search: Search) -> dict[str, object]:
-    """Return the facts about the model and the clips that the page shows.
+    """Return what the page shows: the model's recipe, run and checkpoint, numbers of clips, example queries, etc.
 
     The checkpoint is named without its validation score, because this score was measured on other clips.
     """

@@ -52,7 +52,7 @@ class Search:
         """Find the best clips of each query and, in long recordings, also the times of the sound.
 
         All queries are embedded together, which changes scores only by rounding. Clips with equal scores are ordered by
-        file name, as in submission.ordering.
+        file name.
         """
         texts = list(dict.fromkeys(query.text for query in queries))
         unreadable = set(self.ranker.without_known_words(texts))

@@ -32,7 +32,8 @@ def require_same_start(verb: str, recipes: Mapping[str, Loaded]) -> None:
         verb: Verb of the command.
         recipes: Dict from name to each recipe that the verb runs. All settings are compared, also changes by --set.
     Raises: KitError in the first process if another process has a different verb, setting, commit, or version of the
-        kit or of torch. Its message names the rank and both values. All other processes raise SaidElsewhere.
+        kit or of torch. Its message names the rank and both values. All other processes raise SaidElsewhere, which
+        prints no message.
     """
     if process_count() == 1:
         return

@@ -41,8 +41,8 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
 
     The run's vocabulary is written too, and texts are embedded by frozen text encoders.
     device: Device of all computations; None for this machine's default device.
-    Raises KitError if data, weights, or an exported model have changed since the run began. Also raises the errors of
-    require_windows and refuse_leaks.
+    Raises KitError if data, weights, or an exported model have changed since the run began, if a stage needs moments
+    whose windows are not known, and if a starting model or a teacher was trained on a ranked clip.
     """
     with first_before_others():
         return _prepare(loaded, run, data, device or device_of())
@@ -91,7 +91,8 @@ def texts_with_new_words(data: Data) -> list[str]:
 def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Sequence[type[Tracker]] = ()) -> None:
     """Train all stages of a recipe in a run's folder; finished stages are skipped.
 
-    model: The result of `prepare`. track: Trackers that receive the metrics of every epoch.
+    model: The result of `prepare`. track: Trackers (TensorBoard, MLflow, Weights & Biases) that receive the metrics of
+    every epoch.
     The trained weights are stored in the run's checkpoints.
     Raises KitError if settings and data do not fit each other, and Interrupted after Ctrl-C.
     """

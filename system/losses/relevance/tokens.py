@@ -29,8 +29,8 @@ _TOKEN = re.compile(
 def regex_tokens(caption: str) -> list[str]:
     """Return the lower-case tokens of a caption as PTBTokenizer does, but without Java.
 
-    The list is empty for a caption without a word. Letters become lower case, and a letter with a separate accent
-    becomes one character.
+    The list is empty for a caption without a word. Letters become lower case. A letter and its accent become one
+    character (NFC); accents without such a character are removed.
 
     Source: pycocoevalcap's PTBTokenizer (Stanford CoreNLP 3.4.1, punctuation removed). Deviations: none on Clotho's
     29,645 captions; 20 of AudioCaps' 57,188 differ. In these, PTBTokenizer keeps brackets (`-lrb-`) and symbols (`&`,

@@ -50,7 +50,7 @@ class NetworkEncoder(AudioEncoder):
 
 
 class SegmentedEncoder(NetworkEncoder):
-    """16-bit waves -> segments -> network -> one vector per segment -> mean over a clip's segments -> linear layers.
+    """16-bit waves -> segments -> network -> one vector per segment -> pooled over a clip's segments -> linear layers.
 
     The network processes each segment independently. Every segment is padded with silence to the same length, so that
     in evaluation an embedding does not depend on other clips. In training, all segments that are embedded together

@@ -19,7 +19,7 @@ QUERIES_AT_ONCE = 16  # of waiting users: 32 queries sorted by length into halve
 
 
 class TextEncoder(nn.Module, ABC):
-    """Captions -> Embedded (N, D).
+    """Embeds N captions: as vectors (N, D), or as padded series of word vectors.
 
     caches_texts: Whether results for a text are cached, in memory or on disk. This is useful for captions of data
     sets, which are used again, but not for the queries of a search page. vocabulary: Words that the encoder was built

@@ -17,7 +17,7 @@ class PeAudioText(VectorSettings):
     """The text encoder of PE-AV or PE-A-Frame with its projection. It needs the score `dot_product` (PE-AV) or
     `frame_dot_products` (PE-A-Frame), since its embeddings do not have unit length.
 
-    Source: Meta's Perception Encoder Audiovisual (2025); see system/networks/pe_audio.py for the hidden state used.
+    Source: Meta's Perception Encoder Audiovisual (2025).
     """
 
     kind: Literal["pe_audio"]
