@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def ceiling_of(source: schema.Source) -> float | None:
     """Return the mAP@10 of a ranker that knows the labels of all clips, as an upper limit; None without labels.
 
-    A label is the list of sounds in a clip; clips with equal labels cannot be told apart. Only the scenes that
+    A label is the list of sounds in a clip. The ranker cannot distinguish clips with equal labels. Only the scenes that
     data_tools composes have labels.
     """
     folder = Path(source.manifest).parent

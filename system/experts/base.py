@@ -271,7 +271,8 @@ def some_file_faults(expert: ExpertSettings, clips: Sequence[Clip]) -> tuple[lis
     """Check the files of some clips; return the faults of single files, and the message of a fault that all files have.
 
     Faults are found by the expert's `file_fault` and `setting_fault`. If all files have a fault, one of the expert's
-    settings is probably wrong, such as the hop of frames. The message is None if some checked file has no fault.
+    settings is probably wrong, such as the hop of frames. If some checked file has no fault, there is no message
+    (None).
     """
     some = clips[:: max(1, math.ceil(len(clips) / READ_FILES))]
     if text := expert.setting_fault(some):

@@ -40,7 +40,7 @@ class MomentScore(nn.Module):
     published_threshold: Lowest probability of a frame in a window, for a published score without trained weights of
     moment starts and ends; None for all other scores.
     frame_share: If a query is known to be heard, a number d is added to make a moment more probable. frame_share is the
-    share of d, in [0, 1], that is added to each frame's score; the rest is added to the weight of a moment's start.
+    share of d, in [0, 1], that is added to each frame's score. The rest is added to the weight of a moment's start.
     offset are trained. ---> offset are trained.
     """
 

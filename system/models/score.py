@@ -101,9 +101,9 @@ class Moments(ScoreSettings):
 
 class BoundaryMoments(ScoreSettings):
     """Whether, and when, a sentence is heard: as `moments`, with learned boundaries. The weights of a moment's start
-    and of its end depend on the frames and the sentence. Each is a trained number + 5 r cosine(u, sentence). The vector
-    u for a start before frame x_t is the first half of W [x_t - x_(t-1) ; x_t + x_(t-1)] + b; the vector u for an end
-    there is the second half. W, b and r are trained.
+    and of its end depend on the frames and the sentence. Each is a trained number + 5 r cosine(u, sentence). At frame
+    x_t, u is a half of W [x_t - x_(t-1) ; x_t + x_(t-1)] + b: the first half if a moment starts at this frame, the
+    second half if a moment ends before it. W, b and r are trained.
 
     Source: ours; in any conditional random field, such weights may depend on the input.
     """

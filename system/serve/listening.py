@@ -49,7 +49,8 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def page_facts(search: Search) -> dict[str, object]:
-    """Return what the page shows: the model's recipe, run and checkpoint, numbers of clips, example queries, etc.
+    """Return the texts and numbers on the page: the model's recipe, run and checkpoint, numbers of clips, examples,
+    etc.
 
     The checkpoint is named without its validation score, because this score was measured on other clips.
     """

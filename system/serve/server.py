@@ -56,8 +56,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class SearchPage:
     """Handlers of the page's HTTP requests.
 
-    about: What the page shows about the model and its clips, such as the checkpoint and the number of clips. names:
-    Allowed host names of requests; None: all.
+    about: Texts and numbers that the page shows, such as the model's checkpoint and the number of clips. names: Allowed
+    host names of requests; None: all.
 
     A website can point its own host name at this machine (DNS rebinding). Its scripts could then read data that only
     this machine's user may read. Such requests have the website's host name, and so are refused. All names are allowed

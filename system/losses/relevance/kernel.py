@@ -146,8 +146,8 @@ def count_lower_bits(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.n
     """Count float32 numbers by their lowest `shift` bits in `counts`. row: Row of `counts` for each upper part.
 
     bits: (X,) float32 numbers, read as whole numbers. The upper bits of a number are all bits except the lowest
-    `shift`. row: For each value of the upper bits, the row of `counts` in which numbers with this value count; -1: they
-    do not count. counts: (K, 2**shift), to which the results are added.
+    `shift`. row: For each value of the upper bits, the row of `counts` to which numbers with this value are added; -1:
+    they do not count. counts: (K, 2**shift), to which the results are added.
     """
     mask = (1 << shift) - 1
     for x in bits:
