@@ -39,9 +39,9 @@ class MomentScore(nn.Module):
     unit_length: Whether frames and sentences are compared by cosines; if False, by dot products.
     published_threshold: Lowest probability of a frame in a window, for a published score without trained weights of
     moment starts and ends; None for all other scores.
-    frame_share: If a query is known to be heard, a number d is added to make a moment more probable. frame_share is the
-    share of d, in [0, 1], that is added to each frame's score. The rest is added to the weight of a moment's start.
-    offset are trained. ---> offset are trained.
+    frame_share: Share, in [0, 1], of a number d that makes a moment more probable if the query is known to be heard.
+    This share is added to each frame's score, and the rest of d to the weight of a moment's start. offset are trained.
+    ---> offset are trained.
     """
 
     unit_length = True

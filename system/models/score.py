@@ -102,8 +102,8 @@ class Moments(ScoreSettings):
 class BoundaryMoments(ScoreSettings):
     """Whether, and when, a sentence is heard: as `moments`, with learned boundaries. The weights of a moment's start
     and of its end depend on the frames and the sentence. Each is a trained number + 5 r cosine(u, sentence). At frame
-    x_t, u is a half of W [x_t - x_(t-1) ; x_t + x_(t-1)] + b: the first half if a moment starts at this frame, the
-    second half if a moment ends before it. W, b and r are trained.
+    x_t, let y be W [x_t - x_(t-1) ; x_t + x_(t-1)] + b. The vector u is the first half of y for a moment that starts at
+    this frame, and the second half for a moment that ends before it. W, b and r are trained.
 
     Source: ours; in any conditional random field, such weights may depend on the input.
     """

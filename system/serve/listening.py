@@ -49,8 +49,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def page_facts(search: Search) -> dict[str, object]:
-    """Return the texts and numbers on the page: the model's recipe, run and checkpoint, numbers of clips, examples,
-    etc.
+    """Return the texts and numbers on the page: recipe, run and checkpoint of the model, numbers of clips, examples.
 
     The checkpoint is named without its validation score, because this score was measured on other clips.
     """
