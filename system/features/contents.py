@@ -29,9 +29,9 @@ class FileFacts:
         """Open or create the table of values about files, such as checksums. time: Kind of time that is compared.
 
         A value is only used while the size and this time of the file do not change. columns: Names and SQL types of the
-        values. time: st_mtime_ns is the time at which the content of a file was last changed. st_ctime_ns is the time
-        at which its content or metadata was last changed. No program can set st_ctime_ns, so that no change is missed.
-        But a file that was replaced by a copy with the same content then counts as changed, too.
+        values. time: st_mtime_ns: the last change of the file's content. st_ctime_ns: the last change of its content or
+        its metadata. No program can set st_ctime_ns, so that no change is missed. But a file that was replaced by a
+        copy with the same content then counts as changed, too.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self._table, self._time = path, table, time
@@ -134,9 +134,8 @@ class ContentKeys:
     def __init__(self, folder: Path, time: Time = "st_mtime_ns") -> None:
         """Open or create the store of content keys (checksums) of files. time: Kind of time that is compared.
 
-        A key is only used while the size and this time of the file do not change. time: st_mtime_ns is the time at
-        which the content of a file was last changed. st_ctime_ns is the time at which its content or metadata was last
-        changed.
+        A key is only used while the size and this time of the file do not change. time: st_mtime_ns: the last change of
+        the file's content. st_ctime_ns: the last change of its content or its metadata.
         """
         self._read_now: dict[str, str] = {}  # by path, contents that this process has read itself
         self._facts = FileFacts(folder / "contents.sqlite", "files", ["sha256 text"], time)
