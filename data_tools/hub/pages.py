@@ -260,7 +260,7 @@ def snappy_marks(data: bytes | memoryview) -> list[int] | None:
 
 
 def _plain_values(path: Path, content: _Content, start: int) -> _Values:
-    """Return the values in a page's content from byte `start` on. Each value follows its size in 4 bytes."""
+    """Return the values in a parquet page (encoding PLAIN) from byte `start` on: each value follows its size."""
     parts, at = [], start
     while at < content.total:
         size = int.from_bytes(content.part(at, 4), "little")

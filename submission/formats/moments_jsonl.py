@@ -222,7 +222,7 @@ def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator
             yield (
                 f"window {number} has {form}, but the first window of line {line} has {other}; give all windows a "
                 "score, or none of them",
-                "windows with and without scores",
+                "a file that mixes windows with and without scores",
             )
             return
 

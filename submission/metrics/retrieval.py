@@ -108,9 +108,10 @@ def pooled_recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> fl
 
 
 def median_rank(ranks: npt.ArrayLike) -> float:
-    """Return the median over queries of the rank of the first relevant clip; inf if it is beyond the known ranks.
+    """Return the median over queries of the rank of the first relevant clip; inf if it is not known.
 
-    ranks: (Q, R). Source: the metric medR of the image-text and audio-text literature (Oncescu et al., "Audio Retrieval
+    ranks: (Q, R), ranks of the R relevant clips of each of Q queries; NEVER for a clip outside a ranked list, and for
+    padding. Source: the metric medR of the image-text and audio-text literature (Oncescu et al., "Audio Retrieval
     with Natural Language Queries", 2021). Deviations: they average the ranks of clips with equal scores; here, file
     names order such clips.
     """

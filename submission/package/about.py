@@ -55,7 +55,7 @@ def _require_fact(value: Any) -> Any:
     if isinstance(value, str):
         return _require_visible(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("the value must be text or a number; correct it")
+        raise ValueError("the value of this key must be text or a number; correct it")
     return value
 
 

@@ -98,7 +98,7 @@ def count_members(runs: Sequence[Finished]) -> int:
 
 
 def trained_stages(runs: Sequence[Finished]) -> list[StageSettings]:
-    """Return the settings of the training stage of each trained model in the runs."""
+    """Return, for each trained model of the runs, the settings of the stage that its ranked checkpoint is from."""
     members = [(run, member.stage) for run in runs for member in run.members]
     return [run.recipe.stages[stage] for run, stage in members if stage is not None]
 

@@ -17,7 +17,7 @@ def ranked_result(
     """Return a ranked entry's result: metrics of its score matrix and of the `untrained` model's, and other `facts`.
 
     untrained: Score matrix of the untrained model for comparison, or None. facts: The fields of RankedResult that are
-    not computed from the matrix: data, checkpoint, ceiling, also_trained_on, scores, csv.
+    not computed from the matrix: data, checkpoint, ceiling, also_trained_on, and the paths scores and csv.
     """
     summary = summarise_matrix(matrix, edition)
     hubs = summary.hubness

@@ -36,7 +36,7 @@ class BoundaryScore(MomentScore):
         return FrameWeights(self.scores_of_cosines(frames), self.enter + steps * entering, self.leave + steps * leaving)
 
     def _vectors_to_compare(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return three unit vectors per frame that are compared with sentences: (B, 3, T, D).
+        """Return each frame's vectors for being in a moment, entering one and leaving one, of length 1: (B, 3, T, D).
 
         They represent the frame, a moment that starts at it, and a moment that ends before it.
         frames: (B, T, D). The frame before the first frame is taken as zeros.

@@ -202,7 +202,7 @@ class M2dClap(M2d):
     """
 
     def __init__(self, geometry: Geometry) -> None:
-        """Build M2D, and the block that computes the semantic token, with untrained weights."""
+        """Build M2D, and the block that computes the embedding of a segment from its tokens, with untrained weights."""
         super().__init__(geometry, "mean")
         self.audio_proj = _Semantic()
 

@@ -237,7 +237,7 @@ def _tuning_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Itera
     """Yield a plan's rows on low-rank adapters, the moving average of weights, and the last checkpoint's size."""
     if stage.lora is not None:
         tuned = estimates.tuned(stage.lora)
-        size = f"{tuned.adapters:,} parameters in {counted(tuned.layers, 'layer')}; {tuned.frozen:,} are frozen"
+        size = f"{tuned.adapters:,} parameters in {counted(tuned.layers, 'layer')}; {tuned.frozen:,} others are frozen"
         yield Row("stages", f"{name} lora", f"rank {stage.lora.rank}: {size}")
     if stage.average is not None:
         count = f"{estimates.count_trainable(stage):,}"

@@ -86,7 +86,7 @@ class KnownFeatures(ClipSource):
         self._features, self.grids = features, features.grids
 
     def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
-        """Embed the clips that have computed frames. Raises KitError if no clip has frames."""
+        """Return a pool with the embeddings of the listed clips that have frames. strict: Has no effect here."""
         clips = [clip for clip in listed.clips if clip.id in self._features.keys]
         if not clips:
             size = counted(len(listed.clips), "clip")

@@ -99,7 +99,10 @@ class Adapters:
             log.warning("lora: %s; set lora.layers to layers that the network calls (%s)", problem, others)
 
     def remove(self) -> None:
-        """Remove the adapters from the model, and make all layers trainable again, for the next stage."""
+        """Replace the layers with adapters by the original ones, and unfreeze all layers.
+
+        The adapters' products are not added to the weights of the model, only to those in the stage's checkpoints.
+        """
         for name, layer in list(self._adapted_layers()):
             parent, _, child = name.rpartition(".")
             setattr(self.model.get_submodule(parent), child, layer.get_base_layer())

@@ -203,7 +203,7 @@ def test_excerpt_of_a_recording_of_18_hours_is_read(tmp_path: Path) -> None:
 
 
 @needs_ffmpeg
-def test_excerpts_of_mp3_files_with_few_bits_print_no_decoder_errors(
+def test_excerpts_of_mp3_files_of_low_bit_rate_print_no_decoder_errors(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     wav, path = tmp_path / "sound.wav", tmp_path / "sound.mp3"

@@ -112,7 +112,7 @@ def test_excerpts_of_one_freesound_recording_count_as_shared() -> None:
     assert Data({"train": trained, "validation": watched}, features).shared(["train"], ["validation"]) == 1
 
 
-def test_report_prints_the_metric_interval_not_the_bootstrap(unbroken: Path) -> None:
+def test_report_of_a_run_prints_the_jackknife_interval_not_the_bootstrap(unbroken: Path) -> None:
     result = read_result(unbroken)
     entry = result.rank["evaluation"].model_copy(update={"interval": (0.1, 0.2), "bootstrap": (0.3, 0.4)})
     text = format_result(Run(unbroken), result.model_copy(update={"rank": {"evaluation": entry}}))

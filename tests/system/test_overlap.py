@@ -43,7 +43,7 @@ class TestSeveral:
             assert [w.score for w in one.windows] == pytest.approx([w.score for w in other.windows], abs=1e-12)
             assert one.frames == pytest.approx(other.frames, abs=1e-12)
 
-    def test_overlap_probability_matches_hand_values(self) -> None:
+    def test_probability_that_a_moment_overlaps_a_window_matches_hand_values(self) -> None:
         """Four frames of 1 s. [0, 3] has an IoU of 2 / 3 with [1, 3], and of 0.75 with [0, 4]."""
         table = np.full((4, 4), -np.inf)
         table[1, 2], table[0, 2], table[0, 3], table[3, 3] = np.log([0.4, 0.2, 0.3, 0.1])
@@ -52,7 +52,7 @@ class TestSeveral:
         assert overlap_probability(asked, as_scores(table), np.arange(5.0)) == pytest.approx(expected)
 
     @pytest.mark.parametrize("seed", range(4))
-    def test_overlap_probability_matches_sum_over_all_windows(self, seed: int) -> None:
+    def test_probability_that_a_moment_overlaps_a_window_matches_sum_over_all_windows(self, seed: int) -> None:
         """Frames of any width, the last two of width 0; windows with any edges, some after the end."""
         rng = np.random.default_rng(seed)
         edges = np.concatenate([[0.0], rng.uniform(0.2, 2.0, 9).cumsum()])

@@ -47,7 +47,7 @@ class HubFrames(HuggingFace):
         if self.segment_pooling != "mean":
             yield (
                 "segment_pooling",
-                "hugging_face_frames does not pool segments, so this setting has no effect; set segment_pooling: mean",
+                "segment_pooling has no effect, since hugging_face_frames pools no segments; set it to mean",
             )
         if self.hop_seconds != self.segment_seconds:
             yield (

@@ -99,7 +99,7 @@ class PreTrainedEncoder(TextEncoder):
         return Embedded(after(self._frozen_vectors(texts)))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of characters of each text, for grouping by length; 0 if its vector is in the bank."""
+        """Return the number of characters of each text, for grouping by length; 0 if vectors of texts are stored."""
         if self.trained is None and self.caches_texts:
             return [0] * len(texts)  # vectors in a bank are not padded
         return [len(text) for text in texts]
@@ -164,7 +164,7 @@ class TransformerEncoder(PreTrainedEncoder):
         return {name: on_device(inputs[name], self.device) for name in ("input_ids", "attention_mask")}
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text, for grouping by length; 0 if its vector is in the bank."""
+        """Return the number of tokens of each text, for grouping by length; 0 if vectors of texts are stored."""
         if self.trained is None and self.caches_texts:
             return super().lengths(texts)
         return [len(tokens) for tokens in self._token_ids([self.prompt + text for text in self._clean_texts(texts)])]
