@@ -1,4 +1,4 @@
-"""Tell apart names of runs, recipes and hub models.
+"""Names of runs, recipes and hub models.
 
 Never imports torch.
 """
