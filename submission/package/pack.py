@@ -224,7 +224,7 @@ def _describe_entry(run: FinishedRun) -> str:
     """Return the message that a system submits a ranked entry, and how to submit the blind set instead."""
     return (
         f"the system submits the ranked entry {run.entry!r} ({counted(len(run.matrix.clip_ids), 'clip')}); to "
-        "submit the blind set, add its file to this system as `output` in about.yaml"
+        "submit the blind set, add your results for it to this system as `output` in about.yaml"
     )
 
 

@@ -1,4 +1,4 @@
-"""Wait for all processes of a command.
+"""Wait for all processes.
 
 Wait for all processes of one command to start, with a time limit. Ctrl-C and SIGTERM end the wait. `exit_process` ends
 a process.

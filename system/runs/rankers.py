@@ -48,7 +48,7 @@ def open_ranker(
         device: Device of the model; None for this machine's default device.
         cache: Folder of cached embeddings of clips; None: the folder lbar-kit in the user's cache directory.
         with_windows: Whether to find windows in recordings too, if the model has a score of moments.
-    Raises: The errors of open_trained, and of open_untrained for a hub model or a recipe.
+    Raises: The errors of open_trained; for a model of the Hugging Face hub or a recipe, those of open_untrained.
     """
     cache = cache_folder(cache)
     if is_untrained(folder):
