@@ -53,10 +53,10 @@ class Retriever:
 
     @kit_errors
     def encode_text(self, texts: Texts, normalize: bool = True) -> np.ndarray:
-        """Embed texts. Returns: (N, D) float32, in the order of the texts.
+        """Embed texts, in their order. normalize: Scale the vectors to length 1. Returns: (N, D) float32.
 
         A warning is logged for texts without any word that the model knows. All such texts have the same vector.
-        normalize: Scale the vectors to length 1. Raises KitError for a model without a single vector per text.
+        Raises KitError for a model without a single vector per text.
         """
         texts = _to_texts(texts)
         if unknown := self.ranker.without_known_words(texts):
@@ -85,7 +85,7 @@ class Retriever:
 
     @kit_errors
     def encode_clips(self, clips: Sequence[Clip], normalize: bool = True) -> np.ndarray:
-        """Embed clips, such as the result of `clips_of`. Returns: (C, D) float32, in the order of the clips."""
+        """Embed clips, as from `clips_of`, in their order: (C, D) float32. normalize: Scale the vectors to length 1."""
         if not clips:
             raise KitError("the list of clips is empty; give at least one clip")
         once = {clip.id: clip for clip in clips}
@@ -170,7 +170,7 @@ def load_model(
     device: str | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> Retriever:
-    """Open a run, an exported model, or a published model of audio and text by its Hugging Face name or folder.
+    """Open a run, an exported model, or a Hugging Face model by name or folder. cache: Folder of clips' embeddings.
 
     stage, checkpoint: Stage and checkpoint of a run; None: as in the run's first rank entry that can rank any clips.
     device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has a GPU, else the CPU. cache: Folder for embeddings

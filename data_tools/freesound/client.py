@@ -392,5 +392,8 @@ def resolve_url(site: str, base: str, url: str) -> str:
     host = target.hostname or ""
     under = host == allowed.hostname or host.endswith(f".{allowed.hostname}") or (is_local(address) and is_local(site))
     if not under or target.scheme != allowed.scheme:
-        raise LostError(f"the answer's address {address[:200]!a} is not requested, since it does not belong to {site}")
+        raise LostError(
+            f"the server returned the address {address[:200]!a}, which is not requested, since it does not belong to "
+            f"{site}"
+        )
     return address

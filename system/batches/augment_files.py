@@ -131,7 +131,7 @@ class _Clips:
 
 
 def _describe_fitting_lines(path: Path, lines: int, fitting: int, training_item: str, cure: str) -> str:
-    """Return a text that states how many lines of a file fit the training data. Raises DataError if none does.
+    """Say how many lines of a file name a `training_item`, e.g. "training clip"; raise DataError with `cure` if none.
 
     lines, fitting: Numbers of all lines and of fitting lines. training_item: Description of the things that a line must
     name, such as "training clip". cure: End of the error message.

@@ -11,7 +11,7 @@ import numpy as np
 
 
 def divide_into_chunks(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
-    """Divide clips into chunks of `size` clips, or, without a size, into `count` chunks; return each chunk's indexes.
+    """Divide clips into chunks of `size` clips of similar length, or else into `count` chunks; return their indexes.
 
     lengths: (B,) lengths of the clips. size: Number of clips per chunk; the clips of a chunk have similar lengths, and
     the last chunk may have fewer clips. None: one chunk per process, with equal numbers of clips if possible.

@@ -48,10 +48,10 @@ class Teachers:
         self.banks = banks
 
     def cosines(self, items: Sequence[Item], keys: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return a dict from teacher to its cosines between the clips and the captions of a batch.
+        """Return a dict from teacher to its cosines of clips and captions. keys: Checksums of the clips' audio.
 
         A teacher is a trained model whose scores the loss imitates. Its cosines are (B, N) float32 in [-1, 1] for B
-        clips and N captions. keys: Content keys (checksums) of the items' clips.
+        clips and N captions.
         """
         captions = [caption_key(item.clip, number) for item in items for number in item.numbers]
         return {

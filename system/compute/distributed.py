@@ -206,10 +206,9 @@ def _error_of_exchange(error: RuntimeError) -> KitError:
 
 
 def require_equal(value: object, difference: str, cure: str) -> None:
-    """Raise an error unless all processes call this function with the same `value`.
+    """Raise an error, ending with `difference` and `cure`, unless all processes call this with the same `value`.
 
     The first process raises KitError; all other processes raise SaidElsewhere, which prints nothing.
-    difference, cure: End of the error message: a description of the difference, and its cure.
     """
     every = gather_objects(value)
     if others := [number for number, other in enumerate(every) if other != every[0]]:

@@ -157,9 +157,8 @@ def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str
 def _rank_entry(
     name: str, models: RunModels, clips: Sequence[Clip], queries: Sequence[Query], has_csv: bool
 ) -> tuple[ScoreMatrix, Pool, str] | None:
-    """Rank clips by the rank entry `name`; write and return the scores, with the ranked pool and the checkpoint's name.
+    """Rank clips by the rank entry `name`; write and return scores, pool, checkpoint. has_csv: Write a submission too.
 
-    has_csv: Whether to write the edition's submission file, a CSV, too.
     Returns: The score matrix, the pool of clips, and the description of the checkpoint. With several processes, only
     the first process writes, and all other processes return None.
     """

@@ -268,7 +268,7 @@ class PublishedWeights(ExpertSettings):
 
 
 def some_file_faults(expert: ExpertSettings, clips: Sequence[Clip]) -> tuple[list[tuple[bool, str]], str | None]:
-    """Check the files of some clips; return the faults of single files, and the message of a fault that all files have.
+    """Check some clips' files; return (unusable, message) of faulty files, and a message if all are faulty, else None.
 
     Faults are found by the expert's `file_fault` and `setting_fault`. If all files have a fault, one of the expert's
     settings is probably wrong, such as the hop of frames. If some checked file has no fault, there is no message

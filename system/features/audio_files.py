@@ -89,7 +89,7 @@ class AudioFiles:
 
 
 def _is_unchanged(path: str, sound: Sound) -> bool:
-    """Return whether an undecodable file must be damaged, because nothing else can be the reason.
+    """Return whether a file that cannot be decoded must be damaged: its length and rate are still those of `sound`.
 
     The result is true if the file has the same length and sample rate as before, and is of a format that libsndfile
     reads. If ffmpeg reads the file, there may be other reasons, such as Ctrl-C or a full disk. sound: Earlier length

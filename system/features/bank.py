@@ -114,10 +114,9 @@ class Bank:
         return self._shards[number]
 
     def drop_damaged(self) -> int:
-        """Read every series and drop the damaged ones, so that they are computed again.
+        """Read every series and drop the damaged ones, so that they are computed again; return how many were dropped.
 
-        If another process is adding to a damaged shard (part of the bank), wait for the end of that process. Returns:
-        The number of dropped series.
+        If another process is adding to a damaged shard (part of the bank), wait for the end of that process.
         """
         dropped = 0
         for shard in self.shards():
@@ -214,7 +213,7 @@ def keys_in(folder: Path) -> set[str]:
 def open_bank(
     folder: Path, dim: int, dtype: str, identity: dict[str, Any], hint: str | None = None, verify: bool = False
 ) -> Bank:
-    """Open the bank in `folder`, or create it; raise KitError if its vectors have another `identity`, such as weights.
+    """Open or create a bank; raise KitError if its vectors have another `identity`, such as weights. hint: Cure.
 
     A bank stores series of vectors by key, such as the frames of clips. identity: Everything that determines the
     vectors: settings, version, and checksums of weights. hint: End of the error message for a damaged bank, with the

@@ -162,7 +162,7 @@ def build_features(
     threads: int | None = None,
     whole: Container[str] = (),
 ) -> Features:
-    """Compute and store the missing frames of clips by several experts. Returns: The frames of all clips.
+    """Compute and store the missing frames of clips; return all frames. strict: Raise KitError for a broken file.
 
     A progress bar is shown. Broken files are reported and left out. The frames of clips with the same content are
     computed once, even if several processes run at the same time. At the end, the banks also contain the frames that

@@ -17,10 +17,7 @@ class PieceBank:
     """Pieces of the series of a bank. The key of a piece is the key of its recording, MARK, and its number from 0."""
 
     def __init__(self, bank: "Bank | AudioFiles | PieceBank", grid: Grid, seconds: float, hop: float) -> None:
-        """Divide the series of `bank` into pieces of `seconds` seconds, one every `hop` seconds.
-
-        grid: Times of the bank's frames.
-        """
+        """Divide the series of `bank` into pieces of `seconds` s, one every `hop` s. grid: Times of the frames."""
         self._bank, self._grid, self._seconds, self._hop = bank, grid, seconds, hop
         self.dim: int = bank.dim
         self.dtype: np.dtype[Any] = bank.dtype

@@ -116,10 +116,7 @@ class Shard:
         return self.frames_file.stat().st_size // frame_bytes if self.frames_file.exists() else 0
 
     def _add(self, table: Table, lines: int, text: bytes) -> None:
-        """Add parsed lines of the index to the table of this object.
-
-        table: The parsed lines. lines: Number of lines. text: Bytes of the lines.
-        """
+        """Add parsed index lines (`table`) to this object's table. lines: Their number. text: Their bytes."""
         before = len(self._table.first)
         self.numbers.update(zip(table.keys, range(before, before + len(table.keys)), strict=True))
         for column, more in zip(self._table[1:], table[1:], strict=True):

@@ -52,7 +52,7 @@ class FoundSound(NamedTuple):
 def find_sounds(
     clips: Collection[Clip], banks: Path, threads: Executor, whole: Container[str] = (), verify: bool = False
 ) -> Iterator[tuple[Clip, FoundSound]]:
-    """Yield each clip with its file's checksum, length and sample rate: stored, or read if the file is new or changed.
+    """Yield each clip with its file's checksum, length and rate, stored or read. whole: Ids of clips to decode fully.
 
     A file has changed if its size or time has changed. Files that cannot be opened are tried again at each call, since
     ffmpeg may have been installed meanwhile. Several processes begin at different clips, so that each file is read by
@@ -125,10 +125,7 @@ def _store_sound(facts: FileFacts, path: str, state: os.stat_result | None, foun
 
 
 def _read_sound(path: str, whole: bool, verify: bool) -> FoundSound:
-    """Read the checksum, length and sample rate of an audio file.
-
-    whole: Also decode all samples. verify: Also compute the sha256 of all bytes.
-    """
+    """Read an audio file's checksum, length and rate. whole: Decode it too. verify: Also hash all its bytes."""
     try:
         sound = sound_of(path)
         if whole:

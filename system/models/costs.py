@@ -87,7 +87,7 @@ def count_parameters(network: "nn.Module", trainable: bool) -> int:
 
 
 def measure_cost_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Return the operations and memory of training a network, computed once per process for each `key`.
+    """Return operations and memory of training a network, computed once per `key`. run: Computes its output.
 
     If two calls have the same `key`, they must also have the same `half` and the same shapes of weights. Time is saved,
     since the variants of a study share encoders.
@@ -99,9 +99,9 @@ def measure_cost_once(key: Hashable, network: "nn.Module", run: "Callable[[], to
 
 
 def measure_cost(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Return the operations and memory of a network's forward and backward pass. half: Whether in 16-bit training.
+    """Return operations and memory of forward and backward pass. run: Computes the output. half: 16-bit training.
 
-    run: Function that computes the network's output. 16-bit training uses autocast.
+    16-bit training uses autocast.
     Usually no values are computed. If shapes depend on values, as in packed series, the forward pass is computed in
     float32. The backward pass is then assumed to have twice the operations of the forward pass, and a fifth more
     memory. Weights and their copies in 16 bits are not counted, since they are the same for any number of clips.

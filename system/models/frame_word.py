@@ -119,7 +119,7 @@ class _BestWord(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, dots: torch.Tensor, indices: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Return each frame's highest dot product with each caption's words. indices, counts: Words of the captions."""
+        """Return each frame's highest product with a caption's words. indices, counts: The words' rows in `dots`."""
         best = dots.new_empty(len(indices), dots.shape[1])
         order = counts.argsort(descending=True)  # so that those with an n-th word come first
         having = (counts[:, None] > torch.arange(indices.shape[1], device=counts.device)).sum(0).tolist()
@@ -151,7 +151,7 @@ class _BestWord(torch.autograd.Function):
 def frame_word(
     clips: Embeddings, captions: Embeddings, reduce: Literal["mean", "best_frame", "best_word"]
 ) -> torch.Tensor:
-    """Score clips against captions by the dot products of all their frames and words.
+    """Score clips against captions by the dot products of frames and words. reduce: How a score is made of them.
 
     Series (B, L, D) and (N, W, D) with their lengths -> (B, N).
     With x_lw = max(0, frame_l . word_w) of a pair's frames and words without padding: `mean`: mean_lw x_lw;

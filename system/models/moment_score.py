@@ -132,7 +132,7 @@ def _frame_counts(clips: Embeddings) -> torch.Tensor:
 def cosines_of_queries(
     score: MomentScore, clips: Embeddings, clip_of: Sequence[int], captions: Embedded, at_once: int = 64
 ) -> list[torch.Tensor]:
-    """Compute the cosines of each query with the frames of the query's clip, on the CPU.
+    """Compute each query's cosines with the frames of its clip (`clip_of`), by `score`, `at_once` queries at a time.
 
     clip_of: Index of each query's clip. at_once: Number of queries that are processed together. Returns: One array per
     query: (T,) for T frames, or (K, T) if the score compares each frame by K vectors; see MomentScore.cosines.

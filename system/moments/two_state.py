@@ -28,7 +28,7 @@ RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is
 def forward_weights(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the log of the total weight of all labellings of frames 0 to t, for each t and each state of frame t.
+    """Compute the log weight of all labellings up to frame t, per t and state. enter, leave: Weights of starts, ends.
 
     A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on `scores` (B, T) of the frames, and
     on the weights `enter` and `leave` of moment starts and ends. lengths: (B,) numbers of frames without padding.
@@ -50,7 +50,7 @@ def forward_weights(
 def log_partition(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute log Z, where Z is the sum of the weights of all labellings of the frames of a recording.
+    """Compute log Z, (B,): Z is the total weight of all labellings of frames. enter, leave: Weights of starts, ends.
 
     Returns: (B,). A labelling gives every frame state 1 (in a moment) or 0. The log weight of a labelling is the sum of
     the scores of its frames in state 1, plus `enter` for each start of a moment and `leave` for each end. The labelling
@@ -73,7 +73,7 @@ def raise_scores(
     probability: float,
     frame_share: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Raise frame scores and `enter` until the probability of any moment in each recording is at least `probability`.
+    """Raise scores and `enter` until any moment has `probability`. frame_share: Part of the rise that scores get.
 
     The scores and `enter` are raised by the smallest constant d >= 0 that is sufficient. d is found by bisection in
     [0, RAISED_BY] in float64, since log Z rises with d. The probability of a moment is 1 - exp(-log Z).
@@ -150,7 +150,7 @@ class Posteriors(NamedTuple):
 
 
 def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> Posteriors:
-    """Compute the probability that each frame is in a moment, and that each range of frames is a whole moment."""
+    """Compute each frame's chance to be in a moment, and each range's to be one. enter, leave: Weights of edges."""
     size = scores.shape[1]
     forward, backward = _forward_and_backward(scores, lengths, enter, leave)
     mask = length_mask(lengths, size)

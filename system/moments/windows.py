@@ -131,7 +131,7 @@ class WindowScores(NamedTuple):
 
 
 def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Return the windows of highest score, best first, without windows that overlap a better window too much.
+    """Return windows of highest score, best first, with little overlap. edges: Starts of all frames, and the last end.
 
     scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) starts of the T frames and end of
     the last frame, in seconds. decoding: Number of windows, allowed overlap, and rounding. At least one window is
@@ -317,7 +317,7 @@ def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decodi
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Find windows whose frames all have probabilities that reach a threshold.
+    """Find windows whose frames' probabilities (`frames`) all reach a threshold. edges: Frame starts, and the last end.
 
     The threshold is the setting of `decoding`. Without this setting, the windows of nine thresholds from 0.1 to 0.9 are
     taken together.

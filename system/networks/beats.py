@@ -64,7 +64,7 @@ class Beats(SegmentNetwork):
     dim = DIM
 
     def __init__(self, padding: Padding, gradient_decay: float = 1.0) -> None:
-        """Build the network with untrained weights. padding: How padding is masked, `alone` or `original`."""
+        """Build the network. padding: Its mask, `alone` or `original`. gradient_decay: Gradient factor per block."""
         super().__init__()
         self.padding = padding
         self.front_end = KaldiFbank("povey", SCALE)

@@ -30,7 +30,7 @@ class MelPower(nn.Module):
     moved: torch.Tensor | None
 
     def __init__(self, window: torch.Tensor, basis: torch.Tensor, hop: int, moved: torch.Tensor | None = None) -> None:
-        """Store window, mel filters (`basis`) and hop. moved: By how much published DFT kernels differ; None: not."""
+        """Store window, mel filters (`basis`) and hop. moved: Rounding errors of published kernels to add; or None."""
         super().__init__()
         self.hop = hop
         self.register_buffer("window", window.double(), persistent=False)

@@ -226,7 +226,7 @@ class _Semantic(nn.Module):
         nn.init.normal_(self.sem_token, std=0.02)
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Compute the semantic token (S, 768) from tokens; tokens for which the mask is false are ignored."""
+        """Compute one summary vector (S, 768) of a segment's tokens; tokens are ignored where the mask is false."""
         x = torch.cat([self.sem_token.expand(len(tokens), -1, -1), tokens], 1)
         x = self.sem_blocks[0](x, F.pad(mask, (1, 0), value=True))
         result: torch.Tensor = self.norm(x[:, 0])

@@ -47,7 +47,7 @@ class Passt(nn.Module):
     """
 
     def __init__(self, name: Name, patchout: tuple[int, int, int] = (0, 0, 0)) -> None:
-        """Build the network with untrained weights. name: Published variant, which determines the sizes."""
+        """Build the network, untrained. name: Variant. patchout: Columns, rows and patches left out in training."""
         super().__init__()
         variant = VARIANTS[name]
         self.patchout = patchout

@@ -92,9 +92,9 @@ class Weights:
         return layer
 
     def fold_batch_norm(self, convolution: nn.Conv2d, norm: str, eps: float) -> nn.Conv2d:
-        """Fold the batch norm after a convolution into the convolution, and return the convolution.
+        """Fold the batch norm with the key `norm` into the convolution before it, and return the convolution.
 
-        norm: Key of the batch norm in the checkpoint. The result is exact to float rounding.
+        The result is exact to float rounding.
         """
         return fuse_conv_bn_eval(convolution, self.batch_norm(norm, convolution.out_channels, eps))
 

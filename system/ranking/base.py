@@ -138,7 +138,7 @@ class Ranker(ABC):
         return None
 
     def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
-        """Embed texts. Returns: (N, D) float32.
+        """Embed texts. normalize: Scale the vectors to length 1. Returns: (N, D) float32.
 
         normalize: Scale the vectors to unit length, so that dot products are scores; if False, return the encoder's
         output.
@@ -147,7 +147,7 @@ class Ranker(ABC):
         raise KitError(f"ranker ({self.origin}) has no single embedding per text; use python -m system rank instead")
 
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
-        """Embed the pool's clips. Returns: (C, D) float32.
+        """Embed the pool's clips. normalize: Scale the vectors to length 1. Returns: (C, D) float32.
 
         normalize: Scale the vectors to unit length; if False, return the encoder's output. Raises KitError for a ranker
         without a single vector per clip.

@@ -201,7 +201,7 @@ def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings)
 
 
 def _batch_slices(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:
-    """Divide clips, sorted by length, into batches. Yields a slice of the list of clips for each batch.
+    """Divide clips into batches, as slices of the list. lengths: Their numbers of frames, ascending.
 
     A batch has a single clip, or it obeys three limits. It has at most CLIPS_PER_BATCH clips. It has at most
     SECONDS_PER_BATCH of audio after padding to its longest clip. At most half of its frames are padding.
@@ -229,7 +229,7 @@ def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
 
 
 def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
-    """Convert embeddings to a NumPy array (N, D) float32.
+    """Convert embeddings to a NumPy array (N, D) float32. normalize: Scale the vectors to length 1.
 
     Args:
         normalize: Scale the vectors to unit length, so that dot products are the model's scores; vectors of zeros are

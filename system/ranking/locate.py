@@ -181,7 +181,7 @@ def locate(
     heard: float | None = None,
     mean_edges: bool | None = None,
 ) -> list[Located]:
-    """Find the windows of every query in its recording, best first. fit: Known moments to which models are fitted.
+    """Find each query's windows, best first. fit: Moments to fit models to. heard: Least probability of any moment.
 
     The results of several models are combined by the mean of their probabilities.
     Each query gets as many windows as the edition allows.

@@ -227,11 +227,11 @@ class ModelRanker(Ranker):
         self.model.text.caches_texts = False
 
     def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
-        """Embed texts. Returns: (N, D) float32."""
+        """Embed texts. normalize: Scale the vectors to length 1. Returns: (N, D) float32."""
         return vectors(embed_texts(self.model, texts), normalize)
 
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
-        """Return the embeddings of the pool's clips: (C, D) float32."""
+        """Return the pool's embeddings, (C, D) float32. normalize: Scale the vectors to length 1."""
         return vectors(_require_model_pool(pool).embedded, normalize)
 
 

@@ -118,12 +118,12 @@ def load_data(
     workers: int | None = None,
     waveforms: Waveforms | None = None,
 ) -> Data:
-    """Read every data source, and compute the missing frames.
+    """Read every data source; compute missing frames. strict: Raise KitError for a broken file. verify: Read all again.
 
-    strict: Raise KitError for the first broken file. verify: Read all stored frames and audio files again, and compute
-    damaged frames again. device: Device of the experts; None: this machine's default. workers: Number of processes that
-    decode audio; None: threads of this process. waveforms: Whether waveforms are stored in a bank ("bank") or decoded
-    each time they are read ("files"); a run that has begun keeps its choice; None: the recipe's setting.
+    verify: Read all stored frames and audio files again, and compute damaged frames again. device: Device of the
+    experts; None: this machine's default. workers: Number of processes that decode audio; None: threads of this
+    process. waveforms: Whether waveforms are stored in a bank ("bank") or decoded each time they are read ("files"); a
+    run that has begun keeps its choice; None: the recipe's setting.
     Raises KitError if no audio of a data source is readable. Missing audio and augmentation files that do not fit the
     clips are reported before any computation.
     """

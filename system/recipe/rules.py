@@ -170,7 +170,7 @@ def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[K
 
 
 def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages if a setting names data sources that are missing, repeated or test splits.
+    """Yield keys and message of each named data source that is missing, repeated or, with `hint` (cure), a test split.
 
     hint: How to avoid the test split, for the message; None if a test split is allowed.
     """

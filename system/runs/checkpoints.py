@@ -87,10 +87,7 @@ def weights_file(folder: Path, epoch: int) -> Path:
 
 
 def require_finite(weights: Mapping[str, Any], model_or_file: str, hint: str) -> None:
-    """Raise KitError if any weight is infinite or NaN.
-
-    model_or_file: Name of the model or file that has the weights, for the message. hint: Cure, for the message.
-    """
+    """Raise KitError if any weight is infinite or NaN. model_or_file, hint: Name and cure, for the message."""
     for name, value in weights.items():
         if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.isfinite().all():
             raise KitError(f"{model_or_file} has weights that are infinite or NaN, first {name}; {hint}")
@@ -142,7 +139,7 @@ class CheckpointWriter:
         self.sha256, self.resumable = dict(sha256), set(sha256)
 
     def save(self, state: dict[str, Any], epoch_weights: Mapping[str, torch.Tensor] | None) -> None:
-        """Begin to write a state of training to resume from. Raises the errors in writing the earlier checkpoint."""
+        """Begin to write a state to resume from, and the `epoch_weights` if given. Raises errors of earlier writing."""
         self.wait()
         copied: dict[int, torch.Tensor] = {}  # tensors that are in the state and in the weights are copied once
         copies = _copy_to_host(state, copied), _copy_to_host(epoch_weights, copied)
@@ -153,7 +150,7 @@ class CheckpointWriter:
         self._under_way = self._thread.submit(save_state, self.folder, *copies, self.sha256)
 
     def save_best(self, epoch: int, best: BestEpochs, epoch_weights: Mapping[str, torch.Tensor]) -> None:
-        """Begin to write the weights of a best epoch. Raises the errors in writing the earlier checkpoint."""
+        """Begin to write the weights of a best epoch. best: All best epochs. Raises errors of earlier writing."""
         self.wait()
         copy = _copy_to_host(epoch_weights, {})
         self._under_way = self._thread.submit(
@@ -175,10 +172,7 @@ class CheckpointWriter:
 
 
 def _copy_to_host(value: Any, copied: dict[int, torch.Tensor]) -> Any:
-    """Return nested dicts and lists with all tensors copied to the machine's memory.
-
-    copied: Dict from the id() of each tensor copied before to its copy, which is used again.
-    """
+    """Return nested dicts and lists with all tensors copied to main memory. copied: Copies by id(), used again."""
     if isinstance(value, torch.Tensor):
         if id(value) not in copied:
             copied[id(value)] = value.detach().to("cpu", copy=True)
@@ -225,10 +219,10 @@ def _write_state(state: dict[str, Any], path: Path) -> str:
 
 
 def load_weights(model: nn.Module, path: Path, hint: str = "train or export the model again") -> None:
-    """Load weights from a file into a model. All names and shapes of tensors must fit.
+    """Load weights from a file into a model; names and shapes must fit. hint: Cure for a damaged file, for the message.
 
     One difference is allowed: the model may have additional words after the words of the file. Additional words keep
-    their initial vectors. hint: Cure for a damaged file, for the message.
+    their initial vectors.
     """
     if not path.is_file():
         raise KitError(f"no checkpoint {path}; train the run first")

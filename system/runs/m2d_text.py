@@ -16,7 +16,7 @@ FIRST = "embeddings.word_embeddings.weight"
 
 
 def write_text_encoder(checkpoint: Path, model: str, folder: Path) -> int:
-    """Write a folder with the tokenizer of `model` and the weights of a checkpoint's text encoder.
+    """Write a folder with the tokenizer of `model` and a checkpoint's text encoder; return the number of tensors.
 
     model: Folder or hub name of the transformer that was fine-tuned; for M2D-CLAP 2025 google-bert/bert-base-uncased.
     Its pooler is left out. Returns: The number of written tensors. Raises KitError if the folder exists, or if the

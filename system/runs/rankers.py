@@ -36,7 +36,7 @@ def open_ranker(
     cache: Path | None = None,
     with_windows: bool = False,
 ) -> Ranker:
-    """Open the ranker of a run, an exported model, or a model that needs no training, for any clips and queries.
+    """Open the ranker of a run or model, for any clips. cache: Folder of embeddings. with_windows: Also find times.
 
     A run ranks by the given checkpoint. Without a given checkpoint, it ranks like its first rank entry that can rank
     any clips, not only the recipe's.

@@ -25,7 +25,7 @@ def open_untrained(
     device: torch.device | None = None,
     banks: Path = Path("banks"),
 ) -> Trained:
-    """Open a model by its published weights.
+    """Open a recipe's or a Hugging Face model by its published weights. banks: Folder that caches vectors of texts.
 
     Args:
         name: A recipe without stages, or a hub name or folder of a model of audio and text.

@@ -16,7 +16,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interruptible() -> Iterator[dict[str, bool]]:
-    """Context manager in which Ctrl-C or SIGTERM only sets a flag, so that the state can be saved.
+    """Context manager in which Ctrl-C or SIGTERM only sets "asked" in its dict to True, so that the state can be saved.
 
     The context manager yields a dict. The first signal sets its value "asked" to True. A second signal ends the process
     immediately, but not if several processes run. In that case each process gets two signals, one from the terminal and

@@ -99,9 +99,9 @@ class Adapters:
             log.warning("lora: %s; set lora.layers to layers that the network calls (%s)", problem, others)
 
     def remove(self) -> None:
-        """Replace the layers with adapters by the original ones, and unfreeze all layers.
+        """Put back the layers without their adapters, whose changes are discarded, and unfreeze all layers.
 
-        The adapters' products are not added to the weights of the model, only to those in the stage's checkpoints.
+        The adapters' products are in the stage's checkpoints, where they are added to the weights.
         """
         for name, layer in list(self._adapted_layers()):
             parent, _, child = name.rpartition(".")

@@ -189,7 +189,7 @@ def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunk
 
 
 def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
-    """Divide a batch's captions into chunks of captions of similar length.
+    """Divide a batch's captions into chunks of similar length. size: Items per chunk; None: one chunk per process.
 
     size: Number of items whose captions are in a chunk, on average; None for one chunk per process.
     """

@@ -50,7 +50,7 @@ class Postings(NamedTuple):
 def build_postings(
     captions: np.ndarray, start: np.ndarray, feature: np.ndarray, reference: np.ndarray, size: int, like: np.ndarray
 ) -> Any:
-    """Build a table from each n-gram to its weights in the reference captions, for fast CIDEr-D; return its arrays.
+    """Build the table of n-gram weights of references, for CIDEr-D. start, feature, reference: All captions' features.
 
     captions: (M,) index of each reference among all captions. start, feature, reference: Arrays of NgramFeatures, the
     features of all captions: the index of each caption's first feature, the number of each feature, and its weight if
@@ -102,7 +102,7 @@ def score_captions(
     penalty: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Compute CIDEr-D of R candidates (`captions`) with M references (`postings`), and write it to `out`, (R, M).
+    """Write CIDEr-D of candidates (`captions`) with references (`postings`) to `out`, (R, M). penalty: Length factors.
 
     captions: (R,) index of each candidate among all captions. start, feature, candidate: Arrays of NgramFeatures, the
     features of all captions: the index of each caption's first feature, the number of each feature, and its weight if

@@ -66,7 +66,7 @@ class Corpus:
     """
 
     def __init__(self, clips: Sequence[Sequence[str]], documents: str, tokenizer: str) -> None:
-        """Tokenize the captions, and count in how many documents each n-gram occurs."""
+        """Tokenize captions, and count n-grams by documents: each "caption", or all captions of a "clip"."""
         self._tokenizer = tokenizer
         self._clip_of = np.repeat(np.arange(len(clips)), [len(captions) for captions in clips])
         tokens = tokenize([caption for captions in clips for caption in captions], tokenizer)

@@ -99,7 +99,7 @@ class HuggingFace(Segmented):
         return self._config() is not None
 
     def pretrained(self) -> Path | None:
-        """Return the folder with the model's weights; download it if it is missing."""
+        """Return the folder with the model's weights, never None; download it if it is missing."""
         return fetch(self.model, "audio model")
 
     def build_network(self) -> Network:

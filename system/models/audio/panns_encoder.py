@@ -58,7 +58,7 @@ class PannsEncoder(AudioEncoder):
         spec_augment: Mapping[str, int] | None,
         hidden: int,
     ) -> None:
-        """Build the PANNs network and the layers after it, with untrained weights.
+        """Build the network and the layers after it, untrained. hidden: Values between the two last layers.
 
         expert: Name of the expert whose waves are the input. out: Number of values per embedding. trainable: Whether
         the network is trained, in addition to the linear layers. training_samples: Maximum number of samples of a clip

@@ -28,7 +28,7 @@ class NetworkEncoder(AudioEncoder):
     """An encoder around one network for segments, with or without published weights, trained or frozen."""
 
     def __init__(self, expert: str, network: SegmentNetwork, pretrained: Path | None, trainable: bool) -> None:
-        """Store the network. pretrained: Path of its published weights; None for a network from scratch."""
+        """Store the network. expert: Name of the waves in a batch. pretrained: Path of published weights, or None."""
         super().__init__()
         self.expert, self.network = expert, network.requires_grad_(trainable)
         self.pretrained, self.trainable = pretrained, trainable
@@ -76,7 +76,7 @@ class SegmentedEncoder(NetworkEncoder):
         has_head: bool,
         hidden: int | None,
     ) -> None:
-        """Build the layers after the network.
+        """Build the layers after the network. size, hop: Samples of a segment, and from start to start.
 
         out: Number of values per embedding. pretrained: Path of published weights. trainable: Whether the network is
         trained too. size: Samples of a segment. hop: Samples from the start of a segment to the next start.

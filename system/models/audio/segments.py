@@ -65,7 +65,7 @@ class SegmentMean(nn.Module):
         self.by_length = by_length
 
     def forward(self, values: torch.Tensor, clips: torch.Tensor, size: int, lengths: torch.Tensor) -> torch.Tensor:
-        """Average the vectors of each clip's segments. lengths: (S,) samples without padding."""
+        """Average each of `size` clips' segments. clips: Clip of each segment. lengths: Samples without padding."""
         weights = lengths[:, None].float() / lengths.max() if self.by_length else torch.ones_like(values[:, :1])
         return average_per_clip(values, weights, clips, size)
 

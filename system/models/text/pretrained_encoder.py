@@ -44,7 +44,7 @@ class PreTrainedEncoder(TextEncoder):
     """
 
     def store_model(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: Bank, size: int) -> None:
-        """Store the pre-trained model and the layers `after` it; if it is frozen, open the bank of its vectors.
+        """Store the model and the layers `after` it; if it is frozen, open the bank of its vectors of `size` values.
 
         Args:
             model: The pre-trained network.
@@ -192,7 +192,7 @@ class TransformerEncoder(PreTrainedEncoder):
 
 
 def build_projection(name: str, found: int, dim: int, linear: bool) -> nn.Module:
-    """Build the linear layer after a model; without `linear`, a layer that returns its input.
+    """Build the layer after a model: linear, or without effect. found: Size of its vectors, which must be `dim`.
 
     name: Name of the model, for the error message. found: Size of the model's vectors. dim: Size of vectors in the
     settings. Raises KitError if both sizes differ.
@@ -251,7 +251,7 @@ class TokenEncoder(TransformerEncoder):
         dim: int,
         has_head: bool = True,
     ) -> None:
-        """Load the transformer, and build the layers after it.
+        """Load the transformer; build the layers after it. cleaned: Cleans captions. hidden: Size of an extra layer.
 
         pooling: The mean over the tokens, or the first or last token. cleaned: Function that cleans a caption before
         the tokenizer reads it. trainable: Whether the transformer is trained. max_tokens: Maximum number of tokens of a
@@ -337,10 +337,11 @@ def load_clap(name: str) -> tuple[Any, Any]:
 
 
 def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
-    """Load a tokenizer and its model, in float32 on the CPU. name: Folder, package or Hugging Face name.
+    """Load a tokenizer and its model. name: Folder, package or Hugging Face name. dropout: Its rate; None: unchanged.
 
-    dropout: Rate for hidden states and attention; None for the rates in the model's settings. Raises KitError for a
-    folder without such a model. If `dropout` is set, also raises KitError for a model without settings of dropout.
+    Both are on the CPU, in float32. dropout: Rate for hidden states and attention; None for the rates in the model's
+    settings. Raises KitError for a folder without such a model. If `dropout` is set, also raises KitError for a model
+    without settings of dropout.
     """
     from transformers import AutoConfig, AutoModel, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error
