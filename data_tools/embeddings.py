@@ -86,7 +86,7 @@ def all_files(files: Sequence[Path | str]) -> list[Path]:
 
 @lru_cache(maxsize=4)
 def _read(files: tuple[str, ...], states: tuple[tuple[int, int], ...], kind: Kind, column: str) -> Vectors:
-    """Read files of embeddings of clips or captions; results are cached. column: Array or column with the names.
+    """Read the embeddings of clips or captions. states: Files' sizes and times, for the cache. column: Array of names.
 
     states: Size and time of change of each file, so that a changed file is read again.
     """

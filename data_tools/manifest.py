@@ -319,10 +319,7 @@ def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
 
 
 def of_split(clips: Sequence[Clip], split: str | None, where: object) -> Sequence[Clip]:
-    """Return the clips of a split, or all clips for None. Raises DataError for an empty result.
-
-    where: Name of the data, for the message.
-    """
+    """Return the clips of a split, or all for None. Raises DataError, which names `where`, for an empty result."""
     selected = clips if split is None else in_split(clips, split)
     if not selected:
         raise DataError(f"{where} has no split {split}; use {', '.join(sorted({clip.split for clip in clips}))}")

@@ -23,7 +23,7 @@ NEVER = np.iinfo(np.int64).max  # rank of a clip that is not found, and padding 
 
 
 def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Sequence[str]) -> Ranks:
-    """Return the ranks of every query's relevant clips.
+    """Return the ranks of every query's relevant clips (columns in `relevant`). names: Order clips of equal scores.
 
     Args:
         values: (Q, C) scores, finite, higher is better.
@@ -128,7 +128,7 @@ def require_finite(values: Floats, before: int = 0) -> None:
 
 
 def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
-    """Return ranks as an array with one increasing row per query; shorter rows end with NEVER (a very large number).
+    """Return ranks as an array with a row per query, padded with NEVER, a very large number. counts: Ranks per query.
 
     ranks: Ranks of all queries, one query after the other. counts: Number of ranks of each query.
     """

@@ -171,7 +171,7 @@ def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
 
 
 def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> bool:
-    """Return whether no sound is missing, although a 32-bit header states more bytes of sound than the file has.
+    """Return whether no sound is missing, though more than the `present` bytes is stated. container: Stated file size.
 
     That is so if one of these is true:
 

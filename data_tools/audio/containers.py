@@ -25,7 +25,7 @@ _ASF_START = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 
 
 def whole_sound(path: Path, quick: bool = False) -> Path | FileWithNewHeader | None:
-    """Return an audio file, corrected if necessary, so that libsndfile reads all sound; None if only ffmpeg can.
+    """Return an audio file, corrected for libsndfile if needed; None if only ffmpeg can read it. quick: Trust MP3 tags.
 
     libsndfile trusts most headers: if the end of a file is missing, or a file consists of several files in sequence, it
     reads a part of the sound, without an error.

@@ -62,7 +62,7 @@ def parse_frame_header(header: bytes) -> _Frame | None:
 def playable_mpeg(
     path: Path, file: BinaryIO, start: int, end: int | None = None, quick: bool = False
 ) -> Path | FileWithNewHeader | None:
-    """Return an MPEG file, corrected to state its number of frames for libsndfile; None if only ffmpeg can decode it.
+    """Return an MPEG file, corrected for libsndfile; None if only ffmpeg can decode it. quick: Trust an MP3 file's tag.
 
     Args:
         start: Offset in the file at which the MPEG frames begin.

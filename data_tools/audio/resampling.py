@@ -239,7 +239,7 @@ def _join_halves(left: _Samples, right: _Samples) -> _Samples:
 
 
 def _wing(table: _Samples, step: int, entry: _Samples) -> tuple[_Samples, _Samples]:
-    """Return a filter's weights for old samples on one side of a new one, read from `table`, and the weights' slopes.
+    """Return weights for old samples on one side of new ones, from `table`, and slopes. step: Entries per old sample.
 
     Both are (up, reach): a row per phase (position of the new sample between two old ones), and a column per old
     sample, the nearest first. The slope is the difference between the next table entry and the current one.

@@ -107,10 +107,10 @@ def classify(
 
 
 def _grouped_texts(descriptions: Sequence[Described], captions: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
-    """Return descriptions and (clip, caption) pairs as Texts: all texts of one uploader or clip form a group.
+    """Return descriptions and (clip, caption) pairs as Texts, grouped by uploader or clip. rows: Rows of embeddings.
 
     Equal descriptions without an uploader form a group too. All texts of a group are scored by a network that learnt
-    none of them. rows: Row of each text's embedding.
+    none of them.
     """
     keys = [("by", item.uploader) if item.uploader else ("text", item.cleaned.text) for item in descriptions]
     keys += [("clip", clip) for clip, _ in captions]

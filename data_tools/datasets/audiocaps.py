@@ -48,7 +48,7 @@ class _Recording(NamedTuple):
 def read_audiocaps(
     root: Path, audio: Path | None = None, splits: Sequence[Split] = AUDIOCAPS_SPLITS, keep_missing: bool = False
 ) -> tuple[list[Clip], list[str]]:
-    """Return the clips of the requested splits in the CSV files' order, and a line of counts per split.
+    """Return the clips of the splits, and a line of counts per split. keep_missing: Include clips without audio.
 
     Args:
         root: The folder with <split>.csv; or a folder of aac-datasets, with AUDIOCAPS/csv_files_v1/<split>.csv and

@@ -28,7 +28,7 @@ METADATA_COLUMNS = ("file_name", "keywords", "sound_id", "sound_link", "start_en
 def read_clotho(
     root: Path, splits: Sequence[Split] = CLOTHO_SPLITS, source: str = "clotho", keep_missing: bool = False
 ) -> tuple[list[Clip], list[str]]:
-    """Return the clips of the requested splits in the captions files' order, and a line of counts per split.
+    """Return the clips of the splits, and a line of counts per split. keep_missing: Accept a data set without audio.
 
     Args:
         root: The folder with Clotho, or a folder of aac-datasets that contains CLOTHO_v2.1/. It has:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 def download(
     address: str, path: Path, sha256: str = "", require_usable: Callable[[Path], object] | None = None
 ) -> bool:
-    """Fetch a published file unless it is present and complete; return whether it was fetched.
+    """Fetch a file unless it is present; return whether it was fetched. require_usable: Raises for an unusable file.
 
     Args:
         address: Address of the file, http or https.
@@ -89,10 +89,7 @@ def _checksum_path(path: Path) -> Path:
 def _require_published(
     path: Path, file_name: object, hint: str, address: str, sha256: str, require_usable: Callable[[Path], object] | None
 ) -> None:
-    """Raise DataError for a file with the wrong checksum, or that is damaged or not a file of the expected kind.
-
-    file_name: Name of the file for the message. hint: Advice for the message.
-    """
+    """Raise DataError for a damaged file, a wrong checksum or a wrong kind. file_name, hint: For the message."""
     kind, digits = ("md5", sha256[4:]) if sha256.startswith("md5:") else ("sha256", sha256)
     if digits and not (actual := checksum_of(path, kind)).startswith(digits):
         raise DataError(
@@ -149,7 +146,7 @@ def file_problem(path: Path) -> str | None:
 
 
 async def _fetch(address: str, path: Path, part: Path, version: Path | None) -> None:
-    """Download a file, or the rest of it after an interruption.
+    """Download a file, or its rest. part: File received so far. version: File that names its version, or None.
 
     part: File with the bytes received so far. version: File with the server's name of their version; None if the
     checksum of the whole file is known.
@@ -179,7 +176,7 @@ async def _fetch(address: str, path: Path, part: Path, version: Path | None) -> 
 async def _request_rest(
     session: "ClientSession", address: str, part: Path, received: int, version: Path | None, advice: str
 ) -> bool:
-    """Download the rest of a file, after `received` bytes; return False if those bytes are of another version.
+    """Download the rest of a file, after `received` bytes; return False if these are not of the server's version.
 
     Raises DataError for an error status, a compressed answer, and a part of the file that was not requested.
     """

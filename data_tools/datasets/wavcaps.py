@@ -32,7 +32,7 @@ _FREESOUND_LINK = re.compile(r"freesound\.org/|^/people/[^/]+/sounds/\d+")
 
 
 def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = False) -> tuple[list[Clip], int]:
-    """Return the clips of a WavCaps JSON file in its order, and the number of items without audio in the folder.
+    """Return the clips of a WavCaps JSON file, and the number of items without audio. keep_missing: Include them.
 
     Args:
         path: The file, of the form {"num_captions_per_audio": 1, "data": [{"id", "caption", ...}]}.
@@ -120,7 +120,7 @@ def _read_items(path: Path) -> list[dict[str, Any]]:
 
 
 def _possible_names(item_id: str, audio: object) -> list[str]:
-    """Return the possible names of an item's audio file; the name that WavCaps distributes is last."""
+    """Return the possible names of an item's audio file, the distributed one last. audio: Its path in the item."""
     stem = item_id.removesuffix(".wav")
     names = [f"{stem}{suffix}" for suffix in AUDIO_SUFFIXES if suffix != ".flac"] + [f"{stem}.flac"]
     if isinstance(audio, str) and audio.lower().endswith(AUDIO_SUFFIXES):  # published files: "wav_path"

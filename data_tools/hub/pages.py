@@ -322,10 +322,8 @@ def _read_values(
 
 
 def decode_hybrid(data: bytes, width: int, count: int) -> np.ndarray:
-    """Decode numbers in parquet's hybrid encoding, which mixes repeated and bit-packed numbers.
+    """Decode `count` numbers of `width` bits in parquet's hybrid encoding, which mixes repeated and bit-packed numbers.
 
-    Args:
-        width: Number of bits of each number. count: Number of numbers to decode.
     Returns: (count,) int64. Raises IndexError if the data ends before.
     """
     found: list[np.ndarray] = []

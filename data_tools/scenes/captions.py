@@ -56,7 +56,7 @@ def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
 def describe(
     rng: np.random.Generator, kind: str, events: Sequence[str], count: int, held_out: float, taken: Collection[str] = ()
 ) -> list[str]:
-    """Return `count` different captions of a scene, none in `taken`; they name its events and how these are combined.
+    """Return `count` captions of a scene, none in `taken`. held_out: Share of wordings that only test splits use.
 
     Args:
         kind: Kind of the scene, a key of TEMPLATES.
@@ -86,7 +86,7 @@ def describe(
 
 
 def describe_event(rng: np.random.Generator, name: str, split: Split, held_out: float) -> str:
-    """Return a query that names a sound class, such as `A dog barks`, in a wording that the split may use.
+    """Return a query that names a sound class, in a wording for the split. held_out: Share of wordings only for tests.
 
     held_out: Share of the phrasings (wordings of a class) that only test splits use. If it is above 0, the validation
     split gets an additional phrasing, which no other split has. Validation can thus measure unknown wordings too.

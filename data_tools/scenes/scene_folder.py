@@ -62,11 +62,10 @@ class FolderSettings:
             raise DataError(f"the held-out share {self.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
 
     def pools(self, folder: Path | None, least: int, requirement: str) -> dict[Split, Pool]:
-        """Return for each split a dict from sound class to its recordings. least: Minimum number of classes.
+        """Return, per split, a dict from sound class to recordings. least: Fewest classes. requirement: Reason for it.
 
         Args:
             folder: Folder of the recordings; None: events are synthesised, and no class has a recording.
-            requirement: Reason for this minimum, for the message.
         Raises DataError for a split with fewer classes, and for a folder without labelled recordings.
         """
         if folder is None:

@@ -270,7 +270,7 @@ def _ring(frequencies: Samples, strengths: Samples, decays: Samples | float, sec
 
 
 def _knock(rng: Rng, modes: Samples, decay: float, noise: float) -> Samples:
-    """Return the sound of a strike on something hard: tones at `modes` (Hz), each varied a little, and a click."""
+    """Return a strike on something hard: tones at `modes` (Hz) that fade in `decay` s, and a click of level `noise`."""
     hit = _ring(modes * rng.uniform(0.98, 1.02, len(modes)), rng.uniform(0.4, 1, len(modes)), decay, 8 * decay)
     return hit + noise * rng.standard_normal(len(hit)) * _decay(len(hit), decay / 6)
 
@@ -325,7 +325,7 @@ def _mix_at_onsets(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples
 def _repeat(
     rng: Rng, n: int, gap: tuple[float, float], sound: Callable[[float], Samples], jitter: float = 0.05
 ) -> Samples:
-    """Return n samples of a sound that is repeated, each time with another strength.
+    """Return n samples of a repeated sound. gap: Range of the mean interval, in s. jitter: Share by which it varies.
 
     gap: Range of the mean interval from one repetition to the next, in seconds; the mean is drawn from it once. jitter:
     Largest difference of a single interval from the mean, as a share of the mean.

@@ -215,7 +215,7 @@ def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
 
 
 def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator[Fault]:
-    """Yield a fault if a window has a score but the file's first window, on line `line`, has none, or the reverse."""
+    """Yield a fault unless windows have scores just as the file's first window, on line `line`, of `width` values."""
     for number, window in enumerate(windows, start=1):
         if len(window) != width:
             form, other = ("a score", "none") if len(window) == 3 else ("no score", "one")

@@ -51,7 +51,7 @@ def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE)
 def bootstrap_interval(
     per_query: npt.ArrayLike, groups: Groups | None = None, confidence: float = CONFIDENCE, seed: int = 0
 ) -> Interval:
-    """Return the percentile bootstrap interval of a mean over queries, from RESAMPLES random samples of the groups.
+    """Return the percentile bootstrap interval of a mean over queries. groups: Group of each query, sampled as a whole.
 
     Each sample has the same number of groups as the data, drawn with replacement.
 
@@ -99,7 +99,7 @@ class Difference(NamedTuple):
 def paired_difference(
     first: npt.ArrayLike, second: npt.ArrayLike, groups: Groups | None = None, seed: int = 0
 ) -> Difference:
-    """Test by randomisation whether two systems differ in the mean of a metric, and return their difference.
+    """Test if two systems differ in a mean; return the difference. groups: Group of each query, exchanged as a whole.
 
     first, second: (Q,) values of the metric of each system for the same queries. groups: (Q,) group number of each
     query, from group_numbers; None: every query is a group.

@@ -77,7 +77,7 @@ def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Itera
 
 
 def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, names: Ints) -> Scores:
-    """Return a query's scores (C,), exchanged among the judged clips so that their order changes.
+    """Return a query's scores, exchanged so that judged clips (`columns`) have the order by matrix and `judge`.
 
     The new order is by the weighted mean of a clip's scores by the matrix and by the judge. Before, both are
     standardised (mean 0, standard deviation 1).

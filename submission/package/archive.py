@@ -108,7 +108,7 @@ def check_archive(
     require_report: bool = True,
     shown: int | None = SHOWN_PROBLEMS,
 ) -> Iterator[str]:
-    """Check a package (.zip); yield a message for each problem, also those that the official validator ignores.
+    """Check a package (.zip); yield a message for each problem. truth_of: Function from a system's label to its truth.
 
     Args:
         truth_of: Function from a system's label to the truth for its submitted file.

@@ -114,7 +114,7 @@ class Bar(NamedTuple):
 
 
 def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], groups: Groups) -> list[Bar]:
-    """Return a bar for each key in `labels`: the mean over the queries with this key, with its interval.
+    """Return a bar for each key in `labels`: its queries' mean and interval. groups: Groups of dependent queries.
 
     Args:
         values: (Q,) value of a metric for each query, in [0, 1].

@@ -143,7 +143,7 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
 
 
 def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str:
-    """Return the reason not to overwrite a file; "" if it may be overwritten.
+    """Return the reason not to overwrite a file, or "". scores: Whether windows with scores must not be overwritten.
 
     A file that is not a file of moments must not be overwritten. scores: Whether a file of moments whose windows have
     scores must not be overwritten either, because the scores would be lost.

@@ -126,7 +126,7 @@ def edition_in_facts(matrix: ScoreMatrix) -> str | None:
 def chosen_edition(
     arguments: argparse.Namespace, editions: Mapping[str, str | None], file: Path | None = None, hint: str = ""
 ) -> Edition:
-    """Return the edition that --edition names or, without it, the only edition of all files; it must rank clips.
+    """Return the edition of --edition or, without it, the only one of all files; it ranks clips. file: For the message.
 
     Args:
         editions: Dict from each file to its edition (None if unknown).

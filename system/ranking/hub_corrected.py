@@ -113,7 +113,7 @@ class HubCorrectedRanker(Ranker):
     """Corrects the scores of another ranker for hubs."""
 
     def __init__(self, inner: Ranker, bank: Sequence[Query], correction: Correction, facts: Mapping[str, Any]) -> None:
-        """Create the ranker. inner: Ranker to correct. bank: Queries that reveal hubs. facts: Stored with the scores."""
+        """Create the ranker. inner: Ranker to correct. bank: Queries that show hubs. facts: Stored with the scores."""
         self.inner, self.bank, self.correction = inner, bank, correction
         self.facts = {**inner.facts, FACTS: dict(facts)}
         self.origin = f"{inner.origin}, hub correction {correction}"
