@@ -371,7 +371,7 @@ def _lookup(name: str | int, editions: Mapping[str, EditionType]) -> EditionType
 
 
 def format_metric(metric: str, value: float, sign: str = "") -> str:
-    """Format a metric's value in the challenge's unit: per cent for metrics of moments, else a number in [0, 1].
+    """Format a metric's value: per cent for moments, else a number in [0, 1]. sign: "+" marks positive values too.
 
     `mAP` without @k is a metric of moments. sign: "+" also puts a sign before positive values.
     """

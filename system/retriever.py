@@ -68,7 +68,7 @@ class Retriever:
 
     @kit_errors
     def encode_audio(self, audio: Audio | Waves, rate: int | None = None, normalize: bool = True) -> np.ndarray:
-        """Embed audio files, or waves of the sample rate `rate`. Returns: (C, D) float32, in the order of `audio`.
+        """Embed audio files, or waves at `rate` Hz, in their order: (C, D) float32. normalize: Scale to length 1.
 
         Args:
             audio: A folder with its subfolders, a manifest (.jsonl), a file, or a list of files. It may also be one

@@ -133,7 +133,7 @@ def _decode_entities(text: str) -> str:
 
 
 def _remove_boilerplate(boilerplate: re.Pattern[str], text: str, only_at_starts: bool = False) -> str:
-    """Return a text without the sentences, or ends of sentences, that begin with a match of `boilerplate`.
+    """Return a text without (ends of) sentences that begin with `boilerplate`. only_at_starts: Cut whole clauses only.
 
     Words before a match that only introduce it are removed too. A shortened sentence keeps its final ., ! or ?.
     Matches in double quotes stay.

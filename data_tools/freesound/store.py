@@ -293,7 +293,7 @@ class Store(Facts):
         )
 
     def _record_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
-        """Record the null items of a page, sounds that the API lists without data, except the first `stored` of them.
+        """Record a page's null items (sounds without data), except the first `stored`. indexed: Upload times by id.
 
         Earlier records for this page or a later one are deleted first, if their upload times are between the start of
         the window and `reached`.

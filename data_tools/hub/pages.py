@@ -274,7 +274,7 @@ def _plain_values(path: Path, content: _Content, start: int) -> _Values:
 def _row_members(
     path: Path, chunk: Any, page: _Page, levels: int, dictionary: _Values | None
 ) -> Iterator[Member | None]:
-    """Yield the position of each row's value in a page; None if it is missing. levels: Definition level of a value."""
+    """Yield the position of each row's value, or None. levels: Level of a value. dictionary: Values to refer to."""
     content = _read_content(path, chunk, page)
     try:
         defined, start = _has_value(path, page, content, levels)
@@ -307,7 +307,7 @@ def _has_value(path: Path, page: _Page, content: _Content, levels: int) -> tuple
 def _read_values(
     path: Path, page: _Page, content: _Content, start: int, count: int, dictionary: _Values | None
 ) -> _Values:
-    """Return the values of a page, from an offset of its content on. count: Number of values that are not missing."""
+    """Return a page's values, from offset `start` on. count: How many are present. dictionary: Values to refer to."""
     encoding = page.fields[8][4] if 8 in page.fields else page.fields[5][2]
     if encoding in INDICES and dictionary:
         packed = content.part(start, content.total - start)

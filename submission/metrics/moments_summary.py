@@ -83,7 +83,7 @@ class MomentSummary:
         return (self.primary, *(metric for metric in self.values if metric != self.primary))
 
     def lines(self, by_length: bool = False) -> list[str]:
-        """Return the summary as lines of text, one metric per line, in per cent as in the official script."""
+        """Return the summary as lines, one metric each, in per cent. by_length: Also by length of the windows."""
         table = [("queries", str(len(self.queries.texts))), ("recordings", str(self.queries.n_pool))]
         for metric, value in self.values.items():
             interval = format_interval(self.bootstraps[metric], metric)

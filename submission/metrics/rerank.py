@@ -59,7 +59,7 @@ def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
 
 
 def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Iterator[Scores]:
-    """Yield the score matrix with the judged clips of each query re-ranked, in blocks of rows (n, C).
+    """Yield the score matrix with judged clips re-ranked, in blocks of rows (n, C). weight: The judge's, from 0 to 1.
 
     The judged clips are sorted by a weighted mean of the matrix's and the judge's scores. Before, both are standardised
     over the judged clips of the query (mean 0, standard deviation 1). Clips with equal means stay in their order. The

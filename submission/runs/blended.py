@@ -218,7 +218,9 @@ def _mean_frames(parts: Sequence[Part[FinishedMoments]]) -> dict[str, FrameScore
 def _write_records(
     temporary: Path, out: Path, parts: Sequence[Part[Any]], rank: Mapping[str, Any], entries: Mapping[str, Any]
 ) -> RunResult:
-    """Write resolved.json, an empty metrics.jsonl, and result.json of a blend; return the content of result.json.
+    """Write a blend's resolved.json and result.json; return the latter. rank, entries: Settings and results of entries.
+
+    An empty metrics.jsonl is written too.
 
     Args:
         temporary: Folder to write to.

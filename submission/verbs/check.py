@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_result(path: Path, edition: AnyEdition, result: "_CheckResult", as_json: bool, shown: int | None) -> int:
-    """Print the result of a check as text or JSON. Returns 0; raises SubmissionError if there are problems."""
+    """Print a check's result; return 0, or raise SubmissionError for problems. shown: Most problems per kind."""
     if as_json:
         _print_json(path, edition, result)
     elif result.problems:
@@ -168,7 +168,7 @@ def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
 
 
 def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespace, shown: int | None) -> _CheckResult:
-    """Check a package against the rules of its edition, and return the result."""
+    """Check a package by the rules of its edition; return the result. shown: Most problems of a kind; None: all."""
     from submission.package.archive import check_archive, output_notes
 
     truth: Truth | MomentTruth | None

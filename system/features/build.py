@@ -359,7 +359,7 @@ def _other_lengths(features: Features, clips: Collection[Clip], name: str) -> It
 
 
 def _leave_out_other_lengths(features: Features, clips: Collection[Clip], name: str, strict: bool) -> None:
-    """Remove clips from `features` whose published frames last longer or shorter than the clip.
+    """Remove clips whose published frames are longer or shorter than the clip. strict: Raise KitError for the first.
 
     The difference must be more than the share SPARE of the clip's length. Windows (times of moments) in these clips
     would be wrong. strict: Raise KitError for the first such clip.

@@ -169,7 +169,7 @@ def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor,
 def _forward_and_backward(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the logarithms of two sums: the weights of all labellings of the frames up to t, and of those from t on.
+    """Compute the log weights of all labellings up to frame t, and from t on. enter, leave: Weights of starts, ends.
 
     A labelling gives each frame the state 0 or 1. Both results are (B, T, 2); the last axis is the state of frame t: 0
     (no moment) or 1 (in a moment).

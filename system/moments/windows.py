@@ -209,7 +209,7 @@ def _round_edges(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
 
 
 def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
-    """Return one model's most probable windows, as candidates (C, 2) for overlap_windows.
+    """Return a model's most probable windows, (C, 2), for overlap_windows. edges: Frame starts, and the last end.
 
     These are up to OVERLAP_CANDIDATES windows of best_windows, with edges rounded as in the submission.
     scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) starts of the T frames and end of
@@ -220,7 +220,7 @@ def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decodi
 
 
 def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
-    """Compute the probability that a whole moment overlaps a window with an IoU of at least 0.7, for each window.
+    """Compute per window the chance that a moment has an IoU >= 0.7 with it. edges: Frame starts, and the last end.
 
     windows: (C, 2) starts and ends in seconds. scores: For every range of frames, the log probability that it is one
     whole moment; -inf: impossible. edges: (T + 1,) starts of the T frames and end of the last frame, in seconds.
@@ -235,7 +235,7 @@ def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.nda
 def _similar_moments(
     windows: np.ndarray, scores: WindowScores, edges: np.ndarray
 ) -> Iterator[tuple[np.ndarray, slice, np.ndarray]]:
-    """Yield the moments that have an IoU of at least 0.7 with a window, for each window.
+    """Yield per window the moments with an IoU of at least 0.7 with it. edges: Frame starts, and the last end.
 
     Three values are yielded per window. The first is the first frames (R,) of such moments. The second is a slice with
     their C possible last frames. The third is the probability (R, C) of the moment from each first to each last frame,
@@ -252,7 +252,7 @@ def _similar_moments(
 
 
 def _similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the moments with an IoU of at least 0.7 with a window: for each first frame, the range of last frames.
+    """Find moments with an IoU >= 0.7 with a window, by first and last frame. edges: Frame starts, and the last end.
 
     windows: (C, 2) starts and ends in seconds. edges: (T + 1,) starts of the T frames and end of the last frame, in
     seconds. Returns: Two arrays (C, T). Moments that begin with frame i, and have this IoU with window c, end with a

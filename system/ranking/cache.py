@@ -101,7 +101,7 @@ class CachedEmbeddings(ClipSource):
         self.grids = {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in self._experts.items()}
 
     def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
-        """Return a pool of the readable clips, with cached or newly computed embeddings.
+        """Return a pool of the readable clips, with embeddings. strict: A clip that cannot be read is an error.
 
         If the cache's disk is full, log a warning and continue without caching.
         """
@@ -202,7 +202,7 @@ class FileEmbeddings(CachedEmbeddings):
     """Embeddings that another program computed, read from that program's files without reading audio."""
 
     def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
-        """Return a pool of the clips whose embedding is in the files. Raises KitError if there is no such clip."""
+        """Return a pool of the clips with an embedding in the files; raise KitError if none has. strict: Not used."""
         features = self.features(model, listed.clips)
         if not features.keys:
             first_error = features.broken[listed.clips[0].id]

@@ -126,7 +126,7 @@ class HubCorrectedRanker(Ranker):
         return {**self.inner.meanings, "score": score}
 
     def open(self, listed: Listed, strict: bool = False) -> Pool:
-        """Return a pool of the readable clips, after measuring how much each is a hub, near to too many queries."""
+        """Return a pool of readable clips, with hubs measured. strict: A clip that cannot be read is an error."""
         pool = self.inner.open(listed, strict)
         self._hubs_of(pool)
         return pool
@@ -160,9 +160,9 @@ class HubCorrectedRanker(Ranker):
         self.inner.forget_queries()
 
     def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
-        """Return the embeddings of texts, (N, D) float32, without a correction."""
+        """Return the embeddings of texts, (N, D) float32, uncorrected. normalize: Scale them to length 1."""
         return self.inner.text_vectors(texts, normalize)
 
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
-        """Return the embeddings of the pool's clips, (C, D) float32, without a correction."""
+        """Return the pool's embeddings, (C, D) float32, uncorrected. normalize: Scale them to length 1."""
         return self.inner.clip_vectors(pool, normalize)

@@ -138,7 +138,7 @@ def refuse_test_splits(queries: MomentQueries) -> None:
 def training_moments(
     queries: MomentQueries, located: Sequence[Located], least: float, found_by: str
 ) -> tuple[list[Moment], int]:
-    """Return windows with scores of at least `least` as moments to train on, and the number of queries without one.
+    """Return windows scored `least` or more as moments, and the number of queries without. found_by: Model names.
 
     A window that overlaps a better window is left out.
     found_by: Names of the models that found the windows, stored in the moments.
@@ -260,7 +260,7 @@ def locate(
 def score_recordings(
     ranker: ModelRanker, queries: MomentQueries, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
-    """Return the moments of readable recordings and the scores of their frames. sliding: Length and hop of pieces.
+    """Return readable recordings' moments and frame scores. sliding: Pieces. strict: KitError for an unreadable one.
 
     sliding: A model of whole clips scores such pieces of the recording; other models do not use it. strict: Raise
     KitError for recordings that cannot be read; if False, leave these recordings out.

@@ -160,7 +160,10 @@ class ModelRanker(Ranker):
         return {"score": self.score.meaning, **(self.windows.meanings if self.windows else {})}
 
     def open(self, listed: Listed, strict: bool = False) -> ModelPool:
-        """Embed the readable clips. Returns: Their pool. Warns of recordings that are too long to find windows in."""
+        """Embed the readable clips; return their pool. strict: A clip that cannot be read is an error.
+
+        Warns of recordings that are too long to find windows in.
+        """
         pool = self.source.open(self.model, listed, strict)
         if too_long := [clip.path for row, clip in enumerate(pool.clips) if not self._can_find_times(pool, row)]:
             some = f"{counted(len(too_long), 'recording')} with more than {MAX_FRAMES:,} frames, first {too_long[0]}"

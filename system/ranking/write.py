@@ -31,7 +31,7 @@ def write_ranking(
     top: int | None = None,
     allow_unknown: bool = False,
 ) -> int:
-    """Rank clips for all queries; write all scores, or the `top` best clips, to `out`. Returns: The number of clips.
+    """Rank clips, write all scores or the `top` clips, return the number of clips. allow_unknown: Accept unknown words.
 
     Only readable clips are ranked. The file is the score matrix (.npy), or, with `top`, a ranked CSV of the edition
     custom, or pairs of a query and a clip (.jsonl), which a user's own program can score. Clips with equal scores are

@@ -98,7 +98,7 @@ def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages if a mean names missing or later entries, or entries of different sources."""
+    """Yield keys and messages if a mean names entries that are not in `earlier`, or that rank different sources."""
     ranked = {
         name: [entry.get(key) for key in ("data", "audio", "queries")]
         for name, entry in earlier.items()
@@ -185,7 +185,7 @@ def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None)
 def _check_stage(
     at: Keys, stage: dict[str, Any], data: dict[str, Any], earlier: list[str], stages: dict[str, Any]
 ) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages for settings of a stage that do not fit each other."""
+    """Yield keys and messages for settings of a stage that do not fit each other. earlier: Stages before this one."""
     train, monitor = stage.get("train"), stage.get("monitor")
     yield from _check_sources((*at, "train", "data"), child(train, "data"), data, "train on another split")
     acknowledged = child(monitor, "test_split") == "acknowledged"

@@ -259,7 +259,7 @@ def load_tensors(model: nn.Module, weights: dict[str, torch.Tensor], path: Path)
 def save_state(
     folder: Path, state: dict[str, Any], epoch_weights: Mapping[str, torch.Tensor] | None, sha256: Mapping[str, str]
 ) -> dict[str, str]:
-    """Write the state of training: the weights `epoch_weights`, if given, and then last.pt. Returns: Checksums.
+    """Write last.pt, and `epoch_weights` if given; return the checksums by file. sha256: Those of existing files.
 
     Weights of epochs that are no longer in the table of the best epochs are deleted.
     sha256: Dict from each existing file of the stage to its checksum. Returns: A dict from each file that remains to
@@ -287,7 +287,7 @@ def save_best(
     sha256: Mapping[str, str],
     resumable: Container[str],
 ) -> dict[str, str]:
-    """Write the weights of a best epoch; delete other epochs' weights, unless `resumable`. Returns: Checksums by file.
+    """Write a best epoch's weights; delete others except `resumable`; return checksums. sha256: Those of earlier files.
 
     Weights of epochs are deleted unless they are in the table of the best epochs or belong to the last state.
     sha256: Dict from each existing file of the stage to its checksum. resumable: Names of the files of the last state.

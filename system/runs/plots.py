@@ -18,9 +18,9 @@ from system.runs.folder import Run
 def draw_relevance(
     distribution: Distribution, percents: Sequence[float], factor: MarginFactor, title: str, path: Path
 ) -> None:
-    """Draw the histogram of relevance (CIDEr-D) and the factor on margins to a file (.svg or .png).
+    """Draw the histogram of relevance (CIDEr-D), and the factor on margins, to a file. percents: Percentiles as labels.
 
-    Both axes are logarithmic. The curve of the factor r(c), with its thresholds, is drawn over the histogram.
+    The file is .svg or .png. Both axes are logarithmic. The curve of the factor r(c), with its thresholds, is drawn over the histogram.
     The first bar contains all scores below 2^-10, most of them 0. percents: Percentiles of the thresholds, for their
     labels.
     """
@@ -55,7 +55,7 @@ def draw_run(run: Run) -> list[Path]:
 
 
 def _draw_curves(path: Path, lines: list[EpochLine], axis: str, labels: dict[str, str]) -> Path:
-    """Draw curves of some metrics over epochs to the file `path`. labels: Dict from metric to the curve's label."""
+    """Draw curves of metrics over epochs. axis: Label of the vertical axis. labels: Dict from metric to its label."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel="epoch", ylabel=axis)
     for number, (key, label) in enumerate(labels.items()):

@@ -97,7 +97,7 @@ def published_files(model: Model) -> Iterator[PublishedFile]:
 
 
 def _fetch_expert_model(name: str, expert: ExpertSettings, model: str, only_show: bool) -> Iterator[str]:
-    """Fetch the Hugging Face model of an expert and print whether it is on this disk. Yields error messages.
+    """Fetch an expert's Hugging Face model, unless `only_show`, and print if it is on this disk. Yields error messages.
 
     only_show: Whether to fetch nothing.
     """

@@ -45,7 +45,7 @@ class CrnnEncoder(AudioEncoder):
         embedding: Embedding,
         padding: Literal["masked", "counted"],
     ) -> None:
-        """Build the layers. inputs: Number of values per frame after the convolutions, 128 x (bands // 64)."""
+        """Build the layers. inputs: Values per frame after the convolutions. padding: Masked, or counted as frames."""
         super().__init__()
         self.expert, self.embedding, self.padding = expert, embedding, padding
         self.cnn = build_convolutions(dropout)
