@@ -221,7 +221,7 @@ def _overlaps_of_value(kind: str, clips: Sequence[Clip], shared: str, audited: C
 
 
 def _make_overlap(kind: str, clip: Clip, other: Clip, evidence: str) -> Overlap:
-    """Return an overlap of two clips, marked if it is a leak. kind, evidence: What they share, and its value."""
+    """Return an overlap of two clips, marked if it is a leak. kind: Kind of overlap. evidence: The shared value."""
     leak = kind != CAPTION_ACROSS and _split_order(clip) == 0 and _split_order(other) == 2
     return Overlap(kind, clip, _split_name(clip), _split_name(other), other.id, evidence, leak)
 

@@ -150,7 +150,7 @@ def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) ->
 
 
 def _find_highest(scores: WindowScores, edges: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return first frames, last frames and scores of at least the `count` windows of highest score; all if fewer exist.
+    """Return first frames, last frames and scores of the `count` best windows, or more. edges: Frame starts, last end.
 
     The three arrays (W,) are ordered by the first frame, then by the last frame.
     """

@@ -20,9 +20,9 @@ def draw_relevance(
 ) -> None:
     """Draw the histogram of relevance (CIDEr-D), and the factor on margins, to a file. percents: Percentiles as labels.
 
-    The file is .svg or .png. Both axes are logarithmic. The curve of the factor r(c), with its thresholds, is drawn over the histogram.
-    The first bar contains all scores below 2^-10, most of them 0. percents: Percentiles of the thresholds, for their
-    labels.
+    The file is .svg or .png. Both axes are logarithmic. The curve of the factor r(c), with its thresholds, is drawn
+    over the histogram. The first bar contains all scores below 2^-10, most of them 0. percents: Percentiles of the
+    thresholds, for their labels.
     """
     edges, counts = np.array(distribution.histogram.edges), np.array(distribution.histogram.counts)
     edges[0] = edges[1] / 2  # a logarithmic axis has no 0

@@ -40,7 +40,7 @@ class WordVectorsEncoder(TextEncoder):
         unknown: Literal["each", "one"],
         padding: Literal["masked", "counted"],
     ) -> None:
-        """Open word vectors. unknown: A random vector each, or one, for unknown words. padding: If it counts."""
+        """Open word vectors. unknown: A random vector for each unknown word, or one. padding: Masked, or counted."""
         super().__init__()
         self.path, self.dim, self.embedding, self.unknown = path, dim, embedding, unknown
         self.counts_padding = padding == "counted"
