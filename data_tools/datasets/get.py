@@ -28,7 +28,7 @@ ASKED_SECONDS = 20  # for the sizes of all files
 
 
 def get(published: PublishedSet, folder: Path, mirror: str | None = None) -> None:
-    """Fetch all files of a data set into a folder, verify them, and unpack its archives.
+    """Fetch all files of a data set into a folder, verify and unpack them. mirror: Address of copies of the files.
 
     Finished files and archives are skipped. mirror: Address of a folder with the same files, in place of the published
     one. Raises DataError for a file that cannot be fetched or does not have its published checksum, and for an archive

@@ -82,7 +82,7 @@ def _audio_files(audio: Path) -> dict[str, str]:
 
 
 def audio_folder(path: Path, among: Sequence[str] = ("Audio", "WavCaps_mp3/Audio", "Zip_files")) -> Path | None:
-    """Return the folder with the audio for a JSON file of WavCaps; None if it is missing.
+    """Return the folder with the audio for a JSON file of WavCaps; None if it is missing. among: Places to search.
 
     The usual places are next to the folder json_files: Audio/<part>/ (aac-datasets), WavCaps_mp3/Audio/<part>/ (the
     baseline of 2025) and Zip_files/<part>/ (the Hugging Face hub). The first one that exists is returned.

@@ -147,7 +147,7 @@ class Client:
         return sounds | {sound.id: sound for sound in page.sounds if sound}
 
     async def download_preview(self, url: str, into: Path, limit: int | None = None) -> int:
-        """Download a sound's preview to the file `into`; return its size in bytes.
+        """Download a sound's preview to the file `into`; return its size in bytes. limit: Maximum size.
 
         The request needs no key, and does not count against the API's limits.
         url: Absolute address, or path below the site's address. limit: Maximum bytes. Raises LostError.
@@ -155,7 +155,7 @@ class Client:
         return await self._download(url, into, limit, None)
 
     async def download_original(self, sound_id: int, into: Path, limit: int | None = None) -> int:
-        """Download an uploader's original file to `into`, which needs an access token; return its size in bytes.
+        """Download an original file to `into`, by an access token; return its size in bytes. limit: Maximum size.
 
         limit: Maximum bytes. Raises LostError.
         """

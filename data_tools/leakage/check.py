@@ -149,7 +149,7 @@ class _LastOfEachId:
 
 
 def _check_files(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
-    """Check the audio file of every clip once; return a dict from the hash of a file's path to its results."""
+    """Check every clip's audio file once; return a dict from a path's hash to results. quick: Only read headers."""
     results: dict[int, Result] = {}
     paths = sorted({clip.path for clip in clips})
     with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:

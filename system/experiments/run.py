@@ -58,7 +58,7 @@ def run_recipe(
     device: "Device | None" = None,
     track: "Sequence[type[Tracker]]" = (),
 ) -> Run:
-    """Run the remaining steps of a recipe: data, features, training and ranking. Returns: The run.
+    """Run the remaining steps of a recipe, from data to ranking; return the run. track: Kinds of trackers to use.
 
     The last step writes the run's result.json. runs: Folder of all runs. out: Folder of this run; None: a folder in
     `runs` with the settings of the recipe, or a new one.
@@ -196,7 +196,7 @@ def _train_and_rank(
     device: "Device | None",
     track: "Sequence[type[Tracker]]",
 ) -> None:
-    """Train all stages, rank all rank entries of the recipe, and write the results of a run."""
+    """Train all stages, rank all entries, and write a run's results. began: Start time. track: Kinds of trackers."""
     from system.training.train import build_initial_model, prepare, train
 
     recipe = loaded.recipe

@@ -36,7 +36,7 @@ class _Words(NamedTuple):
         return max(len(self.vectors), len(self.indices))
 
     def values_per_clip(self, longest: int) -> int:
-        """Return the maximum number of values in memory while one clip is scored.
+        """Return the maximum number of values in memory while one clip of `longest` frames is scored.
 
         longest: Number of frames of the clip.
         """
@@ -56,7 +56,7 @@ def _collect_words(captions: Embeddings) -> _Words:
 
 
 def _word_groups(captions: Embeddings, longest: int) -> list[_Words]:
-    """Divide captions into groups, usually one, whose dot products with a clip's frames fit into memory.
+    """Divide captions into groups whose dot products with a clip of `longest` frames fit into memory.
 
     longest: Number of frames of the clip.
     """

@@ -73,7 +73,7 @@ def raise_scores(
     probability: float,
     frame_share: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Raise scores and `enter` until any moment has `probability`. frame_share: Part of the rise that scores get.
+    """Raise scores and `enter` until `probability` of a moment is reached. frame_share: Part of the rise for scores.
 
     The scores and `enter` are raised by the smallest constant d >= 0 that is sufficient. d is found by bisection in
     [0, RAISED_BY] in float64, since log Z rises with d. The probability of a moment is 1 - exp(-log Z).

@@ -237,7 +237,7 @@ class _Block(nn.Module):
             nn.init.xavier_normal_(layer.weight, INITIAL_GAIN)
 
     def forward(self, x: torch.Tensor, bias: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Apply attention and feed-forward layers to tokens (S, L, 768)."""
+        """Apply attention, with its `bias`, and feed-forward layers to tokens (S, L, 768). mask: False: ignored."""
         x = self.self_attn_layer_norm(DEPTH_SCALE * x + self.self_attn(x, bias, mask))
         result: torch.Tensor = self.final_layer_norm(DEPTH_SCALE * x + self.fc2(F.gelu(self.fc1(x))))
         return result

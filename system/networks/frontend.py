@@ -39,7 +39,7 @@ class MelPower(nn.Module):
 
     @classmethod
     def from_kernels(cls, real: torch.Tensor, imaginary: torch.Tensor, basis: torch.Tensor, hop: int) -> "MelPower":
-        """Build the layer that computes mel power spectrograms with the float32 kernels of a published checkpoint.
+        """Build the layer from a checkpoint's float32 DFT kernels (`real`, `imaginary`) and mel filters (`basis`).
 
         real, imaginary: (K, 1, size), cosines and sines times the window. basis: Mel filters. hop: Samples between
         columns. The layer computes an FFT, and adds the product of the wave with the rounding errors of the kernels. In

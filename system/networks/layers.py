@@ -34,7 +34,7 @@ class SeriesEncoder(nn.Module):
         )
 
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Encode padded series. The results for padding must not be used.
+        """Encode padded series; results for padding must not be used. mask: False for padding.
 
         values (B, T, W), mask (B, T) bool, at least one true per row -> (B, T, W).
         """

@@ -22,7 +22,7 @@ class Attention(nn.Module):
         self.qkv, self.proj = nn.Linear(dim, 3 * dim, bias=qkv_bias), nn.Linear(dim, dim)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Apply self-attention: (B, L, D) -> the same shape.
+        """Apply self-attention: (B, L, D) -> the same shape. mask: False for positions to ignore.
 
         mask: (B, L) bool, false for positions that are ignored, with at least one true value per row; None to use all.
         """
@@ -68,7 +68,7 @@ class PostNormBlock(Block):
     """Attention, then feed-forward, each added to its input and followed by a layer norm: (B, L, D) -> the same."""
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Apply attention and feed-forward layers, each with a layer norm after the sum.
+        """Apply attention and feed-forward layers, each with a norm after the sum. mask: False for positions to ignore.
 
         mask: False for positions to ignore.
         """

@@ -86,7 +86,7 @@ def _model_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | 
 
 
 def _encoder_lines(side: str, encoder: EncoderKind) -> Iterator[Row | Problem]:
-    """Yield the plan's row on an encoder, and a problem for each of its missing files."""
+    """Yield the plan's row on an encoder, and a problem for each of its missing files. side: "audio" or "text"."""
     fact, missing = encoder.plan_facts()
     yield Row("model", side, fact)
     yield from (Problem(MISSING, *one) for one in missing)

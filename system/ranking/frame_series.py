@@ -147,7 +147,7 @@ def find_windows(score: MomentScore, series: FrameSeries, by: By, decoding: Deco
 
 
 def find_windows_by_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
-    """Find the windows of Q queries from several models' scores of frames.
+    """Find the windows of Q queries by several models. members: Each model's score, and its scores of frames.
 
     The models' frames may have different lengths. Candidates are the most probable windows of each model. The score of
     a window is the probability that some moment has an IoU of 0.7 or more with the window, as a mean over the models. A
@@ -329,7 +329,7 @@ def fit_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment]
 
 
 def describe_unreadable(broken: Mapping[str, str], recordings: Collection[str]) -> str:
-    """Format the number of unreadable recordings, and the id of the first with the reason, for an error message.
+    """Format the number of unreadable recordings, and the first with the reason. broken: Dict from id to reason.
 
     broken: Dict from the id of a recording to the reason. recordings: Ids of all recordings.
     """

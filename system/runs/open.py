@@ -293,7 +293,7 @@ def expert_identities(recipe: schema.Recipe) -> dict[str, dict[str, Any]]:
 
 
 def with_trained_versions(folder: Path, recorded: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the experts' identities `current` with the versions that the experts had in training.
+    """Return a copy of the experts' identities `current`, with the versions in `recorded`, those of the training.
 
     An identity is everything that determines an expert's frames: settings, version, and checksums of weights.
     recorded: Identities of the experts in training. A warning is logged for each expert whose version has changed.

@@ -89,7 +89,7 @@ def texts_with_new_words(data: Data) -> list[str]:
 
 
 def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Sequence[type[Tracker]] = ()) -> None:
-    """Train all stages of a recipe in a run's folder; finished stages are skipped.
+    """Train all stages of a recipe in a run's folder, except finished ones. track: Kinds of trackers to use.
 
     model: The result of `prepare`. track: Trackers (TensorBoard, MLflow, Weights & Biases) that receive the metrics of
     every epoch.
