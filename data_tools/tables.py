@@ -93,7 +93,7 @@ def _quoting_cure(hint: str) -> str:
 
 
 def rows_joined_by_quote(lines: Sequence[str], delimiter: str, width: int) -> list[list[str]]:
-    """Return the rows that an unclosed quote has joined into one record; [] for a record without such a quote.
+    """Return the rows that an unclosed quote has joined into one record, or []. width: Number of columns of a row.
 
     Args:
         lines: All lines of one record. width: Number of the table's columns.

@@ -192,7 +192,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make scenes by the options of `scenes`, print the result, and return the exit status.
+    """Make scenes, print the result, and return the exit status. common: Settings shared with long recordings.
 
     common: Values for the fields of FolderSettings.
     """
@@ -209,7 +209,7 @@ def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
 
 
 def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make recordings with moments by the options of `scenes`, print the result, and return the exit status.
+    """Make recordings with moments, print the result, and return the exit status. common: Settings shared with scenes.
 
     common: Values for the fields of FolderSettings.
     """

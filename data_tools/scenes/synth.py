@@ -92,7 +92,7 @@ def _door_wood_knock(rng: Rng, n: int) -> Samples:
     gap = rng.uniform(0.13, 0.24)
 
     def knocks(strength: float) -> Samples:
-        """Return a group of two to four knocks."""
+        """Return a group of two to four knocks. strength: Factor of their loudness."""
         onsets = gap * np.arange(rng.integers(2, 5)) * rng.uniform(0.95, 1.05)
         hits = [_knock(rng, modes, 0.03, 0.3) * strength * rng.uniform(0.7, 1) for _ in onsets]
         return _mix_at_onsets(int((onsets[-1] + 0.3) * SAMPLE_RATE), onsets, hits)
@@ -117,7 +117,7 @@ def _chirping_birds(rng: Rng, n: int) -> Samples:
     length = rng.uniform(0.05, 0.12)
 
     def song(strength: float) -> Samples:
-        """Return a group of chirps."""
+        """Return a group of chirps. strength: Factor of their loudness."""
         count = rng.integers(2, 7)
         notes = []
         for _ in range(count):
@@ -149,7 +149,7 @@ def _footsteps(rng: Rng, n: int) -> Samples:
     crunch = rng.uniform(0.35, 0.6)
 
     def step(strength: float) -> Samples:
-        """Return one footstep."""
+        """Return one footstep. strength: Factor of its loudness."""
         length = int(0.16 * SAMPLE_RATE)
         scuff = filtered_noise(rng, length, crunch_band) * _decay(length, rng.uniform(0.02, 0.04))
         heel = _ring(thump * rng.uniform(0.9, 1.1) * np.array([1, 1.9]), np.array([1, 0.5]), 0.035, 0.16)
@@ -163,7 +163,7 @@ def _thunderstorm(rng: Rng, n: int) -> Samples:
     rumble = filtered_noise(rng, n, _band(30, rng.uniform(70, 110), 2))
 
     def clap(strength: float) -> Samples:
-        """Return one clap of thunder."""
+        """Return one clap of thunder. strength: Factor of its loudness."""
         length = int(rng.uniform(1.4, 2.4) * SAMPLE_RATE)
         crack = filtered_noise(rng, length, _band(80, rng.uniform(250, 500), 1)) * _decay(
             length, rng.uniform(0.25, 0.5)
@@ -190,7 +190,7 @@ def _water_drops(rng: Rng, n: int) -> Samples:
     centre = rng.uniform(650, 900)
 
     def drop(strength: float) -> Samples:
-        """Return one drop, with two echoes."""
+        """Return one drop, with two echoes. strength: Factor of its loudness."""
         length = int(rng.uniform(0.05, 0.11) * SAMPLE_RATE)
         rise = np.linspace(1, rng.uniform(1.3, 1.9), length)
         plink = strength * _tone(centre * rng.uniform(0.85, 1.2) * rise) * _decay(length, rng.uniform(0.015, 0.03))
