@@ -334,7 +334,7 @@ class Client:
             await self._clock.sleep(wait)
 
     def _error_of(self, answer: Response, secret: str) -> AgainError | DataError:
-        """Return the exception for an HTTP error: AgainError if it may pass, else DataError. secret: KEY or TOKEN.
+        """Return the exception for an HTTP error: AgainError if a retry may help, else DataError. secret: KEY or TOKEN.
 
         secret: The secret that the request was made with, KEY or TOKEN.
         """

@@ -73,7 +73,7 @@ class EmbeddingFile(ExpertSettings):
         return {name: file_sha256(path) for name, path in self.weight_files().items()}
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        """Return (True, message) if a clip has no embedding; None if it has one, or if an embedding file is missing."""
+        """Return (True: unusable, message) if a clip has no embedding; None if it has one, or if a file is missing."""
         if not all(path.is_file() for path in self.weight_files().values()):
             return None
         try:

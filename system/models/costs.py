@@ -87,7 +87,7 @@ def count_parameters(network: "nn.Module", trainable: bool) -> int:
 
 
 def measure_cost_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Return operations and memory of training a network, computed once per `key`. run: Computes its output.
+    """Return the cost of training a network, computed once per `key`. run: Computes its output. half: 16-bit training.
 
     If two calls have the same `key`, they must also have the same `half` and the same shapes of weights. Time is saved,
     since the variants of a study share encoders.

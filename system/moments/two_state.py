@@ -50,7 +50,7 @@ def forward_weights(
 def log_partition(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute log Z, (B,): Z is the total weight of all labellings of frames. enter, leave: Weights of starts, ends.
+    """Compute log Z, (B,), of the total weight Z of all labellings. enter, leave: Weights of moment starts and ends.
 
     Returns: (B,). A labelling gives every frame state 1 (in a moment) or 0. The log weight of a labelling is the sum of
     the scores of its frames in state 1, plus `enter` for each start of a moment and `leave` for each end. The labelling

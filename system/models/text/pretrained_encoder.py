@@ -192,7 +192,7 @@ class TransformerEncoder(PreTrainedEncoder):
 
 
 def build_projection(name: str, found: int, dim: int, linear: bool) -> nn.Module:
-    """Build the layer after a model: linear, or without effect. found: Size of its vectors, which must be `dim`.
+    """Build the layer after a model: `linear`, or without effect. found: Size of its vectors, which must be `dim`.
 
     name: Name of the model, for the error message. found: Size of the model's vectors. dim: Size of vectors in the
     settings. Raises KitError if both sizes differ.
