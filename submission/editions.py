@@ -151,10 +151,13 @@ EditionType = TypeVar("EditionType", Edition, AnyEdition)
 
 _BASELINE_2022 = "github.com/xieh97/dcase2022-audio-retrieval"
 _BASELINE_2025 = "github.com/CPJKU/dcase2025_task6_baseline"
-_QUOTED_PAGE = "a 2024 participant who quotes the 2023 task page: Labbé, dcase24t6/utils/dcase.py"
+_QUOTED_PAGE = "the 2023 task page, as a 2024 participant quotes it: Labbé, dcase24t6/utils/dcase.py"
 _SUBMISSION_PAGE = "dcase.community/challenge2025/submission (the same wording in 2021, 2024 and 2026)"
 _VALIDATOR = "the validator of DCASE2020 Task 1 (the only official package checker that was found)"
-_TEMPLATE = "the task's own template could not be read; the general one of DCASE is FalconPerez_Aalto_task3_1.meta.yaml"
+_TEMPLATE = (
+    "the task's own template of meta.yaml could not be read; the value is that of DCASE's general template, "
+    "FalconPerez_Aalto_task3_1.meta.yaml"
+)
 
 _LIST_FIELDS = ("output", "query_column", "ranking_length")
 
@@ -182,14 +185,15 @@ _2022 = Edition(
     external=("name", "purpose", "url", "total_audio_length"),
     sources=_parse_sources(
         task=f"confirmed: README of the baseline, {_BASELINE_2022}: Task 6, subtask B",
-        output="confirmed: the baseline's test.output.csv",
-        query_column="confirmed: the baseline's utils/eval_utils.py and its test.output.csv",
-        rank_prefix="confirmed: the baseline's utils/eval_utils.py and its test.output.csv",
-        ranking_length="confirmed: the baseline's test.output.csv",
-        map_ks="confirmed: the baseline's eval_script.py (positions 1 to 10) and README",
-        recall_ks="confirmed: the baseline's eval_script.py and README",
-        label=f"secondary: the submission page, quoted by BioDCASE 2025; names are split at dots by {_VALIDATOR}",
-        names=f"inferred: from {_VALIDATOR}; the style `task` is from {_QUOTED_PAGE}",
+        output="confirmed: the baseline writes such a file, test.output.csv",
+        query_column="confirmed: the column is that of the baseline's utils/eval_utils.py and its test.output.csv",
+        rank_prefix="confirmed: the names of columns are those of the baseline's utils/eval_utils.py and its test.output.csv",
+        ranking_length="confirmed: a row of the baseline's test.output.csv lists as many file names",
+        map_ks="confirmed: the metric is that of the baseline's eval_script.py (positions 1 to 10) and README",
+        recall_ks="confirmed: the recall metrics are those of the baseline's eval_script.py and README",
+        label="secondary: labels are as the submission page says, quoted by BioDCASE 2025; "
+        f"names are split at dots by {_VALIDATOR}",
+        names=f"inferred: the file names are those of {_VALIDATOR}; the style `task` is from {_QUOTED_PAGE}",
         systems=f"confirmed: {_SUBMISSION_PAGE}",
         abbreviation=f"confirmed: {_VALIDATOR}",
         excluded="remembered: no list of excluded sounds of 2022 was found",
@@ -210,9 +214,9 @@ _2023 = _changed_year(
         task="confirmed: dcase.community/challenge2023/task-language-based-audio-retrieval: Task 6, subtask B",
         **dict.fromkeys(_LIST_FIELDS, f"secondary: {_QUOTED_PAGE}"),
         rank_prefix=f"secondary: {_QUOTED_PAGE}; the 2023 baseline writes no header for the columns of file names",
-        map_ks="confirmed: the baseline's postprocessing/xmodal_retrieval.py, "
+        map_ks="confirmed: the metric is that of the baseline's postprocessing/xmodal_retrieval.py, "
         "github.com/xieh97/dcase2023-audio-retrieval",
-        recall_ks="confirmed: the baseline's postprocessing/xmodal_retrieval.py",
+        recall_ks="confirmed: the recall metrics are those of the baseline's postprocessing/xmodal_retrieval.py",
         excluded="remembered: whether a list of excluded sounds of 2023 exists is not known; none was found",
     ),
     name="2023",
@@ -223,9 +227,11 @@ _2024 = _changed_year(
     _2023,
     _parse_sources(
         task="confirmed: dcase.community/challenge2024/task-language-based-audio-retrieval: Task 8",
-        **dict.fromkeys((*_LIST_FIELDS, "rank_prefix"), "secondary: evaluation data of a 2024 participant, ONE-PEACE"),
-        map_ks="confirmed: the results page of 2024",
-        excluded="secondary: linked by the winner of 2024, github.com/OptimusPrimus/salsa",
+        **dict.fromkeys(
+            (*_LIST_FIELDS, "rank_prefix"), "secondary: the columns are those of files of a 2024 participant, ONE-PEACE"
+        ),
+        map_ks="confirmed: the metric is that of the results page of 2024",
+        excluded="secondary: the winner of 2024 links this list, github.com/OptimusPrimus/salsa",
     ),
     name="2024",
     task="8",
@@ -237,13 +243,13 @@ _2025 = _changed_year(
     _2024,
     _parse_sources(
         task=f"confirmed: README of the baseline, {_BASELINE_2025}: Task 6",
-        output="inferred: the example file for a submission package that the baseline's d25_t6/predict.py writes",
-        query_column="confirmed: the baseline's d25_t6/predict.py",
-        rank_prefix="inferred: 2025 requires no ranked CSV; the columns are those of 2024",
-        ranking_length="inferred: 2025 requires no ranked CSV; its metric mAP@16 needs 16 file names per query",
-        map_ks="confirmed: README of the baseline (2025-06-09): mAP@16; its code logs mAP@10",
-        recall_ks="confirmed: the baseline's d25_t6/retrieval_module.py",
-        names="inferred: the published report is Filomeno_JKU_task6_1.technical_report.pdf",
+        output="inferred: a score matrix is required, because the baseline's d25_t6/predict.py writes one as an example",
+        query_column="confirmed: the column is that of the baseline's d25_t6/predict.py",
+        rank_prefix="inferred: a ranked CSV is not required in 2025; if one is written, its columns are those of 2024",
+        ranking_length="inferred: a ranked CSV is not required in 2025; if one is written, mAP@16 needs 16 file names",
+        map_ks="confirmed: README of the baseline (2025-06-09) names the metric mAP@16; its code logs mAP@10",
+        recall_ks="confirmed: the recall metrics are those of the baseline's d25_t6/retrieval_module.py",
+        names="inferred: the names are like that of a published report, Filomeno_JKU_task6_1.technical_report.pdf",
         excluded=f"confirmed: {_BASELINE_2025}, resources/dcase2025_task6_excluded_freesound_ids.csv",
     ),
     name="2025",
@@ -257,7 +263,7 @@ _2025 = _changed_year(
     excluded="resources/dcase2025_task6_excluded_freesound_ids.csv of " + _BASELINE_2025,
 )
 
-_OURS = Source("inferred", "chosen by this project, for data and rules outside the challenge")
+_OURS = Source("inferred", "this project has chosen the value, for data and rules outside the challenge")
 _CUSTOM = replace(
     _2022,
     name=CUSTOM,
@@ -269,7 +275,9 @@ _CUSTOM = replace(
     systems=100,
     sources={
         **dict.fromkeys(_2022.sources, _OURS),
-        **_parse_sources(ranking_length="inferred: chosen by this project; a smaller pool is listed completely"),
+        **_parse_sources(
+            ranking_length="inferred: this project has chosen the value; a smaller pool is listed completely"
+        ),
     },
 )
 
@@ -306,17 +314,17 @@ _2026 = MomentsEdition(
     result="development_testing",
     sources=_parse_sources(
         task=f"confirmed: the baseline, {_BASELINE_2026}: Task 6",
-        output=f"confirmed: {_BASELINE_2026}, src/create_submission.py: no scores since 2026-05-20",
-        line=f"confirmed: {_BASELINE_2026}, src/create_submission.py; the scorer reads qid and windows",
-        metric="secondary: a participant's paper on the results, arXiv 2609.12484",
+        output=f"confirmed: {_BASELINE_2026}, src/create_submission.py; windows have no scores since 2026-05-20",
+        line=f"confirmed: the keys are those of {_BASELINE_2026}, src/create_submission.py; the scorer reads qid and windows",
+        metric="secondary: the metric is that of a participant's paper on the results, arXiv 2609.12484",
         metrics=f"confirmed: {_SCORER_2026}: `brief`",
         thresholds=f"confirmed: {_SCORER_2026}",
         max_windows=f"confirmed: {_SCORER_2026}: max_pred_windows",
         max_seconds=f"confirmed: {_SCORER_2026}: length_ranges",
-        lengths="inferred: ranges of Moment-DETR, which the scorer still has in a comment; `long` has no upper limit "
-        "there; the three parts of `short` are chosen by this project",
-        label="secondary: the package of a participant, Zhang_XJTLU_task6_1",
-        names="secondary: the package of a participant, Zhang_XJTLU_task6_1.output.jsonl",
+        lengths="inferred: the ranges are those of Moment-DETR, which the scorer has in a comment, without upper limit for "
+        "`long`; the three parts of `short` are chosen by this project",
+        label="secondary: labels are like that of the package of a participant, Zhang_XJTLU_task6_1",
+        names="secondary: the names are like that in the package of a participant, Zhang_XJTLU_task6_1.output.jsonl",
         systems=f"confirmed: {_SUBMISSION_PAGE}",
         abbreviation=f"secondary: {_TEMPLATE_2026}",
         excluded="remembered: no list of excluded sounds of 2026 was found",

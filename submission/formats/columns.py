@@ -15,16 +15,16 @@ from submission.errors import SubmissionError
 from submission.formats.csv_table import Row, parse_rows
 from submission.formats.truth import Truth, suggestion
 
-EMPTY_LINE: Fault = ("an empty line; remove it", "an empty line")
-TRAILING_COMMA: Fault = ("a comma at the end of the line adds a column; remove it", "a comma at the end")
+EMPTY_LINE: Fault = ("the line is empty; remove it", "a line is empty")
+TRAILING_COMMA: Fault = ("a comma at the end of the line adds a column; remove it", "a line ends with a comma")
 INDEX_COLUMN: Fault = (
     "the first column has row numbers, as pandas writes them without index=False; remove it",
-    "a column of row numbers",
+    "the first column has row numbers",
 )
 
 
 OTHER_SET, DIFFERING, UNKNOWN_QUERY, UNKNOWN_NAME = (  # kinds of problems
-    "another set", "queries that differ from similar known ones", "unknown query", "unknown file name"
+    "the file belongs to another set", "queries differ from similar known ones", "a query is unknown", "a file name is unknown"
 )  # fmt: skip
 
 
@@ -40,13 +40,13 @@ class QueryColumn:
     def faults(self, line: int, query: str) -> Iterator[Fault]:
         """Yield the faults of the query in line number `line`: empty, not in the truth, or also in an earlier line."""
         if not query.strip():
-            yield f"{self._name} is empty", "an empty query"
+            yield f"{self._name} is empty", "a query is empty"
             return
         if self._truth and query not in self._truth.queries:
             yield f"unknown query {shown(query)}{suggestion(self._truth.similar_queries, query)}", UNKNOWN_QUERY
         if self._line_of.setdefault(query, line) != line:
             first = self._line_of[query]
-            yield f"the query {shown(query)} is repeated; it is already on line {first}", "a query repeated"
+            yield f"the query {shown(query)} is repeated; it is already on line {first}", "a query is repeated"
 
     def add_missing(self, problems: list[Problem]) -> list[Problem]:
         """Return `problems`, plus one problem for every query of the truth that has no row in the file.
@@ -68,7 +68,7 @@ class QueryColumn:
             return [*_without_kinds(problems, UNKNOWN_QUERY, UNKNOWN_NAME), Problem(None, note, OTHER_SET)]
         missing = ((text, query) for text, query in known.items() if text not in line_of)
         return problems + [
-            Problem(None, f"no row for the query {shown(text)} ({query.where})", "no row for a query")
+            Problem(None, f"no row for the query {shown(text)} ({query.where})", "a query has no row")
             for text, query in missing
         ]
 

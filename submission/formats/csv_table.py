@@ -59,24 +59,35 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
     number, width = 1, 0
     if data.startswith(_BYTE_ORDER_MARK):
         file.seek(len(_BYTE_ORDER_MARK))
-        yield Problem(1, "the file starts with a byte order mark; save it as UTF-8 without one", "byte order mark")
+        yield Problem(
+            1,
+            "the file starts with a byte order mark; save it as UTF-8 without one",
+            "the file starts with a byte order mark",
+        )
     while line := file.readline():
         after = file.tell()
         lines = _whole_row(line, file)
         row = b"".join(lines).decode("utf-8", errors="surrogateescape")
-        fault = _fault_of_row(row) if lines else (f"a quote on this line is never closed; {_QUOTING}", "broken quoting")
+        fault = (
+            _fault_of_row(row)
+            if lines
+            else (f"a quote on this line is never closed; {_QUOTING}", "the quoting is broken")
+        )
         if not fault:
             try:
                 cells = next(csv.reader([row]))
                 if width and holds_rows([line.decode() for line in lines], cells, ",", width):
                     last = number + len(lines) - 1
                     text = f"a quoted cell extends to line {last}, over lines that look like rows of their own"
-                    fault = f"{text}; double the quotes within text, or put the cell on one line", "broken quoting"
+                    fault = (
+                        f"{text}; double the quotes within text, or put the cell on one line",
+                        "the quoting is broken",
+                    )
                 else:
                     width = width or len(cells)
                     yield Row(number, cells)
             except csv.Error as error:  # a cell beyond csv.field_size_limit()
-                fault = f"{error}; shorten the cell", "a cell too long"
+                fault = f"{error}; shorten the cell", "a cell is too long"
         if fault:
             yield Problem(number, *fault)
             file.seek(after)
@@ -139,17 +150,23 @@ def _whole_row(line: bytes, file: io.BytesIO) -> list[bytes]:
 def _fault_of_file(data: bytes) -> tuple[str, str] | None:
     """Return (message, kind) of a fault of the whole file, such as another encoding or separator; None without one."""
     if not data:
-        return "the file is empty", "empty file"
+        return "the file is empty", "the file is empty"
     if kind := next((name for start, name in _FILE_SIGNATURES.items() if data.startswith(start)), None):
-        return f"the file is {kind}, not a CSV; give the CSV itself, or export one", "another kind of file"
+        return f"the file is {kind}, not a CSV; give the CSV itself, or export one", "the file is not a CSV"
     first = data[: data.find(b"\n")] if b"\n" in data else data
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or first.count(b"\0") > len(first) // 3:
-        return "the file is not UTF-8 but UTF-16, as some programs save text; save it in UTF-8", "not UTF-8"
+        return "the file is not UTF-8 but UTF-16, as some programs save text; save it in UTF-8", "the text is not UTF-8"
     if b"\n" not in data and b"\r" in data.rstrip(b"\r"):
-        return "lines end with a carriage return only; save the file with \\n at the end of each line", "line ends"
+        return (
+            "lines end with a carriage return only; save the file with \\n at the end of each line",
+            "line ends are wrong",
+        )
     if separator := _OTHER_SEPARATOR.match(first):
         name = _SEPARATORS[separator[1]]
-        return f"columns are separated by {name}; separate them by commas, then check the file again", "separators"
+        return (
+            f"columns are separated by {name}; separate them by commas, then check the file again",
+            "columns are not separated by commas",
+        )
     return None
 
 
@@ -160,16 +177,16 @@ def _fault_of_row(row: str) -> tuple[str, str] | None:
         return (
             f"the row is not UTF-8 (character {invalid.start() + 1} is the byte 0x{byte:02X}, {chr(byte)!r} in "
             "Latin-1); save the file in UTF-8",
-            "not UTF-8",
+            "the text is not UTF-8",
         )
     if "\0" in row:
-        return "the row contains a NUL byte; remove it", "NUL byte"
+        return "the row contains a NUL byte; remove it", "a row contains a NUL byte"
     if _ROW.fullmatch(row):
         return None
     if "\r" in _QUOTED.sub("", row.removesuffix("\n").removesuffix("\r")):
         text = "a carriage return is outside quotes; end lines with \\n, and quote cells with a carriage return"
-        return text, "line ends"
-    return f"broken quoting; {_QUOTING}", "broken quoting"
+        return text, "line ends are wrong"
+    return f"the quoting of this row is broken; {_QUOTING}", "the quoting is broken"
 
 
 def _quote_cell(cell: str) -> str:

@@ -105,7 +105,7 @@ def check_matrix_csv(
                     f"this is a ranked CSV (with the header of {editions}); edition {edition.name} needs every "
                     "score; write the file from the score matrix, or add the --edition of this ranked CSV"
                 )
-                return None, [*problems, Problem(1, sentence, "a ranked CSV")]
+                return None, [*problems, Problem(1, sentence, "the file is a ranked CSV")]
             problems.add(1, _header_faults(header, edition, truth))
             if not _is_data_row(header, edition):
                 names = header[1:-1] if header[-1:] == [""] else header[1:]
@@ -124,7 +124,7 @@ def check_matrix_csv(
         else:
             values += scores.tobytes()
     if not texts and not problems:
-        problems.append(Problem(1, "no row follows the header; add one row per query", "no row"))
+        problems.append(Problem(1, "no row follows the header; add one row per query", "the file has no row"))
     all_problems = queries.add_missing(problems) if texts else problems
     if all_problems or names is None:
         return None, all_problems
@@ -187,7 +187,7 @@ def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
         yield TRAILING_COMMA
     if len(scores) != len(names):
         needed = f"a row needs one query and a score for each of {len(names)} files"
-        yield f"found {len(scores) + 1} of {len(names) + 1} columns: {needed}", "columns missing or too many"
+        yield f"found {len(scores) + 1} of {len(names) + 1} columns: {needed}", "a row has missing or extra columns"
         return
     if invalid := [(name, cell) for name, cell in zip(names, scores, strict=True) if not _is_score(cell)]:
         shown_cells = (
@@ -195,7 +195,7 @@ def _score_faults(cells: list[str], names: list[str]) -> Iterator[Fault]:
         )
         bad_values = ", ".join(f"{cell} for {name}" for cell, name in shown_cells)
         more = f" and {len(invalid) - SHOWN_COLUMNS} more" if len(invalid) > SHOWN_COLUMNS else ""
-        yield f"scores must be finite float32 numbers; found {bad_values}{more}", "a score that is no finite number"
+        yield f"scores must be finite float32 numbers; found {bad_values}{more}", "a score is not a finite number"
 
 
 def _is_data_row(header: list[str], edition: Edition) -> bool:
@@ -225,12 +225,12 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
                 yield TRAILING_COMMA
             else:
                 verb = "is" if len(columns) == 1 else "are"
-                yield f"column {where} of the header {verb} empty; write a file name", "an empty file name"
+                yield f"column {where} of the header {verb} empty; write a file name", "a file name is empty"
             continue
         if len(columns) > 1:
             text = f"the file {shown(name)} has more than one column: {where}; keep one of them"
-            yield text, "a file name in several columns of the header"
+            yield text, "a file has several columns"
         if truth and name not in known:
             yield unknown_name_fault(name, f"column {where}", truth)
     for name in sorted(known - columns_of_name.keys()):
-        yield f"no column for the file {shown(name)}; add one", "no column for a file"
+        yield f"no column for the file {shown(name)}; add one", "a file has no column"

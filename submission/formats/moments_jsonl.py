@@ -168,7 +168,7 @@ def check_moments(
         if isinstance(qid := content.get("qid"), str) and qid.strip():
             if line_of.setdefault(qid, line) != line:
                 text = f"the query {shown(qid)} is repeated; it is already on line {line_of[qid]}"
-                faults.append((text, "a query repeated"))
+                faults.append((text, "a query is repeated"))
             if truth and qid not in truth.queries:
                 faults.append((f"unknown query {shown(qid)}{suggestion(truth.similar_ids, qid)}", UNKNOWN_QUERY))
         problems.add(line, faults)
@@ -191,7 +191,7 @@ def _blind_list_problem(data: bytes) -> Problem | None:
     text = (
         "this is a list of queries without windows; give the file with your windows, and add --queries with this list"
     )
-    return Problem(None, text, "a blind list")
+    return Problem(None, text, "the file is a blind list")
 
 
 def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
@@ -201,17 +201,17 @@ def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
     windows = content.get(WINDOWS)
     if WINDOWS not in content:
         cure = "give the file with your windows, not the truth" if TRUE_WINDOWS in content else "add it"
-        yield f"the key {WINDOWS} is missing; {cure}", "no windows"
+        yield f"the key {WINDOWS} is missing; {cure}", "a query has no windows"
     elif not isinstance(windows, list):
-        yield f"{WINDOWS} must be a list of windows, not {shown(repr(windows))}", "no list of windows"
+        yield f"{WINDOWS} must be a list of windows, not {shown(repr(windows))}", "the windows are not a list"
     elif not windows:
-        yield f"{WINDOWS} is empty; each query needs at least one window", "no windows"
+        yield f"{WINDOWS} is empty; each query needs at least one window", "a query has no windows"
     elif faults := list(window_faults(windows, frozenset({2, 3}), "[start, end] or [start, end, score]")):
         yield from faults
     else:
         for number, window in enumerate(windows, start=1):
             if window[1] < window[0]:
-                yield f"window {number} ends before it starts: {shown(repr(window))}", "a reversed window"
+                yield f"window {number} ends before it starts: {shown(repr(window))}", "a window ends before it starts"
 
 
 def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator[Fault]:
@@ -222,7 +222,7 @@ def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator
             yield (
                 f"window {number} has {form}, but the first window of line {line} has {other}; give all windows a "
                 "score, or none of them",
-                "a file that mixes windows with and without scores",
+                "only some windows have scores",
             )
             return
 
@@ -236,24 +236,24 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
     for number, (start, end, *_) in enumerate(answer.windows, start=1):
         window = f"window {number}, [{start:.10g}, {end:.10g}],"
         if end == start:
-            yield f"{window} has no length", "a window of no length"
+            yield f"{window} has no length", "a window has no length"
         elif end <= 0 or start >= end_of:
-            yield f"{window} is outside the recording", "a window outside the recording"
+            yield f"{window} is outside the recording", "a window is outside the recording"
         elif start < 0:
-            yield f"{window} begins before the recording", "a window that begins before the recording"
+            yield f"{window} begins before the recording", "a window begins before the recording"
         elif end > end_of:
             text = f"{window} ends after the recording, which lasts {seconds(end_of)}"
-            yield text, "a window that ends after the recording"
+            yield text, "a window ends after the recording"
         if (first := number_of.setdefault((start, end), number)) != number:
-            yield f"window {number} repeats window {first}", "a window that occurs twice"
+            yield f"window {number} repeats window {first}", "a window occurs twice"
     if (count := len(answer.windows)) > edition.max_windows:
         text = f"the line has {count} windows, but metrics use only the first {edition.max_windows}"
-        yield text, "more windows than are counted"
+        yield text, "a line has more windows than metrics use"
     if is_scored([answer]) and any(one[2] < other[2] for one, other in pairwise(answer.windows)):
         text = (
             "windows are not sorted by descending score: R1 uses the first window, mAP the window with the best score"
         )
-        yield text, "windows not sorted by score"
+        yield text, "windows are not sorted by score"
     for key, value, true_value in (
         ("query", answer.query, query.query if query else None),
         ("vid", answer.vid, query.vid if query else None),
@@ -262,7 +262,7 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
             yield f"the key {key} is missing; add it before you submit the file (scoring needs only qid)", f"no {key}"
         elif true_value is not None and value != true_value:
             text = f"{key} is {shown(value)}, but {shown(true_value)} in the truth; correct it (scoring uses only qid)"
-            yield text, f"another {key}"
+            yield text, f"{key} differs from the truth"
 
 
 def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> Iterator[Problem]:
@@ -273,7 +273,9 @@ def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> 
         )
         yield Problem(None, text, "scores")
     if truth and [answer.qid for answer in answers] != list(truth.queries):
-        yield Problem(None, f"the queries of this file are in another order than in {truth.name}", "another order")
+        yield Problem(
+            None, f"the queries of this file are in another order than in {truth.name}", "queries are in another order"
+        )
 
 
 def _add_missing(problems: Problems, line_of: dict[str, int], truth: MomentTruth) -> Problems:
@@ -293,7 +295,9 @@ def _add_missing(problems: Problems, line_of: dict[str, int], truth: MomentTruth
         if query.qid not in line_of:
             problems.append(
                 Problem(
-                    None, f"no line for the query {shown(query.qid)} (line {query.line} of {truth.name})", "no line"
+                    None,
+                    f"no line for the query {shown(query.qid)} (line {query.line} of {truth.name})",
+                    "a query has no line",
                 )
             )
     return problems

@@ -153,7 +153,7 @@ def check_moment_truth(
         faults = list(query_faults(content))
         if isinstance(qid := content.get("qid"), str) and qid in queries:
             first = queries[qid].line
-            faults.append((f"the query {shown(qid)} is repeated; it is already on line {first}", "a query repeated"))
+            faults.append((f"the query {shown(qid)} is repeated; it is already on line {first}", "a query is repeated"))
         if has_windows is None:
             has_windows = TRUE_WINDOWS in content
         if has_windows != (TRUE_WINDOWS in content):
@@ -161,7 +161,7 @@ def check_moment_truth(
             faults.append(
                 (
                     f"the line {presence} {TRUE_WINDOWS}, unlike the first line; give this key in all lines or in none",
-                    f"{TRUE_WINDOWS} in part",
+                    f"only some lines have {TRUE_WINDOWS}",
                 )
             )
         problems.add(line, faults)
@@ -176,7 +176,10 @@ def check_moment_truth(
                 "none" if length is None else seconds(length) for length in (query.seconds, first_length)
             )
             oddities.append(
-                (f"the recording {shown(query.vid)} has different lengths, {lengths}", "a recording of two lengths")
+                (
+                    f"the recording {shown(query.vid)} has different lengths, {lengths}",
+                    "a recording has several lengths",
+                )
             )
         notes.add(line, oddities)
     return queries, problems, notes
@@ -186,21 +189,21 @@ def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:
     """Yield the oddities of a query's true windows: no window, no length, too long, or outside the recording."""
     if query.windows == []:
         text = f"the query {shown(query.qid)} has no true window, so metrics leave it out"
-        yield text, "a query without a true window"
+        yield text, "a query has no true window"
     for start, end in query.windows or ():
         window = f"the true window [{start:.10g}, {end:.10g}]"
         if end <= start:
-            yield f"{window} has no length and is not counted", "a true window without length"
+            yield f"{window} has no length and is not counted", "a true window has no length"
             continue
         if end - start > edition.max_seconds:
             text = f"{window} is longer than {seconds(edition.max_seconds)} and is not counted"
-            yield text, "a true window that is too long"
+            yield text, "a true window is too long"
         if start < 0:
-            yield f"{window} begins before the recording", "a true window that begins before the recording"
+            yield f"{window} begins before the recording", "a true window begins before the recording"
         if query.seconds is not None and end > query.seconds:
             begins_or_ends = "begins" if start >= query.seconds else "ends"
             text = f"{window} {begins_or_ends} after the end of the recording, which lasts {seconds(query.seconds)}"
-            yield text, f"a true window that {begins_or_ends} after the end"
+            yield text, f"a true window {begins_or_ends} after the end"
 
 
 def format_size(truth: MomentTruth) -> str:

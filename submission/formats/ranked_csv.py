@@ -135,7 +135,7 @@ def check_ranked_csv(
                     f"this is a CSV of all scores, but edition {edition.name} needs ranked lists of file names; add "
                     f"--edition {other_edition.name}, or convert the file to ranked lists with `convert`"
                 )
-                return [], [*problems, Problem(1, sentence, "a score matrix")]
+                return [], [*problems, Problem(1, sentence, "the file is a score matrix")]
             problems.add(1, _header_faults(header, edition, truth))
             if not _is_data_row(header, edition, truth):
                 continue
@@ -145,7 +145,7 @@ def check_ranked_csv(
         if len(cells) == len(edition.columns):
             ranked.append(RankedList(row.line, cells[0], cells[1:]))
     if not n_rows and not problems:
-        problems.append(Problem(1, "no row follows the header; add one row per query", "no row"))
+        problems.append(Problem(1, "no row follows the header; add one row per query", "the file has no row"))
     return ranked, queries.add_missing(problems) if n_rows else problems
 
 
@@ -200,7 +200,7 @@ def _row_faults(row: Row, edition: Edition, truth: Truth | None, queries: QueryC
         yield TRAILING_COMMA
     if len(cells) != len(edition.columns):
         needed = f"a row needs one query and {edition.ranking_length} file names"
-        yield f"found {len(cells)} of {len(edition.columns)} columns: {needed}", "columns missing or too many"
+        yield f"found {len(cells)} of {len(edition.columns)} columns: {needed}", "a row has missing or extra columns"
         return
     yield from _name_faults(cells[1:], edition, truth)
 
@@ -210,7 +210,7 @@ def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Ite
     known: frozenset[str] = truth.file_names if truth else frozenset()
     if all(_SCORE.fullmatch(name) and name not in known for name in names):
         text = f"the row has scores in place of file names: {edition.columns[1]} is {shown(names[0])}; write file names"
-        yield text, "scores instead of names"
+        yield text, "a row has scores instead of file names"
         return
     columns_of_name: dict[str, list[str]] = {}
     for column, name in zip(edition.columns[1:], names, strict=True):
@@ -218,10 +218,10 @@ def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Ite
     for name, columns in columns_of_name.items():
         where = " and ".join(columns)
         if not name.strip():
-            yield f"{where} {'is' if len(columns) == 1 else 'are'} empty; write a file name", "an empty file name"
+            yield f"{where} {'is' if len(columns) == 1 else 'are'} empty; write a file name", "a file name is empty"
             continue
         if len(columns) > 1:
             text = f"the file {shown(name)} is listed more than once, as {where}; keep one of them"
-            yield text, "a file listed more than once"
+            yield text, "a file is listed more than once"
         if truth and name not in known:
             yield unknown_name_fault(name, where, truth)

@@ -43,7 +43,7 @@ def _require_visible(text: str) -> str:
 def _require_email(text: str) -> str:
     """Return `text` unchanged; raises ValueError if it is not an e-mail address."""
     if not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s.]+", text):
-        raise ValueError("the text is not an e-mail address such as name@place.org; correct it")
+        raise ValueError(f"{text!r} is not an e-mail address such as name@place.org; correct it")
     return text
 
 
@@ -55,7 +55,7 @@ def _require_fact(value: Any) -> Any:
     if isinstance(value, str):
         return _require_visible(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("the value of this key must be text or a number; correct it")
+        raise ValueError(f"{value!r} is not allowed here; write text or a number")
     return value
 
 

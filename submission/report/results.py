@@ -244,10 +244,10 @@ def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
     if len(run.result.experts) < 2:
         return None
     if len(clips.norms) < 2:
-        entry, why = run.recipe.rank[run.entry], "the run has not stored these norms"
+        entry, why = run.recipe.rank[run.entry], "the run has not stored the norms of its experts' embeddings"
         if entry.kind == "mean":
             why = f"{run.entry} is a mean of {', '.join(entry.of)}; make the report on one of these entries"
-        return Section("experts", title, paragraphs=[f"Norms of the experts' embeddings are left out: {why}."])
+        return Section("experts", title, paragraphs=[f"The shares of the experts are left out: {why}."])
     norms = np.stack(list(clips.norms.values()))
     shares = norms / np.maximum(norms.sum(axis=0), np.finfo(np.float64).tiny)
     names, metric = list(clips.norms), summary.primary

@@ -55,7 +55,7 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     try:
         by_clip = {row["clip"]: (line, row) for line, row in read_table(path, ["clip", "path", "seconds"])}
     except DataError as error:
-        raise SubmissionError(f"{error}; rank the run again to write the table") from None
+        raise SubmissionError(f"{error}; rank the run again to write its table of clips") from None
     if missing := [clip for clip in clip_ids if clip not in by_clip]:
         raise SubmissionError(
             f"{path}: has no line for {counted(len(missing), 'clip')} of the score matrix (first {missing[0]!r}); "

@@ -97,7 +97,7 @@ def _open_system(text: str) -> Submitted:
     blend = runs[0]
     for member in blend.result.blend:
         folder = blend.folder / member.run
-        require_folder(folder, f"{blend.folder} is a blend of this run; move the run back to this folder")
+        require_folder(folder, f"the blend {blend.folder} needs this run; move the run back to this folder")
         if open_any_finished(f"{folder}:{member.entry}").checksum != member.sha256:
             raise SubmissionError(
                 f"the entry {member.entry} of {folder} has changed since the blend {blend.folder} was made; delete the "

@@ -55,7 +55,7 @@ def missing_blind_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> 
     were ranked before.
     """
     return [
-        f"{name}: not ranked yet, since {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing; "
+        f"rank entry {name} is not ranked yet, since {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing; "
         "once the blind set is complete, run the same command again to rank it; nothing is trained again"
         for name in _blind_entry_names(recipe)
         if name not in ranked and (absent := _missing_files(recipe, name))

@@ -140,4 +140,6 @@ def _warn_of_change(path: str, before: FoundSound | None, found: FoundSound) -> 
     if before is None or before.sound is None or found.sound is None:
         return
     if before.quick_sha256 != found.quick_sha256 or before.sha256 not in (None, found.sha256):
-        log.warning("%s: the file's content has changed, but not its size and modification time", path)
+        log.warning(
+            "%s: the file's content has changed, but not its size and modification time; the new content is used", path
+        )

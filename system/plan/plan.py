@@ -73,7 +73,11 @@ def _model_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row | 
     yield from _encoder_lines("audio", audio)
     yield from _encoder_lines("text", text)
     if estimates.why_unknown:
-        yield Row("model", "parameters", f"unknown, as are the memory and time of a step: {estimates.why_unknown}")
+        yield Row(
+            "model",
+            "parameters",
+            f"the numbers, and the memory and time of a step, are unknown: {estimates.why_unknown}",
+        )
         return
     parts = estimates.parameters_by_part
     named = [f"{name if name == 'text' else audio.part_name(name)} {count:,}" for name, count in parts.items()]

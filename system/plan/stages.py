@@ -93,15 +93,17 @@ def unused_setting_warnings(recipe: schema.Recipe) -> Iterator[Problem]:
     terms = [term for stage in recipe.stages.values() for term in stage.losses]
     factors = [point.factor for point in recipe.relevance.relax] if recipe.relevance else []
     if any(term.needs_relevance for term in terms) and set(factors) == {1}:
-        yield Problem(WARNING, "relevance.relax", "the setting has no effect: all factors are 1; lower some factors")
+        yield Problem(WARNING, "relevance.relax", "relax has no effect: all its factors are 1; lower some factors")
     if recipe.model.learned_temperature is not None and not any(term.learned_temperature for term in terms):
         cure = "set `temperature: learned` in a loss, or remove learned_temperature"
-        yield Problem(WARNING, "model.learned_temperature", f"the setting has no effect: no loss uses it; {cure}")
+        yield Problem(
+            WARNING, "model.learned_temperature", f"learned_temperature has no effect: no loss uses it; {cure}"
+        )
     used = {name for term in terms for name in term.taught_by}
     used |= {name for entry in recipe.rank.values() for name in entry.teacher_names}
     for name in (name for name in recipe.teachers if name not in used):
         yield Problem(
-            WARNING, f"teachers.{name}", "the teacher has no effect: no loss or rank entry uses it; remove it"
+            WARNING, f"teachers.{name}", f"teacher {name} has no effect: no loss or rank entry uses it; remove it"
         )
 
 
@@ -174,7 +176,7 @@ def rate_lines(name: str, settings: schema.AdamW, parts: dict[str, int], updates
         )
     for part, steps in settings.frozen_start.items():
         every = ", which are all steps of the stage" if updates is not None and steps >= updates else ""
-        frozen = f"{part} ({counts[part]:,} parameters) for the first {steps:,} steps{every}"
+        frozen = f"{part} ({counts[part]:,} parameters) is frozen for the first {steps:,} steps{every}"
         yield Row("stages", f"{name} frozen", frozen)
 
 
@@ -237,7 +239,8 @@ def _tuning_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Itera
     """Yield a plan's rows on low-rank adapters, the moving average of weights, and the last checkpoint's size."""
     if stage.lora is not None:
         tuned = estimates.tuned(stage.lora)
-        size = f"{tuned.adapters:,} parameters in {counted(tuned.layers, 'layer')}; {tuned.frozen:,} others are frozen"
+        adapted = f"adapters of {counted(tuned.layers, 'layer')} have {tuned.adapters:,} parameters"
+        size = f"{adapted}; {tuned.frozen:,} parameters of the networks are frozen"
         yield Row("stages", f"{name} lora", f"rank {stage.lora.rank}: {size}")
     if stage.average is not None:
         count = f"{estimates.count_trainable(stage):,}"

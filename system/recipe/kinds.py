@@ -25,7 +25,7 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
         if isinstance(entry, ByOneModel) and entry.stage is None and (part := recipe.model.first_unpublished_encoder):
             yield (
                 ("rank", name, "stage"),
-                f"this key is null, but model.{part} has layers that must be trained; name a stage",
+                f"stage is null, but model.{part} has layers that must be trained; name a stage",
             )
     for name, ranked in recipe.rank_moments.items():
         yield from _check_has_moments(("rank", name, "data"), ranked.data, recipe)
@@ -111,7 +111,7 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
             f"moments need the score moments or boundary_moments, not {recipe.model.score.kind}; change model.score",
         )
     if stage.augment is not None:
-        yield (*at, "augment"), "augmentation changes clips and captions, but not moments; set this key to null"
+        yield (*at, "augment"), "augmentation changes clips and captions, but not moments; set augment to null"
 
 
 def _check_decoding(at: Keys, by: By, decoding: Decoding) -> Iterator[tuple[Keys, str]]:

@@ -195,16 +195,19 @@ def _check_stage(
     if unit == "clip" and captions is None:
         yield (
             (*at, "captions_per_clip"),
-            "this key is missing, but a stage with unit clip needs it; set a number, or all",
+            "captions_per_clip is missing, but a stage with unit clip needs it; set a number, or all",
         )
     if unit in ("pair", "moment") and captions is not None:
         yield (
             (*at, "captions_per_clip"),
-            f"this key only works with unit clip, since a {unit} has one caption; remove the key",
+            f"captions_per_clip only works with unit clip, since a {unit} has one caption; remove it",
         )
     at_once, batch_size = stage.get("grad_cache_chunk"), stage.get("batch_size")
     if isinstance(at_once, int) and isinstance(batch_size, int) and at_once >= batch_size:
-        yield (*at, "grad_cache_chunk"), f"this key must be less than batch_size, which is {batch_size}, or null"
+        yield (
+            (*at, "grad_cache_chunk"),
+            f"grad_cache_chunk must be less than batch_size, which is {batch_size}, or null",
+        )
     monitored = child(monitor, "metrics")
     for part in ("schedule", "stop"):
         metric = child(stage.get(part), "metric")

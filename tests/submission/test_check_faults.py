@@ -215,4 +215,7 @@ def test_check_with_option_all_prints_every_problem(
         assert main(["check", str(bad), "--edition", "2022", *option]) == 1
         shown = capsys.readouterr()
         assert len(shown.out.splitlines()) == n_lines
-        assert shown.err == f"error: {bad}: the file has 60 problems, listed above; a row is named by its first line\n"
+        assert (
+            shown.err
+            == f"error: {bad}: the file has 60 problems, listed above; a row has the number of its first line\n"
+        )

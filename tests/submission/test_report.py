@@ -294,7 +294,10 @@ def test_report_of_a_run_without_stored_embedding_norms_explains_their_lack(run:
     path = run / "scores/best.clips.csv"
     rows = [",".join(line.split(",")[:3]) for line in path.read_text().splitlines()]
     path.write_text("\n".join(rows) + "\n")
-    assert "Norms of the experts' embeddings are left out: the run has not stored these norms" in report(run).text
+    assert (
+        "The shares of the experts are left out: the run has not stored the norms of its experts' embeddings"
+        in report(run).text
+    )
 
 
 def test_report_works_without_training_curves_provenance_and_audio(run: Path, whole: Read) -> None:

@@ -132,7 +132,7 @@ def test_blind_set_is_ranked_after_it_arrives(
 ) -> None:
     change(blind=blind())
     assert main(["run", "mine.yaml"]) == 0
-    absent = "blind: not ranked yet, since set/test and set/captions.csv are missing; once the blind set"
+    absent = "rank entry blind is not ranked yet, since set/test and set/captions.csv are missing; once the blind set"
     assert absent in capsys.readouterr().out
     assert "blind" not in result()["blind"]
     assert main(["check", "mine.yaml"]) == 0
