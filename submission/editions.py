@@ -187,7 +187,7 @@ _2022 = Edition(
         task=f"confirmed: README of the baseline, {_BASELINE_2022}: Task 6, subtask B",
         output="confirmed: the baseline writes such a file, test.output.csv",
         query_column="confirmed: the column is that of the baseline's utils/eval_utils.py and its test.output.csv",
-        rank_prefix="confirmed: the names of columns are those of the baseline's utils/eval_utils.py and its test.output.csv",
+        rank_prefix="confirmed: the column names are those of the baseline's utils/eval_utils.py and test.output.csv",
         ranking_length="confirmed: a row of the baseline's test.output.csv lists as many file names",
         map_ks="confirmed: the metric is that of the baseline's eval_script.py (positions 1 to 10) and README",
         recall_ks="confirmed: the recall metrics are those of the baseline's eval_script.py and README",
@@ -243,7 +243,7 @@ _2025 = _changed_year(
     _2024,
     _parse_sources(
         task=f"confirmed: README of the baseline, {_BASELINE_2025}: Task 6",
-        output="inferred: a score matrix is required, because the baseline's d25_t6/predict.py writes one as an example",
+        output="inferred: a score matrix is required, since the baseline's d25_t6/predict.py writes one as an example",
         query_column="confirmed: the column is that of the baseline's d25_t6/predict.py",
         rank_prefix="inferred: a ranked CSV is not required in 2025; if one is written, its columns are those of 2024",
         ranking_length="inferred: a ranked CSV is not required in 2025; if one is written, mAP@16 needs 16 file names",
@@ -315,14 +315,14 @@ _2026 = MomentsEdition(
     sources=_parse_sources(
         task=f"confirmed: the baseline, {_BASELINE_2026}: Task 6",
         output=f"confirmed: {_BASELINE_2026}, src/create_submission.py; windows have no scores since 2026-05-20",
-        line=f"confirmed: the keys are those of {_BASELINE_2026}, src/create_submission.py; the scorer reads qid and windows",
+        line=f"confirmed: {_BASELINE_2026}, src/create_submission.py, has these keys; the scorer reads qid and windows",
         metric="secondary: the metric is that of a participant's paper on the results, arXiv 2609.12484",
         metrics=f"confirmed: {_SCORER_2026}: `brief`",
         thresholds=f"confirmed: {_SCORER_2026}",
         max_windows=f"confirmed: {_SCORER_2026}: max_pred_windows",
         max_seconds=f"confirmed: {_SCORER_2026}: length_ranges",
-        lengths="inferred: the ranges are those of Moment-DETR, which the scorer has in a comment, without upper limit for "
-        "`long`; the three parts of `short` are chosen by this project",
+        lengths="inferred: the ranges are those of Moment-DETR, which the scorer has in a comment, without upper limit "
+        "for `long`; the three parts of `short` are chosen by this project",
         label="secondary: labels are like that of the package of a participant, Zhang_XJTLU_task6_1",
         names="secondary: the names are like that in the package of a participant, Zhang_XJTLU_task6_1.output.jsonl",
         systems=f"confirmed: {_SUBMISSION_PAGE}",

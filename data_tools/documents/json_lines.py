@@ -53,7 +53,7 @@ def parse_objects(data: bytes) -> Iterator[Object | Problem]:
     lines = data.split(b"\n")
     for number, line in enumerate(lines[:-1] if not lines[-1] else lines, start=1):
         if not line.strip():
-            yield Problem(number, "an empty line; remove it", "an empty line")
+            yield Problem(number, "the line is empty; remove it", "a line is empty")
             continue
         try:
             content = parse_json(line, "line")

@@ -24,8 +24,11 @@ INDEX_COLUMN: Fault = (
 
 
 OTHER_SET, DIFFERING, UNKNOWN_QUERY, UNKNOWN_NAME = (  # kinds of problems
-    "the file belongs to another set", "queries differ from similar known ones", "a query is unknown", "a file name is unknown"
-)  # fmt: skip
+    "the file belongs to another set",
+    "queries differ from similar known ones",
+    "a query is unknown",
+    "a file name is unknown",
+)
 
 
 class QueryColumn:

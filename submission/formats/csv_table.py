@@ -186,7 +186,7 @@ def _fault_of_row(row: str) -> tuple[str, str] | None:
     if "\r" in _QUOTED.sub("", row.removesuffix("\n").removesuffix("\r")):
         text = "a carriage return is outside quotes; end lines with \\n, and quote cells with a carriage return"
         return text, "line ends are wrong"
-    return f"the quoting of this row is broken; {_QUOTING}", "the quoting is broken"
+    return f"the row's quoting is broken; {_QUOTING}", "the quoting is broken"
 
 
 def _quote_cell(cell: str) -> str:

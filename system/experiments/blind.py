@@ -55,8 +55,8 @@ def missing_blind_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> 
     were ranked before.
     """
     return [
-        f"rank entry {name} is not ranked yet, since {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing; "
-        "once the blind set is complete, run the same command again to rank it; nothing is trained again"
+        f"rank entry {name} is not ranked yet, since {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} "
+        "missing; once the blind set is complete, run the same command again to rank it; nothing is trained again"
         for name in _blind_entry_names(recipe)
         if name not in ranked and (absent := _missing_files(recipe, name))
     ]

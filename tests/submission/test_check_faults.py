@@ -93,28 +93,29 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "quote never closed": (change_line(5226, lambda line: b'"' + line.replace(b'"', b"")),
                            ["line 5226: a quote on this line is never closed", NO_ROW]),
     "quotes not doubled": (change_line(60, lambda line: b'"a "b" c"' + line[3:]),
-                           ["line 60: broken quoting", NO_ROW]),
-    "an empty line": (change_line(100, lambda line: b"\n" + line), ["line 100: an empty line; remove it"]),
-    "an empty last line": (lambda lines: b"".join(lines) + b"\n", ["line 5227: an empty line; remove it"]),
+                           ["line 60: the row's quoting is broken", NO_ROW]),
+    "an empty line": (change_line(100, lambda line: b"\n" + line), ["line 100: the line is empty; remove it"]),
+    "an empty last line": (lambda lines: b"".join(lines) + b"\n", ["line 5227: the line is empty; remove it"]),
     "a row lost": (lambda lines: b"".join([*lines[:199], *lines[200:]]),
                    [r"whole file: no row for the query '.*' \(line \d+ of clotho_captions_evaluation\.csv\)"]),
     "a row twice": (lambda lines: b"".join([*lines, lines[41]]),
                     ["line 5227: the query '.*' is repeated; it is already on line 42"]),
     "half of the file": (lambda lines: b"".join(lines[:2613]),
-                         [*[NO_ROW] * SHOWN, r"whole file: 2593 more problems of the kind: no row for a query \("]),
+                         [*[NO_ROW] * SHOWN, r"whole file: 2593 more problems of the kind: a query has no row \("]),
     "a short row": (change_line(10, lambda line: line.rsplit(b",", 1)[0] + b"\n"),
                     ["line 10: found 10 of 11 columns: a row needs one query and 10 file names"]),
     "ten names more": (by_row(lambda row: row + row[1:], 2),
-                       folded(lambda line: f"line {line}: found 21 of 11 columns", 2, "columns missing or too many")),
+                       folded(lambda line: f"line {line}: found 21 of 11 columns", 2,
+                              "a row has missing or extra columns")),
     "trailing comma": (change_line(8, lambda line: line.strip() + b",\n"), ["line 8: a comma at the end of the line"]),
     "trailing commas everywhere": (lambda lines: b"".join(line.strip() + b",\n" for line in lines),
-                                   folded(lambda line: f"line {line}: a comma at the end", 1, "a comma at the end")),
+                                   folded(lambda line: f"line {line}: a comma at the end", 1, "a line ends with a comma")),
     "row numbers of pandas": (lambda lines: b"".join(b"%s,%s" % (b"%d" % (n - 1) if n else b"", line)
                                                      for n, line in enumerate(lines)),
                               ["line 1: the first column has row numbers, as pandas writes"]),
     "scores for names": (by_row(lambda row: [row[0], *(f"{0.9 / n:.6f}" for n in range(1, 11))], 2),
                          folded(lambda line: f"line {line}: the row has scores in place of file names: file_name_1",
-                                2, "scores instead of names")),
+                                2, "a row has scores instead of file names")),
     "a score matrix": (lambda lines: b"index,a.wav,b.wav\nq,0.1,0.2\n",
                        ["line 1: this is a CSV of all scores, but edition 2022 needs ranked lists of file names"]),
     "a name twice": (lambda lines: change_cell(77, 3, lambda _: next(csv.reader([lines[76].decode()]))[9])(lines),
@@ -191,7 +192,9 @@ def test_check_counts_thousands_of_unknown_names_on_one_line_quickly(lines: list
     assert len(problems) == 52_250
     shown = list(format_problems(problems, SHOWN))
     assert len(shown) == SHOWN + 1
-    assert shown[-1] == "lines 4-5226: 52230 more problems of the kind: unknown file name (`check --all` prints each)"
+    assert (
+        shown[-1] == "lines 4-5226: 52230 more problems of the kind: a file name is unknown (`check --all` prints each)"
+    )
 
 
 def test_check_counts_further_problems_of_a_kind_on_one_line() -> None:

@@ -221,7 +221,7 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "trailing comma": (change_line(6, lambda line: line.strip() + b",\n"), ["line 6: a comma at the end"]),
     "trailing commas": (lambda lines: b"".join(line.strip() + b",\n" for line in lines),
                         [f"line {line}: a comma at the end" for line in range(1, 26)]),
-    "empty line": (change_line(6, lambda line: b"\n" + line), ["line 6: an empty line"]),
+    "empty line": (change_line(6, lambda line: b"\n" + line), ["line 6: the line is empty"]),
     "query twice": (lambda lines: b"".join([*lines, lines[3]]), ["line 26: the query 'Sound 1, near' is repeated"]),
     "missing query": (lambda lines: b"".join([*lines[:3], *lines[4:]]),
                       [r"whole file: no row for the query 'Sound 1, near' \(query 'q2'\)"]),

@@ -146,14 +146,14 @@ def test_check_verb_accepts_valid_moment_files_and_notes_oddities(capsys: pytest
     ]
     found = report(capsys, "check", "odd.jsonl", "--truth", "truth.jsonl")
     assert (found["ok"], found["compared"], found["columns"], found["edition"]) == (True, True, 3, "2026")
-    assert (found["notes"][0]["line"], found["notes"][0]["kind"]) == (3, "a window of no length")
+    assert (found["notes"][0]["line"], found["notes"][0]["kind"]) == (3, "a window has no length")
 
 
 def test_check_verb_counts_repeated_oddities_of_a_kind_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     windows = [[n, n] for n in range(25)]
     write_lines("odd.jsonl", [{"qid": "a", "query": "q", "vid": "v", "pred_relevant_windows": windows}])
     lines = output(capsys, "check", "odd.jsonl")
-    assert "note: lines 1: 5 more problems of the kind: a window of no length (`check --all` prints each)" in lines
+    assert "note: lines 1: 5 more problems of the kind: a window has no length (`check --all` prints each)" in lines
     assert len(output(capsys, "check", "odd.jsonl", "--all")) == len(lines) + 4
 
 

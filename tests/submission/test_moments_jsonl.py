@@ -109,7 +109,7 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
         ["line 2: contains half a surrogate pair", "wh"],
     ),
     "mark": (b"\xef\xbb\xbf" + answer_bytes(), ["line 1: the file starts with a byte order mark"]),
-    "blank line": (GOOD[0] + b"\n" + GOOD[1] + GOOD[2], ["line 2: an empty line; remove it"]),
+    "blank line": (GOOD[0] + b"\n" + GOOD[1] + GOOD[2], ["line 2: the line is empty; remove it"]),
     "not json": (GOOD[0] + b"{'qid'}\n" + GOOD[2], ["line 2: not JSON", "whole file: no line for the query 'a_2'"]),
     "cut": (b"".join(GOOD)[:-9], ["line 3: not JSON", r"whole file: no line for .*'b_1' \(line 3 of truth.jsonl\)"]),
     "not utf8": (GOOD[0] + GOOD[1].decode().encode("latin-1") + GOOD[2], ["line 2: not UTF-8", "whole file: no line"]),
@@ -385,7 +385,7 @@ def test_published_moment_files_are_read(goldens: Path, tmp_path: Path) -> None:
     truths[:3] = val["first_truths"]
     known = truth(truths)
     assert format_size(known) == "352 queries of 178 recordings"
-    behind = {"a true window that ends after the end", "a true window that begins after the end"}
+    behind = {"a true window ends after the end", "a true window begins after the end"}
     assert [note.kind in behind for note in known.notes] == [True] * 12
     lines = [texts[qid] | {"pred_relevant_windows": windows} for qid, windows in val["predictions"].items()]
     lines[:3] = val["first_lines"]

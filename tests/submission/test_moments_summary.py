@@ -200,7 +200,7 @@ def test_summary_of_the_baselines_moment_file_has_the_published_figures(goldens:
         assert f"R1@0.7 {expected['MR-R1']['0.7']:.2f} %  mAP {expected['MR-mAP']['average']:.2f} %  " in line
         assert f"({expected['queries']} queries)" in line
     notes = "\n".join(summary.notes)
-    assert "preds.jsonl: 9 x a window of no length (`check` lists each)" in notes
+    assert "preds.jsonl: 9 x a window has no length (`check` lists each)" in notes
     assert "truth.jsonl: " in notes
     assert "scores" not in notes
 

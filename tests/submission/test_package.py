@@ -306,7 +306,7 @@ def test_filled_template_is_sufficient_for_pack(here: Path, capsys: pytest.Captu
         *(
             (
                 {"authors": [about()["authors"][0] | {"email": email}]},
-                ["authors.0.email: the text is not an e-mail address"],
+                [f"authors.0.email: {email!r} is not an e-mail address"],
             )
             for email in ("jo", "jo@", "@example.org", "jo@example", "a b@example.org", "jo@example.")
         ),

@@ -223,6 +223,6 @@ def test_plan_without_torch_shows_all_but_parameters_memory_and_time(root: Path,
     path = tiny.write_recipe(tmp_path / "r.yaml", content_of(tmp_path, PANNS, BERT_BASE))
     code = f"import sys; sys.modules['torch'] = None; from system.__main__ import main; main(['check', {str(path)!r}])"
     done = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
-    assert "unknown, as are the memory and time of a step: the package torch" in done.stdout
+    assert "the numbers, and the memory and time of a step, are unknown: the package torch" in done.stdout
     assert "\n  only  " in done.stdout
     assert "  memory: about" not in done.stdout

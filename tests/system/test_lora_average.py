@@ -302,7 +302,10 @@ def test_planned_size_of_the_last_checkpoint_is_that_of_the_file(
     assert sum(value.numel() for value in moments) == pytest.approx(2 * estimates.count_trainable(stage), rel=0.01)
     text = plan(loaded)
     if "lora" in settings:
-        assert fact(text, "only lora") == "rank 2: 256 parameters in 4 layers; 9,808 others are frozen"
+        assert (
+            fact(text, "only lora")
+            == "rank 2: adapters of 4 layers have 256 parameters; 9,808 parameters of the networks are frozen"
+        )
     assert ("only last.pt" in text) == bool(settings)
     plain = stage.model_copy(update={"lora": None, "average": None})
     more = estimates.memory(stage, "float32") - estimates.memory(plain, "float32")

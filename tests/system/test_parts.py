@@ -173,7 +173,7 @@ def test_check_prints_the_number_of_parameters_per_learning_rate(
     output = capsys.readouterr().out
     audio = model.parameters_by_part()["logmel"]
     assert f"audio 1e-05 ({audio:,} parameters), all other parts 0.001 (" in fact(output, "only rates")
-    frozen = f"logmel ({audio:,} parameters) for the first"
+    frozen = f"logmel ({audio:,} parameters) is frozen for the first"
     assert fact(output, "only frozen") == f"{frozen} 1,500 steps, which are all steps of the stage"
     path = written(world, tmp_path, adamw(frozen_start={"logmel": 5}))
     assert main(["check", str(path)]) == 0

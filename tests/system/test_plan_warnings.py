@@ -168,14 +168,14 @@ def test_plan_warns_about_recipe_sections_that_no_loss_uses(world: Path, tmp_pat
     content["model"]["learned_temperature"] = 0.05
     content["teachers"] = {"x": {"kind": "stage", "stage": "only", "checkpoint": "last"}}
     text = plan(loaded(tmp_path, content))
-    assert "WARNING  model.learned_temperature: the setting has no effect: no loss uses it" in text
-    assert "WARNING  teachers.x: the teacher has no effect: no loss or rank entry uses it" in text
+    assert "WARNING  model.learned_temperature: learned_temperature has no effect: no loss uses it" in text
+    assert "WARNING  teachers.x: teacher x has no effect: no loss or rank entry uses it" in text
     content["stages"]["only"]["losses"] = [{"kind": "nt_xent", "weight": 1, "temperature": "learned"}]
     content["rank"]["taught"] = {"kind": "teachers", "data": "evaluation", "of": ["x"], "edition": 2022, "csv": False}
     assert "has no effect" not in plan(loaded(tmp_path, content))
     relaxed = [RANKING | {"relax": "cider"}]
     flat = tiny.recipe(world, tmp_path, only=tiny.stage(losses=relaxed)) | {"relevance": tiny.relevance({60: 1, 80: 1})}
-    assert "WARNING  relevance.relax: the setting has no effect: all factors are 1" in plan(loaded(tmp_path, flat))
+    assert "WARNING  relevance.relax: relax has no effect: all its factors are 1" in plan(loaded(tmp_path, flat))
 
 
 def test_plan_names_a_missing_annotations_file_of_validation(world: Path, tmp_path: Path) -> None:
