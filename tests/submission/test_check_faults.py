@@ -109,7 +109,8 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
                               "a row has missing or extra columns")),
     "trailing comma": (change_line(8, lambda line: line.strip() + b",\n"), ["line 8: a comma at the end of the line"]),
     "trailing commas everywhere": (lambda lines: b"".join(line.strip() + b",\n" for line in lines),
-                                   folded(lambda line: f"line {line}: a comma at the end", 1, "a line ends with a comma")),
+                                   folded(lambda line: f"line {line}: a comma at the end", 1,
+                                          "a line ends with a comma")),
     "row numbers of pandas": (lambda lines: b"".join(b"%s,%s" % (b"%d" % (n - 1) if n else b"", line)
                                                      for n, line in enumerate(lines)),
                               ["line 1: the first column has row numbers, as pandas writes"]),

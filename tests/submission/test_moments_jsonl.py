@@ -392,7 +392,7 @@ def test_published_moment_files_are_read(goldens: Path, tmp_path: Path) -> None:
     data = "".join(json.dumps(line) + "\n" for line in lines).encode()
     found, problems, notes = check_moments(data, E2026, known)
     assert (len(found), problems) == (352, [])
-    assert sum(note.kind == "a window of no length" for note in notes) == 9  # of 3,520
+    assert sum(note.kind == "a window has no length" for note in notes) == 9  # of 3,520
 
 
 def test_edition_2026_has_the_limits_that_the_moment_metrics_use() -> None:
