@@ -241,7 +241,8 @@ def _find_same_sound(everything: Sequence[Clip], audited: Collection[str], finge
                 continue
             if position[pair[0].id] > position[pair[1].id]:
                 pair, offset = (pair[1], pair[0]), 0.0 - offset
-            evidence = f"{match.seconds:.2f} s alike, {offset:+.2f} s later in the other clip, score {match.score:.0f}"
+            where = f"{offset:+.2f} s later in the other clip, match score {match.score:.0f}"
+            evidence = f"{match.seconds:.2f} s of sound are alike, {where}"
             overlaps.append(_make_overlap(SOUND_ACROSS, *pair, evidence))
         earlier += same_split
     return sorted(overlaps, key=lambda overlap: position[overlap.clip.id])

@@ -162,7 +162,10 @@ def test_audit_finds_clips_with_the_same_audio_but_without_ids(
         ("sound not compared", "x/development/gone.wav", "", ""),
     ]
     assert "+0.50 s later in the other" in listed[0]["evidence"]
-    assert re.fullmatch(r"[23]\.\d\d s alike, \+0\.00 s later in the other clip, score \d+", listed[1]["evidence"])
+    assert re.fullmatch(
+        r"[23]\.\d\d s of sound are alike, \+0\.00 s later in the other clip, match score \d+",
+        listed[1]["evidence"],
+    )
     assert "broken.wav: cannot be decoded" in listed[2]["evidence"]
     assert listed[3]["evidence"] == "sound too short, silent or steady for a comparison"
     assert "gone.wav: no such file" in listed[4]["evidence"]
