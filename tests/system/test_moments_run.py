@@ -280,12 +280,12 @@ def test_finished_moment_run_is_not_repeated(run: Path, capsys: pytest.CaptureFi
         ({"stages.only.captions_per_clip": 2}, "only works with unit clip, since a moment has one caption"),
         (
             {"stages.only.augment": {"edits": {"probability": 0.5, "rate": 0.1, "synonyms": None}}},
-            "stages.only.augment: augmentation changes clips and captions, but not moments; set this key to null",
+            "stages.only.augment: augmentation changes clips and captions, but not moments; set augment to null",
         ),
         ({"rank.posterior.fit": "evaluation"}, "is a test split .*fit models to another split"),
         (
             {"rank.posterior.stage": None, "rank.posterior.checkpoint": None},
-            "rank.posterior.stage: this key is null, but model.audio has layers that must be trained; name a stage",
+            "rank.posterior.stage: stage is null, but model.audio has layers that must be trained; name a stage",
         ),
     ],
 )

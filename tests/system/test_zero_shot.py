@@ -216,9 +216,9 @@ def test_clap_texts_are_cut_and_stored(tmp_path: Path) -> None:
     [
         (
             ["model.audio.head=linear"],
-            "rank.evaluation.stage: this key is null, but model.audio has layers that must be trained",
+            "rank.evaluation.stage: stage is null, but model.audio has layers that must be trained",
         ),
-        (["model.text.projection=linear"], "stage: this key is null, but model.text has layers that must be trained"),
+        (["model.text.projection=linear"], "stage: stage is null, but model.text has layers that must be trained"),
         (["rank.evaluation.checkpoint=last"], "evaluation.stage: set both stage and checkpoint, or set both to null"),
         (["rank.evaluation.stage=train"], "no stage 'train'; its stages: none"),
     ],
