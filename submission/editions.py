@@ -155,7 +155,7 @@ _QUOTED_PAGE = "the 2023 task page, as a 2024 participant quotes it: Labbé, dca
 _SUBMISSION_PAGE = "dcase.community/challenge2025/submission (the same wording in 2021, 2024 and 2026)"
 _VALIDATOR = "the validator of DCASE2020 Task 1 (the only official package checker that was found)"
 _TEMPLATE = (
-    "the task's own template of meta.yaml could not be read; the value is that of DCASE's general template, "
+    "the task's own template of meta.yaml could not be read; DCASE's general template is "
     "FalconPerez_Aalto_task3_1.meta.yaml"
 )
 
@@ -185,7 +185,7 @@ _2022 = Edition(
     external=("name", "purpose", "url", "total_audio_length"),
     sources=_parse_sources(
         task=f"confirmed: README of the baseline, {_BASELINE_2022}: Task 6, subtask B",
-        output="confirmed: the baseline writes such a file, test.output.csv",
+        output="confirmed: the baseline has such a file, test.output.csv",
         query_column="confirmed: the column is that of the baseline's utils/eval_utils.py and its test.output.csv",
         rank_prefix="confirmed: the column names are those of the baseline's utils/eval_utils.py and test.output.csv",
         ranking_length="confirmed: a row of the baseline's test.output.csv lists as many file names",
@@ -193,7 +193,7 @@ _2022 = Edition(
         recall_ks="confirmed: the recall metrics are those of the baseline's eval_script.py and README",
         label="secondary: labels are as the submission page says, quoted by BioDCASE 2025; "
         f"names are split at dots by {_VALIDATOR}",
-        names=f"inferred: the file names are those of {_VALIDATOR}; the style `task` is from {_QUOTED_PAGE}",
+        names=f"inferred: the file names are derived from {_VALIDATOR}; the style `task` is from {_QUOTED_PAGE}",
         systems=f"confirmed: {_SUBMISSION_PAGE}",
         abbreviation=f"confirmed: {_VALIDATOR}",
         excluded="remembered: no list of excluded sounds of 2022 was found",
@@ -228,7 +228,8 @@ _2024 = _changed_year(
     _parse_sources(
         task="confirmed: dcase.community/challenge2024/task-language-based-audio-retrieval: Task 8",
         **dict.fromkeys(
-            (*_LIST_FIELDS, "rank_prefix"), "secondary: the columns are those of files of a 2024 participant, ONE-PEACE"
+            (*_LIST_FIELDS, "rank_prefix"),
+            "secondary: the format is that of evaluation data of a 2024 participant, ONE-PEACE",
         ),
         map_ks="confirmed: the metric is that of the results page of 2024",
         excluded="secondary: the winner of 2024 links this list, github.com/OptimusPrimus/salsa",

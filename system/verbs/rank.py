@@ -84,8 +84,8 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
         help="file of moments (.jsonl): the queries, each with the recording to search in",
     )
     fit = (
-        "fit how each model's scores of frames become windows (their scale and offset, and how often moments begin "
-        "and end) to the known moments of this split of the manifest; needed for models not trained on moments"
+        "fit how each model's scores of frames become windows (scale and offset of the scores, weights of moment "
+        "starts and ends) to the known moments of this split of the manifest; needed for models not trained on moments"
     )
     windows.add_argument("--fit", metavar="SPLIT", help=fit)
     by = (
