@@ -37,7 +37,7 @@ CURVES = {
     ),
     "spread": (
         "Spread of validation embeddings (0: all equal)",
-        "1 - mean cosine of all pairs",
+        "1 - mean cosine of all pairs of embeddings",
         {"spread_of_clips": "clips", "spread_of_captions": "captions"},
     ),
 }

@@ -150,7 +150,7 @@ class Client:
         """Download a sound's preview to the file `into`; return its size in bytes. limit: Maximum size.
 
         The request needs no key, and does not count against the API's limits.
-        url: Absolute address, or path below the site's address. limit: Maximum bytes. Raises LostError.
+        url: Absolute address, or path below the site's address. Raises LostError for a missing, refused or longer file.
         """
         return await self._download(url, into, limit, None)
 

@@ -126,7 +126,7 @@ def _read_pages(path: Path, chunk: Any) -> Iterator[_Page]:
 
 
 def _read_header(path: Path, at: int, end: int) -> tuple[dict[int, Any], int]:
-    """Read the header of a page; return its fields by number, and its size in bytes."""
+    """Read the header of a parquet page; return its fields by number, and the size of the header in bytes."""
     size = HEADER
     while True:
         data = read_span(path, at, min(size, end - at))

@@ -196,7 +196,7 @@ class MomentsResult(Record):
             true window; None for a blind list.
         new_texts: Number of queries whose text was not in the training data; None for a blend.
         figures_of_new_texts: Metrics of these queries; None without such queries, and for a blind list.
-        fitted: Fitted numbers of the score, if the entry has the setting `fit`.
+        fitted: Numbers of the score of moments (see FittedScore) that the setting `fit` has fitted; None without it.
         windows: File with the found windows and their scores.
         answers: File to submit, with the found windows without scores.
         truth: File with the queries and their true windows.

@@ -73,7 +73,7 @@ class EncoderKind(Strict):
 
     @property
     def batch_property(self) -> str | None:
-        """Property of a training batch that changes its embeddings, in words for messages; None if no property does.
+        """Description of a property of a batch, such as padding, that changes embeddings in training; None if none.
 
         An example is "the length to which clips are padded". Batch norms and the padded length of frames do not count.
         With several processes, each process can only use the property in the part of the batch that it embeds.

@@ -113,7 +113,7 @@ def open_trained(
     device: torch.device | None = None,
     banks: Path = Path("banks"),
 ) -> Trained:
-    """Open the trained model of a run or an exported model. changes: Changed paths. banks: Folder of stored frames.
+    """Open the trained model of a run, or an exported model. changes: Paths KEY=PATH of files that have moved.
 
     Args:
         stage, checkpoint: Stage and checkpoint of a run. None: as in the run's first rank entry that uses one model;
@@ -158,7 +158,7 @@ def score_of_windows(trained: Trained) -> MomentScore:
 
 
 def with_fit(trained: Trained) -> Trained:
-    """Return the model, for an export, with the fitted score of the run's first entry of moments in its metadata."""
+    """Return the model, for an export, with the fitted decoding of the run's first entry of moments in its metadata."""
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
     fitted = None if entry is None or entry.fit is None else _read_fitted_score(trained, name, entry.fit)
     return replace(trained, facts=trained.facts.model_copy(update={"fitted": fitted})) if fitted else trained

@@ -165,7 +165,7 @@ def test_fetch_skips_only_the_sound_whose_preview_is_refused(tmp_path: Path, sta
         assert len(transport.urls) <= 4
 
 
-def test_error_for_a_refused_original_mentions_the_token_unless_another_host_refused(tmp_path: Path) -> None:
+def test_error_for_a_refused_original_file_mentions_the_token_unless_another_host_refused_it(tmp_path: Path) -> None:
     def original(client: Client) -> Any:
         return client.download_original(7, tmp_path / "x")
 

@@ -103,7 +103,7 @@ def test_blend_of_moments_is_bitwise_equal_in_any_file_order() -> None:
     assert all(each == found[0] for each in found)
 
 
-def test_blend_refuses_overflowing_window_scores_with_their_file() -> None:
+def test_blend_error_for_overflowing_window_scores_names_their_file() -> None:
     parts = {"one": [answer([[20, 25, 0.5]], "q0")], "other": [answer([[0, 5, 1.7e308]], "q0")]}
     said = "^other: the scores of this file are too large to be added; add --how rank, or scale them down$"
     with pytest.raises(SubmissionError, match=said):

@@ -112,7 +112,7 @@ def test_efficientat_output_matches_original_code(golden: Golden, name: Any, let
 
 
 @torch.inference_mode()
-def test_efficientat_layers_match_original_statistics(golden: Golden) -> None:
+def test_output_mean_and_deviation_of_efficientat_layers_match_original_code(golden: Golden) -> None:
     x = KaldiLogMel(False).eval()(wave(golden, "A3"))[:, None]
     for layer, (mean, deviation, peak, *shape) in zip(
         mobile("mn10").features, json.loads(str(golden["mn10_A3_stages"])).values(), strict=True

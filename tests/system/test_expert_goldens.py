@@ -153,7 +153,7 @@ def test_panns_frames_match_original_code(
 
 @torch.inference_mode()
 @pytest.mark.slow
-def test_panns_blocks_match_original_statistics(golden: Golden) -> None:
+def test_output_mean_and_deviation_of_panns_blocks_match_original_code(golden: Golden) -> None:
     content = golden("panns_cnn14_16k")
     stages = json.loads(str(content["A_stages"]))
     network = Cnn14()
@@ -279,7 +279,7 @@ def test_vggish_frames_match_original_code(
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_vggish_convolutions_match_original_statistics(golden: Golden) -> None:
+def test_output_mean_and_deviation_of_vggish_convolutions_match_original_code(golden: Golden) -> None:
     content = golden("vggish")
     parts = torch.from_numpy(vggish.cut_into_examples(wave(content, "A")).copy())
     maps = vggish.build_convolutions(weights("vggish"))(parts[:, None])
@@ -347,7 +347,7 @@ def test_vggsound_on_ten_second_input_matches_original_code(changed: Compute, go
 
 
 @torch.inference_mode()
-def test_vggsound_layers_match_original_statistics(golden: Golden) -> None:
+def test_output_mean_and_deviation_of_vggsound_layers_match_original_code(golden: Golden) -> None:
     content = golden("vggsound")
     network = vggsound.build_residual_network(weights("vggsound"))
     stages = json.loads(str(content["Anotile_stages"]))

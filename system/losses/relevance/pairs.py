@@ -162,9 +162,9 @@ def _count_by_upper_bits(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, floa
 
 
 def _count_by_lower_bits(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
-    """Count scores by their lower 15 bits, (K, 2^15). row: Row of the counts for each value of the upper bits.
+    """Count float32 scores by their lower 15 bits, in one row for each wanted value of their upper 17 bits: (K, 2^15).
 
-    A row has the scores with the same upper bits. row: (2 x _BINS,); -1: scores with these upper bits do not count.
+    row: (2^17,) index of the row, 0 to K - 1, for each value of the upper bits; -1: scores with it do not count.
     """
     from system.losses.relevance import kernel
 

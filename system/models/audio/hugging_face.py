@@ -50,7 +50,7 @@ class HuggingFace(Segmented):
 
     @property
     def batch_property(self) -> str | None:
-        """Property of a training batch that changes its embeddings, in words for messages; None if no property does."""
+        """Description of a property of a batch, such as padding, that changes embeddings in training; None if none."""
         fills = self.trainable and ROWS[self.type].max_seconds is None
         return "the length to which clips are padded" if fills else None
 

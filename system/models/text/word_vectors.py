@@ -43,7 +43,7 @@ class WordVectors(TextSettings):
 
     @property
     def batch_property(self) -> str | None:
-        """Property of a training batch that changes its embeddings, in words for messages; None if no property does."""
+        """Description of a property of a batch, such as padding, that changes embeddings in training; None if none."""
         return "the padding of captions (`padding: counted`)" if self.depends_on_batch else None
 
     @property
