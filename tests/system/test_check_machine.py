@@ -186,7 +186,7 @@ def test_plan_prints_the_time_for_processors_of_known_speed(
         (
             "nobody/nothing",
             True,
-            "time of a step: text model nobody/nothing: the model's configuration is not on this machine",
+            "time of a step, are unknown: text model nobody/nothing: the model's configuration is not on this machine",
         ),
         ("nobody/nothing", False, "text 147,840; "),
         ("sentence-transformers/all-MiniLM-L6-v2", True, "text 22,861,056; "),

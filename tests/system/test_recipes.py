@@ -200,7 +200,7 @@ def test_set_option_does_not_change_other_uses_of_a_yaml_anchor(tmp_path: Path) 
         ("rank.evaluation.x.y=1", "no such key; rank.evaluation has kind, "),
         ("seed", "this text is not a setting; write a setting as key.key=value"),
         ("seed=yes", "whole number"),
-        ("stages.only.unit=pair", "remove the key"),
+        ("stages.only.unit=pair", "remove it"),
     ],
 )
 def test_set_option_with_unknown_keys_is_refused(tmp_path: Path, change: str, words: str) -> None:
