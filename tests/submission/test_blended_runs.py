@@ -153,7 +153,7 @@ def test_blend_of_runs_is_packed_if_its_folder_is_given(runs: Path, capsys: pyte
     )
     shutil.rmtree("b")
     assert main(["pack", "both", "--about", "about.yaml", "--out", "q.zip"]) == 1
-    assert "both is a blend of this run; move the run back to this folder" in capsys.readouterr().err
+    assert "the blend both needs this run; move the run back to this folder" in capsys.readouterr().err
 
 
 def test_blend_refuses_validation_scores_with_another_hubness_correction_or_split(
