@@ -177,7 +177,7 @@ def test_check_reports_slightly_different_queries_as_one_problem_with_the_differ
 ) -> None:
     changed = by_row(lambda row: [edit(row[0]), *row[1:]], first=2)(lines)
     _, problems = check_ranked_csv(changed, E2022, truth)
-    assert {problem.kind for problem in problems} <= {DIFFERING, "a query repeated"}
+    assert {problem.kind for problem in problems} <= {DIFFERING, "a query is repeated"}
     problem = str(problems[-1])
     assert re.fullmatch(
         rf"whole file: (4924|52[0-9]{{2}}) queries of this file differ from known queries, most in {difference}: .*",

@@ -175,7 +175,7 @@ def test_incompatible_window_options_are_refused(
     assert not (tmp_path / "a.jsonl").exists()
 
 
-def test_options_fit_and_two_models_are_refused_without_the_option_windows(
+def test_option_fit_or_two_models_without_option_windows_are_refused(
     runs: Path, manifest: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["rank", str(runs / "clips"), "--audio", str(manifest), "--out", "a.npy"]
