@@ -382,7 +382,7 @@ def _lookup(name: str | int, editions: Mapping[str, EditionType]) -> EditionType
 def format_metric(metric: str, value: float, sign: str = "") -> str:
     """Format a metric's value: per cent for moments, else a number in [0, 1]. sign: "+" marks positive values too.
 
-    `mAP` without @k is a metric of moments. sign: "+" also puts a sign before positive values.
+    `mAP` without @k is a metric of moments.
     """
     if any(metric in edition.metrics for edition in MOMENTS.values()):
         return f"{100 * value:{sign}.2f} %"

@@ -27,8 +27,7 @@ _ASF_START = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 def whole_sound(path: Path, quick: bool = False) -> Path | FileWithNewHeader | None:
     """Return an audio file, corrected for libsndfile if needed; None if only ffmpeg can read it. quick: Trust MP3 tags.
 
-    libsndfile trusts most headers: if the end of a file is missing, or a file consists of several files in sequence, it
-    reads a part of the sound, without an error.
+    libsndfile trusts most headers. Of a cut file, or of several files in sequence, it reads a part without an error.
 
     Args:
         path: A regular file, in any format.

@@ -154,7 +154,7 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = first_line(error)
         raise DataError(
-            f"{name!r} cannot be loaded as a sentence-transformers model ({reason}); give the folder of such a "
+            f"model {name!r} cannot be loaded as a sentence-transformers model ({reason}); give the folder of such a "
             "model, or its Hugging Face name while online"
         ) from error
     transformer = getattr(model[0], "model", None)  # static embeddings and bags of words do not have one

@@ -81,9 +81,8 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
 
 
 def figures_folder(out: Path, run: Path) -> Path:
-    """Return the folder for a report page's figures: in the run's folder `run` if the page is there, else next to it.
+    """Return the folder for the figures of the page `out`: RUN/figures if the page is in the folder `run` of a run.
 
-    out: Path of the page. run: Folder of the run. If the page is in the folder of the run, the result is RUN/figures.
     Otherwise it is PAGE_figures next to the page, because the run may be read-only.
     """
     if out.absolute().parent.resolve() == run.resolve():

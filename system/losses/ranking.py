@@ -98,7 +98,7 @@ def margin_violations(batch: BatchScores, margin: float, relaxed: bool) -> tuple
 
 
 def _reduce_per_item(gap: Tensor, negative: Tensor, reduce: str) -> Tensor:
-    """Reduce each item's margin violations (`gap`) to one value by the rule `reduce`. negative: Mask of what counts.
+    """Reduce each item's margin violations (`gap`) to one value by the rule `reduce`.
 
     negative: (B, K) bool; true for values that count. reduce: `sum` or `mean` of the values, with values below 0 taken
     as 0; or `hinge_of_mean`, the mean of all values, but at least 0.

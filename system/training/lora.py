@@ -101,7 +101,7 @@ class Adapters:
     def remove(self) -> None:
         """Put back the layers without their adapters, whose changes are discarded, and unfreeze all layers.
 
-        The adapters' products are in the stage's checkpoints, where they are added to the weights.
+        Only the checkpoints of the stage contain the weights with the adapters' changes.
         """
         for name, layer in list(self._adapted_layers()):
             parent, _, child = name.rpartition(".")
