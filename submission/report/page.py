@@ -81,7 +81,7 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
 
 
 def figures_folder(out: Path, run: Path) -> Path:
-    """Return the folder for the figures of the page `out`: RUN/figures if the page is in the folder `run` of a run.
+    """Return the folder for the figures of the page `out`: `run`/figures if the page is in the run's folder `run`.
 
     Otherwise it is PAGE_figures next to the page, because the run may be read-only.
     """
