@@ -212,7 +212,7 @@ class Client:
     async def _fails_only_for(self, window: Window, kinds: Sequence[str]) -> bool:
         """Return whether the server fails for this time window only. kinds: Kinds of the errors of the last attempts.
 
-        If so, smaller windows should be tried. The result is True if a search of all sounds succeeds. It is True without
+        If so, try smaller windows. The result is True if a search of all sounds succeeds. It is True without
         this search if the server was overloaded (kind "overloaded") in all of the last attempts, and the window was
         halved fewer than UNPROVEN_SPLITS times. A window of one second cannot overload the server: if it was
         overloaded, the result is False.
