@@ -247,7 +247,7 @@ def test_new_data_set_needs_one_file_and_one_line_of_code(root: Path, copy: Path
 
 
 @pytest.mark.slow
-def test_recipe_lines_of_the_readme_run_without_code_changes(
+def test_recipe_examples_for_own_encoders_and_data_in_the_readme_run_as_written(
     root: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The unchanged lines of recipes/README.md in a recipe; no file of the code changes."""

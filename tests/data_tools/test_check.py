@@ -15,7 +15,7 @@ from data_tools.audio.read import read_audio
 from data_tools.manifest import Clip, read_manifest, write_manifest
 
 
-def test_corrupt_audio_is_counted_by_clotho_and_listed_by_check(
+def test_corrupt_audio_is_counted_by_verb_clotho_and_listed_by_verb_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = small_clotho(tmp_path, ["a.wav", "b.wav", "c.wav", "d.wav"], ["a.wav", "b.wav", "c.wav"])

@@ -45,7 +45,7 @@ def test_every_sound_is_stored_once_with_the_api_fields(tmp_path: Path, size: in
 
 
 @pytest.mark.slow
-def test_crawl_reads_only_first_pages_with_few_requests(tmp_path: Path) -> None:
+def test_crawl_reads_only_the_first_page_of_each_search_and_needs_few_searches(tmp_path: Path) -> None:
     transport = Direct(make_answers(4_500, 7, 0.0, 0))
     read_all(tmp_path / "store", transport)
     assert len(stored(tmp_path / "store")) == 4_500
@@ -167,7 +167,7 @@ def test_single_empty_api_answer_marks_no_sound_as_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_uploads_with_milliseconds_are_found_by_the_second(tmp_path: Path) -> None:
+def test_upload_times_with_milliseconds_are_found_by_searches_of_whole_seconds(tmp_path: Path) -> None:
     """Five thousand uploads in a minute, with milliseconds, are found by whole seconds."""
     answers = make_answers(5000, 7, 0.0, 0)
     begin = parse_time("2020-01-01")
@@ -294,7 +294,7 @@ def test_temporary_null_items_are_stored_and_permanent_ones_listed(tmp_path: Pat
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
-def test_randomly_missing_items_are_not_listed_as_null(tmp_path: Path, seed: int) -> None:
+def test_items_that_are_null_only_in_some_answers_are_stored(tmp_path: Path, seed: int) -> None:
     """Half of all answers lack a third of their items, different ones each time."""
     rng = random.Random(seed)
 
@@ -309,7 +309,7 @@ def test_randomly_missing_items_are_not_listed_as_null(tmp_path: Path, seed: int
     assert_whole(tmp_path / "store", transport.answers)
 
 
-def test_crawl_stores_all_lasting_sounds_while_others_appear_and_vanish(tmp_path: Path) -> None:
+def test_crawl_stores_all_sounds_that_exist_throughout_while_others_appear_and_vanish(tmp_path: Path) -> None:
     transport = Direct(make_answers(3000, 9, 0.0, 4))
     read_all(tmp_path / "store", transport, workers=2)
     kept = {row[0] for row in stored(tmp_path / "store")}
@@ -363,7 +363,7 @@ def twice(answer: Response) -> Response:
     return Response(answer.status, json.dumps(content).encode(), 0)
 
 
-def test_time_window_with_too_few_sounds_is_forgotten_once_the_total_is_complete(tmp_path: Path) -> None:
+def test_time_window_once_short_of_sounds_is_not_reported_after_all_sounds_are_found(tmp_path: Path) -> None:
     def short(number: int, answer: Response) -> Response:
         content = json.loads(answer.body)
         if number in (2, 3, 4):

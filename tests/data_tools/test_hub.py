@@ -170,7 +170,7 @@ def test_audio_bytes_read_from_a_parquet_column_equal_the_written_ones(
     assert found == [one["audio"] and one["audio"]["bytes"] for one in rows]
 
 
-def test_clips_in_large_snappy_pages_are_read_without_the_page(tmp_path: Path) -> None:
+def test_clip_in_a_large_snappy_page_is_read_without_unpacking_the_whole_page(tmp_path: Path) -> None:
     packed.write_parquet(tmp_path / "a.parquet", [packed.row(4 * number, text="a") for number in range(60)])
     sizes = [member.length for member in column_of(tmp_path / "a.parquet") if member]
     assert max(sizes) < 4 * 65_536 < (tmp_path / "a.parquet").stat().st_size
@@ -277,7 +277,7 @@ def test_wavcaps_is_read_from_its_zip_files(tmp_path: Path) -> None:
     assert main(["check", str(tmp_path / "m.jsonl")]) == 0
 
 
-def test_wavcaps_part_without_zip_files_is_named_and_its_shorter_list_skipped(
+def test_wavcaps_part_without_zip_files_is_named_and_only_the_longest_list_of_a_part_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, out = tmp_path / "WavCaps", tmp_path / "m.jsonl"

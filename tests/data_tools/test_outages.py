@@ -340,7 +340,7 @@ def test_failing_sound_does_not_block_looking_up_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_overloaded_id_search_is_repeated(tmp_path: Path) -> None:
+def test_search_for_ids_that_overloads_the_server_is_repeated(tmp_path: Path) -> None:
     """The search is too small to be split, so no id is marked as not found."""
     answers = make_answers(300, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
@@ -351,7 +351,7 @@ def test_overloaded_id_search_is_repeated(tmp_path: Path) -> None:
     assert len(transport.urls) == 12
 
 
-def test_overloaded_one_second_window_is_repeated(tmp_path: Path) -> None:
+def test_search_of_a_one_second_window_that_overloads_the_server_is_repeated(tmp_path: Path) -> None:
     """Even if another search is answered: no smaller window can be requested."""
     answers, second = make_answers(200, 7, 0.0, 0), parse_time("2020-01-01") // 1000
     answers.corpus.created = lambda number: second * 1000  # type: ignore[method-assign]
@@ -440,7 +440,7 @@ def test_index_rebuild_during_a_crawl_is_detected(tmp_path: Path) -> None:
     assert_whole(tmp_path / "store", answers)
 
 
-def test_two_different_drops_of_the_api_count_do_not_count_as_one_lasting_drop(
+def test_two_different_drops_of_the_number_of_sounds_are_not_taken_for_one_lasting_drop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two rebuilds, a week apart, with no read between them."""
@@ -453,7 +453,9 @@ def test_two_different_drops_of_the_api_count_do_not_count_as_one_lasting_drop(
             read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
 
 
-def test_drop_of_the_api_count_is_forgotten_once_it_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drop_of_the_number_of_sounds_is_forgotten_once_the_number_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers, now = make_answers(700, 7, 0.0, 0), time.time()
     read_all(tmp_path / "store", Direct(answers))
     for days, seen in ((0, 0.5), (1, 1.0), (7, 0.5)):
@@ -473,11 +475,11 @@ def test_drop_of_the_api_count_is_forgotten_once_it_recovers(tmp_path: Path, mon
         *((18, 0, True), (18, 9, False), (3, 0, False), (4, 0, True), (0, 0, False), (5, 9, False)),
     ],
 )
-def test_only_large_drops_of_the_api_count_are_suspicious(known: int, count: int, fallen: bool) -> None:
+def test_only_a_large_drop_of_the_number_of_sounds_is_suspicious(known: int, count: int, fallen: bool) -> None:
     assert completeness.has_fallen(known, count) == fallen
 
 
-def test_drop_of_the_api_count_that_lasts_for_days_is_accepted(
+def test_drop_of_the_number_of_sounds_that_lasts_for_days_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers, now = make_answers(700, 7, 0.0, 0), time.time()

@@ -62,7 +62,7 @@ def test_progress_lines_work_without_total_and_for_bytes() -> None:
     assert [about(seconds) for seconds in (0.123, 90, 9000)] == ["about 0.12 s", "about 1.5 min", "about 2.5 h"]
 
 
-def test_progress_loop_yields_every_item_and_counts_known_totals(
+def test_loop_with_progress_yields_every_item_and_logs_the_total_if_known(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

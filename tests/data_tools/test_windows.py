@@ -179,7 +179,7 @@ def test_random_crawls_find_every_sound_with_few_requests(seed: int, monkeypatch
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("what", ["go_away", "appear", "come_and_go"])
-def test_crawl_finds_all_lasting_sounds_while_others_appear_on_freesound_and_vanish(
+def test_crawl_finds_all_sounds_that_exist_throughout_while_others_appear_and_vanish(
     seed: int, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(windows, "PAGE_SIZE", 5)

@@ -125,7 +125,7 @@ def ensemble_by_hand(parts: list[ScoreMatrix]) -> tuple[list[float], float]:
     return [chosen.count(index) / len(chosen) for index in range(len(parts))], best
 
 
-def test_weight_search_equals_a_slow_search_with_twenty_picks() -> None:
+def test_weight_search_equals_a_slow_greedy_search_that_adds_a_part_twenty_times() -> None:
     """Seeds 9 and 11 reach their best at the 20th pick."""
     for seed in (9, 11):
         parts = [drawn(100 * seed + n, 1.2) for n in range(3)]
@@ -227,7 +227,9 @@ def test_blend_accepts_runs_and_rank_entries_of_runs(
     assert "a.csv: a score matrix is a file NAME.npy with NAME.json" in capsys.readouterr().err
 
 
-def test_blend_refuses_validation_clips_that_are_tested(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_refuses_validation_clips_that_are_also_test_clips(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Other captions of the same clips are not a validation split."""
     validation = read_scores(files / "val_a.npy")
     shared = ["c7", *validation.clip_ids[1:]]

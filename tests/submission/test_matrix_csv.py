@@ -285,7 +285,7 @@ def test_verbs_convert_scores_to_every_format_and_back(tmp_path: Path, capsys: p
     assert "this is a CSV of all scores, but edition 2022 needs ranked lists" in capsys.readouterr().out
 
 
-def test_option_ranked_writes_a_ranked_csv_in_an_edition_of_matrices(tmp_path: Path) -> None:
+def test_option_ranked_writes_a_ranked_csv_even_if_the_edition_submits_score_matrices(tmp_path: Path) -> None:
     matrix = matrix_of(np.random.default_rng(0).normal(size=(4, 20)))
     write_scores(tmp_path / "s.npy", matrix)
     own, shorter = str(tmp_path / "own.csv"), str(tmp_path / "shorter.csv")

@@ -93,7 +93,7 @@ def written(folder: Path, editions: Mapping[str, str]) -> str:
     return str(write_truth(folder))
 
 
-def test_csvs_of_two_editions_are_comparable_after_suggested_convert(
+def test_csvs_of_two_editions_are_comparable_after_the_suggested_command_convert(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -119,7 +119,7 @@ def test_log_mel_front_end_computes_in_float32_under_autocast() -> None:
     assert torch.equal(found, expected)
 
 
-def test_random_parts_cover_all_positions_of_longer_waves() -> None:
+def test_random_crops_of_waves_begin_at_all_positions_and_keep_shorter_waves() -> None:
     waves = torch.arange(1, 41).expand(500, 40).contiguous().to(torch.int16)
     lengths = torch.tensor([40, 25, 10, 7, 11] * 100)
     waves = waves.masked_fill(torch.arange(40) >= lengths[:, None], 0)

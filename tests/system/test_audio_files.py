@@ -143,7 +143,7 @@ def test_run_that_reads_audio_files_ranks_and_embeds(
     assert not list(tmp_path.rglob("waveform-*"))
 
 
-def test_started_run_reads_waveforms_from_the_same_source_when_the_disk_fills(
+def test_resumed_run_reads_waveforms_from_its_first_source_although_the_disk_has_filled(
     mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.narrowed(monkeypatch)

@@ -65,7 +65,7 @@ def test_replaced_captions_match_hand_computed_random_draws(
     assert augmentation.alternative_texts() == ["a pair of dogs", "dogs, two of them", "Rain"]
 
 
-def test_caption_is_replaced_only_by_alternatives_of_its_index(tmp_path: Path) -> None:
+def test_caption_is_replaced_only_by_alternatives_listed_for_its_clip_and_index(tmp_path: Path) -> None:
     rows = [("dogs.wav", 0, "x"), ("dogs.wav", 1, "y")]
     augmentation = Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows), 1), [DOGS])
     items = [Item(DOGS, (DOGS.captions[1],), (1,)), Item(DOGS, (DOGS.captions[0],), (0,)), Item(DOGS, ("", ""), (1, 0))]
@@ -273,7 +273,7 @@ def test_check_reports_augmentation_and_missing_files(
     assert "  augment: " not in capsys.readouterr().out
 
 
-def test_relevance_of_captions_includes_alternative_captions(trained: Path) -> None:
+def test_relevance_is_computed_for_alternative_captions_too(trained: Path) -> None:
     data = load_data(load_recipe(trained / "augmented.yaml").recipe)
     texts = new_texts(data)
     assert len(texts) == 480

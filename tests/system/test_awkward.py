@@ -106,7 +106,7 @@ def clip(name: str, freesound_id: str | None) -> Clip:
     return Clip(id=name, file_name=name, path=name, seconds=1.0, freesound_id=freesound_id, **known)  # type: ignore[arg-type]
 
 
-def test_excerpts_of_one_freesound_recording_count_as_shared() -> None:
+def test_clips_of_two_splits_with_the_same_freesound_id_count_as_shared() -> None:
     trained, watched = [clip("a", "7"), clip("b", None)], [clip("c", "7"), clip("d", None), clip("e", "8")]
     features = Features({}, {name: f"content of {name}" for name in "abcde"})
     assert Data({"train": trained, "validation": watched}, features).shared(["train"], ["validation"]) == 1

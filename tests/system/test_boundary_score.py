@@ -83,9 +83,7 @@ def test_gradient_of_transition_weights_per_frame_is_correct() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("frames", [2, 5, 8])
-def test_probability_of_a_moment_is_raised_by_shares_of_frame_scores_and_enter_weights(
-    frames: int, share: float
-) -> None:
+def test_raised_frame_scores_and_enter_weights_give_a_moment_the_wanted_probability(frames: int, share: float) -> None:
     """The probability of any moment, by all labellings, is the wanted one."""
     scores, enter, leave = chain(frames)
     scores = scores - 8
@@ -143,7 +141,7 @@ def test_clip_score_with_boundaries_is_the_log_odds_of_any_moment() -> None:
                 assert float(found[row, column]) == pytest.approx(math.log(total - 1), abs=1e-3)
 
 
-def test_fitting_a_boundary_score_changes_its_single_numbers_but_not_its_layers() -> None:
+def test_fitting_a_boundary_score_changes_its_scalar_parameters_but_not_its_layers() -> None:
     """Cosines of entering and leaving are high where moments begin and end, so that the fitted factor is above 0."""
     torch.manual_seed(0)
     score, grid = BoundaryScore(2), Grid(1.0, 0.5)

@@ -57,7 +57,7 @@ def test_share_of_captions_with_equal_scores_matches_hand_value() -> None:
     ) == pytest.approx(2 / 3)
 
 
-def test_scores_that_are_all_clamped_to_zero_are_a_collapse() -> None:
+def test_scores_that_are_all_clamped_to_zero_count_as_collapsed() -> None:
     """Frames that look away from every word: the embeddings differ, the scores do not."""
     clips = Embedded(torch.randn(4, 3, 5).abs(), torch.full((4,), 3))
     words = Embedded(-torch.randn(6, 2, 5).abs(), torch.full((6,), 2))

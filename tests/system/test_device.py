@@ -31,7 +31,7 @@ def test_seeded_generators_draw_the_same_numbers_as_after_torch_manual_seed(devi
     assert not torch.equal(torch.rand(9, device=device), expected)
 
 
-def test_generators_of_a_device_in_use_are_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_generators_are_seeded_only_if_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     seeded: list[int] = []
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
     seed_generators(3)

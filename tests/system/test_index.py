@@ -90,7 +90,7 @@ def test_indexed_pool_gives_exact_ranking(monkeypatch: pytest.MonkeyPatch) -> No
         assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-6)
 
 
-def test_clips_at_the_end_of_an_index_get_exact_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_results_beyond_the_candidates_of_an_index_have_exact_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss")
     monkeypatch.setattr(index, "MIN_CLIPS", 3000)
     monkeypatch.setattr(model, "MAX_INDEXED", 15)

@@ -130,7 +130,7 @@ def test_killed_and_resumed_stage_with_adapters_or_average_matches_an_uninterrup
     assert digest(tmp_path / "again") == digest(tmp_path / "run")
 
 
-def test_lora_adapters_train_only_thin_matrices_and_are_added_to_the_weights(world: Path, tmp_path: Path) -> None:
+def test_lora_adapters_train_only_low_rank_matrices_and_are_added_to_the_weights(world: Path, tmp_path: Path) -> None:
     start = trained(recipe(world, tmp_path / "zero", lora=LORA | {"alpha": 1e-30}), tmp_path / "zero_run")
     path = recipe(world, tmp_path / "lora", lora=LORA)
     found = trained(path, tmp_path / "run")
@@ -170,7 +170,7 @@ def with_audio(
     return tiny.write_recipe(path, content)
 
 
-def test_lora_adapters_of_the_audio_network_train_only_thin_matrices(world: Path, tmp_path: Path) -> None:
+def test_lora_adapters_of_the_audio_network_train_only_low_rank_matrices(world: Path, tmp_path: Path) -> None:
     path = with_audio(world, tmp_path / "recipe", "wav2vec2_normed", "wav2vec2")
     found = trained(path, tmp_path / "run")
     published = load_file(hub_folder("wav2vec2_normed") / "model.safetensors")

@@ -199,7 +199,7 @@ def test_epoch_schedules_match_the_public_code(golden: dict[str, Any]) -> None:
         )
 
 
-def test_epoch_schedule_without_falling_epochs_is_refused() -> None:
+def test_epoch_schedule_that_ends_with_its_warm_up_is_refused() -> None:
     with pytest.raises(
         ValueError, match="until_epoch must be more than warmup_epochs, so that the learning rate can fall"
     ):

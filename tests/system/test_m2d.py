@@ -224,7 +224,7 @@ def test_planted_mistakes_in_m2d_exceed_the_test_tolerance(mistake: str, monkeyp
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_m2d_concatenated_frequency_bands_are_in_the_original_order() -> None:
+def test_m2d_concatenates_its_frequency_bands_in_the_original_order() -> None:
     waves, expected = modern.wave("A3"), modern.golden()["m2d_608_A3_stack_mean"]
     tokens, _ = network().tokens(waves, modern.whole(waves))
     assert relative(tokens[0].mean(1).T.flatten(), expected) > 0.5, "5 d + f"

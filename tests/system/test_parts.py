@@ -63,7 +63,7 @@ def test_frozen_part_is_in_evaluation_mode_for_its_steps(model: RetrievalModel) 
 
 
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_part_with_frozen_start_keeps_its_weights_for_the_given_steps(
+def test_setting_frozen_start_keeps_the_weights_of_a_model_part_for_the_given_steps(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int | None
 ) -> None:
     seen: list[tuple[torch.Tensor, torch.Tensor, int]] = []
@@ -149,7 +149,7 @@ def test_metrics_contain_the_base_learning_rate(world: Path, tmp_path: Path) -> 
         ({"frozen_start": {"text": 3, "logmel": 5}}, "all parts are frozen in the first steps"),
     ],
 )  # fmt: skip
-def test_invalid_parts_of_the_model_are_refused(
+def test_invalid_settings_for_parts_of_the_model_are_refused(
     world: Path, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(RecipeError, match=words):

@@ -113,7 +113,7 @@ def test_converted_checkpoint_ranks_and_exports(
     assert json.loads((out / "model.json").read_text())["sha256"].keys() >= {"model.safetensors", "recipe.json"}
 
 
-def test_teacher_converted_from_a_published_checkpoint_must_be_acknowledged(
+def test_teacher_with_unknown_training_clips_is_refused_unless_the_recipe_acknowledges_it(
     recipe: Path, world: Path, tmp_path: Path
 ) -> None:
     """Nobody knows which clips it was trained on."""

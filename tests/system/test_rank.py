@@ -175,7 +175,9 @@ def test_failed_export_leaves_no_folder(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_report_warns_if_untrained_model_is_within_the_interval(unbroken: Path, tmp_path: Path) -> None:
+def test_report_warns_if_the_interval_includes_the_metric_of_the_untrained_model(
+    unbroken: Path, tmp_path: Path
+) -> None:
     run = Run(Path(shutil.copytree(unbroken, tmp_path / "run")))
     assert "BEWARE" not in report(run)
     content = json.loads(run.result.read_text())

@@ -119,7 +119,7 @@ def test_invalid_uses_of_the_top_option_of_rank_are_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["q.csv"]
 
 
-def test_broken_clip_reduces_the_highest_value_of_the_top_option_of_rank(
+def test_broken_clip_lowers_the_highest_allowed_value_of_the_top_option_of_rank(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "sounds"

@@ -327,7 +327,7 @@ def test_interrupted_ranking_leaves_no_old_result(desk: Path, monkeypatch: pytes
     assert [path.name for path in Path("runs").iterdir()] == ["done"]
 
 
-def test_kill_before_a_new_ranking_leaves_no_outdated_checksum_of_settings(
+def test_kill_while_settings_are_rewritten_leaves_no_checksum_of_the_old_settings(
     desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Between the new settings and their checksum, for which the old one is taken away before."""

@@ -439,7 +439,7 @@ def test_training_on_a_test_split_is_refused(tmp_path: Path, split: str) -> None
         load(tmp_path, valid(tmp_path), [f"data.train.split={split}"])
 
 
-def test_start_from_requires_an_earlier_stage_and_monitored_metric(tmp_path: Path) -> None:
+def test_setting_start_from_needs_an_earlier_stage_and_a_metric_that_it_monitors(tmp_path: Path) -> None:
     def content(stage: str, checkpoint: str, metrics: list[str]) -> dict[str, Any]:
         start = {"kind": "stage", "stage": stage, "checkpoint": checkpoint}
         first, last = tiny.stage(), tiny.stage()

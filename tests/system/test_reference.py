@@ -91,7 +91,7 @@ def test_unknown_key_path_is_refused_with_similar_paths(capsys: pytest.CaptureFi
         ("model.audio.experts.panns.weights", "model.audio.experts.weights"),
     ],
 )
-def test_key_path_may_include_names_of_a_recipe(
+def test_key_is_explained_even_if_its_path_has_names_that_a_recipe_chose(
     capsys: pytest.CaptureFixture[str], of_a_recipe: str, plain: str
 ) -> None:
     assert printed(capsys, "keys", of_a_recipe) == printed(capsys, "keys", plain)

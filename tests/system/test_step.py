@@ -213,7 +213,7 @@ def batches(feed: Feed, steps: list[int]) -> list[Any]:
 
 
 @pytest.mark.parametrize("resident", [False, True])
-def test_prefetched_batch_depends_only_on_its_step(world: World, resident: bool) -> None:
+def test_prefetched_batch_of_a_step_is_the_same_in_any_order_of_steps(world: World, resident: bool) -> None:
     def feed() -> Feed:
         made = Feed(sampler(world), world.features, world.relevance, CPU)
         if resident:

@@ -247,7 +247,7 @@ def test_check_reports_missing_audio_and_model_folders(world: Path, tmp_path: Pa
         assert f"MISSING  text model {model}: {words}" in plan(changed)
 
 
-def test_honest_recipe_never_trains_or_validates_on_the_evaluation_split(root: Path) -> None:
+def test_take_it_easy_recipe_named_honest_never_trains_or_validates_on_evaluation(root: Path) -> None:
     paper = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml").recipe
     honest = load_recipe(root / "recipes/take_it_easy/honest.yaml").recipe
     for stage in honest.stages.values():

@@ -188,7 +188,7 @@ def test_teacher_training_clips_match_by_freesound_id(
     assert said in capsys.readouterr().err, "no other that has an id"
 
 
-def test_keys_of_captions_for_teachers_differ_by_clip_index_and_text(world: Path) -> None:
+def test_caption_keys_of_teachers_differ_by_clip_by_index_and_by_text(world: Path) -> None:
     one, other = read_manifest(world)[:2]
     other = other.model_copy(update={"captions": one.captions})
     assert caption_key(one, 0) != caption_key(other, 0)
