@@ -235,7 +235,7 @@ def _require_same_settings(out: Path, manifest: Path, encoding: Encoding) -> Non
         before = parse_json(note.read_bytes(), str(note))
         changed = [name for name, value in current.items() if before.get(name) != value]
         if changed:
-            others = ", ".join(f"{name} {before.get(name)} instead of {current[name]}" for name in changed)
+            others = ", ".join(f"{name} was {before.get(name)}, but now is {current[name]}" for name in changed)
             raise DataError(
                 f"{out} contains files of an earlier call with other settings ({others}); use another --out"
             )

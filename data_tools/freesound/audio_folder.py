@@ -65,8 +65,8 @@ class Folder(Facts):
             for name, value in (("rate", rate), ("files", kind)):
                 if (before := self.fact(name, value)) != value:
                     raise DataError(
-                        f"{path}: was begun with {name} {before}, not {value}; use {name} {before} again, or "
-                        "another folder"
+                        f"{path}: the files in this folder were fetched with {name} {before}, not {value}; use "
+                        f"{name} {before} again, or another folder"
                     )
             self.set_facts(rate=rate, files=kind)
             rows = [StoredFile(*row) for row in self.database.execute("SELECT * FROM files")]

@@ -182,7 +182,7 @@ class Client:
                 failures[:] = [*failures, error] if error.kind in ("server", "overloaded") else []
                 is_enough = failures and len(failures) % enough == 0
                 if is_enough and await self._fails_only_for(window, [failure.kind for failure in failures[-enough:]]):
-                    raise NoPageError(f"{self.site} fails only for one search ({error})") from None
+                    raise NoPageError(f"only this search fails at {self.site} ({error})") from None
                 raise
 
         return await self._retry(ask, SEARCH_ATTEMPTS, self._no_answer_error)
@@ -194,7 +194,7 @@ class Client:
         except LostError as error:
             raise DataError(f"{self.site}: {error}; check the address") from None
         if answer.status == 404 and page > 1 and self._error_text(answer.body) is not None:
-            raise PastEndError(f"the search has no page {page}")
+            raise PastEndError(f"the results of the search end before page {page}")
         if answer.status != 200:
             problem = self._error_of(answer, KEY)
             if isinstance(problem, AgainError) and problem.kind == "foreign" and self._foreign is not None:
@@ -345,7 +345,7 @@ class Client:
         if answer.status >= 500:
             return AgainError(shown, answer.retry_after, "overloaded" if "overloaded" in (words or "") else "server")
         if words is None:
-            return AgainError(f"{shown}, which is not an answer of Freesound's API", answer.retry_after, "foreign")
+            return AgainError(f"{shown}, not as Freesound's API does", answer.retry_after, "foreign")
         if answer.status == 408 or (answer.status == 400 and _OUTAGE.search(words) and not _FINAL.search(words)):
             return AgainError(shown, answer.retry_after)
         if answer.status in (401, 403):

@@ -203,8 +203,8 @@ async def _dry_run(client: Client, store: Store, since: str | None, user_filter:
     length = about(client.quota.seconds_for(requests))
     print(f"at least {counted(requests, 'request')} left, which take {length} at this key's limits")
     print(
-        f"about {remaining * _BYTES_A_SOUND / 2**20:.0f} MiB of disk space needed; --dry-run stored no sounds, only "
-        "its number of requests"
+        f"about {remaining * _BYTES_A_SOUND / 2**20:.0f} MiB of disk space needed; --dry-run stored no sounds, but "
+        "its requests count against the key's limits"
     )
 
 

@@ -286,8 +286,8 @@ def _verdict(
     if not ours or not theirs:
         return f"{no_overlap}; whether these clips share a sound is not known, see the clips named above"
     return (
-        f"{no_overlap}; {ours} of them share no sound with {theirs} of {len(others)} test clips; "
-        "for all other clips, named above, this is unknown"
+        f"{no_overlap}; {counted(ours, 'training clip')} could be compared with {theirs} of {len(others)} test clips, "
+        "and no shared sound was found; for the clips named above, this is unknown"
     )
 
 

@@ -202,7 +202,7 @@ def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
     n_made = make_scenes(arguments.out, settings, arguments.recordings)
     manifest, clips = arguments.out / "manifest.jsonl", counted(sum(settings.counts.values()), "clip")
     if n_made:
-        print(f"wrote {manifest}: {clips}, {n_made} of them made now")
+        print(f"wrote {manifest}: {clips}, of which {n_made} were made now")
     else:
         print(f"{manifest}: {clips}, complete already, nothing to do")
     return 0
@@ -226,5 +226,8 @@ def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
     if not queries:
         print(f"{arguments.out / 'moments.jsonl'}: the moments of {clips} are complete already")
         return 0
-    print(f"wrote {arguments.out / 'moments.jsonl'}: {counted(queries, 'query')} of {clips}, {n_made} of them made now")
+    print(
+        f"wrote {arguments.out / 'moments.jsonl'}: {counted(queries, 'query')} of {clips}; {n_made} recordings were "
+        "made now"
+    )
     return 0

@@ -91,21 +91,30 @@ def _problems_of_clips(name: str, source: schema.Source, content: Content, is_re
     absent = _describe_missing_audio(content.clips) if is_read else ""
     unknown = content.without_length if is_read else 0
     if unknown and absent:
-        cure = "list these clips with python -m data_tools check"
-        yield Problem(MISSING, where, f"the audio of {counted(unknown, 'clip', ',')} is missing; {cure}")
+        message = f"the audio of {counted(unknown, 'clip', ',')} is missing; python -m data_tools check lists them"
+        yield Problem(MISSING, where, message)
     elif unknown:
-        fault = f"{counted(unknown, 'clip', ',')} without a length: the plan's hours and disk space are too low"
-        yield Problem(WARNING, where, f"{fault}; add seconds to the manifest, or make it again")
+        message = (
+            f"{counted(unknown, 'clip', ',')} without a length: the plan's hours and disk space are too low; add "
+            "seconds to the manifest, or make it again"
+        )
+        yield Problem(WARNING, where, message)
     if absent:
         yield Problem(MISSING, where, absent)
     if source.moments is not None and content.moments is None:
-        cure = "make this file with python -m data_tools castella or scenes --moments"
-        yield Problem(MISSING, where, f"the moments file {source.moments} is missing; {cure}")
+        message = (
+            f"the moments file {source.moments} is missing; make it with python -m data_tools castella or scenes "
+            "--moments"
+        )
+        yield Problem(MISSING, where, message)
     elif content.fault:
         yield Problem(MISTAKE, where, content.fault)
     elif content.moments == []:
-        cure = f"name the moments file that was made with {source.manifest}"
-        yield Problem(MISTAKE, where, f"{source.moments} has no moment of the source's clips; {cure}")
+        message = (
+            f"{source.moments} has no moment of the source's clips; name the moments file that was made with "
+            f"{source.manifest}"
+        )
+        yield Problem(MISTAKE, where, message)
 
 
 def _problems_of_windows(recipe: schema.Recipe, name: str, moments: Sequence[Moment]) -> Iterator[Problem]:

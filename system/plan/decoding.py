@@ -56,8 +56,8 @@ def _speed_text(stage: schema.Stage, estimates: Estimates, speed: float | None, 
         return f"decoding speed not measured, since no audio file is readable; {needed_speeds}"
     waiting = [name for name, count in crops.items() if count > speed]
     cores = {name: -(-crops[name] * threads // speed) for name in waiting}
-    cure = ", ".join(f"{name} (needs {count:.0f} threads)" for name, count in cores.items())
-    verdict = f"this is too slow for {cure}" if waiting else "this is fast enough"
+    slow = ", ".join(f"{name} (needs {count:.0f} threads)" for name, count in cores.items())
+    verdict = f"this is too slow for {slow}" if waiting else "this is fast enough"
     return f"{speed:.3g} crops per second decoded here by {threads} threads (measured); {needed_speeds}; {verdict}"
 
 

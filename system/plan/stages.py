@@ -121,14 +121,17 @@ def _warm_up_warning(stage: schema.Stage, updates: int | None) -> str | None:
     """Return a warning if the learning rate of a stage never reaches its full value; None if it does."""
     schedule = stage.schedule
     if isinstance(schedule, schema.Schedule) and updates is not None and schedule.warmup_steps > updates:
-        share = f"{100 * updates / schedule.warmup_steps:.0f} % of its full value"
-        long = f"{schedule.warmup_steps:,} steps of warm-up, but only {counted(updates, 'update', ',')}"
-    elif isinstance(schedule, schema.EpochSchedule) and schedule.warmup_epochs > stage.epochs:
-        share = f"{100 * stage.epochs / schedule.warmup_epochs:.0f} % of its full value"
-        long = f"{schedule.warmup_epochs:g} epochs of warm-up, but only {counted(stage.epochs, 'epoch')}"
-    else:
-        return None
-    return f"{long}: the learning rate only reaches {share}; shorten the warm-up"
+        return (
+            f"{schedule.warmup_steps:,} steps of warm-up, but only {counted(updates, 'update', ',')}: the learning "
+            f"rate only reaches {100 * updates / schedule.warmup_steps:.0f} % of its full value; shorten the warm-up"
+        )
+    if isinstance(schedule, schema.EpochSchedule) and schedule.warmup_epochs > stage.epochs:
+        return (
+            f"{schedule.warmup_epochs:g} epochs of warm-up, but only {counted(stage.epochs, 'epoch')}: the learning "
+            f"rate only reaches {100 * stage.epochs / schedule.warmup_epochs:.0f} % of its full value; shorten the "
+            "warm-up"
+        )
+    return None
 
 
 def _data_text(stage: schema.Stage, contents: dict[str, Content]) -> str:
@@ -239,9 +242,11 @@ def _tuning_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Itera
     """Yield a plan's rows on low-rank adapters, the moving average of weights, and the last checkpoint's size."""
     if stage.lora is not None:
         tuned = estimates.tuned(stage.lora)
-        adapted = f"adapters of {counted(tuned.layers, 'layer')} have {tuned.adapters:,} parameters"
-        size = f"{adapted}; {tuned.frozen:,} parameters of the networks are frozen"
-        yield Row("stages", f"{name} lora", f"rank {stage.lora.rank}: {size}")
+        size = (
+            f"rank {stage.lora.rank}: adapters of {counted(tuned.layers, 'layer')} have {tuned.adapters:,} parameters; "
+            f"{tuned.frozen:,} parameters of the networks are frozen"
+        )
+        yield Row("stages", f"{name} lora", size)
     if stage.average is not None:
         count = f"{estimates.count_trainable(stage):,}"
         yield Row("stages", f"{name} average", f"moving average of {count} parameters, decay {stage.average.decay:g}")

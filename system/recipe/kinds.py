@@ -89,10 +89,14 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
             f"{', '.join(sorted(OF_ALL_CLIPS))}",
         )
     if not (of_moments and schema.OF_WINDOWS & set(stage.monitor.metrics)):
-        reason = "no metric in monitor.metrics needs windows" if of_moments else f"unit {stage.unit} finds no windows"
         for key in ("windows", "decoding"):
             if getattr(stage.monitor, key) is not None:
-                yield (*at, "monitor", key), f"{reason}; leave out {key}"
+                message = (
+                    f"no metric in monitor.metrics needs windows; leave out {key}"
+                    if of_moments
+                    else f"unit {stage.unit} finds no windows; leave out {key}"
+                )
+                yield (*at, "monitor", key), message
     if not of_moments:
         if stage.train.short_moments is not None:
             yield (
@@ -145,8 +149,11 @@ def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator
         return
     stored = [name for name, expert in recipe.model.audio.experts.items() if not isinstance(expert, Waveform)]
     if stored:
-        fault = f"model.audio reads frames of {', '.join(stored)}, which are stored and cannot be mixed"
-        yield at, f"{fault}; remove mix, or use an encoder on waveforms, such as panns or passt"
+        yield (
+            at,
+            f"model.audio reads frames of {', '.join(stored)}, which are stored and cannot be mixed; remove mix, or "
+            "use an encoder on waveforms, such as panns or passt",
+        )
     if any(term.taught_by for term in stage.losses):
         yield at, "teachers cannot judge mixed clips; remove mix, or the loss with teachers"
 

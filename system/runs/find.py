@@ -161,7 +161,9 @@ def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
     keys = ", ".join(sorted(key for key, _, _ in found)[:5]) or "the order of stages or experts"
     noted = _provenance_or_none(out)
     earlier_changes = "".join(f" --set {shlex.quote(change)}" for change in noted.changes) if noted else ""
-    cure = "name another folder"
     if earlier_changes and not loaded.changes:
-        cure = f"to resume this run, add{earlier_changes}, or {cure}"
-    raise KitError(f"{out} is a run with other settings ({keys}); {cure}")
+        raise KitError(
+            f"{out} is a run with other settings ({keys}); to resume this run, add{earlier_changes}, or name another "
+            "folder"
+        )
+    raise KitError(f"{out} is a run with other settings ({keys}); name another folder")

@@ -93,10 +93,13 @@ class Adapters:
         unused = sorted(end for (_, end), is_used in used.items() if not is_used)
         if unused:
             others = ", ".join(sorted(end for (_, end), is_used in used.items() if is_used)) or "none"
-            problem = f"the network never calls its layers {', '.join(unused)}, so their adapters have no effect"
+            problem = (
+                f"lora: the network never calls its layers {', '.join(unused)}, so their adapters have no effect; set "
+                f"lora.layers to layers that the network calls ({others})"
+            )
             if self._chosen:
-                raise KitError(f"lora.layers: {problem}; name layers that the network calls ({others})")
-            log.warning("lora: %s; set lora.layers to layers that the network calls (%s)", problem, others)
+                raise KitError(problem)
+            log.warning("%s", problem)
 
     def remove(self) -> None:
         """Put back the layers without their adapters, whose changes are discarded, and unfreeze all layers.

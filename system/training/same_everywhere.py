@@ -72,10 +72,12 @@ def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:
     if process_count() == 1:
         return
     if stage.batch_size < process_count():
-        problem = f"stage {name}: batch_size {stage.batch_size} is less than the {process_count()} processes"
         if is_first():
-            raise KitError(f"{problem}; start at most {stage.batch_size} processes, or use a larger batch")
-        raise SaidElsewhere(problem)
+            raise KitError(
+                f"stage {name}: batch_size {stage.batch_size} is less than the {process_count()} processes; start at "
+                f"most {stage.batch_size} processes, or use a larger batch"
+            )
+        raise SaidElsewhere("the first process has printed that the batch is too small; read its message")
     contents = {source: contents_checksum(clips, data.features.keys) for source, clips in data.clips.items()}
     require_equal(
         contents, "the two ranks read different manifests or audio files", "all processes must read the same files"

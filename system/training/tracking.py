@@ -165,10 +165,10 @@ def tracker_class(name: str) -> type[Tracker]:
     if find_spec(kind.package) is None:
         raise KitError(f"the package {kind.package} is not installed; install it with: {kind.brought_by}")
     if not kind.has_destination():
-        cure = f"set the environment variable {' or '.join(kind.needs)}"
-        if kind is WandB:
-            cure += ", set WANDB_MODE=offline, or log in with `wandb login`"
-        raise KitError(f"the tracker {name} has no destination; {cure}")
+        other_ways = ", set WANDB_MODE=offline, or log in with `wandb login`" if kind is WandB else ""
+        raise KitError(
+            f"the tracker {name} has no destination; set the environment variable {' or '.join(kind.needs)}{other_ways}"
+        )
     return kind
 
 

@@ -154,12 +154,16 @@ def _write_training_moments(arguments: argparse.Namespace, queries: MomentQuerie
     """Write found windows as moments to train on. Returns: The exit status."""
     names = " and ".join(map(str, arguments.models))
     moments, without = training_moments(queries, located, arguments.as_training, names)
-    least = f"a window of probability {arguments.as_training:g} or more"
     if not moments:
-        raise KitError(f"{arguments.out} is not written, since no query has {least}; lower --as-training")
-    left_out = f"{counted(without, 'query', ',')} without {least}"
+        raise KitError(
+            f"{arguments.out} is not written, since no query has a window of probability {arguments.as_training:g} or "
+            "more; lower --as-training"
+        )
     write_moments(arguments.out, moments)
-    print(f"wrote {arguments.out}: {counted(len(moments), 'query', ',')} with found windows; left out {left_out}")
+    print(
+        f"wrote {arguments.out}: {counted(len(moments), 'query', ',')} with found windows; left out "
+        f"{counted(without, 'query', ',')} without a window of probability {arguments.as_training:g} or more"
+    )
     return 0
 
 

@@ -261,7 +261,8 @@ def test_audit_lists_clips_that_are_too_steady_or_silent_to_be_compared(
         r"1  clips without readable audio: x/train/none.wav \(.*none.wav: no such file; correct the path\)\n", printed
     )
     assert last == APART.format(4) + (
-        "1 of them share no sound with 1 of 3 test clips; for all other clips, named above, this is unknown"
+        "1 training clip could be compared with 1 of 3 test clips, and no shared sound was found; for the clips named "
+        "above, this is unknown"
     )
     assert [(row["finding"], row["clip"], row["evidence"][:30]) for row in rows(tmp_path / "f.csv")] == [
         ("sound not compared", "x/train/silent.wav", "sound too short, silent or ste"),

@@ -244,7 +244,7 @@ def test_fetch_stores_exactly_the_selected_sounds(crawled: Path, answers: Answer
         deleted = next(iter(before))
         deleted.unlink()
         other = fetch(crawled, out, settings, *FAST, "--rate", "8000")
-        assert "was begun with rate 16000, not 8000" in other.stderr
+        assert "were fetched with rate 16000, not 8000" in other.stderr
         assert fetch(crawled, out, settings, *FAST, "--rate", "16000").returncode == 0
         assert deleted.exists()
     assert "3  not fetched: on an exclusion list" in first.stdout

@@ -123,7 +123,7 @@ def test_deeply_nested_json_error_is_reported(tmp_path: Path) -> None:
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Response(403, b"[" * 200_000, 0))
     with pytest.raises(
         DataError,
-        match=r"does not answer like Freesound's API \(the server answered 403, which is not an answer of ",
+        match=r"does not answer like Freesound's API \(the server answered 403, not as ",
     ):
         read_all(tmp_path / "store", transport)
 

@@ -159,7 +159,7 @@ def test_transcode_refuses_a_folder_made_with_other_settings(
     assert json.loads((out / "transcode.json").read_text())["kbits"] == 64
     message = failure(capsys, "transcode", manifest, "--rate", 16000, "--out", out)
     assert (
-        "contains files of an earlier call with other settings (rate 32000 instead of 16000); use another --out"
+        "contains files of an earlier call with other settings (rate was 32000, but now is 16000); use another --out"
         in message
     )
     (out / "transcode.json").write_text("{bad")

@@ -190,7 +190,9 @@ def test_lora_adapters_of_layers_that_the_network_never_calls_are_refused(
     """WavLM of transformers reads the weights of the layers of its attention itself."""
     path = with_audio(world, tmp_path / "recipe", "wavlm", "wavlm")
     text = refused(capsys, "train", path, "--out", tmp_path / "run")
-    assert "the network never calls its layers q_proj, v_proj, so their adapters have no effect; name layers" in text
+    assert (
+        "the network never calls its layers q_proj, v_proj, so their adapters have no effect; set lora.layers" in text
+    )
     trained(with_audio(world, tmp_path / "all", "wavlm", "wavlm", None), tmp_path / "other")
     assert "the network never calls its layers k_proj, out_proj, q_proj, v_proj, so their adapters" in caplog.text
 

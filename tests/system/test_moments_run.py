@@ -179,9 +179,7 @@ def test_plan_reports_the_number_of_moments(manifest: Path, tmp_path: Path, caps
     made["data"]["train"]["moments"] = str(tmp_path / "gone.jsonl")
     tiny.write_recipe(path, made)
     assert main(["check", str(path)]) == 1
-    assert re.search(
-        r"data train: the moments file .*gone.jsonl is missing; make this file with", capsys.readouterr().out
-    )
+    assert re.search(r"data train: the moments file .*gone.jsonl is missing; make it with", capsys.readouterr().out)
 
 
 def test_finished_moment_run_is_opened_with_its_queries_and_found_windows(run: Path, tmp_path: Path) -> None:
