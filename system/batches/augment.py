@@ -98,7 +98,7 @@ class Augmentation:
         return [*found, *([mix.joined_by] if mix and mix.joined_by else [])]
 
     def __call__(self, items: Sequence[Item], seed: Sequence[int]) -> list[Item]:
-        """Return the items of a training step with random changes.
+        """Return the items of a training step with random changes, which depend only on `seed`.
 
         items: Items with original captions. seed: Numbers that determine all random draws of the step.
         """

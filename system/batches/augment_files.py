@@ -18,11 +18,10 @@ _INDEX = re.compile("[0-9]{1,9}")  # of a caption
 
 
 def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str, int], list[str]], str]:
-    """Read a file of alternative captions; return a dict from caption to alternatives, and a text about unfit lines.
+    """Read alternatives; return {(clip id, caption index): alternative captions}, and a text about lines without clip.
 
-    Its columns are clip (id, or file name), caption (index from 0) and alternative.
-    Returns: A dict from clip id and caption index to the alternatives, in the order of the file; and a text that states
-        how many lines name no training clip.
+    The file's columns are clip (id, or file name), caption (index from 0) and alternative.
+    Returns: The alternatives in the order of the file; and a text that states how many lines name no training clip.
     Raises: DataError for a missing or damaged file, for an index without a caption, for a file name that several clips
         have, and if no line names a training clip.
     """
@@ -76,11 +75,11 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
 
 
 def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple[Clip, str]]], str]:
-    """Read captions of two clips each; return a dict from clip to (other clip, caption), and a text about unfit lines.
+    """Read captions that describe two clips; return {clip id: [(other clip, caption)]}, and a text about unfit lines.
 
-    Its columns are clip and other (ids, or file names of the two clips), and caption.
-    Returns: A dict from clip id to pairs of another clip and a caption of the two clips; and a text that states how
-        many lines do not name two training clips. Every line is in the pairs of both of its clips.
+    The file's columns are clip and other (ids, or file names of the two clips), and caption.
+    Returns: A dict, in which every line is in the lists of both of its clips; and a text that states how many lines do
+        not name two training clips.
     Raises: DataError for a missing or damaged file, for a file name that several clips have, for a line that names one
         clip twice, and if no line names two training clips.
     """
@@ -131,7 +130,7 @@ class _Clips:
 
 
 def _describe_fitting_lines(path: Path, lines: int, fitting: int, training_item: str, cure: str) -> str:
-    """Say how many lines of a file name a `training_item`, e.g. "training clip"; raise DataError with `cure` if none.
+    """Return a text on how many of a file's `lines` name no `training_item`; DataError with `cure` if `fitting` is 0.
 
     lines, fitting: Numbers of all lines and of fitting lines. training_item: Description of the things that a line must
     name, such as "training clip". cure: End of the error message.

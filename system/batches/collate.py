@@ -41,13 +41,13 @@ def collate(
     share: Share | None = None,
     pad_to_batch: bool = False,
 ) -> Batch:
-    """Return the batch of the training items `items`, with audio of the part `share`, cut by `crops` if not None.
+    """Return the batch of training items, with audio only of the items in `share`. crops: Random parts of long clips.
 
     All clips must have frames. The frames have their stored dtype: float16, float32 or int16.
     relevance: Computes the margin factors: the ranking loss multiplies its margin by such a factor if a caption also
     fits another clip. None if no loss needs them.
     teachers: The stage's teachers, trained models whose scores a loss imitates; None without such a loss.
-    crops: Random parts of long clips; None: all frames.
+    crops: None: all frames.
     share: The part of the batch whose audio this process loads; None: the whole batch.
     pad_to_batch: Pad to the longest clip of the batch, even if that clip is not in `share`.
     """
@@ -130,9 +130,9 @@ def _item_frames(features: Features, expert: str, items: Sequence[Item], index: 
 def _pad_frames(
     features: Features, expert: str, items: Sequence[Item], crops: Crops | None, rows: Sequence[int], width: int
 ) -> Series:
-    """Return an expert's frames of the items `rows`, padded with zeros to the longest, or to `width` frames if longer.
+    """Return an expert's frames of the items at the indexes `rows`, padded with zeros to at least `width` frames.
 
-    rows: Indexes of items. crops: Random parts of long clips; None: all frames.
+    crops: Random parts of long clips; None: all frames.
     """
     bank = features.banks[expert]
     each_row = bank.threads.map if bank.threads else map
@@ -162,10 +162,9 @@ class Resident:
     def _copy_frames(
         self, features: Features, expert: str, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Copy an expert's frames of all clips to the device, as one table of frames.
+        """Copy an expert's frames to the device; return all frames, and each clip's first frame and number of frames.
 
-        Returns: Three tensors: the frames (F, D) of all clips, one clip after another, in the stored dtype; the index
-        of every clip's first frame; and every clip's number of frames.
+        The frames (F, D) of all clips have the stored dtype; each clip follows the clip before it.
         """
         bank = features.banks[expert]
         lengths = torch.tensor([bank.rows_of(key) for key in self.index_of])
@@ -198,9 +197,9 @@ class Resident:
         crops: Crops | None,
         among: Sequence[str],
     ) -> Series:
-        """Gather the clips `keys` from the table `frames`, padded to the longest clip of `keys` and `among`.
+        """Return the frames of the clips `keys`, out of all `frames`, padded to the longest of `keys` and `among`.
 
-        first, lengths: Index of each clip's first row in the table, and its number of rows.
+        first, lengths: Index of each clip's first frame in `frames`, and its number of frames.
         """
         clips = torch.tensor([self.index_of[key] for key in keys])
         begin, clip_lengths = first[clips], lengths[clips]

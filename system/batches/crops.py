@@ -18,9 +18,9 @@ class Crops(NamedTuple):
     offsets: np.ndarray
 
     def range(self, length: int, item: int, added: bool = False) -> tuple[int, int]:
-        """Return first frame and size of the random crop of an item's clip or, if `added`, of the clip mixed into it.
+        """Return first frame and size of the random crop of an item's clip, or `added` clip, which has `length` frames.
 
-        The size is at most `longest`. length: Number of frames of the clip. item: Index of the item.
+        The size is at most `longest`. item: Index of the item.
         """
         spare = max(0, length - self.longest)
         first = min(int(self.offsets[item, int(added)] * (spare + 1)), spare)

@@ -66,9 +66,9 @@ def make_moment_items(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[
 
 
 def make_items(clips: Sequence[Clip], unit: str) -> list[Item]:
-    """Return the training items of clips: one per clip, or one per caption.
+    """Return the training items of clips: one per clip for the unit "clip", or one per caption for "pair".
 
-    unit: "clip" for items with all captions of a clip, "pair" for one item per caption.
+    An item of a clip has all captions of the clip.
     Clips without captions have no item.
     """
     if unit == "clip":
@@ -151,7 +151,7 @@ class Sampler:
         augment: Augment | None = None,
         short_moments: float | None = None,
     ) -> None:
-        """Check that there are enough items for a batch, and create one random stream per source."""
+        """Create a random stream of items per source, or of all items if `mix` is "size". captions: Number per item."""
         total = sum(map(len, sources))
         if total < batch_size or not all(sources):
             sizes = " + ".join(str(len(source)) for source in sources)
@@ -180,10 +180,7 @@ class Sampler:
         return self.augment(chosen, (*self.seed, n + 1, step)) if self.augment else chosen
 
     def crop_offsets(self, step: int) -> np.ndarray:
-        """Draw the random start positions, in long clips, of the crops of a training step.
-
-        Returns: (batch_size, 2) positions in [0, 1), of each item's clip and of the clip that is mixed into it.
-        """
+        """Draw a step's random crop positions: (batch_size, 2) in [0, 1), of each item's clip and mixed-in clip."""
         return np.random.default_rng([*self.seed, len(self.streams) + 2, step]).random((self.batch_size, 2))
 
 

@@ -35,13 +35,13 @@ def edit_caption(caption: str, rate: float, synonyms: Synonyms | None, draw: Ran
 
 
 def delete_words(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
-    """Delete n random words; if there are not more than n words, delete all but one."""
+    """Delete n random words; if there are not more than n words, delete all but one. synonyms: Not used."""
     gone = set(draw.choice(len(words), min(n, len(words) - 1), replace=False).tolist())
     return [word for position, word in enumerate(words) if position not in gone]
 
 
 def swap_words(words: list[str], n: int, synonyms: Synonyms, draw: Random) -> list[str]:
-    """Exchange two random words, n times. A single word is unchanged."""
+    """Exchange two random words, n times. A single word is unchanged. synonyms: Not used."""
     words = list(words)
     for _ in range(n if len(words) > 1 else 0):
         one, other = draw.choice(len(words), 2, replace=False).tolist()

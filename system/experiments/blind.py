@@ -90,7 +90,7 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
 
 
 def _content_keys(clips: Sequence[Clip], recipe: schema.Recipe) -> Mapping[str, str]:
-    """Return a dict from clip id to the content key (checksum) of its audio, or to the name of its stored embedding."""
+    """Return a dict from clip id to its audio's checksum, or to its embedding's key if the model reads embeddings."""
     from system.features.build import build_features
     from system.features.contents import ContentKeys
 

@@ -133,7 +133,7 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
             "checkpoint": origin,
             "fitted": fitted,
             "edition": edition.name,
-            "also_trained_on": data.shared(recipe.trained_on, [entry.data]),
+            "also_trained_on": data.count_shared_clips(recipe.trained_on, [entry.data]),
             **{kind: str(path) for kind, path in files._asdict().items()},
         }
         results[name] = MomentsResult.model_validate(result)

@@ -108,10 +108,9 @@ class RunModels:
 
 
 def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
-    """Rank clips for the rank entries with known relevant clips that are not in `kept`; return all entries' results.
+    """Rank clips for each rank entry with metrics that has no earlier result in `kept`; return all results by entry.
 
     A result compares the metrics with two baselines, chance and the untrained model.
-    kept: Dict from rank entry to its earlier result; these entries are not ranked again.
     """
     recipe, data = models.recipe, models.data
     new = [name for name in recipe.scored if name not in kept]
@@ -157,10 +156,10 @@ def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str
 def _rank_entry(
     name: str, models: RunModels, clips: Sequence[Clip], queries: Sequence[Query], has_csv: bool
 ) -> tuple[ScoreMatrix, Pool, str] | None:
-    """Rank clips by the rank entry `name`; write and return scores, pool, checkpoint. has_csv: Write a submission too.
+    """Rank clips by the rank entry `name`; write and return scores, pool, checkpoint; None except in the first process.
 
     Returns: The score matrix, the pool of clips, and the description of the checkpoint. With several processes, only
-    the first process writes, and all other processes return None.
+    the first process writes. has_csv: Write a submission, too.
     """
     entry, run = models.recipe.rank[name], models.run
     log.info("rank entry %s: ranking %s", name, describe_size(queries, clips))
@@ -190,7 +189,7 @@ def _is_trained(entry: RankEntry) -> bool:
 
 
 def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
-    """Rank the data sources of the rank entries `names` by the untrained model. Returns: A score matrix per source."""
+    """Return {source: the untrained model's scores} for the rank entries `names`; None except in the first process."""
     matrices = {}
     ranker = models.model_ranker(None, None)
     for source in dict.fromkeys(map(models.recipe.ranked_source, names)):
@@ -220,7 +219,7 @@ def _compute_result(
         data=source,
         checkpoint=origin,
         ceiling=ceiling_of(recipe.data[source]),
-        also_trained_on=models.data.shared(recipe.trained_on, [source]),
+        also_trained_on=models.data.count_shared_clips(recipe.trained_on, [source]),
         scores=str(run.scores_file(name)),
         csv=str(run.csv_file(name)) if entry.csv else None,
     )

@@ -141,7 +141,7 @@ def _require_unchanged_inputs(recipe: schema.Recipe, run: Run) -> None:
 def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
     """Return the names of the teachers that have changed since the run began. Deleted teachers are not compared."""
     before = run.read_provenance().teachers
-    there = {name: one for name, one in recipe.teachers.items() if (path := schema.outside(one)) and path.exists()}
+    there = {name: one for name, one in recipe.teachers.items() if (path := schema.teacher_path(one)) and path.exists()}
     now = teacher_checksums(recipe.model_copy(update={"teachers": there}))
     return [name for name, found in now.items() if before.get(name, found) != found]
 
@@ -173,7 +173,7 @@ def _rank_zeros(
     if recipe.rank_moments:
         require_rankable_moments(recipe, data)
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
-        if shared := data.shared(recipe.trained_on, [source]):
+        if shared := data.count_shared_clips(recipe.trained_on, [source]):
             shared_size = counted(shared, "recording")
             log.warning(
                 "training uses %s of data source %s, which is also ranked, so the metrics of this source are too "
@@ -229,7 +229,7 @@ def _write_result(
     ranked_blind: dict[str, BlindResult],
     moments: dict[str, MomentsResult],
 ) -> None:
-    """Write the last files of a run: plots of its metrics, and result.json, which marks the run as finished."""
+    """Write plots of metrics, and result.json, which marks the run as finished. seconds: Duration of the run."""
     from system.runs.plots import draw_run
 
     recipe = loaded.recipe
@@ -296,11 +296,11 @@ def _remove_stale_files(
 def _results_to_keep(
     recipe: schema.Recipe, run: Run, blind: Mapping[str, BlindSet]
 ) -> tuple[dict[str, RankedResult], dict[str, BlindResult]]:
-    """Return the earlier results of rank entries that need not be ranked again.
+    """Return the results of rank entries that need not be ranked again: of those with metrics, and of blind sets.
 
-    Returns: Two dicts from rank entry to result: one of rank entries with metrics, and one of rank entries of blind
-    sets. The result of a blind set is also kept if the set's files were deleted. blind: Dict from rank entry to its
-    blind set, for sets whose files exist. Raises KitError if files of a kept result are damaged.
+    Both are dicts from rank entry to result. The result of a blind set is also kept if the set's files were deleted.
+    blind: Dict from rank entry to its blind set, for sets whose files exist. Raises KitError if files of a kept result
+    are damaged.
     """
     kept: dict[str, RankedResult] = {}
     kept_blind: dict[str, BlindResult] = {}

@@ -212,10 +212,10 @@ def validation_at_checkpoint(ranked: RankEntry, lines: Sequence[EpochLine]) -> M
 
 
 def _choosing_metric(ranked: RankEntry, validation: Sequence[Mapping[str, float]]) -> str | None:
-    """Return the name of the validation metric that chose the checkpoint of a rank entry.
+    """Return the validation metric that chose a rank entry's checkpoint, else the first of CHOSEN_BY, else None.
 
-    If no metric chose the checkpoint (the checkpoint is `last`, or the entry uses several models), the result is the
-    first metric of the list CHOSEN_BY that occurs in `validation`; None if none does.
+    No metric chose the checkpoint if it is `last`, or if the entry uses several models. Only the
+    metrics of CHOSEN_BY that occur in `validation` count.
     validation: Dicts from metric to value, one per run.
     """
     best = ranked.checkpoint if isinstance(ranked, ByOneModel) else None

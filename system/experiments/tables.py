@@ -221,10 +221,7 @@ class StudyTable:
         return replace(self, percent=self.percent and metric != "loss").mean_and_spread(values)
 
     def _lines(self, bold: str) -> list[list[str]]:
-        """Return the rows of the study's table as texts; a paper's figures are an extra row. bold: Format of the best.
-
-        bold: Format string for bold text; {} stands for the text.
-        """
+        """Return the table's rows as texts, with a paper's figures in extra rows. bold: Format string of best means."""
         lines = []
         for row in self.rows:
             texts = []
@@ -288,7 +285,7 @@ class StudyTable:
 
 
 def _mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return mean and sample standard deviation (n - 1) of numbers; None if too few numbers are known."""
+    """Return mean and standard deviation (n - 1); both None without numbers or with NaN, the latter for one number."""
     if not values or any(map(math.isnan, values)):
         return None, None
     return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None

@@ -42,7 +42,7 @@ class Bank:
     threads: Executor | None = None  # that read in parallel; None: reading takes no computation
 
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str, verify: bool) -> None:
-        """Read the bank's index files. hint: Cure, for messages. verify: Read all series, and drop damaged ones."""
+        """Read the bank's index files. hint: Cure, if damaged. verify: Read all series, and drop damaged ones."""
         self.folder, self.dim, self.dtype, self.repair_hint = folder, dim, dtype, hint
         self._shards: dict[int, Shard] = {}
         if verify:
@@ -213,7 +213,7 @@ def keys_in(folder: Path) -> set[str]:
 def open_bank(
     folder: Path, dim: int, dtype: str, identity: dict[str, Any], hint: str | None = None, verify: bool = False
 ) -> Bank:
-    """Open or create a bank; raise KitError if its vectors have another `identity`, such as weights. hint: Cure.
+    """Open or create a bank; KitError if its vectors have another `identity` (weights, ...). hint: Cure, if damaged.
 
     A bank stores series of vectors by key, such as the frames of clips. identity: Everything that determines the
     vectors: settings, version, and checksums of weights. hint: End of the error message for a damaged bank, with the

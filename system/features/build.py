@@ -100,12 +100,12 @@ def _features_from_files(
     threads: int | None,
     whole: Container[str],
 ) -> Features:
-    """Return features that decode an audio file each time its waveform is read. whole: Clips to decode now, as a check.
+    """Return features that decode an audio file each time its waveform is read. whole: Ids of clips to check now.
 
-    whole: Ids of clips. experts: A dict with one expert, of kind waveform. verify: Read all bytes of all files now, and
-    warn of files that have changed while their size and time are the same. content: Computes the content key of a file,
-    a checksum of all its bytes. None: the content keys are checksums of the file's size, and of its first and last
-    bytes.
+    whole: The files of these clips are decoded. experts: A dict with one expert, of kind waveform. verify: Read all
+    bytes of all files now, and warn of files that have changed while their size and time are the same. content:
+    Computes the content key of a file, a checksum of all its bytes. None: the content keys are checksums of the file's
+    size, and of its first and last bytes.
     """
     from system.features.audio_files import AudioFiles, decode_threads
     from system.features.sounds import find_sounds
@@ -247,7 +247,7 @@ class _Build:
     strict: bool
 
     def look_up(self) -> None:
-        """Look up the content key of every clip, a checksum of its audio file.
+        """Store the content key of every clip, a checksum of its audio file, in the features.
 
         The processes begin at different clips, so that each file is read by only one process.
         """

@@ -26,7 +26,7 @@ class FileFacts:
     """Facts about files by path, in one table of a SQLite file. New facts are written many files at a time."""
 
     def __init__(self, path: Path, table: str, columns: Sequence[str], time: Time = "st_mtime_ns") -> None:
-        """Open or create the table of values about files, such as checksums. time: Kind of time that is compared.
+        """Open or create the table of values about files, such as checksums. time: stat field that shows a change.
 
         A value is only used while the size and this time of the file do not change. columns: Names and SQL types of the
         values. time: st_mtime_ns: the last change of the file's content. st_ctime_ns: the last change of its content or
@@ -132,7 +132,7 @@ class ContentKeys:
     """
 
     def __init__(self, folder: Path, time: Time = "st_mtime_ns") -> None:
-        """Open or create the store of content keys (checksums) of files. time: Kind of time that is compared.
+        """Open or create the store of content keys (checksums) of files. time: stat field that shows a change.
 
         A key is only used while the size and this time of the file do not change. time: st_mtime_ns: the last change of
         the file's content. st_ctime_ns: the last change of its content or its metadata.

@@ -17,10 +17,10 @@ from system.moments.windows import MAX_FRAMES
 def pieces_of(
     recordings: Sequence[Clip], features: Features, seconds: float, hop: float
 ) -> tuple[list[list[Clip]], Features]:
-    """Cut recordings into overlapping pieces, one every `hop` seconds; return each recording's pieces, and all frames.
+    """Cut recordings into overlapping pieces, one every `hop` s; return each recording's pieces, and their frames.
 
     seconds: Length of a piece. The middle of piece i is at (i + 0.5) x `hop` seconds; pieces at both ends of a
-    recording are shorter. Returns: The pieces of every recording as separate clips, and their frames.
+    recording are shorter. Each piece is a separate clip.
     Raises: KitError for a recording without a length, and for more pieces than MAX_FRAMES.
     """
     pieces: list[list[Clip]] = []

@@ -93,7 +93,7 @@ class Shard:
             return file.read(len(self._last_line)) == self._last_line
 
     def _parse_lines(self, lines: bytes, skip_damaged: bool) -> None:
-        """Parse complete lines of the index, and add their series to the table; damaged last lines are counted."""
+        """Parse index lines; add their series to the table. skip_damaged: Drop any damaged line, not only last ones."""
         stored = self._stored_rows()
         table = None if self._lost else table_of(lines, stored)
         if table is not None:

@@ -111,7 +111,7 @@ def _parse_row(row: Sequence[Any] | None) -> FoundSound | None:
 
 
 def _is_unknown(found: FoundSound | None, whole: bool) -> bool:
-    """Return whether a file must be read: nothing is stored about it, or it must still be decoded completely."""
+    """Return whether a file must be read: nothing is stored about it, or (`whole`) it was not decoded yet."""
     return found is None or (whole and found.sound is not None and not found.is_decoded)
 
 

@@ -89,10 +89,8 @@ class BatchScores:
 
     @cached_property
     def scores(self) -> Tensor:
-        """Scores (B, B) of every clip with every item's captions.
+        """Mean scores (B, B) of every clip i with the captions of every item j; matching pairs are on the diagonal.
 
-        The value at (i, j) is the mean score of clip i with the captions of item j. The matching pairs are on the
-        diagonal.
         Source: "Take it easy" (2022), section 4, second equation.
         """
         return self.scores_by_caption @ self.caption_average
@@ -118,7 +116,7 @@ class BatchScores:
 
     @property
     def caption_scores(self) -> Tensor:
-        """Scores (B, B) between the captions of any two items.
+        """Mean scores (B, B) between the captions of any two items.
 
         The value at (i, j) is the mean over all pairs of a caption of item i and a caption of item j.
         """

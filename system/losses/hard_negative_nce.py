@@ -43,7 +43,7 @@ class HardNegativeNce(Term):
         ) / 2
 
     def _loss_of_direction(self, logits: Tensor, same_clip: Tensor) -> Tensor:
-        """Return the loss of classifying each row as its matching column. same_clip: Pairs that are no negatives."""
+        """Return the mean loss of classifying row i of `logits` as column i. same_clip: Pairs that are no negatives."""
         import torch
 
         matching = logits.diagonal()

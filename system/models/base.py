@@ -31,11 +31,9 @@ Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing f
 
 
 def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Facts:
-    """Return the text `fact` with a model's folder; and (title, error message) if it is missing. hint: Its cure.
+    """Return `fact` with a model's folder, and []; if the model is missing, `fact` and [(title, error message)].
 
-    Returns: The text, and a list. The list is empty if the folder contains a model, else it has one pair: `title`, and
-    the message with a cure. title: Name of the Hugging Face model. folder: Folder of the model on this machine, or
-    None.
+    title: Name of the Hugging Face model. folder: Folder of the model on this machine, or None.
     hint: Advice if the model is missing; by default, to run the verb `download`.
     """
     if folder is None:

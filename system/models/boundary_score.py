@@ -36,7 +36,7 @@ class BoundaryScore(MomentScore):
         return FrameWeights(self.scores_of_cosines(frames), self.enter + steps * entering, self.leave + steps * leaving)
 
     def _vectors_to_compare(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return each frame's vectors for being in a moment, entering one and leaving one, of length 1: (B, 3, T, D).
+        """Return three unit vectors per frame, (B, 3, T, D): for the frame, a moment's start, and a moment's end.
 
         They represent the frame, a moment that starts at it, and a moment that ends before it.
         frames: (B, T, D). The frame before the first frame is taken as zeros.

@@ -68,7 +68,7 @@ def _word_groups(captions: Embeddings, longest: int) -> list[_Words]:
 
 
 def _score_against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
-    """Score padded clips against captions, (B, N). counts: Frames of each clip. reduce: How dots become a score.
+    """Score padded clips against captions, (B, N). counts: Frames per clip. reduce: Rule for combining dot products.
 
     frames: (B, L, D) of clips. counts: (B,) numbers of frames without padding.
     Padded frames are set to zero, so that their dot products are 0. This changes no sum or maximum, since all dot
@@ -119,7 +119,7 @@ class _BestWord(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, dots: torch.Tensor, indices: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Return each frame's highest product with a caption's words. indices, counts: The words' rows in `dots`."""
+        """Return each frame's highest product with each caption's words. indices: Words' rows. counts: Their number."""
         best = dots.new_empty(len(indices), dots.shape[1])
         order = counts.argsort(descending=True)  # so that those with an n-th word come first
         having = (counts[:, None] > torch.arange(indices.shape[1], device=counts.device)).sum(0).tolist()
@@ -151,7 +151,7 @@ class _BestWord(torch.autograd.Function):
 def frame_word(
     clips: Embeddings, captions: Embeddings, reduce: Literal["mean", "best_frame", "best_word"]
 ) -> torch.Tensor:
-    """Score clips against captions by the dot products of frames and words. reduce: How a score is made of them.
+    """Score clips against captions by the dot products of frames and words. reduce: Rule for combining the products.
 
     Series (B, L, D) and (N, W, D) with their lengths -> (B, N).
     With x_lw = max(0, frame_l . word_w) of a pair's frames and words without padding: `mean`: mean_lw x_lw;

@@ -76,11 +76,11 @@ class MomentScore(nn.Module):
         return torch.cat(columns, 1)
 
     def _clip_scores_of_weights(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
-        """Compute the scores (R,) of R clips from the weights of their frames. lengths: (R,) frames without padding."""
+        """Return the scores (R,) of R pairs of clip and caption, from frames' `weights`. lengths: Numbers of frames."""
         return _log_odds(log_partition(weights.scores, lengths, weights.enter, weights.leave))
 
     def trained_numbers(self) -> dict[str, float]:
-        """Return a dict from name (scale, offset, enter, ...) to the value of each trained number, without layers."""
+        """Return a dict from name (scale, offset, enter, ...) to value of the trained numbers that are in no layer."""
         return {name: value.item() for name, value in self.named_parameters() if value.dim() == 0}
 
     def scores_of_cosines(self, cosines: torch.Tensor) -> torch.Tensor:
@@ -132,10 +132,10 @@ def _frame_counts(clips: Embeddings) -> torch.Tensor:
 def cosines_of_queries(
     score: MomentScore, clips: Embeddings, clip_of: Sequence[int], captions: Embedded, at_once: int = 64
 ) -> list[torch.Tensor]:
-    """Compute each query's cosines with the frames of its clip (`clip_of`), by `score`, `at_once` queries at a time.
+    """Return, per query, its cosines, by `score`, with the frames of its clip. clip_of: Index of each query's clip.
 
-    clip_of: Index of each query's clip. at_once: Number of queries that are processed together. Returns: One array per
-    query: (T,) for T frames, or (K, T) if the score compares each frame by K vectors; see MomentScore.cosines.
+    The cosines are (T,) for T frames, or (K, T) if the score compares each frame by K vectors; see MomentScore.cosines.
+    at_once: Number of queries that are processed together.
     """
     lengths = _frame_counts(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])

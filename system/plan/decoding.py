@@ -62,9 +62,9 @@ def _speed_text(stage: schema.Stage, estimates: Estimates, speed: float | None, 
 
 
 def crops_per_second(paths: Sequence[str], expert: Waveform, samples: int, threads: int) -> float | None:
-    """Measure how many crops of audio files are decoded per second; None if no file is readable.
+    """Measure how many crops of `samples` samples are decoded per second by `threads` threads; None: no readable file.
 
-    The measurement lasts about a second. samples: Length of a crop in samples, at the expert's sample rate.
+    The measurement lasts about a second. Samples are counted at the expert's sample rate.
     """
     sounds = {path: sound for path in paths if (sound := _read_sound_info(path))}
 

@@ -193,7 +193,7 @@ class Estimates:
         return sum(self.memory_parts(stage, precision).values())
 
     def memory_parts(self, stage: schema.Stage, precision: str, share: Load | None = None) -> dict[str, float]:
-        """Estimate the memory of a training step, by use, in bytes. share: Part of the batch that is computed.
+        """Return a dict from use to estimated bytes of a training step's memory. share: One process's part of a batch.
 
         weights: Weights in float32, and their moving average if the stage has one.
         AdamW: Two moments of each trained weight.
@@ -203,7 +203,7 @@ class Estimates:
         activations: Largest size of the layers' values and gradients; with grad_cache_chunk, only for one chunk.
         batch: Frames of the batch's clips.
 
-        share: Size of the part of the batch that one of several processes computes; None: the whole batch.
+        share: None: the whole batch.
         """
         load, half = share or self.load(stage), precision != "float32"
         audio, text = self.audio_cost(load, half), self.text_cost(half)

@@ -26,7 +26,7 @@ class Exchange(NamedTuple):
 
 
 def rows_of_share(rows: float, chunk: int | None, processes: int) -> int:
-    """Return how many rows of a batch the busiest process, the first, computes. chunk: Rows per chunk; None: no chunks.
+    """Return how many of a batch's `rows` (clips or captions) the busiest process gets. chunk: Rows per chunk, or None.
 
     Without `chunk`, the result is ceil(rows / n) for n processes. With `chunk`, the rows are divided into parts of
     `chunk` rows, which the processes share. The result is then ceil(parts / n) x chunk. If the last part is smaller and

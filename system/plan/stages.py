@@ -41,6 +41,7 @@ def count_updates(stage: schema.Stage, contents: dict[str, Content]) -> int | No
 def missing_model_problem(where: str, folder: Path, made_before: Collection[Path]) -> Iterator[Problem]:
     """Yield a problem if the trained model in `folder` is missing, unless an earlier run makes it (`made_before`).
 
+    where: Beginning of the message: the part of the recipe that uses the model, such as "teacher NAME".
     made_before: Folders of models that earlier runs of a study will train.
     """
     if folder in made_before:

@@ -130,10 +130,9 @@ class Ranker(ABC):
         """Stop caching queries from now on, since the queries that people type are private."""
 
     def find_times(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located | None] | None":
-        """Return the times of the sound `text` in the recordings `rows` of the pool; None for a ranker without times.
+        """Return the times of the sound `text` in the recordings at the indexes `rows`; None for rankers without times.
 
-        rows: Indexes in the pool. Returns: A list with the times in each recording, or None for a recording that is too
-        long.
+        The list has None instead of times for a recording that is too long.
         """
         return None
 

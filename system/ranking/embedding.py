@@ -56,7 +56,7 @@ def _evaluation_mode(model: RetrievalModel) -> Iterator[None]:
 
 
 def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> EmbeddedPool:
-    """Embed clips in evaluation mode. Returns: The embeddings, in the order of the clips.
+    """Embed clips in evaluation mode; return embeddings, in the order of the clips, and their norms by expert.
 
     All clips are embedded in one pass, so that the result is always the same.
     With several processes, each process embeds its share of the clips, and gets the embeddings of all clips.
@@ -73,7 +73,7 @@ def _embed_pool(
     process: int = 0,
     processes: int = 1,
 ) -> EmbeddedPool:
-    """Embed this process's share of the clips, and return the embeddings of the clips of all processes.
+    """Embed this process's share of the clips; return the embeddings and norms of the clips of all processes.
 
     process: Index of this process among the `processes` that share the work. bar: Progress bar to advance.
     """
@@ -117,7 +117,7 @@ def _read_ahead(groups: Sequence[Sequence[Clip]], features: Features) -> Iterato
 
 
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
-    """Embed clips in evaluation mode. Returns: Only the embeddings, in the order of the clips."""
+    """Return the embeddings of clips in evaluation mode, in the order of the clips."""
     return embed_pool(model, clips, features).clips
 
 
@@ -159,10 +159,9 @@ def _join_in_order(batches: list[Embedded], order: torch.Tensor) -> Embeddings:
 def _batches_by_length(
     clips: Sequence[Clip], features: Features, device: torch.device
 ) -> tuple[list[list[int]], torch.Tensor]:
-    """Divide clips into batches of similar length. Returns: The clips' indexes as lists, one per batch, and as tensor.
+    """Group clips of similar length into batches; return a list of clip indexes per batch, and all these in one tensor.
 
     Similar lengths reduce padding. Padding changes no embedding.
-    The tensor has the indexes of all batches, in the same order.
     """
     bank = next(iter(features.banks.values()))
     lengths = [bank.rows_of(features.keys[clip.id]) for clip in clips]
@@ -201,12 +200,12 @@ def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings)
 
 
 def _batch_slices(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:
-    """Divide clips into batches, as slices of the list. lengths: Their numbers of frames, ascending.
+    """Divide clips into batches; yield these as slices. lengths: Frames per clip, ascending. seconds: Durations.
 
     A batch has a single clip, or it obeys three limits. It has at most CLIPS_PER_BATCH clips. It has at most
     SECONDS_PER_BATCH of audio after padding to its longest clip. At most half of its frames are padding.
 
-    lengths: Number of frames of every clip, ascending. seconds: Duration of every clip; 0 if it is not known.
+    seconds: 0 for a clip whose duration is not known.
     """
     begin = total = 0
     for end, length in enumerate(lengths):

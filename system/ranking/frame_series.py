@@ -92,10 +92,10 @@ def frame_series(
     captions: Embedded,
     grids: Mapping[str, Grid],
 ) -> FrameSeries:
-    """Return the scores of all frames of each query's recording, by a model of moments. clip_of: Query's recording.
+    """Score all frames of each query's recording by a model of moments. clip_of: Index of each query's recording.
 
-    clips: Embeddings of the recordings' frames. clip_of: Indexes of recordings. captions: Embeddings of the Q
-    queries. grids: Dict from expert to the times of its frames.
+    clips: Embeddings of the recordings' frames. captions: Embeddings of the Q queries.
+    grids: Dict from expert to the times of its frames.
     Raises KitError if the model returns one embedding per recording instead of one per frame.
     """
     if clips.lengths is None:
@@ -199,7 +199,7 @@ def _edges_array(windows: Sequence[Found]) -> np.ndarray:
 def _posteriors(
     score: MomentScore, series: FrameSeries, heard: float | None
 ) -> Iterator[tuple[int, WindowScores, np.ndarray]]:
-    """Yield each query's index and probabilities of windows and frames. heard: Least probability of any moment.
+    """Yield each query's index and probabilities of windows and frames. heard: Least probability of being heard.
 
     The second value has the log probabilities that a window is exactly one moment. The third value has the
     probabilities (T,) that a frame is in a moment. heard: The scores of frames are raised until a moment has at least
@@ -252,10 +252,10 @@ def require_short_recordings(moments: Sequence[Moment], features: Features) -> N
 def _batches_by_length(
     score: MomentScore, series: FrameSeries
 ) -> Iterator[tuple[list[int], FrameWeights, torch.Tensor]]:
-    """Yield queries in groups that fit into memory, with the weights of the frames of their recordings.
+    """Yield groups of queries that fit into memory: indexes, weights of their recordings' frames, numbers of frames.
 
-    The recordings of a group have similar lengths. Yields, for each group, the indexes of its B queries, the weights of
-    the recordings' frames in float64, and the numbers of frames (B,). score: Score of moments in float64, on the CPU.
+    The B recordings of a group have similar lengths. The weights are in float64, the numbers of frames (B,).
+    score: Score of moments in float64, on the CPU.
     """
     lengths, _ = series.frame_counts_and_lengths
     order = sorted(range(len(lengths)), key=lengths.__getitem__)

@@ -152,7 +152,7 @@ class HubCorrectedRanker(Ranker):
         return self.inner.unknown_words(text)
 
     def find_times(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located | None] | None":
-        """Return the times of the sound `text` in the recordings `rows` of the pool; a correction has no effect."""
+        """Return the uncorrected times of the sound `text` in the recordings at the pool's indexes `rows`."""
         return self.inner.find_times(text, pool, rows)
 
     def forget_queries(self) -> None:

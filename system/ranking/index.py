@@ -41,9 +41,9 @@ class VectorIndex:
             self._index.add(values[begin : begin + CLIPS_AT_ONCE])
 
     def candidates(self, queries: torch.Tensor, count: int) -> np.ndarray:
-        """Find, for each query, the clips with approximately the highest cosines. Returns: Their indexes (Q, K).
+        """Return, for each query, the indexes (Q, K) of the K = `count` clips with approximately the highest cosines.
 
-        queries: Vectors (Q, D) of length 1 or 0. K is `count`, or the number of clips if that is lower.
+        queries: Vectors (Q, D) of length 1 or 0. If there are fewer than `count` clips, K is their number.
         """
         count = min(count, self._index.ntotal)
         rows: np.ndarray = self._index.search(np.ascontiguousarray(queries.numpy(), np.float32), count)[1]
@@ -51,7 +51,7 @@ class VectorIndex:
 
 
 def build_index(pool: Embeddings) -> VectorIndex | None:
-    """Build the index of a pool's embeddings; None if the pool is scored without an index.
+    """Build the index of a pool's embeddings; None without index: for a small pool, on a GPU, without faiss, etc.
 
     pool: Embeddings of the clips, of length 1 if the score only depends on their directions.
     No index is built for fewer than MIN_CLIPS clips and on a GPU. None is built for a model that compares frames with

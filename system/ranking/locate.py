@@ -138,7 +138,7 @@ def refuse_test_splits(queries: MomentQueries) -> None:
 def training_moments(
     queries: MomentQueries, located: Sequence[Located], least: float, found_by: str
 ) -> tuple[list[Moment], int]:
-    """Return windows scored `least` or more as moments, and the number of queries without. found_by: Model names.
+    """Return windows with a score of `least` or more as moments, and how many queries have none. found_by: Model names.
 
     A window that overlaps a better window is left out.
     found_by: Names of the models that found the windows, stored in the moments.
@@ -181,7 +181,7 @@ def locate(
     heard: float | None = None,
     mean_edges: bool | None = None,
 ) -> list[Located]:
-    """Find each query's windows, best first. fit: Moments to fit models to. heard: Least probability of any moment.
+    """Find each query's windows, best first. fit: Moments to fit models to. heard: Least probability of being heard.
 
     The results of several models are combined by the mean of their probabilities.
     Each query gets as many windows as the edition allows.
@@ -260,7 +260,7 @@ def locate(
 def score_recordings(
     ranker: ModelRanker, queries: MomentQueries, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
-    """Return readable recordings' moments and frame scores. sliding: Pieces. strict: KitError for an unreadable one.
+    """Return moments and frame scores of readable recordings. sliding: Size and hop of pieces. strict: Require all.
 
     sliding: A model of whole clips scores such pieces of the recording; other models do not use it. strict: Raise
     KitError for recordings that cannot be read; if False, leave these recordings out.
@@ -347,9 +347,9 @@ def _score_frames(
     grids: Sequence[Grid],
     queries: MomentQueries,
 ) -> FrameSeries:
-    """Score the frames of recordings for their queries, from the embeddings of the frames.
+    """Score each query with the frames of its recording. clips, grids: Each recording's frame embeddings and times.
 
-    clips: For each recording, the embeddings of its frames, each embedded like a separate clip.
+    clips: Each frame is embedded like a separate clip.
     """
     captions = embed_texts(model, [moment.text for moment in queries.moments])
     values, edges, of_query = [], [], []
@@ -369,10 +369,9 @@ def truth_file(path: Path) -> Path:
 def write_windows(
     path: Path, queries: MomentQueries, located: Sequence[Located], edition: MomentsEdition
 ) -> MomentSummary | None:
-    """Write the found windows with scores (.jsonl), and the queries (.truth.jsonl). Returns: Metrics.
+    """Write found windows (.jsonl) and queries (.truth.jsonl); return metrics, or None if the true windows are secret.
 
-    The file of queries has the published format, with true windows if they are known. Returns: The metrics of the found
-    windows; None for a blind list, whose true windows are secret.
+    The windows have scores. The file of queries has the published format, with true windows if they are known.
     """
     truth_path = truth_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -171,7 +171,7 @@ class ModelRanker(Ranker):
         return pool
 
     def _can_find_times(self, pool: ModelPool, row: int) -> bool:
-        """Return whether the windows of a recording, if needed, can be found: false if it has too many frames."""
+        """Return false if the recording at the pool's index `row` has too many frames to find windows, else true."""
         if self.windows is None or self.windows.by == "thresholds" or pool.embedded.lengths is None:
             return True
         return int(pool.embedded.lengths[row]) <= MAX_FRAMES

@@ -58,7 +58,7 @@ class Data:
         return make_items(self.readable_clips(source), unit)
 
     def sampler(self, name: str, stage: schema.Stage, seed: tuple[int, int]) -> Sampler:
-        """Return the sampler that draws the batches of the stage `name`. Raises KitError if no batch can be made."""
+        """Return a stage's sampler of batches; KitError if no batch is possible. seed: Recipe's, and stage's index."""
         sources, train = [self.items(source, stage.unit) for source in stage.train.data], stage.train
         try:
             augment = self.augmentations.get(name)
@@ -75,7 +75,7 @@ class Data:
             return self.features.keys[clip.id]
         return quick_key(clip.path) if container_of(clip.path).is_file() else ""  # embeddings need no audio
 
-    def shared(self, some: list[str], others: list[str]) -> int:
+    def count_shared_clips(self, some: list[str], others: list[str]) -> int:
         """Return the number of clips of the data sources `others` that are also in the data sources `some`.
 
         Two clips are the same if they have the same audio, or are of the same Freesound recording. Data sets often
@@ -118,11 +118,11 @@ def load_data(
     workers: int | None = None,
     waveforms: Waveforms | None = None,
 ) -> Data:
-    """Read every data source; compute missing frames. strict: Raise KitError for a broken file. verify: Read all again.
+    """Read every data source; compute missing frames. strict: KitError for a broken file. verify: Read all files again.
 
-    verify: Read all stored frames and audio files again, and compute damaged frames again. device: Device of the
-    experts; None: this machine's default. workers: Number of processes that decode audio; None: threads of this
-    process. waveforms: Whether waveforms are stored in a bank ("bank") or decoded each time they are read ("files"); a
+    verify: Read all stored frames and audio files, and compute damaged frames again. device: Device of the experts;
+    None: this machine's default. workers: Number of processes that decode audio; None: threads of this process.
+    waveforms: Whether waveforms are stored in a bank ("bank") or decoded each time they are read ("files"); a
     run that has begun keeps its choice; None: the recipe's setting.
     Raises KitError if no audio of a data source is readable. Missing audio and augmentation files that do not fit the
     clips are reported before any computation.

@@ -99,9 +99,8 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
 
 
 def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
-    """Read the YAML file of a recipe or a study. Returns: The file's bytes, and the parsed document.
+    """Read the YAML file of a `kind` "recipe" or "study"; return the file's bytes, and the parsed document.
 
-    kind: "recipe" or "study", for messages.
     Raises RecipeError if the file is missing or is not YAML, since nothing else can be checked then.
     """
     try:

@@ -60,9 +60,9 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
 
 
 def few_clips(source: schema.Source, count: int) -> str:
-    """Return a text on how many of its published clips a data source has, and a cure; "" if it has enough clips.
+    """Return a text that only `count` of a source's published clips are present, with a cure; "" if these are enough.
 
-    Enough is the share FEW of the published number of clips. count: Number of clips that the source has.
+    Enough is the share FEW of the published number of clips.
     """
     if source.expected is None or count >= FEW * source.expected.clips:
         return ""

@@ -59,7 +59,7 @@ def at_path(found: list[Section], dotted: str) -> list[Section]:
 
 
 def _sections_at(found: list[Section], path_for: Callable[[Section], tuple[str, ...]]) -> list[Section]:
-    """Return the sections whose path begins with the requested path (`path_for`), or that have it as a key.
+    """Return the sections whose path begins with the path `path_for(section)`, or that have this path as a key.
 
     path_for: Function from a section to the requested path, without the names and positions of this section.
     """

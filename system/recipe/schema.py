@@ -98,8 +98,8 @@ class EmbeddingsTeacher(Strict):
     trained_on_test: Literal["acknowledged"]  # its model may have been trained on clips that are ranked
 
 
-def outside(teacher: StageTeacher | ModelTeacher | EmbeddingsTeacher) -> Path | None:
-    """Return the folder or file of a teacher that comes from outside the run; None for a stage of the run."""
+def teacher_path(teacher: StageTeacher | ModelTeacher | EmbeddingsTeacher) -> Path | None:
+    """Return the path of a teacher's folder or file; None for a teacher that is an earlier stage of the same run."""
     if isinstance(teacher, StageTeacher):
         return None
     return Path(teacher.folder if isinstance(teacher, ModelTeacher) else teacher.file)
@@ -266,7 +266,7 @@ class Recipe(Strict):
 
     @property
     def data_files(self) -> dict[str, Path]:
-        """Dict of the paths of all data files: manifests, moments files, and files of embeddings.
+        """Dict from a name of each data file to its path: manifests, moments files, and files of embeddings.
 
         The key of a manifest is the name of its data source, such as NAME. The key of its moments file is NAME.moments.
         Keys of embedding files are such as model.text.files.0.

@@ -147,7 +147,7 @@ def _new_folder_path(loaded: Loaded, runs: Path) -> Path:
 
 
 def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
-    """Return whether a run differs from the recipe in `rank`; raise KitError if in training. resolved: Recipe as JSON.
+    """Return whether a run differs from a recipe in `rank`; KitError if in training settings. resolved: Recipe as JSON.
 
     The data for `rank` may differ, too. out: Folder of the run.
     """

@@ -46,7 +46,7 @@ class Run:
     """
 
     def __init__(self, folder: Path, made: tuple[Path, ...] = (), ranks_again: bool = False) -> None:
-        """Set the paths of the run's files. made: New folders. ranks_again: A trained run is ranked again."""
+        """Set the paths of the run's files. made: Folders created for it. ranks_again: Rank a trained run again."""
         self.folder, self.made, self.ranks_again = folder, made, ranks_again
         self.result, self.provenance = folder / "result.json", folder / "provenance.json"
         self.metrics, self.vocabulary = folder / "metrics.jsonl", folder / "vocabulary.json"

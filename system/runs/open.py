@@ -165,7 +165,7 @@ def with_fit(trained: Trained) -> Trained:
 
 
 def _read_fitted_score(trained: Trained, name: str, source: str) -> FittedScore | None:
-    """Read the score's fitted numbers (scale, offset, starts and ends) of the rank entry `name` from the run's result.
+    """Read the fitted numbers (scale, offset, ...) of the rank entry `name` from the run's result; None if missing.
 
     trained: The opened model. source: Data source to whose moments the score was fitted.
     Returns: None if the run is not finished, if it has no such entry, or if the entry ranked another checkpoint than
@@ -199,7 +199,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
             f"{run.folder} has no stage {stage!r}; name one of its stages: {', '.join(recipe.stages) or 'none'}"
         )
     if stage is None and recipe.model.first_unpublished_encoder:
-        teachers = ", ".join(str(schema.outside(teacher) or name) for name, teacher in recipe.teachers.items())
+        teachers = ", ".join(str(schema.teacher_path(teacher) or name) for name, teacher in recipe.teachers.items())
         cure = f"name one of the recipe's teachers ({teachers}) instead" if teachers else "name a run with stages"
         raise KitError(f"{run.folder} has no trained model, since its recipe has no stages; {cure}")
     checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
@@ -293,7 +293,7 @@ def expert_identities(recipe: schema.Recipe) -> dict[str, dict[str, Any]]:
 
 
 def with_trained_versions(folder: Path, recorded: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the experts' identities `current`, with the versions in `recorded`, those of the training.
+    """Return a copy of the experts' identities `current`, but with the versions at training, which are in `recorded`.
 
     An identity is everything that determines an expert's frames: settings, version, and checksums of weights.
     recorded: Identities of the experts in training. A warning is logged for each expert whose version has changed.

@@ -61,7 +61,10 @@ class MomentValidation:
         features: Features,
         precision: str = "float32",
     ) -> None:
-        """Collect the moments in `watched`, a dict by data source. precision: Of embeddings; scores are in float32."""
+        """Collect the moments of `watched`, a dict from data source to (clips, moments). precision: Of embeddings.
+
+        Scores are always in float32.
+        """
         self.stage, self.features, self.precision = stage, features, precision
         self.items = [item for clips, moments in watched.values() for item in make_moment_items(clips, moments)]
         if not self.items:

@@ -82,7 +82,7 @@ class StageTraining:
         self.seed = (recipe.seed, list(recipe.stages).index(name))
         self.sampler = data.sampler(name, stage, self.seed)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
-        if shared := data.shared(stage.train.data, stage.monitor.data):
+        if shared := data.count_shared_clips(stage.train.data, stage.monitor.data):
             size = counted(shared, "recording")
             log.warning("stage %s: training and validation use the same %s; change monitor.data", name, size)
         relevance = relevance if terms.need_relevance(stage.losses) else None
@@ -122,10 +122,7 @@ class StageTraining:
         return [line.validation for line in self.lines]
 
     def run_to_end(self, earlier: list[EpochLine]) -> list[EpochLine]:
-        """Train the remaining steps of the stage; return its metrics, one line per epoch. earlier: Lines before these.
-
-        earlier: Metrics of the run's earlier stages.
-        """
+        """Train the stage's remaining steps; return its metrics, a line per epoch. earlier: Lines of earlier stages."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._interrupted is not None:
             self._restore_state(self._interrupted)

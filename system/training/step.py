@@ -149,9 +149,9 @@ class _Embedding(NamedTuple):
     leaf: Embedded
 
     def backward(self, seed: int, in_precision: Callable[[], AbstractContextManager[object]]) -> None:
-        """Propagate gradients from the chunk's embedding to the encoder; `seed` repeats the draws if embedded again.
+        """Propagate gradients from a chunk's embedding to the encoder. seed, in_precision: To embed it again.
 
-        If the chunk was embedded without a graph, it is embedded again.
+        If the chunk was embedded without a graph, it is embedded again, with the same random draws by `seed`.
         """
         found = self.found
         if found is None:
@@ -201,7 +201,7 @@ def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chu
 
 
 def _make_chunks(embedded: Callable[[list[int]], Embedded], rows: list[list[int]]) -> Chunks:
-    """Return for each chunk a function that embeds it, and its size; and the order of their embeddings in the batch.
+    """Return each chunk's embedding function and size, and the indexes that put all embeddings in the batch's order.
 
     embedded: Function that embeds the clips or captions at given indexes. rows: Indexes of each chunk.
     """

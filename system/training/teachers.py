@@ -53,7 +53,7 @@ class _Table:
     """Reads a teacher's embeddings of clips or captions from a file, by the keys of clips or captions."""
 
     def __init__(self, vectors: Vectors, names: Mapping[str, str]) -> None:
-        """Store a teacher's embeddings in a file. names: Dict from key to the embedding's id in the file."""
+        """Store a teacher's embeddings, read from a file. names: Dict from key to the embedding's id in the file."""
         self._vectors, self._names = vectors, names
 
     def read(self, key: str) -> np.ndarray:

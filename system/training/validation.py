@@ -117,11 +117,10 @@ class Validation:
     def _metrics_of_batches(
         self, model: RetrievalModel, clips: Embeddings, captions: Embedded
     ) -> tuple[dict[str, float], float]:
-        """Compute the loss, the accuracies m1 and m2, and the share of captions with equal scores: means over batches.
+        """Return means over batches: a dict of loss, m1 and m2; and the share of captions with equal scores.
 
         m1 is the share of clips, and m2 the share of captions, whose own pair has the highest score in the batch. A
         caption has equal scores if all clips of its batch have the same score for it.
-        Returns: A dict with loss, m1 and m2; and the share.
         """
         batch_values = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}

@@ -109,7 +109,7 @@ def clip(name: str, freesound_id: str | None) -> Clip:
 def test_clips_of_two_splits_with_the_same_freesound_id_count_as_shared() -> None:
     trained, watched = [clip("a", "7"), clip("b", None)], [clip("c", "7"), clip("d", None), clip("e", "8")]
     features = Features({}, {name: f"content of {name}" for name in "abcde"})
-    assert Data({"train": trained, "validation": watched}, features).shared(["train"], ["validation"]) == 1
+    assert Data({"train": trained, "validation": watched}, features).count_shared_clips(["train"], ["validation"]) == 1
 
 
 def test_report_of_a_run_prints_the_jackknife_interval_not_the_bootstrap(unbroken: Path) -> None:

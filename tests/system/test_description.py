@@ -137,8 +137,10 @@ def test_shared_recordings_are_counted_by_freesound_id(tmp_path: Path, recipe: P
     named = [clip.model_copy(update={"freesound_id": id_}) for clip, id_ in zip(clips, ids, strict=True)]
     keys = {clip.id: f"content {n}" for n, clip in enumerate(named)}
     data = Data({"a": named[:2], "b": named[2:]}, Features({}, keys))
-    assert data.shared(["a"], ["b"]) == 1
-    assert Data({"a": named[1:2], "b": named[3:]}, Features({}, keys)).shared(["a"], ["b"]) == 0, "no id is no match"
+    assert data.count_shared_clips(["a"], ["b"]) == 1
+    assert Data({"a": named[1:2], "b": named[3:]}, Features({}, keys)).count_shared_clips(["a"], ["b"]) == 0, (
+        "no id is no match"
+    )
 
 
 def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(

@@ -50,7 +50,7 @@ class Postings(NamedTuple):
 def build_postings(
     captions: np.ndarray, start: np.ndarray, feature: np.ndarray, reference: np.ndarray, size: int, like: np.ndarray
 ) -> Any:
-    """Build the table of n-gram weights of references, for CIDEr-D. start, feature, reference: All captions' features.
+    """Tabulate n-gram weights of references, in the dtype of `like`. start, feature, reference: All captions' features.
 
     captions: (M,) index of each reference among all captions. start, feature, reference: Arrays of NgramFeatures, the
     features of all captions: the index of each caption's first feature, the number of each feature, and its weight if
@@ -102,7 +102,7 @@ def score_captions(
     penalty: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Write CIDEr-D of candidates (`captions`) with references (`postings`) to `out`, (R, M). penalty: Length factors.
+    """Write CIDEr-D of `captions` with references (`postings`) to `out`. penalty: Length factors. level: Rows in it.
 
     captions: (R,) index of each candidate among all captions. start, feature, candidate: Arrays of NgramFeatures, the
     features of all captions: the index of each caption's first feature, the number of each feature, and its weight if
@@ -133,9 +133,9 @@ def score_captions(
 
 @compile_loop
 def count_upper_bits(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
-    """Count float32 numbers by the value of their upper bits; the results are added to `counts`.
+    """Count the float32 numbers `bits` in `counts` by the value of their bits above the lowest `shift` bits.
 
-    bits: (X,) float32 numbers, read as whole numbers. shift: Number of lowest bits that are ignored.
+    bits: (X,) float32 numbers, read as whole numbers. The results are added to `counts`.
     """
     for x in bits:
         counts[x >> shift] += 1
@@ -143,7 +143,7 @@ def count_upper_bits(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
 
 @compile_loop
 def count_lower_bits(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.ndarray) -> None:
-    """Count float32 numbers by their lowest `shift` bits in `counts`. row: Row of `counts` for each upper part.
+    """Count the float32 numbers `bits` in `counts` by their lowest `shift` bits. row: Row of `counts` per upper bits.
 
     bits: (X,) float32 numbers, read as whole numbers. The upper bits of a number are all bits except the lowest
     `shift`. row: For each value of the upper bits, the row of `counts` to which numbers with this value are added; -1:

@@ -73,10 +73,7 @@ class CiderAmong:
         return len(self._members)
 
     def scores(self, first: int, last: int) -> np.ndarray:
-        """Compute the CIDEr-D of the captions `first` to `last` - 1 as candidates against all captions as references.
-
-        Returns: (last - first, M) scores. Rows are candidates, columns are references.
-        """
+        """Compute CIDEr-D of candidates `first` to `last` - 1 (rows) with all M captions as references (columns)."""
         f, out = self._features, np.empty((last - first, len(self)), self._dtype)
         members, level = self._members[first:last], self._level[first:last]
         self._kernel.score_captions(members, f.start, f.feature, f.candidate, self._postings, level, self._penalty, out)

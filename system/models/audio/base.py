@@ -67,7 +67,7 @@ class AudioSettings(EncoderKind):
         return self.build(out)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Return a step's operations and memory for a clip of `seconds` s, padded to `longest` s. half: 16-bit step.
+        """Return a training step's operations and memory per clip of `seconds` s, padded to `longest` s. half: 16 bits.
 
         longest: Duration of the longest clip of the batch, in seconds. half: Whether training uses 16 bits (autocast).
         """

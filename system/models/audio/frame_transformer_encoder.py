@@ -23,7 +23,7 @@ class FrameTransformerEncoder(AudioEncoder):
     """
 
     def __init__(self, expert: str, dim: int, sizes: tuple[int, int, int, int, int, float], out: int) -> None:
-        """Build the linear layers and the transformer. sizes: Arguments of SeriesEncoder. out: Values per embedding."""
+        """Build the layers. dim, out: Values per frame and embedding. sizes: Width etc., as SeriesEncoder expects."""
         super().__init__()
         width, _, _, _, self.window, _ = sizes
         self.expert = expert

@@ -150,7 +150,7 @@ class Segmented(AudioSettings, Resampled):
         return self._build_encoder(self.build_network_without_files(), out, None)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Return a training step's operations and memory. seconds, longest: Mean and longest clip. half: 16 bits.
+        """Return a training step's operations and memory per clip. seconds, longest: Mean, longest clip. half: 16 bits.
 
         half: Whether training uses 16 bits. The number of segments is that of a clip of mean length, plus half a
         segment since lengths differ. It is at most the number of segments of the longest clip. Example: Clotho's clips

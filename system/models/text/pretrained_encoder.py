@@ -44,7 +44,7 @@ class PreTrainedEncoder(TextEncoder):
     """
 
     def store_model(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: Bank, size: int) -> None:
-        """Store the model and the layers `after` it; if it is frozen, open the bank of its vectors of `size` values.
+        """Store the model and the layers `after` it; if it is frozen, open the bank of its vectors (`size` values).
 
         Args:
             model: The pre-trained network.
@@ -111,7 +111,7 @@ class PreTrainedEncoder(TextEncoder):
             self._cached_vectors(unique)
 
     def identity(self) -> str | None:
-        """Return the checksum of the pre-trained model."""
+        """Return the checksum of the pre-trained model, never None."""
         return self._identity
 
     def frozen_parameters(self) -> int:
@@ -192,7 +192,7 @@ class TransformerEncoder(PreTrainedEncoder):
 
 
 def build_projection(name: str, found: int, dim: int, linear: bool) -> nn.Module:
-    """Build the layer after a model: `linear`, or without effect. found: Size of its vectors, which must be `dim`.
+    """Return a linear layer or, unless `linear`, one without effect. found: Size of a model's vectors; must be `dim`.
 
     name: Name of the model, for the error message. found: Size of the model's vectors. dim: Size of vectors in the
     settings. Raises KitError if both sizes differ.

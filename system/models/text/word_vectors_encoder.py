@@ -107,7 +107,7 @@ class WordVectorsEncoder(TextEncoder):
         return [len(words_of(text)) for text in texts]
 
     def identity(self) -> str | None:
-        """Return the sha256 of the file of word vectors."""
+        """Return the sha256 of the file of word vectors, never None."""
         return file_sha256(self.path)
 
     def frozen_parameters(self) -> int:
