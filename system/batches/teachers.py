@@ -17,10 +17,10 @@ from system.batches.sampler import Item
 
 
 def caption_key(clip: Clip, number: int) -> str:
-    """Return the key under which the embedding of a caption is stored.
+    """Return the key under which the embedding of a clip's caption `number` is stored.
 
     The embedding is by a teacher, a trained model whose scores the loss imitates. Equal captions of two clips have
-    different keys. number: Index of the caption in the clip.
+    different keys.
     """
     return hashlib.sha256(f"{clip.id}\0{number}\0{clip.captions[number]}".encode()).hexdigest()
 
@@ -48,10 +48,9 @@ class Teachers:
         self.banks = banks
 
     def cosines(self, items: Sequence[Item], keys: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return a dict from teacher to its cosines of clips and captions. keys: Checksums of the clips' audio.
+        """Return a dict from teacher to its cosines (B, N) of B clips and N captions. keys: Checksums of clips' audio.
 
-        A teacher is a trained model whose scores the loss imitates. Its cosines are (B, N) float32 in [-1, 1] for B
-        clips and N captions.
+        A teacher is a trained model whose scores the loss imitates. Its cosines are float32 in [-1, 1].
         """
         captions = [caption_key(item.clip, number) for item in items for number in item.numbers]
         return {

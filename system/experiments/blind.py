@@ -69,7 +69,7 @@ def _missing_files(recipe: schema.Recipe, name: str) -> list[str]:
 
 
 def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) -> list[str]:
-    """Return the names of rank entries whose blind sets exist and must be ranked, because they are new or changed.
+    """Return the names of rank entries whose blind sets exist and are new, or changed since their results in `ranked`.
 
     ranked: Dict from rank entry to its earlier result. A set has changed if its clips or queries have changed. A file
     with the same name, size and modification time is not read again. Raises an error if a blind set cannot be read.

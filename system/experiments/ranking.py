@@ -80,7 +80,7 @@ class RunModels:
         return StoredScores(self.run.scores_file(name))
 
     def live_ranker(self, name: str, source: str | None = None) -> Ranker:
-        """Return the ranker of the rank entry `name`, for any queries, to rank the clips of the data source `source`.
+        """Return a ranker of the rank entry `name`, for any queries. source: Data source whose clips it ranks.
 
         source: None: the data source of the rank entry that asks for this ranker.
         """

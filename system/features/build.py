@@ -271,7 +271,7 @@ class _Build:
         return found
 
     def fill(self, name: str, expert: ExpertSettings, frames_of: Frames) -> None:
-        """Compute and store the missing frames of an expert."""
+        """Compute and store the missing frames of an expert. frames_of: Function that computes frames of waves."""
         from system.compute.device import memory_errors
 
         bank, missing = self.banks[name], self.missing(name)

@@ -61,7 +61,7 @@ class Ragged(NamedTuple):
         return Ragged(self.values.float(), self.lengths)
 
     def padded_parts(self) -> Iterator[tuple[torch.Tensor, Embedded]]:
-        """Yield padded groups of P series of similar length, shortest first, and the (P,) indexes of these series.
+        """Yield the (P,) indexes and the padded series of groups of P series of similar length, shortest first.
 
         A group has at most MAX_PADDED values, or only one series.
         """

@@ -185,7 +185,7 @@ class Models(Protocol):
         """Return the embeddings of clips and of their captions by the teacher model `teacher`."""
 
     def live_ranker(self, name: str, source: str | None = None) -> Ranker:
-        """Return the ranker of the rank entry `name`, for any queries, to rank the clips of the data source `source`.
+        """Return a ranker of the rank entry `name`, for any queries. source: Data source whose clips it ranks.
 
         source: None for the data source of the entry that is ranked now.
         """

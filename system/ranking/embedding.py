@@ -124,10 +124,7 @@ def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features
 def embed_in_blocks(
     model: RetrievalModel, clips: Sequence[Clip], features: Features, size: int
 ) -> Iterator[tuple[list[Clip], Embeddings]]:
-    """Embed clips in blocks of at most `size` clips, from the shortest to the longest clip.
-
-    Yields the clips of each block and their embeddings.
-    """
+    """Yield blocks of at most `size` clips with their embeddings, from the shortest to the longest clip."""
     bank = next(iter(features.banks.values()))
     by_length = sorted(clips, key=lambda clip: bank.rows_of(features.keys[clip.id]))
     with progress("embedding clips", len(clips), "clip", keep=False) as bar:

@@ -114,7 +114,7 @@ def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator
 
 
 def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages for a hub correction that uses ranked captions, or names a missing entry."""
+    """Yield keys and error messages for mistakes in a hub correction (`ranked`), such as the use of ranked captions."""
     inner = earlier.get(str(ranked.get("of")))
     if not isinstance(inner, dict) or inner.get("kind") not in ("checkpoint", "blind"):
         names = [name for name, one in earlier.items() if one.get("kind") in ("checkpoint", "blind")]
@@ -141,7 +141,7 @@ def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, 
 
 
 def _check_untrained(at: Keys, source: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield the key and an error message if a stage trains on the data source `source`, which chooses a correction."""
+    """Yield the key and an error message if a stage trains on `source`, the data that choose a hub correction."""
     for name, stage in stages.items():
         if source in [one for _, one in _text_items(child(child(stage, "train"), "data"))]:
             yield at, f"stage {name} trains on {source!r}; name a validation split"
@@ -170,7 +170,7 @@ def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[K
 
 
 def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and message of each named data source that is missing, repeated or, with `hint` (cure), a test split.
+    """Yield keys and messages of named data sources that are missing, repeated or, unless `hint` is None, test splits.
 
     hint: How to avoid the test split, for the message; None if a test split is allowed.
     """

@@ -63,9 +63,9 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
 
 
 def _has_training_settings(path: Path, recipe: schema.Recipe) -> bool:
-    """Return whether a run has the settings of a recipe, except for the setting `rank`.
+    """Return whether a run's resolved.json, at `path`, has the settings of a recipe, except for the setting `rank`.
 
-    path: The run's resolved.json. If it is damaged, the result is False.
+    If the file is damaged, the result is False.
     """
     found, noted = _read_recipe(path, recipe.name, recipe.seed), _provenance_or_none(path.parent)
     if found is None or _trained_settings(found.recipe) != _trained_settings(recipe):

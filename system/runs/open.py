@@ -158,7 +158,7 @@ def score_of_windows(trained: Trained) -> MomentScore:
 
 
 def with_fit(trained: Trained) -> Trained:
-    """Return the model, for an export, with the fitted decoding of the run's first entry of moments in its metadata."""
+    """Return the model, for an export, with the fitted numbers of the first rank entry of moments in its metadata."""
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
     fitted = None if entry is None or entry.fit is None else _read_fitted_score(trained, name, entry.fit)
     return replace(trained, facts=trained.facts.model_copy(update={"fitted": fitted})) if fitted else trained
@@ -220,10 +220,7 @@ def untrained_origin(recipe: schema.Recipe) -> str:
 
 
 def _path_changes(run: Run, started_in: str | None) -> list[str]:
-    """Return changes of settings that make paths absolute which exist in the folder `started_in`, but not in this one.
-
-    started_in: The folder where the run began.
-    """
+    """Return changes KEY=PATH that make paths absolute if they exist only in `started_in`, where the run began."""
     if started_in is None:
         return []
     recipe = load_recipe(run.folder / "resolved.json").recipe

@@ -77,10 +77,10 @@ class Adapters:
             return {name: one + sums[name].to(one) if name in sums else one for name, one in plain.items()}
 
     def require_used(self) -> None:
-        """Check once, after a backward pass, that the network has called all kinds of adapted layers.
+        """Raise KitError or warn, after a backward pass, if the network never calls a kind of adapted layer.
 
-        Some networks read the weights of a layer without calling the layer. The adapters of such a layer have no
-        effect. Raises KitError if the recipe names such layers; otherwise logs a warning.
+        Some networks read the weights of a layer without calling the layer. Then the adapters have no effect. The
+        check is made once per kind. Raises KitError if the recipe names such layers; otherwise logs a warning.
         """
         if not self._unchecked:
             return

@@ -258,9 +258,9 @@ class StageTraining:
         return diagnostics
 
     def _skip_or_raise(self, loss: float) -> None:
-        """Count an update that is skipped because its loss is not finite. In fp16, a large value can cause this.
+        """Count an update that fp16 skips since its loss is not finite; raise KitError in other precisions.
 
-        Raises KitError in other precisions, and after SKIPPED_LIMIT skipped updates in a row.
+        In fp16, a large value can cause this. Raises KitError after SKIPPED_LIMIT skipped updates in a row, too.
         """
         where = self._stage_and_step()
         if self.precision != "fp16":

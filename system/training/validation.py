@@ -41,7 +41,10 @@ class Watching(Protocol):
     """Validation after every epoch."""
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the monitored metrics, and numbers that show whether embeddings have collapsed, in all processes."""
+        """Validate a model; return the monitored metrics, and numbers that show whether embeddings have collapsed.
+
+        All processes return the same numbers.
+        """
 
 
 class Validation:
@@ -102,7 +105,7 @@ class Validation:
         return {number: sorted(row_of[name] for name in several or ()) for number, several in names.items()}
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the monitored metrics, and numbers that show whether embeddings have collapsed, in all processes."""
+        """Validate a model; return the monitored metrics, and numbers that show whether embeddings have collapsed."""
         with in_precision(model.device, self.precision):
             clips = embed_clips(model, list(self.clips.values()), self.features).float()
             captions = embed_texts_together(model, self.texts).float()

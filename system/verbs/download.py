@@ -97,10 +97,7 @@ def published_files(model: Model) -> Iterator[PublishedFile]:
 
 
 def _fetch_expert_model(name: str, expert: ExpertSettings, model: str, only_show: bool) -> Iterator[str]:
-    """Fetch an expert's Hugging Face model, unless `only_show`, and print if it is on this disk. Yields error messages.
-
-    only_show: Whether to fetch nothing.
-    """
+    """Fetch an expert's Hugging Face model, unless `only_show`; print its state and path; yield error messages."""
     (path,) = expert.weight_files().values()
     state = "here" if path.is_file() else "missing"
     if not only_show:

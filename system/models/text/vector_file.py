@@ -139,10 +139,7 @@ class WordVectorFile:
             )
 
     def _read_first_line(self) -> tuple[int, int | None, int]:
-        """Return the number of words and the dimension in the first line, and the byte at which the words begin.
-
-        Returns: (0, None, 0) if the first line does not have both numbers.
-        """
+        """Return the first line's word count and dimension, and the byte after it; (0, None, 0) if both are missing."""
         end = self._bytes.find(b"\n", 0, 64)
         words = self._bytes[: max(end, 0)].split()
         if len(words) != 2 or not all(word.isdigit() for word in words):
