@@ -50,7 +50,7 @@ def published_model_settings(name: str) -> dict[str, Any]:
 
 
 def find_config(name: str) -> dict[str, Any]:
-    """Return the config.json of a model, or the type and size that are known for its Hugging Face name.
+    """Return a model's config.json; if it is not on this machine, the known type and size for its Hugging Face name.
 
     Raises KitError if neither is available.
     """

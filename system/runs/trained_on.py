@@ -120,7 +120,7 @@ def _refuse_ranked_clips(model: str, clips: list[TrainedClip], recipe: schema.Re
 
 
 def _ranked_training_clips(trained: list[TrainedClip], recipe: schema.Recipe, data: Data) -> Iterator[tuple[str, Clip]]:
-    """Yield every ranked clip that a model was trained on, with its data source."""
+    """Yield (data source, clip) for every clip that the recipe ranks and that is one of a model's training clips."""
     contents, recordings = {one.quick_sha256 for one in trained}, {one.freesound_id for one in trained} - {""}
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         for clip in data.readable_clips(source):

@@ -39,7 +39,7 @@ class ExpertHead(nn.Module):
         max_positions: int,
         dropout: float,
     ) -> None:
-        """Build the layers of one expert. dim: Values per frame. out: Values per embedding."""
+        """Build one expert's layers. dim, out: Values per frame, per embedding. max_positions: Frames per window."""
         super().__init__()
         self.window = max_positions
         self.project = nn.Linear(dim, width)

@@ -35,7 +35,7 @@ class TextFeatureFilesEncoder(TextEncoder):
         hidden: int | None,
         dim: int,
     ) -> None:
-        """Build the layers, and read the ids and texts of `queries`. files: Folder with the token features of each id.
+        """Build the layers; read ids and texts of `queries`. files: Folder with one file of token features per id.
 
         files: Folder of the arrays; an array is read when its query is embedded. queries: Files with each query's
         id and text. array: Name of the array in a file. values: Values per token. pooling: The mean over the tokens, or
