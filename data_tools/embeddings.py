@@ -133,7 +133,7 @@ def _require_matrix(names: Sequence[str], values: np.ndarray) -> None:
 
 
 def _read_npz(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
-    """Read the names and embeddings of clips or captions (`kind`) from a .npz file."""
+    """Read the names and embeddings of clips or captions (`kind`) from a .npz file. column: Array with the names."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
         if missing := {column, "embedding"} - set(content.files):
             raise ValueError(f"the file has no array {min(missing)}")
@@ -143,7 +143,7 @@ def _read_npz(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarra
 
 
 def _read_parquet(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
-    """Read the names and embeddings of clips or captions (`kind`) from a .parquet file."""
+    """Read the names and embeddings of clips or captions (`kind`) from a .parquet file. column: Column of the names."""
     import pyarrow.compute
     from pyarrow import parquet
 
@@ -157,7 +157,7 @@ def _read_parquet(path: Path, kind: Kind, column: str) -> tuple[list[str], np.nd
 
 
 def _read_npy(path: Path, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
-    """Return the names in the text file next to a .npy file, and the embeddings in the .npy file."""
+    """Return the names in the .txt file next to a .npy file, and the .npy file's embeddings. kind, column: Not used."""
     lines = read_text(path.with_suffix(".txt")).replace("\r\n", "\n").removesuffix("\n").split("\n")
     return lines, np.load(path, allow_pickle=False)
 

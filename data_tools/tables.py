@@ -76,7 +76,7 @@ def read_table(
 def _read_records(
     path: Path, text: str, delimiter: str, quoting: Quoting, hint: str
 ) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Yield (first line, values, text of the lines) for every record of a CSV table, its header first."""
+    """Yield (number of the first line, values, lines as text) for every record of a CSV table, the header first."""
     lines = io.StringIO(text, newline="").readlines()
     reader = csv.reader(lines, delimiter=delimiter, strict=True, quoting=_QUOTINGS[quoting])
     while (start := reader.line_num) < len(lines):

@@ -84,7 +84,7 @@ class _Sound(NamedTuple):
 
 
 def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | FileWithNewHeader | None:
-    """Return a WAV, RF64, W64, AIFF or CAF file, its header corrected if necessary, so that libsndfile reads all sound.
+    """Return a WAV, W64, AIFF or CAF file, its header corrected for libsndfile if needed; None if ffmpeg must read it.
 
     start: Offset in the file at which its first header begins, after tags. end: Offset at which the content ends.
     Returns: the path if the header is correct; otherwise a file object with a corrected header, which the caller
@@ -171,7 +171,7 @@ def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
 
 
 def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> bool:
-    """Return whether no sound is missing, though more than the `present` bytes is stated. container: Stated file size.
+    """Return whether no sound is missing, though the header states more. container, length: Stated and real file size.
 
     That is so if one of these is true:
 

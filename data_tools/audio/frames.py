@@ -114,7 +114,7 @@ def _read_npy(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
 
 
 def _too_many_error(path: Path | str, size: str) -> AudioError:
-    """Return the error for a file with more values than may be read."""
+    """Return the error for a file with more values than may be read. size: Its size as text, for the message."""
     return AudioError(
         f"{path}: the array is too large ({size}), at most {MAX_FRAME_VALUES:,} values can be read; split the file"
     )

@@ -120,10 +120,10 @@ def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Fra
 
 
 def next_sound(content: mmap.mmap, at: int, end: int) -> int:
-    """Return the offset, from `at` on, of the next sound: an audio container after zeros, or two MPEG frames.
+    """Return the offset (from `at`) of the next audio container or pair of MPEG frames; `end` if neither follows.
 
-    Zeros before a container are skipped. The two frames must be in sequence and of one kind: a tag looks like two
-    frames once in a billion. Returns `end` if no sound follows.
+    Only zeros may precede a container. The two frames must be in sequence and of one kind: a tag looks like two
+    frames once in a billion.
     """
     start = content[at : min(end, at + 2**20)].lstrip(b"\0")
     if is_container(start[:8]):

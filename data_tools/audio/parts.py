@@ -30,7 +30,7 @@ class FileWithNewHeader(io.RawIOBase):
     """
 
     def __init__(self, path: Path, head: bytes, skipped: int, end: int | None = None) -> None:
-        """Open `path`, to read it with `head` in place of its first `skipped` bytes. end: Offset of its end."""
+        """Open `path`, to read it up to offset `end` (None: all), with `head` in place of its first `skipped` bytes."""
         self._file = path.open("rb", buffering=0)
         self._head, self._skipped, self._at = head, skipped, 0
         self._size = len(head) - skipped + (end or os.fstat(self._file.fileno()).st_size)

@@ -63,7 +63,7 @@ def _is_drifting(rate: int, wanted: int, how: Resampling) -> bool:
 
 
 def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callable[[Wave, bool], Wave]:
-    """Return a function that resamples a wave by blocks. turns: Where the wave begins, if it is part of a longer wave.
+    """Return a function that resamples a wave by blocks. turns: Filter repetitions before the wave, see turn_of.
 
     The function takes the next block, (n,), and whether it is the last block. It returns the new samples that are
     finished. A wave of N samples has N * wanted / rate new samples, however it is divided into blocks: rounded to the
@@ -76,8 +76,7 @@ def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callab
             resampy 0.3 and later; results are equal within 1e-12 in float64. `kaiser_best_0.2` is the filter in
             resampy up to 0.2.2, for features of 2022 and before. It repeats resampy's rounding errors, which grow from
             the beginning of a wave on.
-        turns: The filter repeats its weights after some new samples; turn_of returns their number. `turns` states how
-            many repetitions came before this part of a longer wave; 0 for a whole wave.
+        turns: Number of repetitions of the filter's weights before the first sample; 0 for a whole wave.
     Raises ValueError for a kaiser filter with over MAX_TAPS weights, between rates with few common factors.
     """
     if rate == wanted:
@@ -239,7 +238,7 @@ def _join_halves(left: _Samples, right: _Samples) -> _Samples:
 
 
 def _wing(table: _Samples, step: int, entry: _Samples) -> tuple[_Samples, _Samples]:
-    """Return weights for old samples on one side of new ones, from `table`, and slopes. step: Entries per old sample.
+    """Return filter weights for old samples on one side of new ones, interpolated in `table`, and the weights' slopes.
 
     Both are (up, reach): a row per phase (position of the new sample between two old ones), and a column per old
     sample, the nearest first. The slope is the difference between the next table entry and the current one.

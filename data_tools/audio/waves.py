@@ -28,9 +28,9 @@ def waves_of(audio: Any) -> list[np.ndarray] | None:
 
 
 def _require_wave(one: Any, number: int) -> np.ndarray:
-    """Return an array or tensor as a float32 wave. Raises KitError for a wrong shape or type, and NaN or infinity.
+    """Return an array or tensor as a float32 wave. Raises KitError, which names it by `number`, if it cannot be one.
 
-    number: Number of the wave, for the message.
+    The error is for a wrong shape or type, and for NaN or infinity.
     """
     wave = np.asarray(_on_cpu(one))
     if wave.dtype.kind != "f" or wave.ndim not in (1, 2) or not wave.size:

@@ -26,7 +26,7 @@ WEIGHTLESS = ("Pooling", "Normalize", "BoW", "Dropout", "WordWeights")
 
 
 def local_folder(name: str, kind: str = "text model") -> Path | None:
-    """Return the folder of a model on this machine, given as folder, package or hub name; None if it is missing.
+    """Return the local folder of a model (folder, package or hub name); None if it is missing. kind: For messages.
 
     The network is not used. The hub is the Hugging Face hub, and the package a Python package that contains a model.
     A hub name without an owner means a model of sentence-transformers, or an old model such as bert-base-uncased. In
@@ -54,7 +54,7 @@ def installed_as(name: str) -> str:
 
 
 def fetch(name: str, kind: str = "text model") -> Path:
-    """Return the folder of the model `name`; download it from the Hugging Face hub if it is missing.
+    """Return the folder of the model `name`; if missing, download it from the Hugging Face hub. kind: For messages.
 
     Raises DataError if the download fails; if there is no network, it fails immediately.
     """

@@ -109,10 +109,10 @@ def _folders(root: Path) -> tuple[Path, Path]:
 
 
 def _index_audio(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:
-    """Find the audio files in `folders`; return a dict from a name in `known`, or <id>_<start>, to (folder, name).
+    """Return a dict from possible file names of clips, without suffix, to (folder, name) of the audio files found.
 
     known: File names without suffix that clips of the data set may have.
-    The key is the file name without its suffix if `known` contains that name. Otherwise it is <id>_<start>, with the
+    The key is the file's own name if `known` contains that name. Otherwise it is <id>_<start>, with the
     start in seconds. Of two files with the same key, the one in the earlier folder is used. In one folder, the file
     whose suffix comes first in AUDIO_SUFFIXES is used. A file with a name in `known` precedes all others.
     """

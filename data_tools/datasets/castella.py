@@ -165,7 +165,7 @@ def _recording_files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
 def _format_counts(
     split: str, annotations: Annotations, with_file: Set[str], in_manifest: Set[str], suffixes: tuple[str, ...]
 ) -> str:
-    """Return a line with a split's counts of queries, recordings, windows and files.
+    """Return a split's counts of queries, recordings, windows and files as text. with_file, in_manifest: Recordings.
 
     with_file: All recordings that have a file. in_manifest: Recordings in the manifest.
     """

@@ -52,7 +52,7 @@ def read_wavcaps_zips(folders: Sequence[Path]) -> Found:
 
 
 def _lists_of_parts(folder: Path) -> list[Path]:
-    """Return the largest JSON file of each part of WavCaps; json_files/blacklist/ is ignored. Warn about the others."""
+    """Return the largest JSON file of each part of WavCaps, and warn about smaller ones; the blacklist is ignored."""
     lists: dict[Path, list[Path]] = {}
     for path in sorted(folder.glob("json_files/*/*.json"), key=lambda path: -path.stat().st_size):
         if path.parent.name != "blacklist":

@@ -72,7 +72,7 @@ _PART = re.compile(r"(.+\.7z)\.\d{3}")
 
 
 def _files_below(at: str, checksums: Mapping[str, str], folder: str = "") -> tuple[PublishedFile, ...]:
-    """Return the files `at`/NAME, to put into `folder`. checksums: Dict from NAME to MD5, "" if it is not known."""
+    """Return the files at the address `at`/NAME, to put in `folder`. checksums: Dict from NAME to MD5 ("": unknown)."""
     return tuple(PublishedFile(f"{at}/{name}", md5, folder) for name, md5 in checksums.items())
 
 

@@ -82,7 +82,7 @@ def _audio_files(audio: Path) -> dict[str, str]:
 
 
 def audio_folder(path: Path, among: Sequence[str] = ("Audio", "WavCaps_mp3/Audio", "Zip_files")) -> Path | None:
-    """Return the folder with the audio for a JSON file of WavCaps; None if it is missing. among: Places to search.
+    """Return the audio folder of a JSON file of WavCaps; None if missing. among: Folders to search next to json_files/.
 
     The usual places are next to the folder json_files: Audio/<part>/ (aac-datasets), WavCaps_mp3/Audio/<part>/ (the
     baseline of 2025) and Zip_files/<part>/ (the Hugging Face hub). The first one that exists is returned.
@@ -120,7 +120,7 @@ def _read_items(path: Path) -> list[dict[str, Any]]:
 
 
 def _possible_names(item_id: str, audio: object) -> list[str]:
-    """Return the possible names of an item's audio file, the distributed one last. audio: Its path in the item."""
+    """Return the possible names of a WavCaps item's audio file, .flac last. audio: Path that the item states."""
     stem = item_id.removesuffix(".wav")
     names = [f"{stem}{suffix}" for suffix in AUDIO_SUFFIXES if suffix != ".flac"] + [f"{stem}.flac"]
     if isinstance(audio, str) and audio.lower().endswith(AUDIO_SUFFIXES):  # published files: "wav_path"
@@ -131,7 +131,7 @@ def _possible_names(item_id: str, audio: object) -> list[str]:
 def _make_clip(
     item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str, path: str | None
 ) -> Clip:
-    """Make the clip of a WavCaps item, named by its audio file `file` or, if that is missing (None), by `expected`.
+    """Make the clip of a WavCaps item with the audio file `file`; if that is missing (None), the name is `expected`.
 
     Args:
         file: Name of the audio file; None if it is missing.

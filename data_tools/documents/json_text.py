@@ -115,7 +115,7 @@ def other_encoding(data: bytes) -> str:
 
 
 def read_json(path: Path, hint: str) -> Any:
-    """Read a JSON file and verify its checksum; return its value without the checksum.
+    """Read a JSON file and verify its checksum; return its value without the checksum. hint: Advice for errors.
 
     hint: Advice for a missing or damaged file, at the end of the message.
     Raises DataError for a missing or too large file, for text that is not strict JSON, and for a wrong checksum.
@@ -231,7 +231,7 @@ def quick_sha256(path: Path) -> str:
 
 
 def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
-    """Raise DataError for a missing file, and, if `sha256` is given, for a file with another checksum."""
+    """Raise DataError for a missing file, and for another checksum than `sha256`, if given. hint: Advice for errors."""
     if not path.is_file():
         raise DataError(f"{path} is missing; {hint}")
     if sha256 is not None and sha256_of(path) != sha256:

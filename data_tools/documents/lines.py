@@ -27,10 +27,10 @@ Item = TypeVar("Item", bound=Line)
 
 
 def read_lines(path: Path, kind: type[Item], wrong_kind_message: str) -> Iterator[tuple[int, Item]]:
-    """Yield (line number, item) for every line of a file of JSON lines; ids may repeat.
+    """Yield (line number, item of class `kind`) for every line of a file of JSON lines; ids may repeat.
 
     wrong_kind_message: Message for a file without any JSON, with the way to make a correct one.
-    kind: Class of the items. Raises DataError with file and line for any line that is not an item of this class.
+    Raises DataError with file and line for any line that is not an item of this class.
     """
     # Only "\n" ends a line: str.splitlines would also cut at rarer line ends, which JSON text may contain.
     text = read_text(path)

@@ -101,10 +101,7 @@ def kinds_of(union: Any) -> tuple[type[Strict], ...]:
 
 
 def mistakes(found: Iterable[tuple[tuple[str, ...], str]]) -> ValidationError | None:
-    """Combine faults into one error for a pydantic validator to raise; None without faults.
-
-    found: The faults, each a pair: a key within the checked settings, and a message.
-    """
+    """Combine faults, (keys of the setting, message) each, into an error for a validator; None without faults."""
     errors = [InitErrorDetails(type=PydanticCustomError("value_error", "{error}", {"error": text}), loc=keys, input={})
               for keys, text in found]  # fmt: skip
     return ValidationError.from_exception_data("settings", errors) if errors else None

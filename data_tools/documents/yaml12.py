@@ -53,7 +53,7 @@ class Document:
     problems: list[tuple[Path, int, str]] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
-        """Return the line number of the value at `path`, or, if not known, of the nearest value that contains it.
+        """Return the line number of the value at `path` (keys) or, if not known, of the nearest value that contains it.
 
         Parts of `path` that are not in the document are skipped, such as the names of union members that pydantic adds.
         """

@@ -182,7 +182,7 @@ def read_token(file: Path | None) -> Token | None:
 
 
 def _read_secret(variable: str, file: Path | None) -> SecretStr | None:
-    """Read a key or token from a private file or from the environment; None if neither is given."""
+    """Read a key or token from a private file or from the environment `variable`; None if neither is given."""
     if file is None and variable not in os.environ:
         return None
     value = (_read_private_text(file) if file else os.environ[variable]).strip()

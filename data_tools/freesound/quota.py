@@ -158,10 +158,7 @@ class Quota:
         return cursor.lastrowid
 
     def _log_wait(self, until: float, wait: float) -> None:
-        """Log once that requests must wait until the time `until`, because the API's limit is reached.
-
-        A `wait` of at most two minutes is not logged.
-        """
+        """Log once that the API's limit stops requests until time `until`, if `wait` is more than two minutes."""
         if wait > 2 * MINUTE and until > self._reported_until + self._clock.wall_seconds(MINUTE):
             self._reported_until = until
             at = datetime.fromtimestamp(until, UTC)

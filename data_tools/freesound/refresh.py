@@ -23,7 +23,7 @@ NAMES = {
 
 
 async def refresh(client: Client, store: Store) -> Counter[str]:
-    """Update the stored sounds that changed on Freesound, as far as counts show; return the numbers of changes.
+    """Update stored sounds that changed on Freesound, as far as counts show; return the number of changes per column.
 
     An AI preference is an uploader's choice whether a sound may be used to train generative AI. All sounds whose
     uploader objects to this are read again, so that no objection is missed. For every other AI preference and every
@@ -55,7 +55,7 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
 
 
 async def _read_matching(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
-    """Read the sounds that match a filter (`kind`, in SQL `condition`) again; return the number of changes per column.
+    """Read again the sounds that match a filter (`kind`; as SQL `condition`); return the number of changes per column.
 
     kind: Filter in the API's syntax. condition: The same filter as an SQL condition on the stored sounds; with it, the
     function reads only periods for which the API and the store have different numbers of such sounds. None: read all

@@ -56,7 +56,7 @@ class Found(NamedTuple):
 
 
 def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
-    """Return a dict from each parquet, tar and zip file to its folder in `paths`. partial: Accept missing shards.
+    """Return a dict from each parquet, tar and zip file to its folder among `paths`. partial: Accept missing shards.
 
     For a file in `paths`, it is the folder of this file. partial: Accept a missing file in a numbered series; otherwise
     DataError is raised if the numbers in the names show that a file is missing. It is also raised for a folder without
@@ -107,7 +107,7 @@ def read_hub(
     partial: bool,
     given: Sequence[str] = (),
 ) -> Found:
-    """Read the clips of parquet, tar and zip files. partial: Accept missing shards. given: Options that the user set.
+    """Read the clips of parquet, tar and zip files. partial: Accept missing shards. given: Options set by the user.
 
     The audio is not unpacked: a clip's path states the file that contains its audio, and the position in this file.
 

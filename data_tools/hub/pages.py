@@ -71,7 +71,7 @@ class _Content(NamedTuple):
         ]
 
     def _blocks(self, at: int, size: int) -> tuple[int, int, Packed]:
-        """Return begin and end of the compressed blocks with `size` bytes from `at` on, and the bytes' place inside."""
+        """Return begin and end of the compressed blocks with `size` bytes from `at` on, and how to unpack the bytes."""
         assert self.codec
         assert self.marks
         first, last = at // BLOCK, -(-(at + size) // BLOCK)
@@ -112,7 +112,7 @@ def members_of_column(path: Path, file: "pyarrow.parquet.ParquetFile", column: i
 
 
 def _read_pages(path: Path, chunk: Any) -> Iterator[_Page]:
-    """Yield the pages of a column in one group of rows, each with its header. chunk: Metadata of the column there."""
+    """Yield the pages of a column in one group of rows, each with its header. chunk: The column's metadata."""
     at = chunk.data_page_offset
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
         at = min(at, chunk.dictionary_page_offset)
@@ -274,7 +274,7 @@ def _plain_values(path: Path, content: _Content, start: int) -> _Values:
 def _row_members(
     path: Path, chunk: Any, page: _Page, levels: int, dictionary: _Values | None
 ) -> Iterator[Member | None]:
-    """Yield the position of each row's value, or None. levels: Level of a value. dictionary: Values to refer to."""
+    """Yield each row's value as Member, or None. levels: Definition level of a value. dictionary: Values by index."""
     content = _read_content(path, chunk, page)
     try:
         defined, start = _has_value(path, page, content, levels)
@@ -289,7 +289,7 @@ def _row_members(
 
 
 def _has_value(path: Path, page: _Page, content: _Content, levels: int) -> tuple[np.ndarray, int]:
-    """Return, for each row of a page, whether it has a value; also the offset of the values in the page's content."""
+    """Return whether each row of a page has a value, and the values' offset. levels: Definition level of a value."""
     start = 0
     if 8 in page.fields:
         about = page.fields[8]
@@ -307,7 +307,7 @@ def _has_value(path: Path, page: _Page, content: _Content, levels: int) -> tuple
 def _read_values(
     path: Path, page: _Page, content: _Content, start: int, count: int, dictionary: _Values | None
 ) -> _Values:
-    """Return a page's values, from offset `start` on. count: How many are present. dictionary: Values to refer to."""
+    """Return a page's `count` values, from offset `start` on. dictionary: Values that the page refers to by index."""
     encoding = page.fields[8][4] if 8 in page.fields else page.fields[5][2]
     if encoding in INDICES and dictionary:
         packed = content.part(start, content.total - start)

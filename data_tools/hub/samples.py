@@ -94,7 +94,7 @@ def archived_samples(path: Path, audio: str | None) -> Iterator[Sample]:
 
 
 def _text_fields(suffix: str, member: Member, where: str) -> dict[str, Any]:
-    """Return the text fields in a file next to an audio file: the keys of a .json file; {} if it is not text."""
+    """Return fields from a file next to an audio file: {suffix: text}, or a .json file's dict; {} if it is not text."""
     try:
         text = member.read().decode("utf-8-sig")
     except UnicodeDecodeError:

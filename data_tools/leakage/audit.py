@@ -206,7 +206,7 @@ def _find_forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overl
 
 
 def _overlaps_of_value(kind: str, clips: Sequence[Clip], shared: str, audited: Collection[str]) -> list[Overlap]:
-    """Return the overlaps between splits of clips with the same value `shared`, if one of two clips is in `audited`."""
+    """Return the overlaps between splits of `clips`, which all have the value `shared`; one id must be in `audited`."""
     splits: dict[str, list[Clip]] = {}
     for clip in clips:
         splits.setdefault(_split_name(clip), []).append(clip)
@@ -227,7 +227,7 @@ def _make_overlap(kind: str, clip: Clip, other: Clip, evidence: str) -> Overlap:
 
 
 def _find_same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprints: Fingerprints) -> list[Overlap]:
-    """Return the overlaps of clips with the same sound: audited clips with each other, and with all other clips."""
+    """Return the overlaps of clips with the same sound: those with ids in `audited`, with any clip in `everything`."""
     listened = [clip for clip in everything if clip.id in fingerprints.prints]
     position = {clip.id: number for number, clip in enumerate(everything)}
     earlier = [clip for clip in listened if clip.id not in audited]

@@ -149,7 +149,7 @@ class _LastOfEachId:
 
 
 def _check_files(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
-    """Check every clip's audio file once; return a dict from a path's hash to results. quick: Only read headers."""
+    """Check each clip's audio file once; return a dict from hash(path) to the result. quick: Only read headers."""
     results: dict[int, Result] = {}
     paths = sorted({clip.path for clip in clips})
     with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:

@@ -254,10 +254,10 @@ def _score_alignment(one: Fingerprint, other: Fingerprint, shift: int) -> Match 
 
 
 def _find_agreeing_peaks(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
-    """Return for each peak of a recording whether the other recording has a peak at most one frame and one bin away.
+    """Return for each peak of a recording whether the other recording has it too, and their number beyond chance.
 
-    Also return the number of such peaks, minus the highest number after a wrong shift of the recording in time or
-    frequency, by one of WRONG_SHIFTS.
+    The other recording's peak may be one frame and one bin away. The number is that of such peaks, minus the highest
+    number after a wrong shift of the recording in time or frequency, by one of WRONG_SHIFTS.
     frames, bins: Peaks of the recording. others, other_bins: Frames and bins of the peaks of the other recording.
     """
     late, high = np.max(WRONG_SHIFTS, axis=0) + 1
@@ -274,7 +274,7 @@ def _find_agreeing_peaks(frames: Whole, bins: Bins, others: Whole, other_bins: B
 
 
 def _share_of_strongest(agree: Flags, levels: np.ndarray) -> float:
-    """Return the share of agreeing peaks among the strongest ones. agree: Whether each peak agrees."""
+    """Return the share of agreeing peaks among the strongest ones. agree: Whether each agrees. levels: Their levels."""
     count = -(-len(levels) // STRONGEST_PART)
     return float(agree[np.argpartition(-levels, count - 1)[:count]].mean())
 

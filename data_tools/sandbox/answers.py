@@ -67,7 +67,7 @@ class Answers:
     def __init__(
         self, corpus: Catalogue, nulls: float = 0.0, changes: tuple[Change, ...] = (), poison: float = 0.0
     ) -> None:
-        """Store the invented sounds. nulls, poison: Shares of sounds that are null, or that make pages fail."""
+        """Store the sounds. nulls, poison: Shares that are null, or make pages fail. changes: New and deleted ones."""
         self.corpus, self._nulls, self._changes, self._poison = corpus, nulls, list(changes), poison
         self._hidden = {change.number for change in changes if change.there}
         self.cdn = ""

@@ -215,7 +215,7 @@ def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
 
 
 def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator[Fault]:
-    """Yield a fault unless windows have scores just as the file's first window, on line `line`, of `width` values."""
+    """Yield a fault if only some windows have scores: one has not `width` values, as the first in line `line` has."""
     for number, window in enumerate(windows, start=1):
         if len(window) != width:
             form, other = ("a score", "none") if len(window) == 3 else ("no score", "one")

@@ -149,9 +149,8 @@ def metric_value(scores: MomentScores, metric: str) -> float:
 def summarise_moments(
     predictions: Mapping[str, Windows], truth: MomentTruth, edition: MomentsEdition, notes: Sequence[str] = ()
 ) -> MomentSummary:
-    """Return the metrics of an edition, with confidence intervals, for predicted windows (a dict by query id).
+    """Return metrics with confidence intervals of predicted windows, given by query id. notes: Texts for the summary.
 
-    notes: Sentences to add to the notes of the summary.
     The bootstrap draws whole recordings, not queries, because queries of a recording are not independent.
     Raises the same errors as score_moments, and SubmissionError for a blind list.
     """

@@ -77,10 +77,10 @@ def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Itera
 
 
 def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, names: Ints) -> Scores:
-    """Return a query's scores, exchanged so that judged clips (`columns`) have the order by matrix and `judge`.
+    """Exchange a query's scores among the judged clips (`columns`), to sort them by the weighted mean with `judge`.
 
-    The new order is by the weighted mean of a clip's scores by the matrix and by the judge. Before, both are
-    standardised (mean 0, standard deviation 1).
+    Before their mean is taken, the scores by the matrix and by the judge are standardised (mean 0, standard deviation
+    1). Returns: (C,), the scores of all clips.
 
     Args:
         columns: Columns of the judged clips, best clip first.

@@ -172,7 +172,7 @@ def _build_summary(queries: RelevantRanks, per_query: dict[str, Values], k: int,
 
 
 def format_interval(interval: Interval, metric: str, sign: str = "") -> str:
-    """Format both bounds of an interval in the metric's unit, or the reason why there is no interval."""
+    """Format the bounds of a metric's interval, or why it is missing. sign: "+" marks positive bounds too."""
     low, high = (format_metric(metric, bound, sign) for bound in interval)
     return (
         "no interval, because one group of queries has no spread"

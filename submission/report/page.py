@@ -111,9 +111,9 @@ def _distinct_names(runs: Sequence[Finished]) -> list[str]:
 
 
 def render(title: str, sections: Sequence[Section], audio: Sequence[str]) -> str:
-    """Return the report page as the text of one HTML file, which needs no other files. All text is escaped.
+    """Return the report page as the text of one HTML file, which needs no other files. audio: Data URIs of the clips.
 
-    audio: Data URIs of the audio. The content security policy of the page allows only embedded data and its own script.
+    All text is escaped. The content security policy of the page allows only embedded data and its own script.
     """
     from jinja2 import Environment, StrictUndefined
 

@@ -114,7 +114,7 @@ class Bar(NamedTuple):
 
 
 def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], groups: Groups) -> list[Bar]:
-    """Return a bar for each key in `labels`: its queries' mean and interval. groups: Groups of dependent queries.
+    """Return a bar for each key in `labels`: mean and interval of its queries. keys, groups: Key and group per query.
 
     Args:
         values: (Q,) value of a metric for each query, in [0, 1].
@@ -153,10 +153,7 @@ def share_interval(values: Values, groups: Groups) -> Interval:
 
 
 def bin_number(value: float, starts: Sequence[float]) -> int | None:
-    """Return the index of the bin that contains `value`; None for NaN.
-
-    starts: First value of each bin; the last bin has no upper limit.
-    """
+    """Return the index of the bin that contains `value`; None for NaN. starts: First value of each bin."""
     return None if math.isnan(value) else int(np.searchsorted(starts, value, side="right")) - 1
 
 

@@ -126,7 +126,7 @@ def edition_in_facts(matrix: ScoreMatrix) -> str | None:
 def chosen_edition(
     arguments: argparse.Namespace, editions: Mapping[str, str | None], file: Path | None = None, hint: str = ""
 ) -> Edition:
-    """Return the edition of --edition or, without it, the only one of all files; it ranks clips. file: For the message.
+    """Return the edition of --edition or, without it, of all files; it ranks clips. file, hint: For the error message.
 
     Args:
         editions: Dict from each file to its edition (None if unknown).
@@ -154,7 +154,7 @@ def chosen_any_edition(
 def _edition_name(
     arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None, option: str
 ) -> str:
-    """Return the edition that --edition names or, without it, the only one in `noted`, a dict from file to edition.
+    """Return the edition that --edition names or, without it, the only one in `noted`. file, option: For errors.
 
     noted: Dict from each file to its edition (None if unknown). file, option: File and option for the message. Raises
     SubmissionError if there is no edition, or more than one.
@@ -198,13 +198,11 @@ def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) ->
 
 
 def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
-    """Return the error message for CSVs that have no edition in common, with a command that converts one of them.
+    """Return the error message for CSVs without a common edition. editions_of: Possible editions, and header, of each.
 
-    The command converts the first CSV that does not have the target edition. The target is the edition of --edition,
-    if a ranked CSV has it. Otherwise it is the edition of the CSV with the shortest ranked lists, because lists can
-    only be shortened.
-
-    editions_of: Dict from each CSV to its possible editions and its header. wanted: Edition of --edition, or None.
+    The message has a command that converts the first CSV without the target edition. The target is the edition of
+    --edition (`wanted`), if a ranked CSV has it. Otherwise it is the edition of the CSV with the shortest ranked lists,
+    because lists can only be shortened.
     """
     targets = [
         (edition != wanted, len(header), edition)

@@ -101,7 +101,7 @@ def in_precision(device: torch.device, precision: str) -> AbstractContextManager
 
 
 def gpu_of(device: torch.device) -> str | None:
-    """Return the name of the GPU that a device is, such as `mps`; None for the CPU."""
+    """Return the name of the GPU `device`, such as `NVIDIA H100`, or its type, such as `mps`; None for the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return None if device.type == "cpu" else device.type

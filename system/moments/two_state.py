@@ -73,7 +73,7 @@ def raise_scores(
     probability: float,
     frame_share: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Raise scores and `enter` until `probability` of a moment is reached. frame_share: Part of the rise for scores.
+    """Raise scores and `enter` until P(any moment) >= `probability`. frame_share: Part of the rise that scores get.
 
     The scores and `enter` are raised by the smallest constant d >= 0 that is sufficient. d is found by bisection in
     [0, RAISED_BY] in float64, since log Z rises with d. The probability of a moment is 1 - exp(-log Z).
@@ -150,7 +150,7 @@ class Posteriors(NamedTuple):
 
 
 def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> Posteriors:
-    """Compute each frame's chance to be in a moment, and each range's to be one. enter, leave: Weights of edges."""
+    """Compute each frame's chance to be in a moment, and each frame range's to be one. enter, leave: Edge weights."""
     size = scores.shape[1]
     forward, backward = _forward_and_backward(scores, lengths, enter, leave)
     mask = length_mask(lengths, size)

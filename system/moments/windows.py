@@ -235,7 +235,7 @@ def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.nda
 def _similar_moments(
     windows: np.ndarray, scores: WindowScores, edges: np.ndarray
 ) -> Iterator[tuple[np.ndarray, slice, np.ndarray]]:
-    """Yield per window the moments with an IoU of at least 0.7 with it. edges: Frame starts, and the last end.
+    """Yield per window first frames, last frames, chances of moments with IoU >= 0.7. edges: Frame starts, last end.
 
     Three values are yielded per window. The first is the first frames (R,) of such moments. The second is a slice with
     their C possible last frames. The third is the probability (R, C) of the moment from each first to each last frame,
@@ -252,7 +252,7 @@ def _similar_moments(
 
 
 def _similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find moments with an IoU >= 0.7 with a window, by first and last frame. edges: Frame starts, and the last end.
+    """Return, per window and first frame, the bounds of last frames for an IoU >= 0.7. edges: Frame starts, last end.
 
     windows: (C, 2) starts and ends in seconds. edges: (T + 1,) starts of the T frames and end of the last frame, in
     seconds. Returns: Two arrays (C, T). Moments that begin with frame i, and have this IoU with window c, end with a
@@ -268,7 +268,7 @@ def _similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray,
 
 
 def mean_edge_sums(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
-    """Return for each window the sums of probability x start, probability x end, and probability of similar moments.
+    """Return, per window, sums over similar moments: of probability x start, probability x end, and probability.
 
     windows: (C, 2) starts and ends in seconds. scores: For every range of frames, the log probability that it is one
     whole moment. edges: (T + 1,) starts of the T frames and end of the last frame, in seconds. Returns: (C, 3).
@@ -282,7 +282,7 @@ def mean_edge_sums(windows: np.ndarray, scores: WindowScores, edges: np.ndarray)
 
 
 def refine_edges(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Return windows with edges replaced by the mean edges of similar moments (`sums`), and rounded. last: End in s.
+    """Replace windows' edges by the mean edges of similar moments, from `sums`, rounded. last: Recording's end in s.
 
     Similar moments have an IoU of at least 0.7 with the window. The mean is weighted by their probabilities. If the sum
     of these is 1e-6 or less, the edges do not change. Scores do not change. A window that then equals a better window

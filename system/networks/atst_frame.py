@@ -58,7 +58,7 @@ class AtstFrame(SegmentNetwork):
     dim = DIM
 
     def __init__(self, is_floor_of_batch: bool) -> None:
-        """Build the network. is_floor_of_batch: Whether the batch's largest value sets the lowest value in training."""
+        """Build the network. is_floor_of_batch: Whether log-mels have a floor below the batch's maximum in training."""
         super().__init__()
         self.is_floor_of_batch = is_floor_of_batch
         self.register_buffer("window", torch.hann_window(FFT), persistent=False)
@@ -87,7 +87,7 @@ class AtstFrame(SegmentNetwork):
             return (decibels + MEAN) / SPAN * 2 - 1
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments, and the number of frames that begin before the end of the clip."""
+        """Compute each segment's frames, and the number of its frames that begin before the end of the clip."""
         columns = self.log_mel(waves)
         size = columns.shape[2] // SLICE
         slices = columns[:, :, : size * SLICE].unflatten(2, (size, SLICE)).transpose(1, 2).flatten(2)

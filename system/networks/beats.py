@@ -91,7 +91,7 @@ class Beats(SegmentNetwork):
         return self.encoder(x, mask), mask
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments, each the mean over bands, and the number of frames within the clip."""
+        """Compute each segment's frames (means over bands), and the number of its frames within the clip."""
         tokens, mask = self.tokens(waves, lengths)
         by_band = mask.unflatten(1, (-1, BAND_PATCHES))[..., None]
         total = (tokens.unflatten(1, (-1, BAND_PATCHES)) * by_band).sum(2)

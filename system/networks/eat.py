@@ -103,7 +103,7 @@ class Eat(SegmentNetwork):
         return x, mask
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments, each the mean over bands, and the number of frames that begin in the clip."""
+        """Compute each segment's frames (means over bands), and the number of its frames that begin in the clip."""
         tokens, _ = self.tokens(waves, lengths)
         frames = tokens[:, 1:].unflatten(1, (-1, BAND_PATCHES)).mean(2)
         step = PATCH * HOP

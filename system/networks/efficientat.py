@@ -50,7 +50,7 @@ class _Gates(nn.Module):
     """Wraps `_Gate`, so that the keys of its weights are those of the published files."""
 
     def __init__(self, channels: int) -> None:
-        """Build the wrapped gate. channels: Number of channels that it scales."""
+        """Build the gate. channels: Number of channels that it scales."""
         super().__init__()
         self.conc_se_layers = nn.ModuleList([_Gate(channels)])
 
@@ -134,7 +134,7 @@ class MobileNetOnWaves(SegmentNetwork):
         return result
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments, and the number of frames that begin before the end of the clip."""
+        """Compute each segment's frames, and the number of its frames that begin before the end of the clip."""
         frames = self.network(self.front_end(waves)).float().mean(2).transpose(1, 2)
         return frames, count_clip_frames(lengths, waves.shape[1], frames.shape[1])
 

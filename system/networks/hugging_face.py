@@ -76,7 +76,7 @@ class HubAudio(SegmentNetwork):
         return pooled_over_time(*self._tokens_and_counts(inputs, output, lengths), "mean")
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the model's tokens as frames of segments, and the number of frames before the end of each clip.
+        """Compute the model's tokens as each segment's frames, and the number of its frames before the end of the clip.
 
         For AST and CLAP, a frame is the mean of the tokens of all frequencies at a time. The segments must have equal
         lengths, or be passed one by one.

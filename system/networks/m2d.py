@@ -130,7 +130,7 @@ class M2d(SegmentNetwork):
         return result
 
     def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the tokens of all chunks, (S, F, L, 768), and the number of time steps of each clip, (S,) >= 1."""
+        """Compute tokens, (S, F bands, L time steps, 768), and the number of time steps within each clip, (S,) >= 1."""
         columns, geometry = self.log_mel(waves, lengths), self.geometry
         width = geometry.patch_columns
         counts = self._columns_to_steps(lengths // geometry.hop + 1)
@@ -167,7 +167,7 @@ class M2d(SegmentNetwork):
         return result
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments, and the number of frames within each clip."""
+        """Compute each segment's frames, and the number of its frames within the clip."""
         tokens, counts = self.tokens(waves, lengths)
         return tokens.transpose(1, 2).flatten(2) if self.bands == "stacked" else tokens.mean(1), counts
 

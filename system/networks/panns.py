@@ -113,7 +113,7 @@ class Cnn14(PannsNetwork):
             self.add_module(f"conv_block{n}", ConvBlock(inputs, outputs, halves=n < len(CNN14_CHANNELS)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute the last convolutional maps."""
+        """Compute the last convolutional maps of log-mel columns."""
         for n in range(1, len(CNN14_CHANNELS) + 1):
             x = self.dropout(self.get_submodule(f"conv_block{n}")(x))
         return x
@@ -138,7 +138,7 @@ class ResNet38(PannsNetwork):
         self.conv_block_after1 = ConvBlock(inputs, DIM, halves=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute the last convolutional maps."""
+        """Compute the last convolutional maps of log-mel columns."""
         x = self.resnet(self.dropout(self.conv_block1(x)))
         x = self.conv_block_after1(self.dropout(avg_pool2d(x, 2)))
         maps: torch.Tensor = self.dropout(x)

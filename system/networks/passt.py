@@ -106,7 +106,7 @@ class PasstOnWaves(SegmentNetwork):
         return result
 
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments, and the number of frames in the clip; only possible in evaluation mode."""
+        """Compute each segment's frames, and the number of its frames in the clip; only possible in evaluation mode."""
         rows = self.transformer.freq_new_pos_embed.shape[2]
         frames = self.transformer(self.front_end(waves))[:, 2:].unflatten(1, (rows, -1)).mean(1)
         return frames, count_clip_frames(lengths, waves.shape[1], frames.shape[1])

@@ -27,7 +27,7 @@ class SegmentNetwork(nn.Module, ABC):
 
     @abstractmethod
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the frames of segments, and the number of frames that begin before the end of the clip.
+        """Compute each segment's frames, and the number of its frames that begin before the end of the clip.
 
         Returns: The frames (S, L, D), in order of time; and the numbers (S,), at least 1.
         """
@@ -41,10 +41,10 @@ class SegmentNetwork(nn.Module, ABC):
 
 
 def count_clip_frames(lengths: torch.Tensor, size: int, frames: int) -> torch.Tensor:
-    """Return the number of frames of each segment that begin before the clip ends; the rest of the segment is padding.
+    """Return how many of a segment's `frames` begin before the clip ends, per segment. lengths, size: In samples.
 
-    lengths: (S,) number of samples of the clip in each segment. size: Number of samples of a segment. frames: Number of
-    frames of a segment. Returns: (S,), at least 1.
+    The rest of a segment is padding. lengths: (S,) number of samples of the clip in each segment. size: Number of
+    samples of a segment. frames: Number of frames of a segment. Returns: (S,), at least 1.
     """
     return (lengths * frames + size - 1).div(size, rounding_mode="floor").clamp(1, frames)
 

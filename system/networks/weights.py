@@ -60,9 +60,9 @@ class Weights:
     def convolution(
         self, key: str, inputs: int, outputs: int, size: int = 3, stride: int = 1, bias: bool = False
     ) -> nn.Conv2d:
-        """Build a convolution with the checkpoint's weights.
+        """Build a convolution with the checkpoint's tensors whose keys begin with `key`.
 
-        key: Key of the weights in the checkpoint. With `stride` 1 the output has the size of the input.
+        With `stride` 1 the output has the size of the input.
         """
         layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, stride, size // 2, bias=bias).eval()
         layer.weight = nn.Parameter(
@@ -85,7 +85,7 @@ class Weights:
         return scale, bias - mean * scale
 
     def batch_norm(self, key: str, channels: int, eps: float) -> nn.BatchNorm2d:
-        """Build a batch norm with the checkpoint's weights, for evaluation."""
+        """Build a batch norm with the checkpoint's tensors whose keys begin with `key`, for evaluation."""
         layer = nn.BatchNorm2d(channels, eps).eval().requires_grad_(False)
         for name in ("weight", "bias", "running_mean", "running_var"):
             getattr(layer, name).copy_(self.checked_tensor(f"{key}.{name}", channels))
@@ -99,7 +99,7 @@ class Weights:
         return fuse_conv_bn_eval(convolution, self.batch_norm(norm, convolution.out_channels, eps))
 
     def linear(self, key: str, inputs: int, outputs: int) -> nn.Linear:
-        """Build a linear layer with the checkpoint's weights."""
+        """Build a linear layer with the checkpoint's tensors whose keys begin with `key`."""
         layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
         layer.weight = nn.Parameter(self.checked_tensor(f"{key}.weight", outputs, inputs), requires_grad=False)
         layer.bias = nn.Parameter(self.checked_tensor(f"{key}.bias", outputs), requires_grad=False)
