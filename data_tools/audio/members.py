@@ -188,7 +188,7 @@ def read_span(container: Path, start: int, length: int) -> bytes:
 
 @lru_cache(maxsize=2)
 def _decompressed_span(container: Path, start: int, length: int, codec: str, total: int) -> bytes:
-    """Read and decompress a part of a container; cache two results. codec: Compression. total: Decompressed size."""
+    """Read and decompress bytes of a container; cache two results. codec: Compression. total: Decompressed size."""
     return decompressed(read_span(container, start, length), codec, total)
 
 

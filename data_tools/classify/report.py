@@ -154,7 +154,7 @@ def draw(
         threshold: Score above which a description is kept, which the figures mark.
     """
     drawn = (_draw_roc_pr(labels, scores, figures), _draw_reliability(figures), _draw_scores(labels, scores, threshold))
-    for name, figure in zip(FIGURES, (*drawn, _draw_kept(figures, threshold)), strict=True):
+    for name, figure in zip(FIGURES, (*drawn, _draw_count_above(figures, threshold)), strict=True):
         with replacing(folder / name) as temporary:
             figure.savefig(temporary, format="png")
 
@@ -218,7 +218,7 @@ def _draw_scores(labels: np.ndarray, scores: dict[Weighting, np.ndarray], thresh
     return figure
 
 
-def _draw_kept(figures: dict[str, Any], threshold: float) -> "Figure":
+def _draw_count_above(figures: dict[str, Any], threshold: float) -> "Figure":
     """Draw the number of descriptions above each of THRESHOLDS, and mark the chosen `threshold`."""
     figure = _empty_figure()
     axes = figure.add_subplot(xlabel="threshold", ylabel="descriptions above it")

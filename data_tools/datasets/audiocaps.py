@@ -97,7 +97,7 @@ def read_audiocaps(
 
 
 def _folders(root: Path) -> tuple[Path, Path]:
-    """Return the folder of the CSV tables and the folder of the audio: `root` for both, or folders of aac-datasets.
+    """Return the folders of the CSV tables and of the audio: subfolders as of aac-datasets, or else `root` for both.
 
     If `root` has several versions or rates, the first one in alphabetical order is used.
     Source: aac-datasets 0.7.0, datasets/functional/audiocaps.py.
@@ -112,9 +112,9 @@ def _index_audio(folders: Sequence[Path], known: Container[str]) -> dict[str, tu
     """Return a dict from possible file names of clips, without suffix, to (folder, name) of the audio files found.
 
     known: File names without suffix that clips of the data set may have.
-    The key is the file's own name if `known` contains that name. Otherwise it is <id>_<start>, with the
-    start in seconds. Of two files with the same key, the one in the earlier folder is used. In one folder, the file
-    whose suffix comes first in AUDIO_SUFFIXES is used. A file with a name in `known` precedes all others.
+    The key is the file's own name if `known` contains that name. Otherwise it is <id>_<start>, with the start in
+    seconds. Of two files with the same key, the one in the earlier folder is used. In one folder, the file whose suffix
+    comes first in AUDIO_SUFFIXES is used. A file with a name in `known` precedes all others.
     """
     files = [(folder, name) for folder in folders for name in audio_names(folder)]
     files.sort(key=lambda file: (folders.index(file[0]), AUDIO_SUFFIXES.index(Path(file[1]).suffix.lower())))

@@ -106,11 +106,11 @@ async def compare_parts(client: Client, store: Store, window: Window, user_filte
 
 
 def window_to_retry(store: Store, window: Window, count: int) -> Window | None:
-    """Return the time window to try again if the API counts far fewer sounds than are stored or were counted before.
+    """Return the window for another attempt if the API's `count` is far below the known one; None to accept it.
 
-    Returns None if the count may be used. Raises DataError if the API counts too few sounds at the third attempt as
-    well: the search index is being rebuilt, which takes hours. A lower count that lasts for ACCEPTED seconds is
-    accepted.
+    The known count is that of the stored sounds, or an earlier one of the API. Raises DataError if the API counts too
+    few sounds at the third attempt as well: the search index is being rebuilt, which takes hours. A lower count that
+    lasts for ACCEPTED seconds is accepted.
     """
     span, until = (window.first, window.last), store.fact("until", 0)
     whole = span == (store.fact("from", 0), until)

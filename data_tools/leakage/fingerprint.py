@@ -142,7 +142,7 @@ def fingerprint(path: Path | str) -> Fingerprint | None:
 
 
 def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[Match]:
-    """Return a match for each fingerprint of `a` and each of `b` that have the same sound, at their best alignment.
+    """Return a match for each pair, one fingerprint of `a` and one of `b`, with the same sound at the best alignment.
 
     An alignment of two recordings is a difference in time between their sounds.
     The matches are sorted by the index in `a`, then by that in `b`. The list with fewer pairs of peaks is indexed, in
@@ -166,7 +166,7 @@ def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[
 
 
 def _portions(prints: Sequence[Fingerprint]) -> Iterator[tuple[int, list[Fingerprint]]]:
-    """Yield groups of fingerprints with at most MAX_PAIRS pairs of peaks, each with the index of its first one."""
+    """Yield (index of the first, group) for groups of fingerprints in order, at most MAX_PAIRS pairs of peaks each."""
     begin, portion, pairs = 0, list[Fingerprint](), 0
     for number, one in enumerate(prints):
         if portion and pairs + len(one.codes) > MAX_PAIRS:
@@ -318,7 +318,7 @@ def _best_of_each(groups: Whole, values: Floats, count: int) -> Flags:
 
 
 def _pair_peaks(frames: Whole, bins: Whole, outstanding: Floats) -> tuple[Whole, Whole]:
-    """Pair each peak with prominent peaks shortly after it at similar frequencies; return the indices of both."""
+    """Pair each peak with prominent later peaks near it; return the indices of all pairs' first and second peaks."""
     begins = np.maximum(np.searchsorted(frames, frames + PAIR_FRAMES[0]), np.arange(1, len(frames) + 1))
     sizes = np.maximum(0, np.searchsorted(frames, frames + PAIR_FRAMES[1], "right") - begins)
     first = np.repeat(np.arange(len(frames)), sizes)
@@ -330,7 +330,7 @@ def _pair_peaks(frames: Whole, bins: Whole, outstanding: Floats) -> tuple[Whole,
 
 
 def _find_peaks(wave: Wave) -> Iterator[tuple[Whole, Whole, Floats, Floats]]:
-    """Yield the local maxima of a wave's spectrogram, block by block: frames, bins, powers, and mean powers around."""
+    """Yield the local maxima of a wave's spectrogram, block by block: frames, bins, powers, mean powers around them."""
     from scipy.ndimage import maximum_filter, uniform_filter
 
     window = np.hanning(WINDOW + 1)[:-1].astype(np.float32)

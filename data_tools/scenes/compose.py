@@ -38,7 +38,7 @@ class Event(NamedTuple):
 
 
 def draw_events(rng: Rng, kind: str, pool: Pool) -> list[Event]:
-    """Draw events of different classes; all classes, and all recordings of a class, are equally likely."""
+    """Draw a scene's events, of different classes; all classes, and all recordings of a class, are equally likely."""
     names = rng.choice(sorted(pool), KINDS[kind], replace=False)
     return [Event(name, draw_recording(rng, pool, name)) for name in names.tolist()]
 

@@ -220,9 +220,9 @@ def _refuse_repeated(path: Path, line: int, kind: str, text: str, line_of_text: 
 
 
 def _parse_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
-    """Parse the text `listed`, a Python list of file names, and return the names.
+    """Parse the text `listed`, a Python list of file names; return the names, which must be in the pool.
 
-    Raises SubmissionError for a text that is no such list, and for a name that is repeated or not in the pool.
+    Raises SubmissionError for a text that is no such list, and for a repeated or unknown name.
     """
     try:
         with warnings.catch_warnings():

@@ -209,7 +209,7 @@ def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str,
 
 
 def refuse_overlap(names: str, kind: str, shared: set[str]) -> None:
-    """Raises SubmissionError if validation and test have common items (`shared`). kind: Word for an item, e.g. clip."""
+    """Raises SubmissionError if validation and test have common items (`shared`). names, kind: For the message."""
     if shared:
         raise SubmissionError(
             f"{names} have {counted(len(shared), kind)} in common (first {min(shared)!r}); search the weights on a "

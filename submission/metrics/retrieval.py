@@ -146,7 +146,7 @@ def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
 def _require_ranks(
     ranks: npt.ArrayLike, n_relevant: npt.ArrayLike
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return ranks and numbers of relevant clips as arrays. Raises SubmissionError for values that cannot be true."""
+    """Return ranks and numbers of relevant clips as arrays. Raises SubmissionError for impossible values."""
     array, totals = np.asarray(ranks), np.asarray(n_relevant)
     if array.size == 0:
         array = array.reshape(*array.shape[:-1], 0).astype(np.int64)

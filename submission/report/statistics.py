@@ -180,7 +180,7 @@ def edge_labels(edges: Values) -> list[str]:
 
 
 def choose_queries(first: Ranks, margin: Values) -> dict[str, list[int]]:
-    """Return the rows of the best, median and worst queries by the rank and score margin of the relevant clip.
+    """Return the rows of the `best`, `median` and `worst` queries, by rank and score margin of the relevant clip.
 
     first: (Q,) rank of each query's first relevant clip. margin: (Q,) highest score of a relevant clip minus the
     highest score of any other clip; NaN if all clips are relevant.

@@ -115,10 +115,7 @@ class FinishedRun(Finished):
 
     @property
     def blind_scores(self) -> Path | None:
-        """File of the blind set's score matrix that has the same settings as this entry.
-
-        None if the run has no such score matrix, or several.
-        """
+        """Path of the blind set's scores with the same settings as this entry; None if the run has none, or several."""
         same = [
             name for name in self.result.blind if self._ranking_settings(name) == self._ranking_settings(self.entry)
         ]

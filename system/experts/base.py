@@ -209,7 +209,7 @@ class ExpertSettings(Resampled):
         """
 
     def checksums(self) -> dict[str, str]:
-        """Return the sha256 of each weight file. Raises KitError if a file is missing.
+        """Return a dict from setting name to the sha256 of the weight file. Raises KitError if a file is missing.
 
         The error message names the file and where to get it. A file that differs from the published file is used, with
         one warning.

@@ -61,7 +61,7 @@ class BeatsExpert(SegmentExpert, PublishedWeights):
         return {"weights": find_address(Path(self.weights))}
 
     def known_sha256(self) -> dict[str, str]:
-        """Return the sha256 of the pre-trained weight file if the file has its published name; else an empty dict."""
+        """Return {"weights": sha256 of the published file} if the weights have the published file name; else {}."""
         return {"weights": SHA256} if Path(self.weights).name == PRETRAINED else {}
 
     def load_network(self) -> Network:

@@ -76,9 +76,9 @@ class FeatureFiles(ExpertSettings):
         return frames
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        """Return (whether unusable, message) if a clip's frames are unreadable, or longer or shorter than its audio.
+        """Return (is the file unusable, message) if its frames are unreadable or do not last as long as the audio, or None.
 
-        Returns None if the frames fit, or if the file is missing.
+        Returns None for a missing file too.
         """
         if not container_of(clip.path).exists():
             return None

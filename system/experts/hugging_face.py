@@ -92,7 +92,7 @@ class HuggingFaceExpert(SegmentExpert):
             return sum(parameter.numel() for parameter in build_from_folder(self.type, folder).parameters())
 
     def checksums(self) -> dict[str, str]:
-        """Return the sha256 of all weight files and settings files of the model."""
+        """Return a dict from `model` or file name to sha256, for all weight files and settings files of the model."""
         folder = fetch(self.model, "audio model")
         settings = [folder / name for name in AUDIO_SETTINGS]
         others = [*settings, *weight_files(self.weight_files()["model"].parent)[1:]]

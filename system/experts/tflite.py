@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 
 def read_layers(path: Path) -> dict[str, np.ndarray]:
-    """Read the weights and biases of the 31 layers of yamnet.tflite.
+    """Read the 31 layers of yamnet.tflite; return a dict with weights `NN_w` and biases `NN_b` of each layer NN.
 
-    Returns: Dict with `NN_w` (weights) and `NN_b` (biases) of layer NN, in the order of the graph, as float32.
-    8-bit weights are dequantised, (q - zero point) x scale. Arrays have TensorFlow's layout: (out, height, width, in)
-    for convolutions, (1, height, width, channels) for depthwise convolutions, and (out, in) for dense layers. The first
-    two layers (the DFT of the front-end) have no bias. Raises KitError for a missing or unreadable file, for a model
-    with other layers, and if the package `tflite` is not installed.
+    The arrays are float32, in the order of the graph. 8-bit weights are dequantised, (q - zero point) x scale. Arrays
+    have TensorFlow's layout: (out, height, width, in) for convolutions, (1, height, width, channels) for depthwise
+    convolutions, and (out, in) for dense layers. The first two layers (the DFT of the front-end) have no bias. Raises
+    KitError for a missing or unreadable file, for a model with other layers, and if the package `tflite` is not
+    installed.
     """
     try:
         from tflite import Model

@@ -84,7 +84,7 @@ class Eat(SegmentNetwork):
         return (columns - MEAN) / SPREAD
 
     def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute the tokens of segments, (S, 1 + L, D), class token first, and a mask that is false for padding.
+        """Compute tokens of segments, (S, 1 + L, D), class token first, and a mask, false for padding (None: no mask).
 
         The other tokens are sorted by time, then by band. The mask, (S, 1 + L) bool, is true for tokens of the clip. It
         is missing (None) if `columns` is 1024, since no token is masked then.

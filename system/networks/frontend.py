@@ -104,7 +104,7 @@ class LogMelFrontEnd(nn.Module):
     """
 
     def __init__(self, mel: MelPower | None = None) -> None:
-        """Store the mel power spectrogram; None for that of PANNs at 32 kHz."""
+        """Store `mel`, the layer for the mel power spectrogram; None for that of PANNs at 32 kHz."""
         super().__init__()
         self.mel = mel or MelPower.from_kernels(*dft_kernels(FFT), mel_basis(), HOP)
 
