@@ -65,7 +65,7 @@ class EmbeddingFile(ExpertSettings):
         return f"write the file with the program that computes your embeddings; {HINT}"
 
     def checksums(self) -> dict[str, str]:
-        """Return a dict from "files.0", "files.1", ... to the sha256 of the file. Raises KitError for a missing file."""
+        """Return a dict from "files.0", "files.1", ... to the file's sha256. Raises KitError for a missing file."""
         for path in self.weight_files().values():
             require_file(
                 path, f"save the file at this path, or set its path with --set 'model.audio.files=[PATH]'; {HINT}"

@@ -76,9 +76,9 @@ class FeatureFiles(ExpertSettings):
         return frames
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        """Return (is the file unusable, message) if its frames are unreadable or do not last as long as the audio, or None.
+        """Return (is the file unusable, message) if its frames are unreadable, or longer or shorter than the audio.
 
-        Returns None for a missing file too.
+        Returns None if the frames fit, or if the file is missing.
         """
         if not container_of(clip.path).exists():
             return None
