@@ -120,7 +120,7 @@ def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Fra
 
 
 def next_sound(content: mmap.mmap, at: int, end: int) -> int:
-    """Return the offset (from `at`) of the next audio container or pair of MPEG frames; `end` if neither follows.
+    """Return the offset, `at` or later, of the next audio container or pair of MPEG frames; `end` without one.
 
     Only zeros may precede a container. The two frames must be in sequence and of one kind: a tag looks like two
     frames once in a billion.

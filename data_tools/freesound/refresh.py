@@ -23,7 +23,7 @@ NAMES = {
 
 
 async def refresh(client: Client, store: Store) -> Counter[str]:
-    """Update stored sounds that changed on Freesound, as far as counts show; return the number of changes per column.
+    """Update stored sounds whose licence or AI preference changed on Freesound; return numbers of changes per column.
 
     An AI preference is an uploader's choice whether a sound may be used to train generative AI. All sounds whose
     uploader objects to this are read again, so that no objection is missed. For every other AI preference and every

@@ -293,10 +293,10 @@ class Store(Facts):
         )
 
     def _record_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
-        """Record a page's null items (sounds without data), except the first `stored`. indexed: Upload times by id.
+        """Record a page's null items, except the first `stored`. indexed: Index times by id. reached: Last upload.
 
-        Earlier records for this page or a later one are deleted first, if their upload times are between the start of
-        the window and `reached`.
+        Null items are sounds without data. Earlier records for this page or a later one are deleted first, if their
+        upload times are between the start of the window and `reached`.
 
         Args:
             indexed: Dict from the id of each sound on the page to its index time in ms.

@@ -119,7 +119,7 @@ class About(Strict):
 def about_template(
     systems: Sequence[tuple[str, Sequence[str], Sequence[str]]], sources: Iterable[str], of_moments: bool
 ) -> str:
-    """Return a template of about.yaml, with FILL_IN for missing facts. systems: Runs, keys, description keys of each.
+    """Return a template of about.yaml with FILL_IN for facts. systems: Runs, keys, and description keys of each.
 
     Args:
         systems: For each system three values: the names of its runs, the required keys among `output`, `scored` and

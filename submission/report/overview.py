@@ -203,7 +203,7 @@ def caveats_section(run: Finished, gaps: ScoreGaps | None) -> Section:
 
 
 def _strip_folders(message: str) -> str:
-    """Return a message that begins with a file's path, with all paths shortened to the last part."""
+    """Shorten all paths in a message that begins with a path to their last parts; return the message."""
     path, colon, rest = message.partition(": ")
     return f"{without_folders(path)}{colon}{without_folders(rest)}"
 

@@ -134,7 +134,7 @@ def _send_pairs(file: IO[bytes], pairs: Sequence[Pair]) -> None:
 
 
 def _parse_score(line: bytes, process: "subprocess.Popen[bytes]", number: int) -> float | None:
-    """Return the score in a line that the command printed. Raises SubmissionError for other text, or no line.
+    """Return the score in a line that the command printed, None for null. Raises SubmissionError for any other text.
 
     number: Number of the pair, from 1, for messages.
     """

@@ -80,7 +80,7 @@ def apply_by_length(
 def compute_in_pieces(
     network: Network, x: torch.Tensor, axis: int, stride: int, halo: int, max_size: int
 ) -> torch.Tensor:
-    """Compute `max_size` outputs at a time along an axis. stride: Inputs per output. halo: Extra outputs at both sides.
+    """Apply a network to pieces of `x` for `max_size` outputs along an axis. stride: Inputs per output. halo: Overlap.
 
     network: Network that computes one output per `stride` input positions of the axis. An output depends on the input
     of its own positions, and of the positions of at most `halo` outputs before and after it. max_size: Number of

@@ -28,7 +28,7 @@ RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is
 def forward_weights(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the log weight of all labellings up to frame t, per t and state. enter, leave: Weights of starts, ends.
+    """Compute the log weight of all labellings (in a moment or not) of the frames up to t, per t and state of frame t.
 
     A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on `scores` (B, T) of the frames, and
     on the weights `enter` and `leave` of moment starts and ends. lengths: (B,) numbers of frames without padding.
@@ -150,7 +150,10 @@ class Posteriors(NamedTuple):
 
 
 def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> Posteriors:
-    """Compute each frame's chance to be in a moment, and each frame range's to be one. enter, leave: Edge weights."""
+    """Compute the probability of each frame to be in a moment, and of each range of frames to be a whole moment.
+
+    Arguments as in forward_weights.
+    """
     size = scores.shape[1]
     forward, backward = _forward_and_backward(scores, lengths, enter, leave)
     mask = length_mask(lengths, size)
@@ -169,7 +172,7 @@ def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor,
 def _forward_and_backward(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the log weights of all labellings up to frame t, and from t on. enter, leave: Weights of starts, ends.
+    """Compute the log weights of all labellings of the frames up to t, and from t on. Arguments as in forward_weights.
 
     A labelling gives each frame the state 0 or 1. Both results are (B, T, 2); the last axis is the state of frame t: 0
     (no moment) or 1 (in a moment).

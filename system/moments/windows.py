@@ -131,7 +131,7 @@ class WindowScores(NamedTuple):
 
 
 def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Return windows of highest score, best first, with little overlap. edges: Starts of all frames, and the last end.
+    """Return windows of highest score, best first, with little overlap. edges: Frame starts, last frame's end.
 
     scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) starts of the T frames and end of
     the last frame, in seconds. decoding: Number of windows, allowed overlap, and rounding. At least one window is
@@ -209,7 +209,7 @@ def _round_edges(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
 
 
 def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
-    """Return a model's most probable windows, (C, 2), for overlap_windows. edges: Frame starts, and the last end.
+    """Return a model's most probable windows, (C, 2), for overlap_windows. edges: Frame starts, last frame's end.
 
     These are up to OVERLAP_CANDIDATES windows of best_windows, with edges rounded as in the submission.
     scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) starts of the T frames and end of
@@ -220,7 +220,7 @@ def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decodi
 
 
 def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
-    """Compute per window the chance that a moment has an IoU >= 0.7 with it. edges: Frame starts, and the last end.
+    """Compute per window the chance that a moment has an IoU >= 0.7 with it. edges: Frame starts, last frame's end.
 
     windows: (C, 2) starts and ends in seconds. scores: For every range of frames, the log probability that it is one
     whole moment; -inf: impossible. edges: (T + 1,) starts of the T frames and end of the last frame, in seconds.
@@ -235,11 +235,11 @@ def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.nda
 def _similar_moments(
     windows: np.ndarray, scores: WindowScores, edges: np.ndarray
 ) -> Iterator[tuple[np.ndarray, slice, np.ndarray]]:
-    """Yield per window first frames, last frames, chances of moments with IoU >= 0.7. edges: Frame starts, last end.
+    """Yield for each window the first frames, last frames and probabilities of moments with an IoU >= 0.7 with it.
 
-    Three values are yielded per window. The first is the first frames (R,) of such moments. The second is a slice with
-    their C possible last frames. The third is the probability (R, C) of the moment from each first to each last frame,
-    or 0 if the moment's IoU with the window is lower.
+    The first of these three values is the first frames (R,) of such moments. The second is a slice with their C
+    possible last frames. The third is the probability (R, C) of the moment from each first to each last frame,
+    or 0 if the moment's IoU with the window is lower. edges: (T + 1,) starts of the T frames and end of the last.
     """
     firsts, behinds = _similar_ranges(windows, edges)
     frames = np.arange(scores.size)
@@ -252,7 +252,7 @@ def _similar_moments(
 
 
 def _similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, per window and first frame, the bounds of last frames for an IoU >= 0.7. edges: Frame starts, last end.
+    """Return, for each window and first frame of a moment, the range of the moment's last frame for an IoU >= 0.7.
 
     windows: (C, 2) starts and ends in seconds. edges: (T + 1,) starts of the T frames and end of the last frame, in
     seconds. Returns: Two arrays (C, T). Moments that begin with frame i, and have this IoU with window c, end with a
@@ -317,7 +317,7 @@ def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decodi
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Find windows whose frames' probabilities (`frames`) all reach a threshold. edges: Frame starts, and the last end.
+    """Find windows whose frames' probabilities (`frames`) all reach a threshold. edges: Frame starts, last frame's end.
 
     The threshold is the setting of `decoding`. Without this setting, the windows of nine thresholds from 0.1 to 0.9 are
     taken together.
