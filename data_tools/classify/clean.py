@@ -133,11 +133,11 @@ def _decode_entities(text: str) -> str:
 
 
 def _remove_boilerplate(boilerplate: re.Pattern[str], text: str, only_at_starts: bool = False) -> str:
-    """Remove matches of `boilerplate` and the rest of their sentences. only_at_starts: Only those that begin a clause.
+    """Return a text without `boilerplate` and the rest of its sentence. only_at_starts: Cut only at a clause's start.
 
     Words before a match that only introduce it are removed too. A shortened sentence keeps its final ., ! or ?.
     Matches in double quotes stay.
-    only_at_starts: Cut only matches at the start of sentences, clauses and brackets. Returns: The rest of the text.
+    only_at_starts: Cut only matches at the start of sentences, clauses and brackets.
     """
     remaining, at = "", 0
     for match in _unquoted(boilerplate, text):

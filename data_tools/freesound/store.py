@@ -179,7 +179,7 @@ class Store(Facts):
         return [Window(*row) for row in self.database.execute("SELECT * FROM windows ORDER BY first LIMIT ?", (limit,))]
 
     def replace_window(self, window: Window, progress: Progress, count: int | None = None) -> None:
-        """Replace a time window by its unread parts, `progress`; record it if it has not the API's `count` of sounds.
+        """Replace a time window by its unread parts, `progress`; record it if its sounds are not as many as `count`.
 
         Commits nothing itself.
         """
