@@ -56,11 +56,18 @@ def write(recipe: dict[str, Any], path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def _distilled_once(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("distilled")
+    path = write(student(world, folder, SELF), folder / "self.yaml")
+    assert main(["run", str(path), "--out", str(folder / "self")]) == 0
+    return folder
+
+
 @pytest.fixture
-def distilled(world: Path, tmp_path: Path) -> Path:
-    """A run that learned from its own first stage."""
-    path = write(student(world, tmp_path, SELF), tmp_path / "self.yaml")
-    assert main(["run", str(path), "--out", str(tmp_path / "self")]) == 0
+def distilled(_distilled_once: Path, tmp_path: Path) -> Path:
+    """A run that learned from its own first stage; self.yaml in the same folder is its recipe."""
+    shutil.copytree(_distilled_once, tmp_path, dirs_exist_ok=True)
     return tmp_path / "self"
 
 

@@ -132,7 +132,7 @@ def exact(words: Sequence[str], rate: float, synonyms: Mapping[str, list[str]] |
 
 @pytest.mark.parametrize("synonyms", [None, {"b": ["x", "y"]}, {"a": ["x"], "c": ["y"]}, {"other": ["x"]}])
 @pytest.mark.parametrize("text", ["A, b. C", "b"])
-@pytest.mark.parametrize("rate", [0.4, 1.0])
+@pytest.mark.parametrize("rate", [pytest.param(0.4, marks=pytest.mark.slow), 1.0])
 def test_each_edited_text_occurs_with_its_exact_probability(
     text: str, rate: float, synonyms: dict[str, list[str]] | None
 ) -> None:
