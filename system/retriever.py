@@ -68,7 +68,7 @@ class Retriever:
 
     @kit_errors
     def encode_audio(self, audio: Audio | Waves, rate: int | None = None, normalize: bool = True) -> np.ndarray:
-        """Embed audio files, or waves at `rate` Hz, in their order: (C, D) float32. normalize: Scale to length 1.
+        """Embed C audio files or waves, in their order. Returns: (C, D) float32.
 
         Args:
             audio: A folder with its subfolders, a manifest (.jsonl), a file, or a list of files. It may also be one
@@ -170,7 +170,7 @@ def load_model(
     device: str | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> Retriever:
-    """Open a run, an exported model, or a Hugging Face model by name or folder. cache: Folder of clips' embeddings.
+    """Open a run or an exported model by its folder, or a Hugging Face model by its name or folder.
 
     stage, checkpoint: Stage and checkpoint of a run; None: as in the run's first rank entry that can rank any clips.
     device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has a GPU, else the CPU. cache: Folder for embeddings

@@ -120,7 +120,7 @@ class Augmentation:
         return changed
 
     def _draw_partner(self, item: Item, draw: Random) -> _Partner | None:
-        """Draw the clip to mix with an item at random; None if the item is not mixed.
+        """Draw at random the clip that is mixed into an item; None if the item is not mixed.
 
         Four random numbers are always drawn per item. If captions are joined, one more is drawn per caption.
         """

@@ -18,10 +18,11 @@ _INDEX = re.compile("[0-9]{1,9}")  # of a caption
 
 
 def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str, int], list[str]], str]:
-    """Read alternatives; return {(clip id, caption index): alternative captions}, and a text about lines without clip.
+    """Read a file of alternative captions; return a dict from (clip id, caption index) to them, and a text.
 
     The file's columns are clip (id, or file name), caption (index from 0) and alternative.
-    Returns: The alternatives in the order of the file; and a text that states how many lines name no training clip.
+    Returns: The dict, with a caption's alternatives in the order of the file; and a text that states how many lines
+        name no training clip.
     Raises: DataError for a missing or damaged file, for an index without a caption, for a file name that several clips
         have, and if no line names a training clip.
     """
@@ -51,7 +52,7 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
 
 
 def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str]], str]:
-    """Read a file of synonyms; return a dict from word to synonyms, and a text about lines for unknown words.
+    """Read a file of synonyms; return a dict from word to synonyms, and a text.
 
     Its columns are word and synonym (one word or several). words: The words of the training captions.
     Returns: A dict from lower-case word to synonyms; and a text that states how many lines have a word that is not in
@@ -75,7 +76,7 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
 
 
 def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple[Clip, str]]], str]:
-    """Read captions that describe two clips; return {clip id: [(other clip, caption)]}, and a text about unfit lines.
+    """Read captions that describe two clips; return {clip id: [(other clip, caption)]}, and a text.
 
     The file's columns are clip and other (ids, or file names of the two clips), and caption.
     Returns: A dict, in which every line is in the lists of both of its clips; and a text that states how many lines do

@@ -41,13 +41,13 @@ def collate(
     share: Share | None = None,
     pad_to_batch: bool = False,
 ) -> Batch:
-    """Return the batch of training items, with audio only of the items in `share`. crops: Random parts of long clips.
+    """Return the batch of training items, with audio only of the items in `share`.
 
     All clips must have frames. The frames have their stored dtype: float16, float32 or int16.
     relevance: Computes the margin factors: the ranking loss multiplies its margin by such a factor if a caption also
     fits another clip. None if no loss needs them.
     teachers: The stage's teachers, trained models whose scores a loss imitates; None without such a loss.
-    crops: None: all frames.
+    crops: Random parts of long clips; None: all frames.
     share: The part of the batch whose audio this process loads; None: the whole batch.
     pad_to_batch: Pad to the longest clip of the batch, even if that clip is not in `share`.
     """
@@ -100,7 +100,7 @@ def _frame_labels(items: Sequence[Item], features: Features) -> torch.Tensor:
 
 
 def _content_key(features: Features, item: Item) -> str:
-    """Return the content key (checksum) of a training item's audio: of its clip, or of its mixture of two clips.
+    """Return the content key of a training item's audio: of its clip, or of its mixture of two clips.
 
     The content key of a clip is a checksum of its audio file.
     The key of a mixture contains the sorted keys of both clips, and thus differs from the key of each clip. Losses

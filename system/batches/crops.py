@@ -18,9 +18,10 @@ class Crops(NamedTuple):
     offsets: np.ndarray
 
     def range(self, length: int, item: int, added: bool = False) -> tuple[int, int]:
-        """Return first frame and size of the random crop of an item's clip, or `added` clip, which has `length` frames.
+        """Return the first frame and the size of an item's random crop. length: Number of frames of the whole clip.
 
-        The size is at most `longest`. item: Index of the item.
+        The size is at most `longest`. item: Index of the item. added: Whether to crop the clip that is mixed into the
+        item's clip, instead of the item's clip.
         """
         spare = max(0, length - self.longest)
         first = min(int(self.offsets[item, int(added)] * (spare + 1)), spare)

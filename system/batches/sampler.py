@@ -32,7 +32,7 @@ class Added(NamedTuple):
 class Item(NamedTuple):
     """An item of a batch: a clip and some of its captions.
 
-    numbers: Index of each caption among the clip's captions, from 0; a changed caption has that of the original.
+    numbers: Index of each caption among the clip's captions, from 0; a changed caption keeps the original's index.
     added: The second clip, if two clips are mixed.
     windows: In training on moments, the times (start, end) in seconds at which the only caption is heard; else empty.
     """

@@ -11,10 +11,10 @@ import numpy as np
 
 
 def divide_into_chunks(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
-    """Divide clips into chunks of `size` clips of similar length, or else into `count` chunks; return their indexes.
+    """Divide clips into chunks of `size` clips or, if it is None, one chunk per process; return indexes per chunk.
 
-    lengths: (B,) lengths of the clips. size: Number of clips per chunk; the clips of a chunk have similar lengths, and
-    the last chunk may have fewer clips. None: one chunk per process, with equal numbers of clips if possible.
+    lengths: (B,) lengths of the clips. size: Number of clips per chunk. The clips of a chunk then have similar lengths,
+    and the last chunk may have fewer clips. None: the chunks have equal numbers of clips if possible.
     count: Number of processes; ignored with a `size`.
     """
     if size is not None:

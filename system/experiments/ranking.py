@@ -80,9 +80,9 @@ class RunModels:
         return StoredScores(self.run.scores_file(name))
 
     def live_ranker(self, name: str, source: str | None = None) -> Ranker:
-        """Return a ranker of the rank entry `name`, for any queries. source: Data source whose clips it ranks.
+        """Return a ranker of the rank entry `name`, for any queries.
 
-        source: None: the data source of the rank entry that asks for this ranker.
+        source: Data source whose clips it ranks; None: the data source of the rank entry that asks for this ranker.
         """
         models = self if source is None else replace(self, features=self.data.features)
         return self.recipe.rank[name].ranker(models)
@@ -203,7 +203,7 @@ def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, Sco
 def _compute_result(
     name: str, models: RunModels, matrix: ScoreMatrix, origin: str, untrained: ScoreMatrix | None
 ) -> RankedResult:
-    """Return the metrics and other results of a rank entry. origin: Its checkpoint. untrained: Scores to compare with.
+    """Return the metrics and other results of the rank entry `name`, whose scores are `matrix`.
 
     origin: Description of the checkpoint that computed the scores. untrained: Score matrix of the untrained model for
     the same clips and queries, for comparison; None: no comparison.

@@ -58,10 +58,10 @@ def run_recipe(
     device: "Device | None" = None,
     track: "Sequence[type[Tracker]]" = (),
 ) -> Run:
-    """Run the remaining steps of a recipe, from data to ranking; return the run. track: Kinds of trackers to use.
+    """Run the remaining steps of a recipe, from data to ranking; return the run.
 
-    The last step writes the run's result.json. runs: Folder of all runs. out: Folder of this run; None: a folder in
-    `runs` with the settings of the recipe, or a new one.
+    The last step writes the run's result.json. runs: Folder of all runs. out: Folder of this run. None: the folder in
+    `runs` of an earlier run with the same settings, or else a new folder.
     device: Device of all computations; None for this machine's default. track: Trackers (TensorBoard, MLflow, Weights &
     Biases) that receive the metrics of every epoch.
     """
@@ -296,9 +296,9 @@ def _remove_stale_files(
 def _results_to_keep(
     recipe: schema.Recipe, run: Run, blind: Mapping[str, BlindSet]
 ) -> tuple[dict[str, RankedResult], dict[str, BlindResult]]:
-    """Return the results of rank entries that need not be ranked again: of those with metrics, and of blind sets.
+    """Return two dicts with the results of rank entries that need not be ranked again: with metrics, and blind sets.
 
-    Both are dicts from rank entry to result. The result of a blind set is also kept if the set's files were deleted.
+    Keys are names of rank entries. The result of a blind set is also kept if the set's files were deleted.
     blind: Dict from rank entry to its blind set, for sets whose files exist. Raises KitError if files of a kept result
     are damaged.
     """

@@ -89,11 +89,10 @@ class AudioFiles:
 
 
 def _is_unchanged(path: str, sound: Sound) -> bool:
-    """Return whether a file that cannot be decoded must be damaged: its length and rate are still those of `sound`.
+    """Return whether a file that could not be decoded must be damaged, since no other cause is possible.
 
-    The result is true if the file has the same length and sample rate as before, and is of a format that libsndfile
-    reads. If ffmpeg reads the file, there may be other reasons, such as Ctrl-C or a full disk. sound: Earlier length
-    and sample rate of the file.
+    This is so if libsndfile reads the file's format, and the file still has its earlier length and sample rate,
+    `sound`. If ffmpeg reads the format, there may be other causes, such as Ctrl-C or a full disk.
     """
     try:
         return sound.direct and sound_of(path) == sound

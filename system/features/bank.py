@@ -1,7 +1,7 @@
 """A bank: stored series of vectors.
 
-A bank: series of vectors by key, in flat memory-mapped files. Any number of processes may build it at the same time,
-and continue it after an interruption.
+The series are found by key, and are in flat memory-mapped files. Any number of processes may build a bank at the same
+time, and continue it after an interruption.
 
     <folder>/bank.json                  origin (expert, front-end, weights), dimension, dtype
              frames.bin, index.jsonl    the first shard (see shard.py)
@@ -213,7 +213,7 @@ def keys_in(folder: Path) -> set[str]:
 def open_bank(
     folder: Path, dim: int, dtype: str, identity: dict[str, Any], hint: str | None = None, verify: bool = False
 ) -> Bank:
-    """Open or create a bank; KitError if its vectors have another `identity` (weights, ...). hint: Cure, if damaged.
+    """Open or create a bank in a folder; refuse a bank whose vectors were computed in another way (`identity`).
 
     A bank stores series of vectors by key, such as the frames of clips. identity: Everything that determines the
     vectors: settings, version, and checksums of weights. hint: End of the error message for a damaged bank, with the

@@ -1,6 +1,6 @@
 """Compute missing frames of clips.
 
-Frames of clips: open the banks of experts, and compute missing frames.
+The frames are stored in the experts' banks.
 
 Any number of processes may compute for the same banks at the same time. They share the missing clips.
 """
@@ -80,7 +80,7 @@ class Features:
 def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
     """Open the bank of an expert's frames. verify: Read every series now, and drop damaged series.
 
-    The bank's name depends on everything that changes the frames. Dropped series are computed again.
+    The bank's name depends on everything that changes the frames. Dropped series are computed again later.
     """
     verifying = "python -m system features RECIPE --verify"
     hint = (
@@ -100,12 +100,12 @@ def _features_from_files(
     threads: int | None,
     whole: Container[str],
 ) -> Features:
-    """Return features that decode an audio file each time its waveform is read. whole: Ids of clips to check now.
+    """Return features that decode an audio file each time its waveform is read.
 
-    whole: The files of these clips are decoded. experts: A dict with one expert, of kind waveform. verify: Read all
-    bytes of all files now, and warn of files that have changed while their size and time are the same. content:
-    Computes the content key of a file, a checksum of all its bytes. None: the content keys are checksums of the file's
-    size, and of its first and last bytes.
+    experts: A dict with one expert, of kind waveform. whole: Ids of clips whose files are decoded now, as a check.
+    verify: Read all bytes of all files now, and warn of files that have changed while their size and time are the same.
+    content: Computes the content key of a file, a checksum of all its bytes. None: the content keys are checksums of
+    the file's size, and of its first and last bytes.
     """
     from system.features.audio_files import AudioFiles, decode_threads
     from system.features.sounds import find_sounds
@@ -162,11 +162,11 @@ def build_features(
     threads: int | None = None,
     whole: Container[str] = (),
 ) -> Features:
-    """Compute and store the missing frames of clips; return all frames. strict: Raise KitError for a broken file.
+    """Compute and store the missing frames of clips; return all frames.
 
-    A progress bar is shown. Broken files are reported and left out. The frames of clips with the same content are
-    computed once, even if several processes run at the same time. At the end, the banks also contain the frames that
-    other processes have computed.
+    A progress bar is shown. Unless `strict`, broken files are reported and left out. The frames of clips with the same
+    content are computed once, even if several processes run at the same time. At the end, the banks also contain the
+    frames that other processes have computed.
 
     Args:
         strict: Raise KitError for the first broken file.
@@ -359,10 +359,10 @@ def _other_lengths(features: Features, clips: Collection[Clip], name: str) -> It
 
 
 def _leave_out_other_lengths(features: Features, clips: Collection[Clip], name: str, strict: bool) -> None:
-    """Remove clips whose published frames are longer or shorter than the clip. strict: Raise KitError for the first.
+    """Remove clips whose published frames are longer or shorter than the clip.
 
-    The difference must be more than the share SPARE of the clip's length. Windows (times of moments) in these clips
-    would be wrong. strict: Raise KitError for the first such clip.
+    The times of moments would be wrong in these clips. A difference of up to the share SPARE of the clip's length is
+    allowed. strict: Raise KitError for the first such clip.
     """
     for clip, frame_seconds in list(_other_lengths(features, clips, name)):
         if clip.seconds and abs(frame_seconds - clip.seconds) > SPARE * clip.seconds:

@@ -1,7 +1,7 @@
 """Content keys and other facts about files.
 
-Facts about files that take long to compute, such as content keys (checksums of all bytes). They are stored in SQLite,
-and valid while the size and the time of the last change of a file are the same.
+A content key is a checksum of all bytes of a file. The facts take long to compute. They are therefore stored in SQLite,
+and are valid while the size and the time of the last change of a file are the same.
 """
 
 import gc
@@ -26,12 +26,12 @@ class FileFacts:
     """Facts about files by path, in one table of a SQLite file. New facts are written many files at a time."""
 
     def __init__(self, path: Path, table: str, columns: Sequence[str], time: Time = "st_mtime_ns") -> None:
-        """Open or create the table of values about files, such as checksums. time: stat field that shows a change.
+        """Open or create the table of values about files, such as checksums. time: The stat field that shows a change.
 
-        A value is only used while the size and this time of the file do not change. columns: Names and SQL types of the
-        values. time: st_mtime_ns: the last change of the file's content. st_ctime_ns: the last change of its content or
-        its metadata. No program can set st_ctime_ns, so that no change is missed. But a file that was replaced by a
-        copy with the same content then counts as changed, too.
+        A value is only used while the file's size and the field `time` are the same. The field st_mtime_ns is the time
+        of the last change of the content; st_ctime_ns, of the content or the metadata. No program can set st_ctime_ns,
+        so that no change is missed. But a file that was replaced by a copy with the same content then counts as
+        changed, too. columns: Names and SQL types of the values.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self._table, self._time = path, table, time
@@ -46,10 +46,10 @@ class FileFacts:
         self._execute(f"create table if not exists {table} ({', '.join(listed)})")
 
     def _execute(self, command: str, *rows: Sequence[object]) -> list[Any]:
-        """Run an SQL command once per row of values, in one transaction. Returns: The rows that the command finds.
+        """Run an SQL command once per row of values, in one transaction.
 
-        With more than one row of values, nothing is returned. Raises KitError for a full, locked or read-only disk, and
-        for a damaged file.
+        Returns: The rows that the command finds; an empty list if there is more than one row of values. Raises KitError
+        for a full, locked or read-only disk, and for a damaged file.
         """
         try:
             self._store = self._store or sqlite3.connect(self.path, timeout=60)
@@ -132,10 +132,10 @@ class ContentKeys:
     """
 
     def __init__(self, folder: Path, time: Time = "st_mtime_ns") -> None:
-        """Open or create the store of content keys (checksums) of files. time: stat field that shows a change.
+        """Open or create the store of content keys (checksums) of files. time: The stat field that shows a change.
 
-        A key is only used while the size and this time of the file do not change. time: st_mtime_ns: the last change of
-        the file's content. st_ctime_ns: the last change of its content or its metadata.
+        A key is only used while the file's size and the field `time` are the same. The field st_mtime_ns is the time of
+        the last change of the content; st_ctime_ns, of the content or the metadata.
         """
         self._read_now: dict[str, str] = {}  # by path, contents that this process has read itself
         self._facts = FileFacts(folder / "contents.sqlite", "files", ["sha256 text"], time)

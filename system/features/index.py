@@ -1,6 +1,6 @@
 """Index of a shard.
 
-The index of a shard: one JSON line per finished series. A million lines are read in seconds.
+The index has one JSON line per finished series. A million lines are read in seconds.
 
 {"key": "9f86...", "first": 0, "rows": 70, "crc32": 1234}     first row in the file of frames, rows, checksum
 """

@@ -42,8 +42,8 @@ class PieceBank:
     def _frame_range(self, number: int, frames: int) -> tuple[int, int]:
         """Return the first frame of piece `number` of a recording, and the frame after the piece's last frame.
 
-        frames: Number of frames of the recording. A frame belongs to the piece if its centre is in the piece. If no
-        centre is, the piece has the frame nearest to its middle.
+        frames: Number of frames of the recording. A frame belongs to the piece if its centre is in the piece. If the
+        piece contains no centre of a frame, it has the frame nearest to its middle.
         """
         middle = (number + 0.5) * self._hop
         first, behind = (

@@ -1,6 +1,6 @@
 """Shard of a bank.
 
-A shard: the series that one process after another has added to a bank.
+A shard is a part of a bank, to which only one process at a time adds series.
 
     <folder>/frames.bin      all its series, one after the other
              index.jsonl     one line per finished series; written after its frames
@@ -57,9 +57,9 @@ class Shard:
     def read_new_lines(self, skip_damaged: bool = False) -> None:
         """Read the index lines added since the last call. skip_damaged: Drop damaged lines instead of raising KitError.
 
-        All lines are read if some were removed. Only complete lines count. A killed process may leave a partial line,
-        or frames without an index line. After a power cut, frames of the last lines may be missing. All such series are
-        dropped. Only other damage raises KitError.
+        If another process has removed lines since the last call, all lines are read again. A killed process may leave a
+        partial line, or frames without an index line. After a power cut, frames of the last lines may be missing. All
+        such series are dropped. Only other damage raises KitError.
         """
         state = self._file_states()
         if state == self._seen:

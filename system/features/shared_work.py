@@ -1,6 +1,6 @@
 """Divide the work on a bank among processes.
 
-Divide the work on one bank among all processes that add to it: ranks, machines, runs started by hand.
+The processes may be ranks of one run, runs on several machines, or runs started by hand.
 
 All processes have equal roles. Each process locks the bank briefly, and reads which keys other processes have stored or
 are computing. It then reserves some of the remaining keys, longest audio first. The file `under_way.json` of a shard
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class SharedWork:
     """The keys of a bank whose series of vectors this process reserves and computes. Open with `shared_work`.
 
-    costs: Dict from key to the cost of computing its series, for every wanted series, such as seconds of audio.
+    costs: Dict from the key of every wanted series to the cost of computing it, such as its seconds of audio.
     at_once: Two limits for the keys that are reserved at a time: their number, and the sum of their costs.
     """
 
@@ -135,7 +135,7 @@ class SharedWork:
 
 @contextmanager
 def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> Iterator[SharedWork]:
-    """Context manager that reserves missing clips for this process, at most `at_once` (number, cost) at a time.
+    """Context manager that reserves missing clips for this process, a limited number at a time.
 
     costs: Dict from the key of each missing clip to the cost of computing its frames; expensive clips come first.
     at_once: Two limits for the clips that a process reserves at a time: their number, and the sum of their costs.

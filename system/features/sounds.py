@@ -52,7 +52,7 @@ class FoundSound(NamedTuple):
 def find_sounds(
     clips: Collection[Clip], banks: Path, threads: Executor, whole: Container[str] = (), verify: bool = False
 ) -> Iterator[tuple[Clip, FoundSound]]:
-    """Yield each clip with its file's checksum, length and rate, stored or read. whole: Ids of clips to decode fully.
+    """Yield each clip with its file's checksum, length and sample rate, as stored or, for a new or changed file, read.
 
     A file has changed if its size or time has changed. Files that cannot be opened are tried again at each call, since
     ffmpeg may have been installed meanwhile. Several processes begin at different clips, so that each file is read by

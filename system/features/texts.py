@@ -16,7 +16,7 @@ STORED_AT_ONCE = 512  # texts
 def store_vectors(
     bank: Bank, texts: Mapping[str, str], vectors: Callable[[Sequence[str]], torch.Tensor], by_model: str
 ) -> None:
-    """Compute and store the vectors of `texts`, a dict by key, that a bank lacks. by_model: Text for the progress bar.
+    """Compute and store the vectors of those `texts`, a dict by key, that a bank lacks.
 
     Args:
         vectors: Function that computes (N, V) vectors of N texts. It gets texts of similar length together, to

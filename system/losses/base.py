@@ -141,7 +141,7 @@ class Term(Strict):
 
     @property
     def learned(self) -> dict[str, float]:
-        """Dict from the name of a parameter of the loss that is trained with the model to its start value.
+        """Dict from name to start value of each parameter of the loss that is trained with the model.
 
         Loss terms whose parameters have equal names share one parameter, with the start value of the first term.
         """

@@ -16,7 +16,7 @@ class HardNegativeNce(Term):
 
     -(1/B) sum_i ln(e^{l_ii} / (alpha e^{l_ii} + sum_j w_ij e^{l_ij})). The logits are l_ij = s_ij / t for
     B items, with the score s_ij of clip i and the captions of item j, and the temperature t. The weights are
-    w_ij = n_i e^{beta l_ij} / sum_k e^{beta l_ik}; j and k are the n_i items of other clips. With alpha = 1 and
+    w_ij = n_i e^{beta l_ij} / sum_k e^{beta l_ik}; both sums are over the n_i items of other clips. With alpha = 1 and
     beta = 0, the loss equals `nt_xent` with same_clip `masked` and directions `mean`. The gradient of the weights is
     computed too, as in the paper's equation. An item without negatives adds ln alpha, which has no gradient. With alpha
     below 1, the loss may be negative, but not below ln alpha.

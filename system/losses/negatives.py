@@ -1,6 +1,6 @@
 """Choices of negatives.
 
-Choices of negatives: the caption and the clip of a batch that a ranking loss uses as an item's negatives.
+A choice selects the caption and the clip of a batch that a ranking loss uses as an item's negatives.
 
 Recipes can name the functions marked `@choice`. Each function gets the scores of a batch and returns two arrays: the
 columns (B,) of the negative captions, and the rows (B,) of the negative clips. Items of the same clip are never
@@ -9,7 +9,7 @@ the loss leaves out. If several indexes are equally good, the first is chosen. N
 
 Source: Xie et al., "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 3, for all choices
 except `random_apart`, which is from the DCASE 2022 baseline. Deviations: none in the choices. In the papers an item has
-one caption; here the score of an item with several captions is their mean. Only the functions import torch.
+one caption; here the score of an item with several captions is their mean. torch is only imported by the functions.
 """
 
 from collections.abc import Callable

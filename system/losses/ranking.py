@@ -81,7 +81,7 @@ class Ranking(Term):
 
 
 def margin_violations(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tensor]:
-    """Return by how much negative captions, and clips, violate the margin, (B, B) each. relaxed: Apply margin factors.
+    """Return two tables (B, B): by how much negative captions, and negative clips, violate the margin.
 
     The loss applies its hinges to these tables. m is the margin, and s_ij the score of clip i and the captions of item
     j. For captions, the value at (i, j) is m r_ij + s_ij - s_ii. For clips, it is m r_ij + s_ji - s_ii. r_ij is the

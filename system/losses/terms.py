@@ -56,8 +56,7 @@ def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tenso
 def accuracies(batch: BatchScores) -> tuple[float, float]:
     """Return the shares of clips (m1) and of captions (m2) whose matching partner has the highest score in the batch.
 
-    m1: Share of clips whose own captions have the highest score. m2: Share of captions whose own clip has the highest
-    score. A tie with another pair counts as a miss. A model that gives all pairs the same score thus has the accuracy
+    A tie with another pair counts as a miss. A model that gives all pairs the same score thus has the accuracy
     0.
     Source: "Take it easy" (2022), section 4. Deviation: the paper's `s_ii = max_j s_ij` counts ties as hits. The
     accuracies here are lower by the share of rows with ties.

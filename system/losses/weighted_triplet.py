@@ -13,7 +13,7 @@ from system.losses.negatives import hardest
 
 
 class WeightedTriplet(Term):
-    """Maximum polynomial loss, in [0, inf): P of the matching pair's score, N of the hardest negative's score.
+    """Maximum polynomial loss, in [0, inf): polynomials P of a pair's score and N of its hardest negative's score.
 
     P(s) = sum_p a_p s^p and N(s) = sum_q b_q s^q. The settings `positive` and `negative` are the coefficients a_p and
     b_q, starting with the constant. h_i = max_j s_ij and h'_i = max_j s_ji over the items j of other clips,

@@ -31,9 +31,10 @@ Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing f
 
 
 def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Facts:
-    """Return `fact` with a model's folder, and []; if the model is missing, `fact` and [(title, error message)].
+    """Return a text about a model, and a list of problems: [(title, error message)] if it is missing or damaged.
 
-    title: Name of the Hugging Face model. folder: Folder of the model on this machine, or None.
+    title: Name of the Hugging Face model. fact: The text; the model's folder is added if the model is complete.
+    folder: Folder of the model on this machine, or None.
     hint: Advice if the model is missing; by default, to run the verb `download`.
     """
     if folder is None:

@@ -1,6 +1,6 @@
 """Count operations and memory of a step.
 
-Count the operations and memory of a training step, by running an encoder on fake tensors (shapes without values).
+They are counted by running an encoder on fake tensors, which have shapes but no values.
 
 torch is only imported for counting.
 """
@@ -99,9 +99,8 @@ def measure_cost_once(key: Hashable, network: "nn.Module", run: "Callable[[], to
 
 
 def measure_cost(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Return operations and memory of forward and backward pass. run: Computes the output. half: 16-bit training.
+    """Return operations and memory of forward and backward pass. run: Computes the output. half: Use 16-bit autocast.
 
-    16-bit training uses autocast.
     Usually no values are computed. If shapes depend on values, as in packed series, the forward pass is computed in
     float32. The backward pass is then assumed to have twice the operations of the forward pass, and a fifth more
     memory. Weights and their copies in 16 bits are not counted, since they are the same for any number of clips.

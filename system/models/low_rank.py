@@ -12,7 +12,7 @@ from data_tools.errors import KitError
 
 
 def adapted_layers(network: nn.Module, ends: Sequence[str] | None) -> dict[str, nn.Linear]:
-    """Return a dict from name to each linear layer that gets an adapter: with an ending in `ends`, or all if None.
+    """Return a dict from name to layer, for each linear layer of the network that gets an adapter.
 
     ends: Ends of the names of these layers; None for all linear layers. Raises KitError if no layer has such a name.
     """
@@ -29,7 +29,7 @@ def adapted_layers(network: nn.Module, ends: Sequence[str] | None) -> dict[str, 
 
 
 def count_adapter_parameters(network: nn.Module, rank: int, ends: Sequence[str] | None) -> int:
-    """Count the parameters of adapters of rank `rank` for the linear layers whose names end in `ends`; None: all.
+    """Count the parameters of adapters of rank `rank` for linear layers of the network.
 
     ends: Ends of the names of the linear layers that get adapters; None for all linear layers.
     """

@@ -40,8 +40,7 @@ class MomentScore(nn.Module):
     published_threshold: Lowest probability of a frame in a window, for a published score without trained weights of
     moment starts and ends; None for all other scores.
     frame_share: Share, in [0, 1], of a number d that makes a moment more probable if the query is known to be heard.
-    This share is added to each frame's score, and the rest of d to the weight of a moment's start. offset are trained.
-    ---> offset are trained.
+    This share is added to each frame's score, and the rest of d to the weight of a moment's start.
     """
 
     unit_length = True
@@ -132,10 +131,10 @@ def _frame_counts(clips: Embeddings) -> torch.Tensor:
 def cosines_of_queries(
     score: MomentScore, clips: Embeddings, clip_of: Sequence[int], captions: Embedded, at_once: int = 64
 ) -> list[torch.Tensor]:
-    """Return, per query, its cosines, by `score`, with the frames of its clip. clip_of: Index of each query's clip.
+    """Return each query's cosines with the frames of its clip, one tensor per query. clip_of: Index of its clip.
 
-    The cosines are (T,) for T frames, or (K, T) if the score compares each frame by K vectors; see MomentScore.cosines.
-    at_once: Number of queries that are processed together.
+    The cosines of a query are (T,) for T frames, or (K, T) if the score represents each frame by K vectors.
+    score: Score of moments that computes the cosines. at_once: Number of queries that are processed together.
     """
     lengths = _frame_counts(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])

@@ -127,14 +127,14 @@ class Estimates:
     def text_cost(self, half: bool = False) -> Cost:
         """Return operations and memory of the text encoder in a training step, per caption. half: 16-bit training.
 
-        In 16 bits, only memory is counted, not operations.
+        With `half`, only the memory of the result is valid, since operations in 16 bits are not counted.
         """
         return measure_cost_once(self.recipe.model.text.model_dump_json(), *self._text_encoder, half)
 
     def audio_cost(self, load: Load, half: bool = False) -> Cost:
         """Return operations and memory of the audio encoder in a training step, per clip. half: 16-bit training.
 
-        In 16 bits, only memory is counted, not operations.
+        With `half`, only the memory of the result is valid, since operations in 16 bits are not counted.
         """
         return self.recipe.model.audio.cost(self._audio_encoder, load.seconds, load.longest, half)
 
@@ -193,7 +193,7 @@ class Estimates:
         return sum(self.memory_parts(stage, precision).values())
 
     def memory_parts(self, stage: schema.Stage, precision: str, share: Load | None = None) -> dict[str, float]:
-        """Return a dict from use to estimated bytes of a training step's memory. share: One process's part of a batch.
+        """Return a dict from use to estimated bytes of a training step's memory.
 
         weights: Weights in float32, and their moving average if the stage has one.
         AdamW: Two moments of each trained weight.
@@ -203,7 +203,7 @@ class Estimates:
         activations: Largest size of the layers' values and gradients; with grad_cache_chunk, only for one chunk.
         batch: Frames of the batch's clips.
 
-        share: None: the whole batch.
+        share: The part of the batch in one process; None: the whole batch.
         """
         load, half = share or self.load(stage), precision != "float32"
         audio, text = self.audio_cost(load, half), self.text_cost(half)

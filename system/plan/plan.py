@@ -36,7 +36,7 @@ def plan(
     processes: int = 1,
     gpu: str | None = None,
 ) -> Plan:
-    """Return the plan of a recipe: data, costs, problems. made_before: Runs that finish first. copies: Unfinished runs.
+    """Return the plan of a recipe: its data, its costs, and problems.
 
     Args:
         gpu_bytes: Memory of the GPU for the stages; None for no GPU.

@@ -77,9 +77,9 @@ class Ranker(ABC):
         return {"score": "the model's score; higher is better"}
 
     def open(self, listed: Listed, strict: bool = False) -> Pool:
-        """Return a pool of the readable clips, ready to be ranked. strict: A clip that cannot be read is an error.
+        """Return a pool of the readable clips, ready to be ranked.
 
-        strict: If False, such clips are skipped with a warning.
+        strict: Raise KitError for a clip that cannot be read; if False, skip such clips with a warning.
         Raises KitError if no clip can be read.
         """
         return Pool(clips=listed.clips, skipped=listed.others)
@@ -137,7 +137,7 @@ class Ranker(ABC):
         return None
 
     def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
-        """Embed texts. normalize: Scale the vectors to length 1. Returns: (N, D) float32.
+        """Embed N texts by a single vector each. Returns: (N, D) float32.
 
         normalize: Scale the vectors to unit length, so that dot products are scores; if False, return the encoder's
         output.
@@ -146,7 +146,7 @@ class Ranker(ABC):
         raise KitError(f"ranker ({self.origin}) has no single embedding per text; use python -m system rank instead")
 
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
-        """Embed the pool's clips. normalize: Scale the vectors to length 1. Returns: (C, D) float32.
+        """Embed the pool's clips by a single vector each. Returns: (C, D) float32.
 
         normalize: Scale the vectors to unit length; if False, return the encoder's output. Raises KitError for a ranker
         without a single vector per clip.
@@ -185,9 +185,9 @@ class Models(Protocol):
         """Return the embeddings of clips and of their captions by the teacher model `teacher`."""
 
     def live_ranker(self, name: str, source: str | None = None) -> Ranker:
-        """Return a ranker of the rank entry `name`, for any queries. source: Data source whose clips it ranks.
+        """Return a ranker of the rank entry `name`, for any queries.
 
-        source: None for the data source of the entry that is ranked now.
+        source: Data source whose clips it ranks; None: the data source of the entry that is ranked now.
         """
 
     def caption_queries(self, source: str) -> Sequence[Query]:

@@ -1,6 +1,6 @@
 """Cache of clip embeddings.
 
-A cache of clip embeddings, shared by the verbs rank, search, serve and embeddings. Its files:
+The verbs rank, search, serve and embeddings share it. Its files:
 
 <cache>/contents.sqlite         content key (checksum of the audio) of every file, by path, size and time of change
         embeddings-<model>/     a bank of the clips' embeddings by that model, one per content key
@@ -133,7 +133,7 @@ class CachedEmbeddings(ClipSource):
     def fill(
         self, model: RetrievalModel, clips: Sequence[Clip], strict: bool = False, goes_on_when_full: bool = False
     ) -> Filled:
-        """Embed and store the clips without a cached embedding. goes_on_when_full: Continue if the disk is full.
+        """Embed and store the clips without a cached embedding.
 
         Embeddings are stored in parts, so that a killed process can be resumed.
         strict: Raise KitError for the first clip that cannot be read. goes_on_when_full: If the disk is full, log a

@@ -156,7 +156,7 @@ def _join_in_order(batches: list[Embedded], order: torch.Tensor) -> Embeddings:
 def _batches_by_length(
     clips: Sequence[Clip], features: Features, device: torch.device
 ) -> tuple[list[list[int]], torch.Tensor]:
-    """Group clips of similar length into batches; return a list of clip indexes per batch, and all these in one tensor.
+    """Group clips of similar length; return a list of clip indexes per batch, and all indexes in one tensor.
 
     Similar lengths reduce padding. Padding changes no embedding.
     """
@@ -225,7 +225,7 @@ def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
 
 
 def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
-    """Convert embeddings to a NumPy array (N, D) float32. normalize: Scale the vectors to length 1.
+    """Convert embeddings to a NumPy array (N, D) float32.
 
     Args:
         normalize: Scale the vectors to unit length, so that dot products are the model's scores; vectors of zeros are

@@ -199,7 +199,7 @@ def _edges_array(windows: Sequence[Found]) -> np.ndarray:
 def _posteriors(
     score: MomentScore, series: FrameSeries, heard: float | None
 ) -> Iterator[tuple[int, WindowScores, np.ndarray]]:
-    """Yield each query's index and probabilities of windows and frames. heard: Least probability of being heard.
+    """Yield each query's index, and the probabilities of windows and of frames for this query.
 
     The second value has the log probabilities that a window is exactly one moment. The third value has the
     probabilities (T,) that a frame is in a moment. heard: The scores of frames are raised until a moment has at least
@@ -329,7 +329,7 @@ def fit_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment]
 
 
 def describe_unreadable(broken: Mapping[str, str], recordings: Collection[str]) -> str:
-    """Format the number of unreadable recordings, and the first with the reason. broken: Dict from id to reason.
+    """Return a text with the number of unreadable recordings, and the first of them with the reason.
 
     broken: Dict from the id of a recording to the reason. recordings: Ids of all recordings.
     """

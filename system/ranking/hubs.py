@@ -41,7 +41,7 @@ class Hubs(NamedTuple):
 
 
 def measure_hubs(bank: Iterable[Scores], correction: Correction) -> Hubs:
-    """Measure how much each clip is a hub, near to too many queries, from its scores with a bank of other queries.
+    """Measure how much each clip is a hub, from its scores with a bank of other queries.
 
     bank: Scores of the bank's queries (rows) against the C clips, in blocks (n, C), with at least one row in total.
     Raises ValueError for an empty bank.
@@ -73,7 +73,7 @@ def _mean_of_nearest(bank: Iterable[Scores], count: int) -> np.ndarray:
 
 
 def correct_scores(scores: Iterable[Scores], correction: Correction, hubs: Hubs | None) -> Iterator[Scores]:
-    """Yield scores corrected for hubs, clips near to too many queries, (n, C), in the same blocks as `scores`.
+    """Yield scores that are corrected for hubs, in the same blocks (n, C) as `scores`.
 
     inverted_softmax: s(q, c) - ln(sum_b e^{beta s(b, c)}) / beta. This equals ln(p) / beta for the published
     p = e^{beta s(q, c)} / sum_b e^{beta s(b, c)}. It orders the clips of a query as p does.

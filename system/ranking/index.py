@@ -51,7 +51,7 @@ class VectorIndex:
 
 
 def build_index(pool: Embeddings) -> VectorIndex | None:
-    """Build the index of a pool's embeddings; None without index: for a small pool, on a GPU, without faiss, etc.
+    """Build the index of a pool's embeddings; None if no index is built, so that all clips are scored exactly.
 
     pool: Embeddings of the clips, of length 1 if the score only depends on their directions.
     No index is built for fewer than MIN_CLIPS clips and on a GPU. None is built for a model that compares frames with

@@ -1,6 +1,7 @@
 """Find moments by any models.
 
-Find the times at which queries are heard in their recordings, by one trained model or the mean of several models.
+The moments of a query are the times at which it is heard in its recording. One trained model finds them, or the mean
+of several models.
 
 A model of moments scores frames. A model that compares frames with words scores each frame like a clip. A model of
 whole clips scores pieces of the recording, which a sliding window cuts out.
@@ -138,7 +139,7 @@ def refuse_test_splits(queries: MomentQueries) -> None:
 def training_moments(
     queries: MomentQueries, located: Sequence[Located], least: float, found_by: str
 ) -> tuple[list[Moment], int]:
-    """Return windows with a score of `least` or more as moments, and how many queries have none. found_by: Model names.
+    """Return windows with a score of `least` or more as moments, and the number of queries without such a window.
 
     A window that overlaps a better window is left out.
     found_by: Names of the models that found the windows, stored in the moments.
@@ -181,14 +182,14 @@ def locate(
     heard: float | None = None,
     mean_edges: bool | None = None,
 ) -> list[Located]:
-    """Find each query's windows, best first. fit: Moments to fit models to. heard: Least probability of being heard.
+    """Find each query's windows in its recording, best first.
 
     The results of several models are combined by the mean of their probabilities.
     Each query gets as many windows as the edition allows.
 
     Args:
-        fit: Moments with known windows. To these, every model's scale, offset, and weights of moment starts and ends
-            are fitted. None: use the trained values.
+        fit: Moments with known windows. Every model's scale, offset, and weights of moment starts and ends are fitted
+            to these moments. None: use the trained values.
         sliding: Window that slides over recordings, for models of whole clips.
         by: Score that selects windows. `overlap`: the probability that some moment has an IoU of 0.7 or more with the
             window. `posterior`: the probability that the window is exactly one moment. `thresholds`: windows consist of
@@ -260,9 +261,9 @@ def locate(
 def score_recordings(
     ranker: ModelRanker, queries: MomentQueries, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
-    """Return moments and frame scores of readable recordings. sliding: Size and hop of pieces. strict: Require all.
+    """Return the moments of readable recordings, and the scores of these recordings' frames.
 
-    sliding: A model of whole clips scores such pieces of the recording; other models do not use it. strict: Raise
+    sliding: Size and hop of the pieces that a model of whole clips scores; other models do not use it. strict: Raise
     KitError for recordings that cannot be read; if False, leave these recordings out.
     """
     model, recordings = ranker.model, list(queries.recordings.values())
@@ -347,9 +348,9 @@ def _score_frames(
     grids: Sequence[Grid],
     queries: MomentQueries,
 ) -> FrameSeries:
-    """Score each query with the frames of its recording. clips, grids: Each recording's frame embeddings and times.
+    """Score the frames of each query's recording like separate clips.
 
-    clips: Each frame is embedded like a separate clip.
+    clips: For each recording, the embeddings of its frames. grids: For each recording, the times of its frames.
     """
     captions = embed_texts(model, [moment.text for moment in queries.moments])
     values, edges, of_query = [], [], []

@@ -33,11 +33,10 @@ def write_ranking(
 ) -> int:
     """Rank clips, write all scores or the `top` clips, return the number of clips. allow_unknown: Accept unknown words.
 
-    Only readable clips are ranked. The file is the score matrix (.npy), or, with `top`, a ranked CSV of the edition
-    custom, or pairs of a query and a clip (.jsonl), which a user's own program can score. Clips with equal scores are
-    ordered by file name.
+    Only readable clips are ranked. The file is the score matrix (.npy). With `top`, it is a ranked CSV in the format
+    of the edition `custom`, or pairs of a query and a clip (.jsonl), which a user's own program can score. Clips with
+    equal scores are ordered by file name.
 
-    Returns: The number of ranked clips.
     Raises: KitError if `top` exceeds the number of clips, for queries without any known word (unless allow_unknown),
         and for a query whose clip is missing or broken. SubmissionError if two queries or clips would be identical in
         a ranked CSV.

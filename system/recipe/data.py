@@ -118,7 +118,7 @@ def load_data(
     workers: int | None = None,
     waveforms: Waveforms | None = None,
 ) -> Data:
-    """Read every data source; compute missing frames. strict: KitError for a broken file. verify: Read all files again.
+    """Read every data source, and compute missing frames. strict: Raise KitError for a broken file.
 
     verify: Read all stored frames and audio files, and compute damaged frames again. device: Device of the experts;
     None: this machine's default. workers: Number of processes that decode audio; None: threads of this process.

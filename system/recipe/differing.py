@@ -8,10 +8,10 @@ from typing import Any
 
 
 def differing(a: Any, b: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield the dotted key and both values of each setting that differs between `a` and `b`. at: Prefix of the keys.
+    """Yield the dotted key and both values of each setting that differs between `a` and `b`.
 
-    A dotted key looks like stages.train.losses.0.margin. at: Dotted key of `a` and `b` in two recipes; "" for whole
-    recipes.
+    A dotted key looks like stages.train.losses.0.margin. `a` and `b` are two recipes, or parts of two recipes. at:
+    Dotted key of these parts, with which the yielded keys begin; "" for whole recipes.
     """
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         a, b = dict(enumerate(a)), dict(enumerate(b))

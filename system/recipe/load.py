@@ -72,7 +72,7 @@ def as_change(key: str, value: object) -> str:
 def _as_json(value: object, indent: int | None = None) -> str:
     """Format a value as JSON that can be read as YAML. Characters that YAML changes or forbids are escaped.
 
-    Other characters are not escaped, since YAML has no surrogate pairs.
+    Other characters are not escaped, since JSON escapes some of them as surrogate pairs, which YAML does not have.
     """
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

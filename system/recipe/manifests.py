@@ -101,8 +101,8 @@ def _parsed_arguments(command: str) -> dict[str, object]:
 def _must_be_made(name: str, source: schema.Source, again: bool) -> bool:
     """Return whether a data source's manifest must be made, because it is missing or, with `again`, outdated.
 
-    A manifest is outdated if the audio files have changed since it was made. It is then made again if `again` is True.
-    A manifest that was written or edited by hand is kept.
+    A manifest is outdated if the audio files have changed since it was made. A manifest that was written or edited by
+    hand is kept.
     """
     manifest = Path(source.manifest)
     note = _note_of(manifest)

@@ -268,8 +268,8 @@ class Recipe(Strict):
     def data_files(self) -> dict[str, Path]:
         """Dict from a name of each data file to its path: manifests, moments files, and files of embeddings.
 
-        The key of a manifest is the name of its data source, such as NAME. The key of its moments file is NAME.moments.
-        Keys of embedding files are such as model.text.files.0.
+        The name of a manifest is that of its data source. The name of a moments file is DATA_SOURCE.moments. Files of
+        embeddings have names such as model.text.files.0.
         """
         manifests = {name: Path(source.manifest) for name, source in self.data.items()}
         moments = {f"{name}.moments": Path(source.moments) for name, source in self.data.items() if source.moments}

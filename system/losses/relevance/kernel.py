@@ -1,7 +1,6 @@
 """Compiled loops of CIDEr-D.
 
-The compiled loops of CIDEr-D: scores of captions against all captions of a set, and counts of equal scores for exact
-percentiles.
+They compute the scores of captions against all captions of a set, and count equal scores for exact percentiles.
 
 numba compiles the loops at their first use, in seconds. It caches the code in this folder's `__pycache__`, or in the
 user's cache folder if that cannot be written. The loops run without Python's global lock.
@@ -50,12 +49,11 @@ class Postings(NamedTuple):
 def build_postings(
     captions: np.ndarray, start: np.ndarray, feature: np.ndarray, reference: np.ndarray, size: int, like: np.ndarray
 ) -> Any:
-    """Tabulate n-gram weights of references, in the dtype of `like`. start, feature, reference: All captions' features.
+    """Return the arrays of Postings, a table from n-gram feature to the references that contain it.
 
     captions: (M,) index of each reference among all captions. start, feature, reference: Arrays of NgramFeatures, the
     features of all captions: the index of each caption's first feature, the number of each feature, and its weight if
-    the caption is a reference. size: Number of features. like: An array; the weights get its dtype. Returns: The arrays
-    of Postings.
+    the caption is a reference. size: Number of features. like: An array; the weights get its dtype.
     """
     slot = np.zeros(size, np.int32)
     entries = slots = 0
@@ -102,13 +100,13 @@ def score_captions(
     penalty: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Write CIDEr-D of `captions` with references (`postings`) to `out`. penalty: Length factors. level: Rows in it.
+    """Compute CIDEr-D of candidates (`captions`) with references (`postings`), and write it to `out`, (R, M).
 
     captions: (R,) index of each candidate among all captions. start, feature, candidate: Arrays of NgramFeatures, the
     features of all captions: the index of each caption's first feature, the number of each feature, and its weight if
-    the caption is a candidate. postings: Result of `build_postings`. penalty: (L, M) factors for the difference in
-    length of a candidate and a reference; a row for each of the L different lengths of candidates. level: (R,) row in
-    penalty of each candidate.
+    the caption is a candidate. postings: Result of `build_postings`, for M references. penalty: (L, M) factors for the
+    difference in length of a candidate and a reference; a row for each of the L different lengths of candidates.
+    level: (R,) row in penalty of each candidate.
     """
     slot, begin, column, weight, dense_row, dense = postings
     for r in range(len(captions)):
@@ -133,9 +131,10 @@ def score_captions(
 
 @compile_loop
 def count_upper_bits(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
-    """Count the float32 numbers `bits` in `counts` by the value of their bits above the lowest `shift` bits.
+    """Count float32 numbers by their upper bits: all bits except the lowest `shift` bits.
 
-    bits: (X,) float32 numbers, read as whole numbers. The results are added to `counts`.
+    bits: (X,) float32 numbers, read as whole numbers. counts: (2**(32 - shift),) to which the results are added, with
+    one value per value of the upper bits.
     """
     for x in bits:
         counts[x >> shift] += 1
@@ -143,11 +142,11 @@ def count_upper_bits(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
 
 @compile_loop
 def count_lower_bits(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.ndarray) -> None:
-    """Count the float32 numbers `bits` in `counts` by their lowest `shift` bits. row: Row of `counts` per upper bits.
+    """Count float32 numbers by their lowest `shift` bits, in a separate row for each value of their upper bits.
 
     bits: (X,) float32 numbers, read as whole numbers. The upper bits of a number are all bits except the lowest
     `shift`. row: For each value of the upper bits, the row of `counts` to which numbers with this value are added; -1:
-    they do not count. counts: (K, 2**shift), to which the results are added.
+    numbers with this value are not counted. counts: (K, 2**shift), to which the results are added.
     """
     mask = (1 << shift) - 1
     for x in bits:

@@ -83,7 +83,7 @@ class Corpus:
         return self._cider.features(tokenize(captions, self._tokenizer))
 
     def distribution(self, percents: Sequence[float], pairs: str) -> Distribution:
-        """Compute mean, percentiles and histogram of CIDEr-D between captions. pairs: "all", or only of "other_clips".
+        """Compute mean, percentiles and histogram of CIDEr-D between captions of the corpus.
 
         percents: The requested percentiles, each in [0, 100]. pairs: "all" ordered pairs of captions, or "other_clips":
         only pairs of captions of different clips.
@@ -208,11 +208,12 @@ class Relevance:
         return CiderAmong(features, members).scores(0, len(members))
 
     def cider_of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:
-        """Compute CIDEr-D between items with several captions, (B, B) float32. row_of: Item of each caption.
+        """Compute CIDEr-D between any two of B items with one or several captions, (B, B) float32.
 
         c_ij is the mean or the maximum of the scores of all pairs of a caption of item i (candidate) and a caption of
         item j (reference). With the setting of_clips `symmetric`, it is the mean of the means c_ij and c_ji. The paper
-        does not state which of these it uses. row_of: (N,); every item has at least one caption.
+        does not state which of these it uses. row_of: (N,) index of the item of each caption; every item has at least
+        one caption.
         """
         order = np.argsort(row_of, kind="stable")
         counts = np.bincount(row_of)

@@ -58,10 +58,10 @@ class _NgramNumbers:
         return np.array(numbers, np.int64)[inverse]
 
     def number_occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
-        """Return a number for each occurrence of an n-gram. k: 1 for the first in a caption, 2 for the second, etc.
+        """Return a feature number for each occurrence of an n-gram in a caption: repeated ones get different numbers.
 
-        Repeated occurrences in a caption get different numbers. An n-gram that occurs several times thus counts as
-        often as both captions contain it. grams: Number of the n-gram of each occurrence.
+        An n-gram that occurs several times thus counts as often as both captions contain it.
+        grams: Number of the n-gram of each occurrence. k: Count of each occurrence in its caption, from 1.
         The first occurrence gets the number of the n-gram. Occurrence k gets the number of a longer n-gram, whose last
         word is an artificial word for k. Artificial words are numbered downwards from the largest number.
         """

@@ -1,6 +1,6 @@
 """Tokenize captions.
 
-Tokens of captions for CIDEr-D: Penn Treebank tokens, as in published captioning scores.
+CIDEr-D uses Penn Treebank tokens, as in published captioning scores.
 
 They come from the original tokenizer, which needs Java, or from a regular expression with nearly the same result.
 """

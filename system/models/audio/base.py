@@ -1,7 +1,6 @@
 """Interface of settings of audio encoders.
 
-The interface of a kind of audio encoder: settings, building, costs. torch is only imported to build an encoder or to
-count its cost.
+The settings of each kind of encoder can build the encoder and count its cost. torch is only imported for these two.
 """
 
 import math
@@ -54,7 +53,7 @@ class AudioSettings(EncoderKind):
 
     @abstractmethod
     def build(self, out: int) -> Encoder:
-        """Build the encoder with untrained weights. out: Number of values per embedding.
+        """Build the encoder with untrained weights.
 
         out: Number of values per embedding, the same as for text embeddings. Only this method imports torch.
         """

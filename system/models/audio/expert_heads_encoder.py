@@ -1,6 +1,6 @@
 """Heads of "Take it easy": networks.
 
-The audio heads of the paper "Take it easy" (2022): one small transformer per expert, and the mean of their outputs.
+The heads of this paper (2022) are one small transformer per expert. The embedding is the mean of their outputs.
 """
 
 from collections.abc import Mapping

@@ -58,7 +58,7 @@ class PannsEncoder(AudioEncoder):
         spec_augment: Mapping[str, int] | None,
         hidden: int,
     ) -> None:
-        """Build the network and the layers after it, untrained. pooling: Kinds over frequency and over time.
+        """Build the network and the layers after it, untrained.
 
         expert: Name of the expert whose waves are the input. out: Number of values per embedding. trainable: Whether
         the network is trained, in addition to the linear layers. training_samples: Maximum number of samples of a clip

@@ -1,6 +1,6 @@
 """Networks for segments: common settings.
 
-Common settings of networks for segments of a fixed length, trained or frozen, followed by an embedding layer.
+The networks process segments of a fixed length. They are trained or frozen, and followed by an embedding layer.
 
 Never imports torch.
 """
@@ -150,11 +150,12 @@ class Segmented(AudioSettings, Resampled):
         return self._build_encoder(self.build_network_without_files(), out, None)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Return a training step's operations and memory per clip. seconds, longest: Mean, longest clip. half: 16 bits.
+        """Return a training step's operations and memory per clip.
 
-        half: Whether training uses 16 bits. The number of segments is that of a clip of mean length, plus half a
-        segment since lengths differ. It is at most the number of segments of the longest clip. Example: Clotho's clips
-        of 15 to 30 s have 2.67 segments of 10 s on average; 2.75 are counted.
+        seconds: Mean length of the clips. longest: Length of the longest clip of a batch. half: Whether training uses
+        16 bits. The number of segments is that of a clip of mean length, plus half a segment since lengths differ. It
+        is at most the number of segments of the longest clip. Example: Clotho's clips of 15 to 30 s have 2.67 segments
+        of 10 s on average; 2.75 are counted.
         """
         limit = 1 + max(0.0, -((self.segment_seconds - min(longest, self.max_seconds)) // self.hop_seconds))
         more = (min(seconds, self.max_seconds) - self.segment_seconds) / self.hop_seconds

@@ -76,7 +76,7 @@ class SegmentedEncoder(NetworkEncoder):
         has_head: bool,
         hidden: int | None,
     ) -> None:
-        """Build the layers after the network. size, hop: Samples of a segment, and from start to start.
+        """Build the layers after the network, untrained.
 
         out: Number of values per embedding. pretrained: Path of published weights. trainable: Whether the network is
         trained too. size: Samples of a segment. hop: Samples from the start of a segment to the next start.

@@ -1,6 +1,6 @@
 """Cut clips into segments, pool their vectors.
 
-Cut clips into segments of one length, and pool their vectors, for networks with inputs of a fixed length.
+This is for networks with inputs of a fixed length.
 """
 
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class Segments(NamedTuple):
 
 
 def cut_into_segments(waves: Series, size: int, hop: int) -> Segments:
-    """Cut padded clips into segments of `size` samples, one every `hop` samples; return the segments of all clips.
+    """Cut padded clips into segments of `size` samples; return the segments of all clips.
 
     waves: (B, N) samples.
     A segment begins every `hop` samples, until all samples of the clip are in a segment. The last segment is

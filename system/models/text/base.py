@@ -1,7 +1,6 @@
 """Interface of settings of text encoders.
 
-The interface of a kind of text encoder: settings, building, costs. torch is only imported to build an encoder or to
-count its cost.
+The settings of each kind of encoder can build the encoder and count its cost. torch is only imported for these two.
 """
 
 from abc import abstractmethod
@@ -55,10 +54,10 @@ class TextSettings(EncoderKind):
 
     @abstractmethod
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder. vocabulary: Its words, if it needs them. banks: Folder for cached embeddings of texts.
+        """Build the encoder. Weights without a published value are untrained. Only this method imports torch.
 
-        Weights without a published value are untrained. Only this method imports torch. vocabulary: Words of all
-        training captions; empty unless the encoder `reads_vocabulary`. banks: Also the folder of stored frames.
+        vocabulary: Words of all training captions; empty unless the encoder `reads_vocabulary`. banks: Folder for
+        stored embeddings of texts, the same as for the frames of clips.
         """
 
     def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:

@@ -35,12 +35,12 @@ class TextFeatureFilesEncoder(TextEncoder):
         hidden: int | None,
         dim: int,
     ) -> None:
-        """Build the layers; read ids and texts of `queries`. files: Folder with one file of token features per id.
+        """Build the layers, and read the ids and texts of all queries.
 
-        files: Folder of the arrays; an array is read when its query is embedded. queries: Files with each query's
-        id and text. array: Name of the array in a file. values: Values per token. pooling: The mean over the tokens, or
-        the first or last token. hidden: Size of a layer with ReLU before the last layer; None for no such layer.
-        dim: Number of values per embedding. Raises KitError if two different texts have the same id. The method
+        files: Folder with one array file per query, which is read when the query is embedded. queries: Files with each
+        query's id and text. array: Name of the array in a file. values: Values per token. pooling: The mean over the
+        tokens, or the first or last token. hidden: Size of a layer with ReLU before the last layer; None for no such
+        layer. dim: Number of values per embedding. Raises KitError if two different texts have the same id. The method
         `prepare` raises KitError for an unlisted query, for a missing array file, and for an array of another width.
         """
         super().__init__()

@@ -23,7 +23,7 @@ def require_model_type(name: str, folder: Path, types: tuple[str, ...], title: s
 
 
 def load_text_encoder(name: str, folder: Path, kind: Any, settings: Callable[[], Any]) -> tuple[Any, Any]:
-    """Load and return the tokenizer and text encoder in a folder. kind: Encoder's class. settings: Reads its config.
+    """Load and return the tokenizer and the text encoder of a model of audio and text in a folder.
 
     kind: Class of the text encoder. settings: Function that reads the settings of this class; its errors are reported
     as errors of the folder. Raises KitError if the tokenizer or weights are missing, and for damaged files.

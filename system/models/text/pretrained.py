@@ -1,6 +1,6 @@
 """Pre-trained text encoders: settings.
 
-Settings of pre-trained text encoders. The name or folder of the model also determines its size. Never imports torch.
+The name or folder of the model also determines its size. Never imports torch.
 """
 
 from abc import abstractmethod

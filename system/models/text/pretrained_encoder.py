@@ -1,6 +1,7 @@
 """Pre-trained text encoders: networks.
 
-Their common base, the text encoder of CLAP, and encoders by the first, the last or the mean of a transformer's tokens.
+This file has their base class, the text encoder of CLAP, and encoders by a transformer's first token, last token, or
+mean of the tokens.
 """
 
 import hashlib
@@ -192,10 +193,10 @@ class TransformerEncoder(PreTrainedEncoder):
 
 
 def build_projection(name: str, found: int, dim: int, linear: bool) -> nn.Module:
-    """Return a linear layer or, unless `linear`, one without effect. found: Size of a model's vectors; must be `dim`.
+    """Return the layer after a model: a linear layer or, if `linear` is false, a layer without effect.
 
     name: Name of the model, for the error message. found: Size of the model's vectors. dim: Size of vectors in the
-    settings. Raises KitError if both sizes differ.
+    settings. Raises KitError if the two sizes differ.
     """
     if found != dim:
         raise KitError(
@@ -251,7 +252,7 @@ class TokenEncoder(TransformerEncoder):
         dim: int,
         has_head: bool = True,
     ) -> None:
-        """Load the transformer; build the layers after it. cleaned: Cleans captions. hidden: Size of an extra layer.
+        """Load the transformer, and build the layers after it.
 
         pooling: The mean over the tokens, or the first or last token. cleaned: Function that cleans a caption before
         the tokenizer reads it. trainable: Whether the transformer is trained. max_tokens: Maximum number of tokens of a
@@ -297,9 +298,9 @@ class TokenEncoder(TransformerEncoder):
 
 
 def longest_input(tokenizer: Any, model: Any, longest: int | None) -> int:
-    """Return the number of tokens to which texts are cut: the limit of tokenizer, model or settings (`longest`).
+    """Return the number of tokens to which texts are cut: the lowest limit of tokenizer, model and settings.
 
-    The lowest limit counts. That of the model is its number of positions.
+    The model's limit is its number of positions. longest: Limit in the settings; None for no limit.
     """
     limits = (tokenizer.model_max_length, position_count(model), longest, NO_LIMIT)
     return min(limit for limit in limits if limit is not None)
@@ -337,10 +338,10 @@ def load_clap(name: str) -> tuple[Any, Any]:
 
 
 def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
-    """Load a tokenizer and its model. name: Folder, package or Hugging Face name. dropout: Its rate; None: unchanged.
+    """Load a tokenizer and its model. name: Folder, package or Hugging Face name of the model.
 
-    Both are on the CPU, in float32. dropout: Rate for hidden states and attention; None for the rates in the model's
-    settings. Raises KitError for a folder without such a model. If `dropout` is set, also raises KitError for a model
+    The model is on the CPU, in float32. dropout: Rate for hidden states and attention; None for the model's own
+    rates. Raises KitError for a folder without such a model. If `dropout` is set, also raises KitError for a model
     without settings of dropout.
     """
     from transformers import AutoConfig, AutoModel, AutoTokenizer

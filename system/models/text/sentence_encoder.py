@@ -14,7 +14,7 @@ from system.models.text.pretrained_encoder import Bank, PreTrainedEncoder, Trans
 
 
 def load_sentence_encoder(name: str, dim: int, linear: bool, trainable: bool, banks: Path) -> PreTrainedEncoder:
-    """Load a sentence-transformers model as text encoder. dim: Size of its vectors. linear: Whether a layer follows.
+    """Load a sentence-transformers model as text encoder.
 
     The class of the encoder depends on the model's input: tokens of a transformer, or words.
     name: Folder, package or hub name. dim: Required size of the model's vectors. linear: Whether a trained layer
