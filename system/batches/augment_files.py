@@ -18,7 +18,7 @@ _INDEX = re.compile("[0-9]{1,9}")  # of a caption
 
 
 def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str, int], list[str]], str]:
-    """Read a file of alternative captions; return a dict from (clip id, caption index) to them, and a text.
+    """Read a file of alternative captions; return them by (clip id, caption index), and a text about unfit lines.
 
     The file's columns are clip (id, or file name), caption (index from 0) and alternative.
     Returns: The dict, with a caption's alternatives in the order of the file; and a text that states how many lines
@@ -52,7 +52,7 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
 
 
 def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str]], str]:
-    """Read a file of synonyms; return a dict from word to synonyms, and a text.
+    """Read a file of synonyms; return a dict from word to synonyms, and a text about unfit lines.
 
     Its columns are word and synonym (one word or several). words: The words of the training captions.
     Returns: A dict from lower-case word to synonyms; and a text that states how many lines have a word that is not in
@@ -76,7 +76,7 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
 
 
 def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple[Clip, str]]], str]:
-    """Read captions that describe two clips; return {clip id: [(other clip, caption)]}, and a text.
+    """Read captions that describe two clips; return {clip id: [(other clip, caption)]}, and a text about unfit lines.
 
     The file's columns are clip and other (ids, or file names of the two clips), and caption.
     Returns: A dict, in which every line is in the lists of both of its clips; and a text that states how many lines do

@@ -15,10 +15,10 @@ Probability = Annotated[float, Field(gt=0, le=1)]
 class Captions(Strict):
     """Replacement of captions: `probability` is the chance that a caption is replaced by one of its alternatives.
 
-    The alternative is drawn evenly. A line of the file identifies a caption by its clip (id or file name) and its index
-    among the clip's captions, from 0; a caption may have any number of lines. Alternatives may be GPT's variations,
-    back-translations or paraphrases; the kit calls no language model. Margin factors (`relax: cider`) use the new
-    captions. Teachers (trained models whose scores a loss imitates) identify a caption by its index and use its
+    All alternatives have the same probability. A line of the file identifies a caption by its clip (id or file name)
+    and its index among the clip's captions, from 0; a caption may have any number of lines. Alternatives may be GPT's
+    variations, back-translations or paraphrases; the kit calls no language model. Margin factors (`relax: cider`) use
+    the new captions. Teachers (trained models whose scores a loss imitates) identify a caption by its index and use its
     original text. Source: SALSA (2024), with five GPT variations per caption.
     """
 
@@ -47,12 +47,12 @@ class Edits(Strict):
 class Mix(Strict):
     """Mixing of clips: `probability` is the chance that another training clip is added to an item's clip.
 
-    The other clip is drawn evenly, and scaled so that the item's clip has r dB more power. r is drawn evenly from
-    low_db to high_db. The factor is g = sqrt(E / (10^(r/10) E_other)), with E the mean square of a clip's samples. It
-    is 1 if one of the clips is silent. The shorter clip starts at a random position in the longer clip. A clip longer
-    than the audio encoder's `max_seconds` is first cut to a random part, for which E is computed. Thus a mixture is
-    never longer than `max_seconds`, and no part of the item's clip is lost when the clips are added. A sum beyond full
-    scale is scaled down as a whole.
+    All other clips have the same probability. The drawn clip is scaled so that the item's clip has r dB more power. r
+    is a random number, uniform between low_db and high_db. The factor is g = sqrt(E / (10^(r/10) E_other)), with E the
+    mean square of a clip's samples. It is 1 if one of the clips is silent. The shorter clip starts at a random position
+    in the longer clip. A clip longer than the audio encoder's `max_seconds` is first cut to a random part, for which E
+    is computed. Thus a mixture is never longer than `max_seconds`, and no part of the item's clip is lost when the
+    clips are added. A sum beyond full scale is scaled down as a whole.
 
     Captions: each caption of the item is joined with a caption of the other clip. With `merged`, the mixture has the
     caption of a line of the file that names both clips, in any order; clips without such a line are not mixed. Losses

@@ -164,7 +164,7 @@ class Resident:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Copy an expert's frames to the device; return all frames, and each clip's first frame and number of frames.
 
-        The frames (F, D) of all clips have the stored dtype; each clip follows the clip before it.
+        The frames (F, D) of all clips are in one tensor, one clip after the other, and have the stored dtype.
         """
         bank = features.banks[expert]
         lengths = torch.tensor([bank.rows_of(key) for key in self.index_of])
@@ -199,7 +199,8 @@ class Resident:
     ) -> Series:
         """Return the frames of the clips `keys`, out of all `frames`, padded to the longest of `keys` and `among`.
 
-        first, lengths: Index of each clip's first frame in `frames`, and its number of frames.
+        keys, among: Content keys (checksums) of clips. first, lengths: Index of each clip's first frame in `frames`,
+        and its number of frames. crops: Random parts of long clips; None: all frames.
         """
         clips = torch.tensor([self.index_of[key] for key in keys])
         begin, clip_lengths = first[clips], lengths[clips]

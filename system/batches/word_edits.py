@@ -1,6 +1,6 @@
 """Random edits of a caption's words.
 
-An edit replaces words by synonyms, deletes, swaps or inserts words. Never imports torch.
+An edit replaces words by synonyms, deletes words, swaps words, or inserts synonyms. Never imports torch.
 
 Source: SALSA's public code (2024), after "EDA: Easy Data Augmentation" (2019). Deviations: one rate for all kinds of
 edits, synonyms from a file, apostrophes and hyphens inside words stay. An insertion may be after the last word, and a

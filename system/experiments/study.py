@@ -53,8 +53,8 @@ class Study(Strict):
 
     name: Name of the folder of its runs. recipe: Path of the recipe, from the study file's folder. cells: Dict from a
     cell's name to the settings that this variant of the recipe changes, with dotted keys. The text `{NAME}` in a
-    setting is replaced by the folder of a run: that of the earlier cell NAME with the same seed, which may be a
-    teacher. columns: Metrics that are the columns of the table.
+    setting is replaced by the folder of a run: that of the earlier cell NAME with the same seed. The setting can thus
+    name an earlier run as a teacher. columns: Metrics that are the columns of the table.
     """
 
     name: Name

@@ -186,7 +186,6 @@ class Bank:
 
         Only one process adds to a shard at a time. The caller must hold the bank's lock.
         Incomplete data after the last complete series of the shard are removed.
-        Returns: The shard, and a function that releases its lock.
         """
         for number in count():
             shard = self._shard(number)

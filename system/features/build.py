@@ -49,9 +49,9 @@ log = logging.getLogger(__name__)
 class Features:
     """Frames of several experts and the content keys of clips: the input of training and ranking.
 
-    banks: By the expert's name in the recipe, a table from content key to the expert's frames. keys: Dict from clip id
-    to content key, without clips whose audio is broken. broken: Dict from the id of a clip with broken audio to the
-    error message. grids: Times of the frames, by the expert's name.
+    banks: Dict from an expert's name in the recipe to a table from content key to frames. keys: Dict from clip id to
+    content key (checksum of the audio), without clips whose audio is broken. broken: Dict from the id of a clip with
+    broken audio to the error message. grids: Dict from an expert's name to the times of its frames.
     """
 
     banks: Mapping[str, "Bank | AudioFiles | PieceBank | Vectors"]
@@ -307,7 +307,7 @@ class _Build:
         log.info("expert %s: computed the frames of %s, stored in %s", name, counted(computed, "clip"), bank.folder)
 
     def _verified_keys(self, work: SharedWork, missing: dict[str, list[Clip]]) -> Iterator[tuple[str, Clip]]:
-        """Yield each content key (checksum of audio) whose frames are to be computed, with a clip that still has it.
+        """Yield each content key (checksum of audio) to compute frames for, with a clip whose file still has this key.
 
         Stored content keys are not sufficient, since a file may be replaced by a file with the same size and time.
         """

@@ -80,8 +80,9 @@ def item_of(line: bytes, stored: int = ANY) -> Item | None:
 
 
 def table_of(lines: bytes, stored: int = ANY) -> Table | None:
-    """Parse index lines quickly; None if a line has an unusual form, or ends after the first `stored` rows of frames.
+    """Parse index lines quickly; None if a line has an unusual form, or a series ends after row `stored`.
 
+    stored: Number of rows in the file of frames.
     The usual form is the exact text that this kit writes. After None, the caller must parse the lines one by one.
     """
     try:

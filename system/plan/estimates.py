@@ -149,7 +149,7 @@ class Estimates:
     def parameters_by_part(self) -> dict[str, int]:
         """Dict from part of the model to its number of trainable parameters.
 
-        These are the parts of the audio encoder, the whole text encoder, and the layers of the score.
+        The parts are those of the audio encoder, the whole text encoder, and the layers of the score.
         """
         parts = {name: count_parameters(part, trainable=True) for name, part in self._audio_encoder.parts().items()}
         with skip_weight_init():
@@ -170,7 +170,7 @@ class Estimates:
         return self.recipe.model.text.reads_vocabulary and not self._vocabulary
 
     def load(self, stage: schema.Stage) -> Load:
-        """Return the Load of a stage's training step: numbers of clips and captions, and lengths of clips.
+        """Return the size of a stage's training step: numbers of clips and captions, and lengths of clips.
 
         The mean length and the number of captions are averages over the data sources, mixed as in the stage.
         """
@@ -194,6 +194,8 @@ class Estimates:
 
     def memory_parts(self, stage: schema.Stage, precision: str, share: Load | None = None) -> dict[str, float]:
         """Return a dict from use to estimated bytes of a training step's memory.
+
+        Keys of the dict:
 
         weights: Weights in float32, and their moving average if the stage has one.
         AdamW: Two moments of each trained weight.

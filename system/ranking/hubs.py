@@ -76,9 +76,9 @@ def correct_scores(scores: Iterable[Scores], correction: Correction, hubs: Hubs 
     """Yield scores that are corrected for hubs, in the same blocks (n, C) as `scores`.
 
     inverted_softmax: s(q, c) - ln(sum_b e^{beta s(b, c)}) / beta. This equals ln(p) / beta for the published
-    p = e^{beta s(q, c)} / sum_b e^{beta s(b, c)}. It orders the clips of a query as p does.
-    qb_norm: The same for queries whose best clip is also the best clip of any query of the bank. The scores of other
-    queries do not change.
+    p = e^{beta s(q, c)} / sum_b e^{beta s(b, c)}. Both order the clips of a query in the same way.
+    qb_norm: The score of inverted_softmax for queries whose best clip is also the best clip of any query of the bank.
+    The scores of other queries do not change.
 
     csls: The score is 2 s(q, c) - r(q) - r(c). Here r(c) is the mean score of c with its nearest queries of the bank.
     r(q) is the mean score of q with its nearest clips.

@@ -31,7 +31,7 @@ def write_ranking(
     top: int | None = None,
     allow_unknown: bool = False,
 ) -> int:
-    """Rank clips, write all scores or the `top` clips, return the number of clips. allow_unknown: Accept unknown words.
+    """Rank clips, and write all scores or only the `top` clips of each query. Returns: The number of ranked clips.
 
     Only readable clips are ranked. The file is the score matrix (.npy). With `top`, it is a ranked CSV in the format
     of the edition `custom`, or pairs of a query and a clip (.jsonl), which a user's own program can score. Clips with

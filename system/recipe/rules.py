@@ -170,9 +170,9 @@ def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[K
 
 
 def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and messages of named data sources that are missing, repeated or, unless `hint` is None, test splits.
+    """Yield the keys and an error message of each named data source that is missing, repeated, or a test split.
 
-    hint: How to avoid the test split, for the message; None if a test split is allowed.
+    at: Keys of the list `names`. hint: How to avoid the test split, for the message; None if a test split is allowed.
     """
     yield from _check_once(at, names)
     for i, name in _text_items(names):

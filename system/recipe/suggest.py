@@ -42,7 +42,7 @@ def unknown_path(document: Any, keys: Keys) -> str:
 def other_paths(document: Any, keys: Keys) -> str:
     """Return the end of an error message that suggests the right paths of a misplaced key; "" without a suggestion.
 
-    Suggested are all paths of the document with a key of the same name; "" if no path exists, or more than MAX_PATHS.
+    All paths of the document with a key of the same name are suggested; none if there are more than MAX_PATHS.
 
     >>> other_paths({"epochs": 5, "stages": {"train": {"epochs": 3}}}, ("epochs",))
     '; did you mean stages.train.epochs?'

@@ -1,6 +1,6 @@
 """Checkpoints of a stage.
 
-Checkpoints of a stage: the last state, to resume training, and the best epochs by each monitored metric.
+They are the last state, to resume training, and the weights of the best epochs by each monitored metric.
 
 last.pt            state of training: model, optimizer, step, table of the best epochs (loads with weights_only=True).
                    It is a zip archive, whose own checksums are verified when it is read.
@@ -259,7 +259,7 @@ def load_tensors(model: nn.Module, weights: dict[str, torch.Tensor], path: Path)
 def save_state(
     folder: Path, state: dict[str, Any], epoch_weights: Mapping[str, torch.Tensor] | None, sha256: Mapping[str, str]
 ) -> dict[str, str]:
-    """Write last.pt, and `epoch_weights` if given; return the checksums by file. sha256: Those of existing files.
+    """Write the state of training to last.pt, and `epoch_weights`, if given, to a file; return the checksums by file.
 
     Weights of epochs that are no longer in the table of the best epochs are deleted.
     sha256: Dict from each existing file of the stage to its checksum. Returns: A dict from each file that remains to
@@ -287,9 +287,9 @@ def save_best(
     sha256: Mapping[str, str],
     resumable: Container[str],
 ) -> dict[str, str]:
-    """Write a best epoch's weights; delete others except `resumable`; return checksums. sha256: Those of earlier files.
+    """Write the weights of a best epoch; delete weights that are not needed; return the checksums by file.
 
-    Weights of epochs are deleted unless they are in the table of the best epochs or belong to the last state.
+    Weights are needed if their epoch is in the table of the best epochs, `best`, or if they belong to the last state.
     sha256: Dict from each existing file of the stage to its checksum. resumable: Names of the files of the last state.
     Returns: A dict from each file that remains to its checksum.
     """

@@ -1,6 +1,6 @@
 """Export a model folder.
 
-Export a trained model to a folder. Another machine can rank with this model, or start a stage from it.
+Another machine can rank with the trained model in this folder, or start a stage from it.
 
 model.safetensors        weights
 recipe.json              the recipe with all settings

@@ -1,6 +1,6 @@
 """Files of a run folder.
 
-The files in the folder of a run: settings, provenance, checkpoints and results.
+They are settings, provenance, checkpoints and results.
 
 <runs>/<date>_<recipe>_s<seed>_<commit>/
   recipe.yaml      copy of the recipe file

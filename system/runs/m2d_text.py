@@ -1,6 +1,6 @@
 """Text encoder in a checkpoint of M2D-CLAP.
 
-Convert the trained text encoder of an M2D-CLAP checkpoint to a folder that a recipe can name. Imports torch.
+This file converts the trained encoder to a folder that a recipe can name. Imports torch.
 """
 
 from pathlib import Path

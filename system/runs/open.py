@@ -138,10 +138,10 @@ def open_trained(
 def score_of_windows(trained: Trained) -> MomentScore:
     """Return the module (MomentScore) that scores the frames of a recording, so that windows can be found.
 
-    It may differ from the trained module, which ranks clips. Its scale, its offset, and its weights of moment starts
-    and ends are either trained values or values fitted to known moments. The fitted values of the run's first rank
-    entry of moments are used if the run is finished and the model is at that entry's checkpoint. This is also so for a
-    model exported from such a run. Otherwise the trained values are used; if that entry has `fit`, a warning is logged.
+    This module may differ from the trained module, which ranks clips. The scale, the offset, and the weights of moment
+    starts and ends are either trained values or values fitted to known moments. The fitted values of the run's first
+    rank entry of moments are used if the run is finished and the model is at that entry's checkpoint, and for a model
+    exported from such a run. Otherwise the trained values are used; if that entry has `fit`, a warning is logged.
     Raises ValueError for a model without a score of moments.
     """
     score, fitted = deepcopy(trained.model.moments), trained.facts.fitted

@@ -18,11 +18,11 @@ from system.runs.folder import Run
 def draw_relevance(
     distribution: Distribution, percents: Sequence[float], factor: MarginFactor, title: str, path: Path
 ) -> None:
-    """Draw the histogram of relevance (CIDEr-D), and the factor on margins, to a file. percents: Percentiles as labels.
+    """Draw the histogram of relevance (CIDEr-D), and the factor on the margin of the ranking loss, to a file.
 
     The file is .svg or .png. Both axes are logarithmic. The curve of the factor r(c), with its thresholds, is drawn
-    over the histogram. The first bar contains all scores below 2^-10, most of them 0. percents: Percentiles of the
-    thresholds, for their labels.
+    over the histogram. The first bar contains all scores below 2^-10, most of them 0. percents: For each threshold,
+    the percentile of CIDEr-D at which it lies, for its label.
     """
     edges, counts = np.array(distribution.histogram.edges), np.array(distribution.histogram.counts)
     edges[0] = edges[1] / 2  # a logarithmic axis has no 0

@@ -1,6 +1,6 @@
 """Versions, machine and checksums of a run.
 
-Record the provenance of a run: versions, machine, and checksums of its data, experts, teachers and starting models.
+Provenance is a record of these. The checksums are those of data, experts, teachers and starting models.
 """
 
 import hashlib
@@ -45,10 +45,11 @@ def commit() -> str:
 def input_checksums(
     recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return checksums of all inputs of a run. text, contents: Checksums of the text encoder, and of audio by source.
+    """Return a dict from kind of input, such as manifests or experts, to the checksums of a run's inputs.
 
-    text: None for an encoder from scratch. contents: Dict from data source to the checksum of its audio. None: the
-    audio has not been read; checksums of audio and of augmentation files are left out.
+    text: Checksum of a pre-trained text encoder; None for an encoder from scratch. contents: Dict from data source to
+    the checksum of its audio. None: the audio has not been read; checksums of audio and of augmentation files are left
+    out.
     """
     teachers = teacher_checksums(recipe)
     changed_by = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
@@ -86,7 +87,7 @@ def teacher_checksums(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
 
 
 def _weight_checksums(folder: Path, part_of_recipe: str) -> dict[str, str]:
-    """Return a dict from weight file to checksum for a model's folder. part_of_recipe: Where a recipe names it.
+    """Return a dict from each file that identifies the weights in a model's folder to its checksum.
 
     part_of_recipe: Entry of the recipe that uses the model, for error messages.
     """
@@ -124,7 +125,7 @@ def record_provenance(
     gpu: str | None,
     waveforms: Literal["bank", "files"],
 ) -> None:
-    """Write a run's provenance: versions, machine, checksums of the text encoder (`text`) and audio (`contents`), etc.
+    """Write a run's provenance (versions, machine and checksums), or check and complete that of a resumed run.
 
     text: Checksum of a pre-trained text encoder; None for an encoder from scratch. contents: Dict from data source to
     the checksum of its audio. gpu: Name of the GPU. waveforms: Whether waveforms are read from a bank or from audio
@@ -174,8 +175,10 @@ def _changed_sources(run: Run, recipe: schema.Recipe) -> list[str]:
 
 
 def store_new_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
-    """Replace recipe and checksums of a run that is ranked again. text, contents: Checksums of text encoder and audio.
+    """Replace the recipe and the checksums in the folder of a run that is ranked again.
 
+    text: Checksum of a pre-trained text encoder; None for an encoder from scratch. contents: Dict from data source to
+    the checksum of its audio.
     The run has no result.json until it is ranked. If the process is killed, the same command ranks the run again.
     """
     resolved, before = loaded.resolved(), run.read_provenance().document()

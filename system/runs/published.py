@@ -1,6 +1,6 @@
 """Convert published retrieval models.
 
-Convert published retrieval models to exported models: the DCASE 2025 baseline and SALSA (2024).
+The DCASE 2025 baseline and SALSA (2024) are converted to exported models.
 
 The published files are Lightning checkpoints. Their tensor names were taken from the published code; the conversion was
 not tested on the published files.

@@ -36,7 +36,7 @@ def open_ranker(
     cache: Path | None = None,
     with_windows: bool = False,
 ) -> Ranker:
-    """Open the ranker of a run or model, for any clips. cache: Folder of embeddings. with_windows: Also find times.
+    """Open the ranker of a run or model, for any clips.
 
     A run ranks by the given checkpoint. Without a given checkpoint, it ranks like its first rank entry that can rank
     any clips, not only the recipe's.
@@ -127,7 +127,7 @@ class _OpenedRun:
 
 
 def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> ModelRanker:
-    """Return the ranker of an opened model, for any clips and queries; it also finds windows if `with_windows`.
+    """Return the ranker of an opened model, for any clips and queries. cache: Folder of clips' embeddings.
 
     with_windows: Whether to find windows (times of the query) in recordings too, if the model has a score of moments.
     Windows are found as in the recipe's first rank entry of moments. Without such an entry, they are found by the

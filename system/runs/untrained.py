@@ -1,6 +1,6 @@
 """Open models by their published weights.
 
-Open models that need no training: a Hugging Face model of audio and text, or the model of a recipe without stages.
+Such models need no training: a Hugging Face model of audio and text, or the model of a recipe without stages.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ def open_untrained(
     device: torch.device | None = None,
     banks: Path = Path("banks"),
 ) -> Trained:
-    """Open a recipe's or a Hugging Face model by its published weights. banks: Folder that caches vectors of texts.
+    """Open the model of a recipe, or a Hugging Face model, with its published weights.
 
     Args:
         name: A recipe without stages, or a hub name or folder of a model of audio and text.

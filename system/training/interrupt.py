@@ -1,6 +1,6 @@
 """Save the state on Ctrl-C and SIGTERM.
 
-Handle Ctrl-C, and SIGTERM from schedulers and torchrun, during training: save the state before the process ends.
+Schedulers and torchrun send SIGTERM. Training then saves its state before the process ends.
 """
 
 import signal
@@ -16,11 +16,11 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interruptible() -> Iterator[dict[str, bool]]:
-    """Context manager in which Ctrl-C or SIGTERM only sets "asked" in its dict to True, so that the state can be saved.
+    """Context manager in which Ctrl-C or SIGTERM does not end the process, so that training can save its state.
 
     The context manager yields a dict. The first signal sets its value "asked" to True. A second signal ends the process
-    immediately, but not if several processes run. In that case each process gets two signals, one from the terminal and
-    one from torchrun, which kills processes that do not end.
+    immediately, but not if several processes run: then each process gets two signals, one from the terminal and one
+    from torchrun. torchrun kills processes that do not end.
     """
     state = {"asked": False}
 

@@ -66,7 +66,7 @@ class Adapters:
                 yield name, layer
 
     def merge_adapters(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return a state_dict of the model without adapters: the adapters are added to the weights.
+        """Return a state_dict of the model without adapters.
 
         The product of each adapter's two matrices is added to the weights of its layer.
         state: The result of `model.state_dict()`. Its adapters must have the model's current values.

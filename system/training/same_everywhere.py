@@ -1,7 +1,6 @@
 """Check that all processes agree.
 
-Check that several processes have the same settings, code, data and state. The checks are made before the processes wait
-for each other.
+They must have the same settings, code, data and state. The checks are made before the processes wait for each other.
 """
 
 import json

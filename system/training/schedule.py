@@ -19,7 +19,7 @@ History = Sequence[dict[str, float]]
 def learning_rates(
     stage: schema.Stage, bases: Sequence[float], step: int, steps_per_epoch: int, history: History
 ) -> list[float]:
-    """Return a step's learning rates, one per parameter group. bases: Unscheduled rates. history: Validation so far.
+    """Return the learning rates of a training step, one per parameter group.
 
     step: Number of the training step, from 0. bases: For each group, the learning rate that the recipe sets, before the
     schedule changes it. history: Validation values of every finished epoch, oldest first.

@@ -149,9 +149,10 @@ class _Embedding(NamedTuple):
     leaf: Embedded
 
     def backward(self, seed: int, in_precision: Callable[[], AbstractContextManager[object]]) -> None:
-        """Propagate gradients from a chunk's embedding to the encoder. seed, in_precision: To embed it again.
+        """Propagate gradients from a chunk's embedding to the encoder.
 
-        If the chunk was embedded without a graph, it is embedded again, with the same random draws by `seed`.
+        If the chunk was embedded without a graph, it is first embedded again, with the same random draws as before.
+        seed: Seed of these draws. in_precision: Returns a context manager that sets the precision of embedding.
         """
         found = self.found
         if found is None:
@@ -189,7 +190,7 @@ def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunk
 
 
 def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
-    """Divide a batch's captions into chunks of similar length. size: Items per chunk; None: one chunk per process.
+    """Divide a batch's captions into chunks; with a `size`, the captions of a chunk have similar lengths.
 
     size: Number of items whose captions are in a chunk, on average; None for one chunk per process.
     """

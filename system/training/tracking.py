@@ -1,6 +1,6 @@
 """TensorBoard, MLflow, Weights & Biases.
 
-Send the lines of metrics.jsonl to the trackers TensorBoard, MLflow, and Weights & Biases.
+These trackers receive the lines of metrics.jsonl.
 
 If a tracker fails, a warning is logged, and training continues without it. metrics.jsonl is complete in any case.
 """

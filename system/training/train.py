@@ -89,11 +89,10 @@ def texts_with_new_words(data: Data) -> list[str]:
 
 
 def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Sequence[type[Tracker]] = ()) -> None:
-    """Train all stages of a recipe in a run's folder, except finished ones. track: Kinds of trackers to use.
+    """Train all stages of a recipe, except finished ones; store the trained weights in the run's checkpoints.
 
     model: The result of `prepare`. track: Trackers (TensorBoard, MLflow, Weights & Biases) that receive the metrics of
     every epoch.
-    The trained weights are stored in the run's checkpoints.
     Raises KitError if settings and data do not fit each other, and Interrupted after Ctrl-C.
     """
     with first_before_others():

@@ -50,10 +50,11 @@ class Watching(Protocol):
 class Validation:
     """Validation by the loss, m1, m2, mAP@10, mAP@16 and the sum of recalls.
 
-    Loss, m1 and m2 are means over batches. The batches have the size of training batches, and never change; this is
-    also so for random negatives. The order of the clips is random, but fixed. A smaller last batch is left out, unless
-    it is the only batch, since m1 and m2 depend on the number of items. With unit clip, a batch has the first
-    `captions_per_clip` captions of each clip.
+    m1 is the share of clips, and m2 the share of captions, whose own pair has the highest score in the batch.
+    Loss, m1 and m2 are means over batches. The batches have the size of training batches. They are the same in every
+    epoch, and so are random negatives. The order of the clips is random, but fixed. A smaller last batch is left out,
+    unless it is the only batch, since m1 and m2 depend on the number of items. If a training item is a clip, a batch
+    has the first `captions_per_clip` captions of each clip.
     mAP and recalls are computed over all captions and clips.
     """
 
@@ -194,7 +195,7 @@ def share_of_equal_scores(scores: torch.Tensor) -> float:
 def collapse_diagnostics(
     clips: Embeddings, captions: Embedded, captions_alike: float | None = None
 ) -> dict[str, float]:
-    """Return numbers that show whether embeddings have collapsed. captions_alike: Share of captions with equal scores.
+    """Return a dict from name to number, with numbers that show whether embeddings have collapsed.
 
     The numbers are, for clips and for captions, the spread of the embeddings' directions and the share of embeddings
     that are zero. captions_alike: Share of captions with equal scores for all clips; added to the dict if not None.

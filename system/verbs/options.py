@@ -77,7 +77,7 @@ def add_cache_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = False) -> "Ranker":
-    """Open a run's or exported model's ranker with the command line's options. with_windows: Find times too.
+    """Open the ranker of a run or an exported model with the options of the command line.
 
     with_windows: Whether to find windows (times of the query) in recordings too, if the model has a score of moments.
     """

@@ -1,6 +1,7 @@
 """Verb relevance: CIDEr-D of a corpus.
 
-Print the distribution of CIDEr-D over the caption pairs of a corpus. Its percentiles are the thresholds of `relax`.
+The verb prints the distribution of CIDEr-D over the caption pairs of a corpus. Percentiles of this distribution are the
+thresholds of `relax`, which lowers the ranking loss's margin for similar captions.
 """
 
 import argparse

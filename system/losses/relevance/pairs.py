@@ -133,8 +133,8 @@ class _Scores:
     def _score_blocks(self, start: int) -> Iterator[np.ndarray]:
         """Yield the scores of the part that begins with candidate `start`, in blocks (R, M) of R candidates.
 
-        Pairs that are left out have the score -0. This score adds nothing to sums, and its bits are a larger number
-        than the bits of all other scores.
+        Pairs that are left out have the score -0. This score adds nothing to sums. Its bits, read as a whole number,
+        are larger than those of all other scores, so that these pairs are counted apart from all others.
         """
         stop = min(start + _PART_ROWS, len(self._among))
         rows = max(1, _BLOCK_SCORES // len(self._among))

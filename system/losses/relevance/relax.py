@@ -1,6 +1,6 @@
 """Relax margins by the similarity of captions.
 
-Compute the similarity of the captions of a batch, and lower the margins of the ranking loss for similar captions.
+The ranking loss of a batch then has lower margins for similar captions.
 
 Source: "Take it easy" (2022), section 4. The margin between items i and j is multiplied by r(c_ij), where c_ij is the
 CIDEr-D of their captions. r(c) is 1 for low c, and falls as c rises from one percentile of all scores of a corpus to

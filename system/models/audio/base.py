@@ -66,7 +66,7 @@ class AudioSettings(EncoderKind):
         return self.build(out)
 
     def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Return a training step's operations and memory per clip of `seconds` s, padded to `longest` s. half: 16 bits.
+        """Return a training step's operations and memory per clip of `seconds` s, padded to `longest` s.
 
         longest: Duration of the longest clip of the batch, in seconds. half: Whether training uses 16 bits (autocast).
         """

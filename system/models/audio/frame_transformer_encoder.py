@@ -16,7 +16,7 @@ from system.networks.layers import SeriesEncoder, length_mask
 
 
 class FrameTransformerEncoder(AudioEncoder):
-    """Frames (B, T, D) -> (B, T, E). Padding has no effect.
+    """Frames (B, T, D) -> embeddings (B, T, E). Padding has no effect.
 
     A series with more frames than positions is cut into independent windows. expert: Name of the expert. dim: D. sizes:
     Width, layers, heads, width of the feed-forward layers, positions, dropout.
