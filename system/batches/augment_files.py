@@ -54,7 +54,7 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
 def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str]], str]:
     """Read a file of synonyms; return a dict from word to synonyms, and a text about unfit lines.
 
-    Its columns are word and synonym (one word or several). words: The words of the training captions.
+    The file's columns are word and synonym (one word or several). words: The words of the training captions.
     Returns: A dict from lower-case word to synonyms; and a text that states how many lines have a word that is not in
         the training captions. Synonyms are in the file's order, in lower case without punctuation.
     Raises: DataError for a missing or damaged file, and if no line has a word of the training captions.

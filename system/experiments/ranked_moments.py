@@ -89,7 +89,7 @@ def require_rankable_moments(recipe: schema.Recipe, data: "Data") -> None:
 
 
 def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
-    """Find windows for the queries of every rank entry of moments, write them, and compute their metrics.
+    """Find windows for the queries of every rank entry of moments, and compute their metrics.
 
     Files with the windows, the queries and a submission are written. Returns: Dict from rank entry to its result.
     """

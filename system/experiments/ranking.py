@@ -156,10 +156,10 @@ def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str
 def _rank_entry(
     name: str, models: RunModels, clips: Sequence[Clip], queries: Sequence[Query], has_csv: bool
 ) -> tuple[ScoreMatrix, Pool, str] | None:
-    """Rank clips by the rank entry `name`; write and return scores, pool, checkpoint; None except in the first process.
+    """Rank clips by the rank entry `name`, and write the scores; return None except in the first process.
 
     Returns: The score matrix, the pool of clips, and the description of the checkpoint. With several processes, only
-    the first process writes. has_csv: Write a submission, too.
+    the first process writes. has_csv: Whether to write a submission file, too.
     """
     entry, run = models.recipe.rank[name], models.run
     log.info("rank entry %s: ranking %s", name, describe_size(queries, clips))

@@ -296,9 +296,10 @@ def _remove_stale_files(
 def _results_to_keep(
     recipe: schema.Recipe, run: Run, blind: Mapping[str, BlindSet]
 ) -> tuple[dict[str, RankedResult], dict[str, BlindResult]]:
-    """Return two dicts with the results of rank entries that need not be ranked again: with metrics, and blind sets.
+    """Return the results of rank entries that need not be ranked again, by entry.
 
-    Keys are names of rank entries. The result of a blind set is also kept if the set's files were deleted.
+    The first dict has the entries with metrics, the second dict the entries of blind sets. The result of a blind set is
+    also kept if the set's files were deleted.
     blind: Dict from rank entry to its blind set, for sets whose files exist. Raises KitError if files of a kept result
     are damaged.
     """

@@ -372,9 +372,10 @@ def _leave_out_other_lengths(features: Features, clips: Collection[Clip], name: 
 
 
 def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
-    """Warn if the frames and the manifest disagree about a duration, since windows would be wrong.
+    """Warn if the frames and the manifest disagree about a duration, since the times of moments would be wrong.
 
-    Published frames may be of other recordings, the recipe may have another hop, or the manifest may list other files.
+    Possible causes: the published frames are of other recordings, their hop is not that of the recipe, or the manifest
+    lists other files.
     """
     differing = list(_other_lengths(features, clips, name))
     if differing:

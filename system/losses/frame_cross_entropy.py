@@ -10,8 +10,8 @@ from system.losses.base import BatchScores, Tensor, Term
 
 class FrameCrossEntropy(Term):
     """Binary cross-entropy of the frames' scores: the mean over a recording's frames, then over the batch. If the
-    weights of moment starts and ends are 0, it equals the loss `two_state` with `per_frame`. It does not train these
-    weights.
+    weights of moment starts and ends are 0, it equals the loss `two_state` with `per_frame`. This loss does not train
+    these weights.
     """
 
     kind: Literal["frame_cross_entropy"]

@@ -21,8 +21,9 @@ class HardNegativeNce(Term):
     computed too, as in the paper's equation. An item without negatives adds ln alpha, which has no gradient. With alpha
     below 1, the loss may be negative, but not below ln alpha.
     Source: Radenovic et al., "Filtering, Distillation, and Hard Negatives for Vision-Language Pre-Training" (2023),
-    equations 4 to 6. It uses alpha 1 and, for its largest models, beta 0.25. The weights are those of Robinson et al.,
-    "Contrastive Learning with Hard Negative Samples" (2021). Deviation: items with the same audio are no negatives.
+    equations 4 to 6. The paper uses alpha 1 and, for its largest models, beta 0.25. The weights are those of Robinson
+    et al., "Contrastive Learning with Hard Negative Samples" (2021). Deviation: items with the same audio are no
+    negatives.
     """
 
     kind: Literal["hard_negative_nce"]

@@ -1,7 +1,7 @@
 """Sum of the loss terms, and diagnostics.
 
-The training loss of a batch is the sum of a stage's terms. Diagnostics are shares of a batch: pairs that violate the
-margin, and captions and clips whose match has the highest score.
+The training loss of a batch is the sum of a stage's terms. Diagnostics are mean scores, and shares of a batch: of pairs
+that violate the margin, and of captions and clips whose match has the highest score.
 """
 
 from collections.abc import Sequence
@@ -56,8 +56,7 @@ def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tenso
 def accuracies(batch: BatchScores) -> tuple[float, float]:
     """Return the shares of clips (m1) and of captions (m2) whose matching partner has the highest score in the batch.
 
-    A tie with another pair counts as a miss. A model that gives all pairs the same score thus has the accuracy
-    0.
+    A tie with another pair counts as a miss. A model that gives all pairs the same score thus has the accuracy 0.
     Source: "Take it easy" (2022), section 4. Deviation: the paper's `s_ii = max_j s_ij` counts ties as hits. The
     accuracies here are lower by the share of rows with ties.
     """

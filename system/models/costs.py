@@ -87,10 +87,10 @@ def count_parameters(network: "nn.Module", trainable: bool) -> int:
 
 
 def measure_cost_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Return the cost of training a network, computed once per `key`. run: Computes its output. half: 16-bit training.
+    """Return the cost of training a network, stored for later calls. run: Computes its output. half: 16-bit training.
 
-    If two calls have the same `key`, they must also have the same `half` and the same shapes of weights. Time is saved,
-    since the variants of a study share encoders.
+    A second call with the same `key`, the same `half` and the same shapes of weights returns the stored cost. This
+    saves time, since the variants of a study share encoders.
     """
     sizes = tuple(sorted((*p.shape, p.requires_grad) for p in network.parameters()))
     if (key, half, sizes) not in _counted:

@@ -68,7 +68,7 @@ def _word_groups(captions: Embeddings, longest: int) -> list[_Words]:
 
 
 def _score_against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
-    """Score padded clips against captions, (B, N). counts: Frames per clip. reduce: Rule for combining dot products.
+    """Score padded clips against captions, (B, N). reduce: Rule for combining dot products.
 
     frames: (B, L, D) of clips. counts: (B,) numbers of frames without padding.
     Padded frames are set to zero, so that their dot products are 0. This changes no sum or maximum, since all dot

@@ -131,10 +131,11 @@ def _frame_counts(clips: Embeddings) -> torch.Tensor:
 def cosines_of_queries(
     score: MomentScore, clips: Embeddings, clip_of: Sequence[int], captions: Embedded, at_once: int = 64
 ) -> list[torch.Tensor]:
-    """Return each query's cosines with the frames of its clip, one tensor per query. clip_of: Index of its clip.
+    """Return each query's cosines with the frames of its clip, one tensor per query.
 
     The cosines of a query are (T,) for T frames, or (K, T) if the score represents each frame by K vectors.
-    score: Score of moments that computes the cosines. at_once: Number of queries that are processed together.
+    score: Score of moments that computes the cosines. clip_of: Index of each query's clip. at_once: Number of queries
+    that are processed together.
     """
     lengths = _frame_counts(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])

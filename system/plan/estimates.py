@@ -1,7 +1,7 @@
 """Estimate parameters, memory, time and disk.
 
-Estimate the parameters of a recipe's model, the memory and time of a training step, and the disk space of banks.
-Counting parameters and operations imports torch.
+The estimates are for the parameters of a recipe's model, the memory and time of a training step, and the disk space of
+banks and checkpoints. Counting parameters and operations imports torch.
 """
 
 import math

@@ -260,7 +260,7 @@ def _memory_warning(
 ) -> Problem:
     """Return a warning that a stage's batch does not fit into the share `share` of the `size` bytes of `machine`.
 
-    It names the smallest change that helps. machine: Name of the GPU or the machine, for the message.
+    The warning names the smallest change that helps. machine: Name of the GPU or the machine, for the message.
     """
     in_chunks = estimates.recipe.model.embeds_in_chunks
     smaller = estimates.grad_cache_that_fits(stage, share * size) if in_chunks else None

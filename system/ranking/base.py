@@ -2,8 +2,8 @@
 
 A ranker computes scores of clips for queries. This file never imports torch.
 
-Each kind of rank entry has one file in this folder. It contains the kind's settings in a recipe, its text in a plan,
-and its ranker. `__init__.py` lists the kinds.
+Each kind of rank entry has one file in this folder, with the kind's settings in a recipe, its text in a plan, and its
+ranker. `__init__.py` lists the kinds.
 """
 
 from abc import ABC, abstractmethod

@@ -197,12 +197,12 @@ def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings)
 
 
 def _batch_slices(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:
-    """Divide clips into batches; yield these as slices. lengths: Frames per clip, ascending. seconds: Durations.
+    """Divide clips, sorted by length, into batches; yield each batch as a slice of the clips.
 
     A batch has a single clip, or it obeys three limits. It has at most CLIPS_PER_BATCH clips. It has at most
     SECONDS_PER_BATCH of audio after padding to its longest clip. At most half of its frames are padding.
 
-    seconds: 0 for a clip whose duration is not known.
+    lengths: Frames per clip, ascending. seconds: Duration of each clip; 0 if not known.
     """
     begin = total = 0
     for end, length in enumerate(lengths):

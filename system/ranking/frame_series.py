@@ -147,7 +147,9 @@ def find_windows(score: MomentScore, series: FrameSeries, by: By, decoding: Deco
 
 
 def find_windows_by_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
-    """Find the windows of Q queries by several models. members: Each model's score, and its scores of frames.
+    """Find the windows of Q queries by several models.
+
+    members: For each model, its score of moments, and its scores of the queries' frames.
 
     The models' frames may have different lengths. Candidates are the most probable windows of each model. The score of
     a window is the probability that some moment has an IoU of 0.7 or more with the window, as a mean over the models. A

@@ -156,7 +156,7 @@ def training_moments(
 
 
 def read_for_fit(manifest: Path, path: Path, split: str, queries: MomentQueries) -> MomentQueries:
-    """Read the moments of the split `split`, to fit models to; raise KitError if their recordings are in `queries`.
+    """Read the moments of the split `split`, to which models are fitted.
 
     queries: The ranked queries. Raises KitError for a test split of the challenge and for a split whose recordings are
     ranked. Also raises the errors of read_moment_queries.

@@ -62,7 +62,7 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
 def few_clips(source: schema.Source, count: int) -> str:
     """Return a text that only `count` of a source's published clips are present, with a cure; "" if these are enough.
 
-    Enough is the share FEW of the published number of clips.
+    Clips are enough if their number is at least the share FEW of the published number of clips.
     """
     if source.expected is None or count >= FEW * source.expected.clips:
         return ""

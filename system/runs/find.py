@@ -147,9 +147,9 @@ def _new_folder_path(loaded: Loaded, runs: Path) -> Path:
 
 
 def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
-    """Return whether a run differs from a recipe in `rank`; KitError if in training settings. resolved: Recipe as JSON.
+    """Return whether a run differs from a recipe in `rank`; raise KitError if training settings differ.
 
-    The data for `rank` may differ, too. out: Folder of the run.
+    The data for `rank` may differ, too. out: Folder of the run. resolved: All settings of the recipe, as JSON.
     """
     path = out / "resolved.json"
     if path.read_bytes() == resolved.encode():

@@ -113,7 +113,7 @@ def open_trained(
     device: torch.device | None = None,
     banks: Path = Path("banks"),
 ) -> Trained:
-    """Open the trained model of a run, or an exported model. changes: Paths KEY=PATH of files that have moved.
+    """Open the trained model of a run, or an exported model.
 
     Args:
         stage, checkpoint: Stage and checkpoint of a run. None: as in the run's first rank entry that uses one model;

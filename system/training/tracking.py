@@ -184,8 +184,8 @@ def _run_id(run: Run) -> str:
 def metrics_by_step(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield, for each line of metrics.jsonl, its step and a dict from the names of its metrics to their values.
 
-    The step is the number of updates until the end of the line's epoch, counted over all stages. Names of metrics are
-    such as `finetune/loss` and `finetune/validation/mAP@10`.
+    The step is the number of updates until the end of the line's epoch, counted over all stages. Examples of names are
+    `finetune/loss` and `finetune/validation/mAP@10`.
     """
     before = done = 0
     stage = None

@@ -1,6 +1,6 @@
 """Verb convert: read published checkpoints.
 
-Convert published files to this kit's formats: YAMNet's tflite file, checkpoints of retrieval models, and M2D-CLAP.
+The verb converts YAMNet's tflite file, checkpoints of retrieval models, and M2D-CLAP to this kit's formats.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Percentiles of CIDEr-D.
 
-The distribution of CIDEr-D over all ordered pairs of a corpus, with exact percentiles, in bounded memory.
+They are exact, over all ordered pairs of a corpus, and need a bounded amount of memory.
 
 Non-negative float32 numbers have the same order as their bits, read as whole numbers. A first pass over all scores
 counts their upper 17 bits. This determines the bin of every percentile. A second pass counts the lower 15 bits of the
@@ -161,7 +161,8 @@ def _count_by_upper_bits(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, floa
 def _count_by_lower_bits(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
     """Count float32 scores by their lower 15 bits, in one row for each wanted value of their upper 17 bits: (K, 2^15).
 
-    row: (2^17,) index of the row, 0 to K - 1, for each value of the upper bits; -1: scores with it do not count.
+    row: (2^17,) index of the row, 0 to K - 1, for each value of the upper bits; -1: scores with this value are not
+    counted.
     """
     from system.losses.relevance import kernel
 

@@ -183,8 +183,8 @@ class Relevance:
     def prepare(self, captions: Iterable[str]) -> None:
         """Compute and store tokens and features of captions, so that batches of these captions are fast.
 
-        If a later batch has any caption that was not prepared, the features of all its captions are computed again,
-        with the tokenizer ptb by one Java process. These features are not stored, since such captions are randomly
+        If a later batch has any caption that was not prepared, the features of all its captions are computed again; the
+        tokenizer ptb then starts one Java process. These features are not stored, since such captions are randomly
         edited and occur only once.
         """
         with self._adding:
@@ -212,8 +212,8 @@ class Relevance:
 
         c_ij is the mean or the maximum of the scores of all pairs of a caption of item i (candidate) and a caption of
         item j (reference). With the setting of_clips `symmetric`, it is the mean of the means c_ij and c_ji. The paper
-        does not state which of these it uses. row_of: (N,) index of the item of each caption; every item has at least
-        one caption.
+        does not state which of these three it uses. row_of: (N,) index of the item of each caption; every item has at
+        least one caption.
         """
         order = np.argsort(row_of, kind="stable")
         counts = np.bincount(row_of)

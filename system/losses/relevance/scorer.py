@@ -1,6 +1,6 @@
 """Compute CIDEr-D.
 
-CIDEr-D between captions: tokens -> n-grams -> document frequencies -> features whose products are the scores.
+The steps are: tokens -> n-grams -> document frequencies -> features whose products are the scores.
 
 CIDEr-D clips the count of an n-gram to the smaller count of the two captions. min(a, b) is the number of k with a >= k
 and b >= k. With one feature (n-gram, k) for the k-th occurrence of an n-gram, clipping thus becomes a product of
