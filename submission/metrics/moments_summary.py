@@ -208,7 +208,7 @@ def _split_metric(metric: str) -> tuple[str, float | None]:
 
 
 def _whole_recording_score(truth: MomentTruth, edition: MomentsEdition) -> float | None:
-    """Return the primary metric if each predicted window is the whole recording; None if a length is unknown."""
+    """Return the primary metric of a system that answers each query with the whole recording; None without lengths."""
     lengths = {qid: query.seconds for qid, query in truth.queries.items()}
     whole = {qid: [[0.0, seconds]] for qid, seconds in lengths.items() if seconds is not None}
     if len(whole) < len(lengths):

@@ -125,7 +125,10 @@ def _store_sound(facts: FileFacts, path: str, state: os.stat_result | None, foun
 
 
 def _read_sound(path: str, whole: bool, verify: bool) -> FoundSound:
-    """Read an audio file's checksum, length and rate. whole: Decode it too. verify: Also hash all its bytes."""
+    """Return a quick checksum, the length and the sample rate of an audio file, or the reason why it is unreadable.
+
+    whole: Decode the file to its end to find damage. verify: Also return the sha256 of the whole file.
+    """
     try:
         sound = sound_of(path)
         if whole:

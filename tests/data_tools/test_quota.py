@@ -114,7 +114,7 @@ def test_long_pause_that_the_api_requests_outlasts_a_restart_and_a_shorter_pause
     assert run_virtually(paused())[0] == pytest.approx(DAY)
 
 
-def test_accelerated_clock_returns_real_time_and_shortens_waits() -> None:
+def test_accelerated_clock_states_the_real_time_but_waits_shorter() -> None:
     assert abs(Clock(1000).now() - time.time()) < 60
     assert Clock(1000).wall_seconds(MINUTE) == 0.06
 

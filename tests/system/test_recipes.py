@@ -398,7 +398,7 @@ def test_training_stage_named_like_a_folder_of_a_run_is_refused(tmp_path: Path, 
         load(tmp_path, content)
 
 
-def test_relax_factors_may_be_equal_but_not_rise(tmp_path: Path) -> None:
+def test_margin_factors_of_rising_percentiles_may_be_equal_but_not_rise(tmp_path: Path) -> None:
     content = valid(tmp_path)
     content["stages"]["only"]["losses"] = tiny.RELAXED
     load(tmp_path, content | {"relevance": tiny.relevance({60: 0.7, 80: 0.7, 95: 0.4})})
