@@ -58,10 +58,10 @@ def run_cli(
     options: Options | None = None,
     inside: bool = False,
 ) -> int:
-    """Run one command-line verb of a package; return its exit status. inside: Whether another verb calls this.
+    """Run one command-line verb of a package; return its exit status. inside: Whether another verb calls this function.
 
     Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
-    options: Function that adds the arguments of all verbs. If `inside`, the settings of the log stay,
+    options: Function that adds the arguments that all verbs have in common. If `inside`, the settings of the log stay,
     results go to standard error, and an interrupt ends the caller too.
     Characters that the terminal's encoding lacks are printed as escapes. If the reader of the output (head, less) ends,
     the verb ends with 1, without a message.
@@ -270,7 +270,7 @@ def make_parser(
 ) -> argparse.ArgumentParser:
     """Build the parser of the command line; import only the module of the requested verb, which saves time.
 
-    options: Function that adds the arguments of all verbs to a parser.
+    options: Function that adds the arguments that all verbs have in common to a parser.
     Raises SystemExit with status 2: after printing the help if the verb is missing, after suggestions if it is wrong.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {package}", description=description)

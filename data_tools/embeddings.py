@@ -67,8 +67,8 @@ def read_vectors(files: Sequence[Path | str], kind: Kind, column: str | None = N
     caption; `python -m system embeddings` writes such a file. .parquet: The same columns. .npy: The array (N, D); the
     file NAME.txt next to it has a name per line.
 
-    kind: "clip" or "caption": of a file with the array `kind`, only these rows are read.
-    column: Array or column with the names; None: `id` for clips, `text` for captions.
+    kind: "clip" or "caption". If a file has the array `kind`, only its rows of this kind are read.
+    column: If None, the names are in `id` for clips, and in `text` for captions.
     Raises KitError for other files, values that are not finite, files of different D, and a name with two different
     embeddings.
     """
@@ -86,9 +86,9 @@ def all_files(files: Sequence[Path | str]) -> list[Path]:
 
 @lru_cache(maxsize=4)
 def _read(files: tuple[str, ...], states: tuple[tuple[int, int], ...], kind: Kind, column: str) -> Vectors:
-    """Read the embeddings of clips or captions. states: Files' sizes and times, for the cache. column: Array of names.
+    """Read the embeddings of clips or captions. column: Name of the array or column with their names.
 
-    states: Size and time of change of each file, so that a changed file is read again.
+    Results are cached. states: Size and time of change of each file, so that a changed file is read again.
     """
     rows: dict[str, np.ndarray] = {}
     widths: dict[int, str] = {}

@@ -93,7 +93,7 @@ def _quoting_cure(hint: str) -> str:
 
 
 def rows_joined_by_quote(lines: Sequence[str], delimiter: str, width: int) -> list[list[str]]:
-    """Return the rows that an unclosed quote has joined into one record, or []. width: Number of columns of a row.
+    """Return the rows that an unclosed quote has joined into one record, or [].
 
     Args:
         lines: All lines of one record. width: Number of the table's columns.
@@ -112,10 +112,10 @@ def rows_joined_by_quote(lines: Sequence[str], delimiter: str, width: int) -> li
 def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, width: int) -> bool:
     r"""Return whether a record seems to be several rows that a quote has joined: its lines begin or end like rows.
 
-    A row is assumed to begin or end with the name of a file. The function looks for a line with a file name of the same
-    suffix at the same end as in the record. If the record has a number or a single word there, it looks for a line with
-    a number, or a word, and with as many values as the table has columns. In a table of one column every line could be
-    a row.
+    The first value of the record, or the last value if the first one is prose, is compared with the values at the same
+    place in the lines. The record seems to be several rows if the value of a line is of the same form: a file name with
+    the same suffix, a number, or a single word. The line must also have enough values for a row. In a table of one
+    column, every line could be a row.
 
     Args:
         lines, values: Lines and values of one record. width: Number of the table's columns.

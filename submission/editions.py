@@ -7,7 +7,7 @@ Every fact about a year has its source and one of these degrees of certainty:
 confirmed   read in the organisers' code, data or pages
 secondary   read in a participant's code or a data set's documentation that quotes the organisers
 inferred    follows from confirmed facts
-remembered  could not be read again; correct it in the record if the year's page differs
+remembered  could not be read again; correct it in the Edition if the year's page differs
 """
 
 from collections.abc import Mapping

@@ -23,12 +23,12 @@ NEVER = np.iinfo(np.int64).max  # rank of a clip that is not found, and padding 
 
 
 def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Sequence[str]) -> Ranks:
-    """Return the ranks of every query's relevant clips (columns in `relevant`). names: Order clips of equal scores.
+    """Return the ranks of every query's relevant clips. names: File names, which order clips of equal scores.
 
     Args:
         values: (Q, C) scores, finite, higher is better.
         relevant: For each query, the columns of its relevant clips.
-        names: (C,) file names, which sort clips with equal scores.
+        names: (C,) file name of each column.
     Returns (Q, R) ranks from 1, increasing in each row. A rank is 1 + the number of clips with a higher score + the
     number of clips with the same score and an earlier name. R is the maximum number of relevant clips of a query;
     shorter rows end with NEVER.
@@ -115,7 +115,7 @@ def name_positions(names: Sequence[str]) -> Ints:
 def require_finite(values: Floats, before: int = 0) -> None:
     """Raises SubmissionError for a score that is NaN or infinite. before: Number of matrix rows before `values`.
 
-    values: Rows of a score matrix. Scores that are NaN or infinite have no order. The message names the position.
+    values: Rows of a score matrix. The message names the position of the score.
     """
     for block in row_blocks(values):
         finite = np.isfinite(values[block])
@@ -130,7 +130,7 @@ def require_finite(values: Floats, before: int = 0) -> None:
 def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
     """Return ranks as an array with a row per query, padded with NEVER, a very large number. counts: Ranks per query.
 
-    ranks: Ranks of all queries, one query after the other. counts: Number of ranks of each query.
+    The given ranks are those of all queries, one query after the other.
     """
     filled = np.full((len(counts), counts.max(initial=0)), NEVER)
     filled[np.arange(filled.shape[1]) < counts[:, None]] = ranks

@@ -1,6 +1,6 @@
 """Style of all figures.
 
-Style of every figure of a run: readable on a phone, and for colour-blind readers.
+All figures are readable on a phone, and for colour-blind readers.
 
 The colours are those of Okabe and Ito, which also differ in lightness. Lines also differ in dashes and markers.
 """

@@ -1,7 +1,7 @@
 """Check and correct WAV, AIFF, CAF and AU files.
 
-Covers WAV, RF64, W64, AIFF, CAF and AU. Refuses files whose end is missing, and files that consist of two files in
-sequence. Corrects the header of a streamed file, which was written before the length of the sound was known.
+RF64 and W64 are kinds of WAV for large files. Refuses files whose end is missing, and files that consist of two files
+in sequence. Corrects the header of a streamed file, which was written before the length of the sound was known.
 """
 
 from pathlib import Path
@@ -86,7 +86,7 @@ class _Sound(NamedTuple):
 def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | FileWithNewHeader | None:
     """Return a WAV, W64, AIFF or CAF file, its header corrected for libsndfile if needed; None if ffmpeg must read it.
 
-    start: Offset in the file at which its first header begins, after tags. end: Offset at which the content ends.
+    start: Offset at which the first header of the file begins, after tags. end: Offset at which the content ends.
     Returns: the path if the header is correct; otherwise a file object with a corrected header, which the caller
     closes; None if ffmpeg has to decode the MPEG audio in a WAV file. Raises AudioError for a file whose end
     is missing, or that consists of several files in sequence.
@@ -171,7 +171,7 @@ def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
 
 
 def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> bool:
-    """Return whether no sound is missing, though the header states more. container, length: Stated and real file size.
+    """Return whether no sound is missing although the header states more bytes than are present.
 
     That is so if one of these is true:
 

@@ -25,13 +25,12 @@ _ASF_START = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 
 
 def whole_sound(path: Path, quick: bool = False) -> Path | FileWithNewHeader | None:
-    """Return an audio file, corrected for libsndfile if needed; None if only ffmpeg can read it. quick: Trust MP3 tags.
+    """Return an audio file, repaired if needed; None if only ffmpeg reads it. quick: Trust the frame count of MP3 tags.
 
     libsndfile trusts most headers. Of a cut file, or of several files in sequence, it reads a part without an error.
 
     Args:
         path: A regular file, in any format.
-        quick: Trust the number of frames in an MP3 file's tag instead of counting the frames.
     Returns: the path if the file needs no correction; otherwise a corrected file object, which the caller closes. The
     correction adds the size to the header of a streamed file, the number of frames to an MP3 file, or the mark of the
     end to an Ogg file.

@@ -82,8 +82,8 @@ def read_excerpt(
     Args:
         sound: The result of sound_of for this file.
         rate: Sample rate of the result, in Hz.
-        first, count: First sample and number of samples of the part, at `rate`. The part must end within the
-            `sound.samples_at` samples of the file.
+        first, count: First sample and number of samples of the part, at `rate`. The part must end within the file,
+            which has `sound.samples_at(rate)` samples.
     Returns: (count,) float32, full scale = 1.
     Raises: AudioError if the file has changed since sound_of, and for samples that cannot be decoded. ValueError for a
         resampling filter that is too long. OSError for a file that the system cannot read.

@@ -62,13 +62,13 @@ def parse_frame_header(header: bytes) -> _Frame | None:
 def playable_mpeg(
     path: Path, file: BinaryIO, start: int, end: int | None = None, quick: bool = False
 ) -> Path | FileWithNewHeader | None:
-    """Return an MPEG file, corrected for libsndfile; None if only ffmpeg can decode it. quick: Trust an MP3 file's tag.
+    """Return an MPEG file, repaired if needed; None if only ffmpeg reads it. quick: Trust the frame count of a tag.
 
     Args:
         start: Offset in the file at which the MPEG frames begin.
         end: Offset at which the frames end; None: the end of the file. Only for MPEG frames in a WAV file.
-        quick: Trust the number of frames in an MP3 file's Xing tag instead of counting the frames, unless the tag
-            states more bytes than the file has.
+        quick: Frames are counted nevertheless if the file has no Xing tag, or if this tag states more bytes than the
+            file has.
     Returns: the path if the file needs no correction; or the corrected file, which the caller closes; or None if
         ffmpeg has to decode the file (layers I and II).
     Raises AudioError for a file whose end is missing, or that consists of several files in sequence.
@@ -122,8 +122,8 @@ def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Fra
 def next_sound(content: mmap.mmap, at: int, end: int) -> int:
     """Return the offset, `at` or later, of the next audio container or pair of MPEG frames; `end` without one.
 
-    Only zeros may precede a container. The two frames must be in sequence and of one kind: a tag looks like two
-    frames once in a billion.
+    Only zeros may precede a container. The second frame must follow the first one directly, and be of the same kind: a
+    tag may contain the bytes of one header by chance, but those of two only once in a billion.
     """
     start = content[at : min(end, at + 2**20)].lstrip(b"\0")
     if is_container(start[:8]):

@@ -102,9 +102,9 @@ def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
 
 
 def _checksum(page: bytes) -> bytes:
-    """Return the checksum of an Ogg page: CRC-32 with the highest bit first, from 0.
+    """Return the checksum of an Ogg page: CRC-32 with the highest bit first and the initial value 0.
 
-    It equals zlib's CRC-32 with reversed bits, and without the inversions before and after.
+    It is computed by zlib's CRC-32: bits are reversed, and zlib's inversions before and after are undone.
     """
     crc = zlib.crc32(page.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
     return crc.to_bytes(4, "little").translate(_REVERSED)[::-1]

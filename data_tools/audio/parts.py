@@ -118,7 +118,7 @@ def _tag_size(file: BinaryIO | mmap.mmap, at: int) -> int:
 def is_container(head: bytes) -> bool:
     """Return whether `head`, the first bytes of a file, begin an audio container.
 
-    An MP4 file is recognised if `head` begins after the zeros of its size field.
+    An MP4 file begins with a size whose first bytes are zeros; `head` must not contain these zeros.
     """
     return head[:4] in MAGICS or head[:4] in _FOREIGN_MAGICS or head[1:5] == b"ftyp"
 

@@ -63,7 +63,7 @@ def _is_drifting(rate: int, wanted: int, how: Resampling) -> bool:
 
 
 def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callable[[Wave, bool], Wave]:
-    """Return a function that resamples a wave by blocks. turns: Filter repetitions before the wave, see turn_of.
+    """Return a function that resamples a wave by blocks. turns: Filter turns before the first block.
 
     The function takes the next block, (n,), and whether it is the last block. It returns the new samples that are
     finished. A wave of N samples has N * wanted / rate new samples, however it is divided into blocks: rounded to the
@@ -76,7 +76,8 @@ def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callab
             resampy 0.3 and later; results are equal within 1e-12 in float64. `kaiser_best_0.2` is the filter in
             resampy up to 0.2.2, for features of 2022 and before. It repeats resampy's rounding errors, which grow from
             the beginning of a wave on.
-        turns: Number of repetitions of the filter's weights before the first sample; 0 for a whole wave.
+        turns: Number of turns in the part of the wave before the first block; 0 for a whole wave. After one turn (see
+            turn_of), the filter repeats its weights.
     Raises ValueError for a kaiser filter with over MAX_TAPS weights, between rates with few common factors.
     """
     if rate == wanted:

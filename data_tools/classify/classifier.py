@@ -1,6 +1,6 @@
 """Train and apply the classifier.
 
-The classifier of "Take it easy" (DCASE 2022, section 2): a network on sentence embeddings, trained and applied.
+The classifier of "Take it easy" (DCASE 2022, section 2) is a network on sentence embeddings.
 
 From the paper: three fully connected layers of 256 with ReLU, one sigmoid output, 1 for a caption and 0 for a
 description. Our own choices, because the paper does not state them: AdamW, learning rate, batch size and number of

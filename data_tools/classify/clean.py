@@ -137,7 +137,7 @@ def _remove_boilerplate(boilerplate: re.Pattern[str], text: str, only_at_starts:
 
     Words before a match that only introduce it are removed too. A shortened sentence keeps its final ., ! or ?.
     Matches in double quotes stay.
-    only_at_starts: Cut only matches at the start of sentences, clauses and brackets.
+    With `only_at_starts`, matches at the start of sentences and brackets are cut too.
     """
     remaining, at = "", 0
     for match in _unquoted(boilerplate, text):

@@ -124,9 +124,9 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
 def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
     """Return the indices of the training texts for `fold`: texts of all other folds that equal no text of this fold.
 
-    All texts of an uploader are in one fold, but two uploaders in different folds may have written the same text. The
-    texts of these other folds that also occur in `fold` are omitted here. Putting such uploaders into one fold would
-    be no alternative: short texts such as "rain" would put most of them together.
+    All texts of an uploader are in one fold, but two uploaders in different folds may have written the same text. Texts
+    of other folds that also occur in `fold` are therefore omitted. Putting such uploaders into one fold is no
+    alternative: short texts such as "rain" would put most of them together.
     Raises DataError if no caption or no description is left.
     """
     held_out = np.zeros(texts.rows.max() + 1, bool)

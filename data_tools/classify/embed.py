@@ -1,6 +1,6 @@
 """Stored sentence embeddings.
 
-Sentence embeddings, computed once per text and stored: memory-mapped, resumable after a kill at any moment.
+Each text's embedding is computed only once. The files are memory-mapped. After a kill, the computation can be resumed.
 
     <folder>/<model>-<fingerprint>/vectors.f16   one row per text, 16-bit floats, in order of computation
                                    texts.sha     16 bytes of SHA-256 of each row's text; written after its vector

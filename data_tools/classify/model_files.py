@@ -26,7 +26,7 @@ WEIGHTLESS = ("Pooling", "Normalize", "BoW", "Dropout", "WordWeights")
 
 
 def local_folder(name: str, kind: str = "text model") -> Path | None:
-    """Return the local folder of a model (folder, package or hub name); None if it is missing. kind: For messages.
+    """Return the local folder of a model (folder, package or hub name); None if missing. kind: Its kind, for messages.
 
     The network is not used. The hub is the Hugging Face hub, and the package a Python package that contains a model.
     A hub name without an owner means a model of sentence-transformers, or an old model such as bert-base-uncased. In
@@ -54,7 +54,7 @@ def installed_as(name: str) -> str:
 
 
 def fetch(name: str, kind: str = "text model") -> Path:
-    """Return the folder of the model `name`; if missing, download it from the Hugging Face hub. kind: For messages.
+    """Return a model's folder; if missing, download it from the Hugging Face hub. kind: Kind of model, for messages.
 
     Raises DataError if the download fails; if there is no network, it fails immediately.
     """

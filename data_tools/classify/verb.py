@@ -107,7 +107,7 @@ def classify(
 
 
 def _grouped_texts(descriptions: Sequence[Described], captions: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
-    """Return descriptions and (clip, caption) pairs as Texts, grouped by uploader or clip. rows: Rows of embeddings.
+    """Return descriptions and (clip, caption) pairs as Texts, grouped by uploader or clip. rows: Embedding rows.
 
     Equal descriptions without an uploader form a group too. All texts of a group are scored by a network that learnt
     none of them.

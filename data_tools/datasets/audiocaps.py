@@ -57,7 +57,6 @@ def read_audiocaps(
             of the names that downloaders use: <youtube_id>_<start>_<end>, with times in seconds or milliseconds;
             <youtube_id>_<start>; <youtube_id>, if only one clip has that id; the same names after the letter Y; or
             <audiocap_id>, the id of any caption of the clip.
-        keep_missing: Include clips without audio; otherwise they are omitted.
 
     Rows with the same youtube_id and start_time are one clip with several captions (5 in val and test).
     Raises DataError for a missing CSV file, bad rows, bad captions, a repeated audiocap_id, and if no clip is left.
@@ -97,9 +96,9 @@ def read_audiocaps(
 
 
 def _folders(root: Path) -> tuple[Path, Path]:
-    """Return the folders of the CSV tables and of the audio: subfolders as of aac-datasets, or else `root` for both.
+    """Return the folders of the CSV tables and of the audio: subfolders made by aac-datasets, or else `root` for both.
 
-    If `root` has several versions or rates, the first one in alphabetical order is used.
+    If there are folders for several versions or sample rates, the first one in alphabetical order is used.
     Source: aac-datasets 0.7.0, datasets/functional/audiocaps.py.
     """
     base = root / "AUDIOCAPS" if (root / "AUDIOCAPS").is_dir() else root

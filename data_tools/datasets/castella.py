@@ -1,6 +1,6 @@
 """Read CASTELLA and blind lists.
 
-Reader of CASTELLA as published, and of data sets in its format; makes a manifest and a file of moments.
+Reads CASTELLA as published, and data sets in its format; makes a manifest and a file of moments.
 
 Clotho-Moment and the blind list of 2026 have the same format. A blind list has queries without their windows, which
 the organisers of the challenge do not publish.
@@ -57,7 +57,7 @@ def read_castella(
     keep_missing: bool = False,
     list_split: Split = "blind",
 ) -> Published:
-    """Read the recordings and moments of all published files in a folder. list_split: Split of unlabelled queries.
+    """Read the recordings and moments of all published files in a folder. list_split: Split of queries without windows.
 
     Args:
         root: Folder with <name>_{train,val,test}_release.jsonl, or with json/en/{train,val,test}.json, which is used
@@ -69,7 +69,7 @@ def read_castella(
             per recording. The lengths of recordings are then read from the annotations.
         keep_missing: Include recordings without a file, with the published length. Otherwise they and their queries are
             omitted, except those of a blind list, which must all be answered.
-        list_split: Split of queries without windows: blind, or that of unlabelled recordings for training.
+        list_split: The split `blind`, or the split of unlabelled recordings for training.
     Raises DataError for a folder without such files, two files of a split, no recording with a file, and a file that is
         damaged or of another format.
     """
@@ -165,9 +165,9 @@ def _recording_files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
 def _format_counts(
     split: str, annotations: Annotations, with_file: Set[str], in_manifest: Set[str], suffixes: tuple[str, ...]
 ) -> str:
-    """Return a split's counts of queries, recordings, windows and files as text. with_file, in_manifest: Recordings.
+    """Return a split's counts of queries, recordings, windows and files. with_file, in_manifest: Ids of recordings.
 
-    with_file: All recordings that have a file. in_manifest: Recordings in the manifest.
+    The result is a line of text.
     """
     recordings, with_queries = len(annotations.seconds), len({query.vid for query in annotations.queries})
     n_present = len(with_file & annotations.seconds.keys())

@@ -1,6 +1,6 @@
 """Read Clotho.
 
-Reader of Clotho (v1, v2, v2.1) as published, and of folders with the same layout; makes a manifest.
+Reads Clotho (v1, v2, v2.1) as published, and folders with the same layout; makes a manifest.
 
 Drossos et al., "Clotho: an audio captioning dataset", ICASSP 2020; https://zenodo.org/records/4783391
 Audio: per-file Freesound licences; captions: Tampere University licence (non-commercial research).
@@ -36,7 +36,6 @@ def read_clotho(
             * clotho_captions_<split>.csv, directly or in clotho_csv_files/;
             * optionally clotho_metadata_<split>.csv, in the same place; without it, clips have no Freesound fields;
             * the audio, in <split>/ or clotho_audio_files/<split>/.
-        keep_missing: Accept a data set without any audio; otherwise at least one clip must have audio.
 
     Clips without audio are always listed; their length is unknown, as for unreadable audio. Names and captions are kept
     verbatim. A file whose name on disk differs in outer blanks or ':' is listed under its name on disk.

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 def download(
     address: str, path: Path, sha256: str = "", require_usable: Callable[[Path], object] | None = None
 ) -> bool:
-    """Fetch a file unless it is present; return whether it was fetched. require_usable: Raises for an unusable file.
+    """Fetch a file unless it is present; return whether it was fetched.
 
     Args:
         address: Address of the file, http or https.
@@ -148,8 +148,7 @@ def file_problem(path: Path) -> str | None:
 async def _fetch(address: str, path: Path, part: Path, version: Path | None) -> None:
     """Download a file, or its rest. part: File received so far. version: File that names its version, or None.
 
-    part: File with the bytes received so far. version: File with the server's name of their version; None if the
-    checksum of the whole file is known.
+    The server names the version. `version` is None if the checksum of the whole file is known.
     """
     import aiohttp
 
@@ -176,7 +175,7 @@ async def _fetch(address: str, path: Path, part: Path, version: Path | None) -> 
 async def _request_rest(
     session: "ClientSession", address: str, part: Path, received: int, version: Path | None, advice: str
 ) -> bool:
-    """Download the rest of a file, after `received` bytes; return False if these are not of the server's version.
+    """Download the rest of a file; return False if the `received` bytes are of another version than the server's file.
 
     Raises DataError for an error status, a compressed answer, and a part of the file that was not requested.
     """

@@ -30,9 +30,9 @@ ASKED_SECONDS = 20  # for the sizes of all files
 def get(published: PublishedSet, folder: Path, mirror: str | None = None) -> None:
     """Fetch all files of a data set into a folder, verify and unpack them. mirror: Address of copies of the files.
 
-    Finished files and archives are skipped. mirror: Address of a folder with the same files, in place of the published
-    one. Raises DataError for a file that cannot be fetched or does not have its published checksum, and for an archive
-    that cannot be unpacked.
+    Finished files and archives are skipped. A mirror is a folder that has all files; it is used in place of the
+    published addresses. Raises DataError for a file that cannot be fetched or does not have its published checksum, and
+    for an archive that cannot be unpacked.
     """
     archives = {file.archive: None for file in published.files if file.archive}
     packed = [archive for archive in archives if not is_unpacked(folder, archive)]

@@ -4,7 +4,7 @@ The verb `get` fetches these files. Sources of addresses and MD5s:
     Clotho, the blind set, AudioCaps' tables: github.com/Labbeti/aac-datasets 0.7.0, datasets/functional/.
     Audio of AudioCaps and WavCaps: github.com/CPJKU/dcase2025_task6_baseline, download_datasets.py.
     CASTELLA, Clotho-Moment: README of github.com/awkrail/dcase2026_task6_baseline, and the queries of
-    github.com/line/lighthouse at commit d095eaa, whose MD5s are those of a participant's notes.
+    github.com/line/lighthouse at commit d095eaa, whose MD5s are from a participant's notes.
     Frames of Clotho-Moment: their copy on the Hugging Face hub.
 Files without an MD5 in these sources are checked for damage only.
 """

@@ -1,6 +1,6 @@
 """Read WavCaps.
 
-Reader of one of WavCaps' four parts (AudioSet_SL, BBC, FreeSound, SoundBible); makes a manifest.
+Reads one of WavCaps' four parts (AudioSet_SL, BBC, FreeSound, SoundBible); makes a manifest.
 
 Mei et al., "WavCaps: A ChatGPT-Assisted Weakly-Labelled Audio Captioning Dataset for Audio-Language Multimodal
 Research", 2023; https://github.com/XinhaoMei/WavCaps. Its README restricts it to academic use.
@@ -40,7 +40,7 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
             lengths are used. A file is named by the item's `audio` or by its id: `<id>.flac` as distributed, or `<id>`
             for AudioSet, whose ids end in .wav.
         source: Source of the clips. Each part of WavCaps needs its own, because the parts use the same ids.
-        keep_missing: Include items without audio, with the published duration; otherwise they are omitted.
+        keep_missing: Items without audio get the published duration.
     Raises DataError for a missing file or folder, other JSON, bad items and captions, two items of one file, and if no
     clip is left.
     """
@@ -82,11 +82,12 @@ def _audio_files(audio: Path) -> dict[str, str]:
 
 
 def audio_folder(path: Path, among: Sequence[str] = ("Audio", "WavCaps_mp3/Audio", "Zip_files")) -> Path | None:
-    """Return the audio folder of a JSON file of WavCaps; None if missing. among: Folders to search next to json_files/.
+    """Return the audio folder of a JSON file of WavCaps; None if missing. among: Places to search, without <part>.
 
-    The usual places are next to the folder json_files: Audio/<part>/ (aac-datasets), WavCaps_mp3/Audio/<part>/ (the
-    baseline of 2025) and Zip_files/<part>/ (the Hugging Face hub). The first one that exists is returned.
-    path: The JSON file, json_files/<part>/<name>.json. among: Places to search, without <part>.
+    The usual places are next to the folder json_files of the JSON file: Audio/<part>/ (aac-datasets),
+    WavCaps_mp3/Audio/<part>/ (the baseline of 2025) and Zip_files/<part>/ (the Hugging Face hub). The first one that
+    exists is returned.
+    path: The JSON file, json_files/<part>/<name>.json.
     """
     lists, part = path.absolute().parent.parent, path.absolute().parent.name
     folders = (lists.parent / above / part for above in among)
@@ -94,7 +95,7 @@ def audio_folder(path: Path, among: Sequence[str] = ("Audio", "WavCaps_mp3/Audio
 
 
 def _shared_file_message(path: Path, item_id: str, before: int, number: int) -> str:
-    """Return the error message about two WavCaps items, numbers `before` and `number`, that have the same audio file.
+    """Return the error message on two WavCaps items with the same audio file. before, number: Numbers of the items.
 
     The message states the line of the second item in the JSON file, if its id is written in the usual form.
     """
@@ -134,7 +135,6 @@ def _make_clip(
     """Make the clip of a WavCaps item with the audio file `file`; if that is missing (None), the name is `expected`.
 
     Args:
-        file: Name of the audio file; None if it is missing.
         path: Path of the audio file, in the folder or in an archive; None if it is missing.
     """
     is_archived = path is not None and member_of(path) is not None

@@ -156,9 +156,9 @@ def _begins_as_published(path: Path, data: bytes) -> bool:
 
 
 def read_annotations(path: Path) -> Annotations:
-    """Read a published file of moments; repair faulty windows (DONE describes how), and record every fault.
+    """Read a published file of moments; drop or clip faulty windows, and record every fault.
 
-    In val and test, which are scored, windows past the end of a recording stay as published (KEPT).
+    In val and test, which are scored, windows past the end of a recording stay as published.
     Raises DataError, with file and line or item, for other files, a repeated query id, and missing texts. Also for
     lengths that are not numbers above 0, windows that are not two numbers, and a file where only some queries have
     windows.
@@ -207,7 +207,7 @@ def _read_recordings(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _add_item(
     annotations: Annotations, content: dict[str, Any], where: str, source: str, lines: dict[str, str]
 ) -> None:
-    """Check a query or recording, repair its windows, and add it and its faults. lines: Places of earlier queries.
+    """Check a query or recording, repair its windows, and add it and its faults to `annotations`.
 
     content: The parsed query or recording. where: Its place in the file, such as `line 3`. source: The same place,
     preceded by the file's path. lines: Dict from the id of each earlier query to its place in the file.

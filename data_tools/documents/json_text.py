@@ -40,10 +40,9 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
 
     Args:
         where: Place for the message, such as "wavcaps.json" or "metrics.jsonl, line 3".
-        finite: Refuse NaN and Infinity, which are not JSON. Also refuse numbers so large that they would become
-            Infinity, such as 1e999.
-        lone_surrogates: Accept half of a surrogate pair, for a caller that replaces it. JSON can contain it
-            ("\\ud800"), UTF-8 cannot.
+        finite: NaN and Infinity are not JSON. Numbers so large that they would become Infinity, such as 1e999, are
+            refused too.
+        lone_surrogates: For a caller that replaces them. JSON can contain half of a pair ("\\ud800"), UTF-8 cannot.
     Raises DataError for text that is not JSON or not UTF-8, a byte order mark, and an object with a repeated key. Also
         for a number of more than MAX_DIGITS digits, too deeply nested lists, and lone surrogates.
     """
@@ -115,9 +114,9 @@ def other_encoding(data: bytes) -> str:
 
 
 def read_json(path: Path, hint: str) -> Any:
-    """Read a JSON file and verify its checksum; return its value without the checksum. hint: Advice for errors.
+    """Read a JSON file and verify its checksum; return its value without the checksum. hint: End of error messages.
 
-    hint: Advice for a missing or damaged file, at the end of the message.
+    The hint is advice for a missing or damaged file.
     Raises DataError for a missing or too large file, for text that is not strict JSON, and for a wrong checksum.
     """
     if not path.is_file():
@@ -133,7 +132,7 @@ def read_json(path: Path, hint: str) -> Any:
 def read_json_lines(path: Path, hint: str, unfinished: bool = False) -> list[Any]:
     """Read a file of JSON lines; return their values. unfinished: Skip an incomplete last line, which a kill may leave.
 
-    Raises DataError for a missing file, and, with its number, for a line that is not strict JSON.
+    Raises DataError for a missing file, and for a line that is not strict JSON; the message has the line's number.
     """
     try:
         *lines, rest = path.read_bytes().split(b"\n")

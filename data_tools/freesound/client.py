@@ -1,6 +1,6 @@
 """API client with retries.
 
-A client of the API for crawls: fetches search pages and files within the quota, and retries until they arrive.
+For crawls: fetches search pages and files within the limits of requests, and retries until they arrive.
 
 Errors and limits as of 2026: https://freesound.org/docs/api/overview.html. The API itself sends no Retry-After; a proxy
 in front of it may.
@@ -334,7 +334,7 @@ class Client:
             await self._clock.sleep(wait)
 
     def _error_of(self, answer: Response, secret: str) -> AgainError | DataError:
-        """Return the exception for an HTTP error: AgainError if a retry may help, else DataError. secret: KEY or TOKEN.
+        """Return the exception for an HTTP error: AgainError if a retry may help, else DataError.
 
         secret: The secret that the request was made with, KEY or TOKEN.
         """

@@ -173,9 +173,9 @@ def _plan_windows(store: Store, since: str | None, user_filter: str | None, site
 def _first_second(since: str | None, store: Store | None = None) -> int:
     """Return the earliest upload time to read, in seconds since 1970. since: Value of --since; None: the beginning.
 
-    With `last`, it is 30 days before the time up to which the last crawl has read, because a sound may be published so
-    long after its upload.
-    Raises DataError for a date that is invalid or in the future, and for `last` without an earlier crawl.
+    If the value is `last`, the result is 30 days before the end of the last crawl, because a sound may be published up
+    to 30 days after its upload.
+    Raises DataError for a date that is invalid or in the future, and for `last` if there was no crawl before.
     """
     if since == "last":
         until = store.fact("until") if store else None

@@ -70,8 +70,8 @@ class Http(AbstractAsyncContextManager["Http"]):
     ) -> Response:
         """Make one GET request and return the server's answer; its body goes to the file `into`, if given.
 
-        into: File for the body if the status is 200. limit: Maximum bytes of that file, unpacked.
-        Raises AgainError without a complete answer; LostError for a longer body and for an invalid address.
+        The file is written only if the status is 200. limit: Maximum number of its bytes, unpacked.
+        Raises AgainError if no complete answer arrives; LostError for a longer body and for an invalid address.
         """
         file_bytes = FILE_BYTES if limit is None else min(limit, FILE_BYTES)
         return await self._request("GET", url, into, file_bytes if into else 0, headers=headers)

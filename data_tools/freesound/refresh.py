@@ -29,7 +29,8 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
     uploader objects to this are read again, so that no objection is missed. For every other AI preference and every
     licence, the numbers of sounds in the API and in the store are compared by period of upload. Only periods with
     different numbers are read again. A change is therefore missed if another sound of the period changed in the
-    opposite way, and if only the description changed. `fetch` reads every sound that it chooses again.
+    opposite way, and if only the description changed. This has no effect on downloads: the verb `fetch` reads the
+    current data of every sound that it chooses.
 
     Returns a counter from each of the columns licence, AI preference and description to the number of stored sounds
     whose value changed. Raises DataError for a crawl that is not complete, and for an error of the API that no later
@@ -55,7 +56,7 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
 
 
 async def _read_matching(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
-    """Read again the sounds that match a filter (`kind`; as SQL `condition`); return the number of changes per column.
+    """Read again the sounds that match the filter `kind`; return the number of changes per column.
 
     kind: Filter in the API's syntax. condition: The same filter as an SQL condition on the stored sounds; with it, the
     function reads only periods for which the API and the store have different numbers of such sounds. None: read all

@@ -1,6 +1,6 @@
 """SQLite store of a crawl.
 
-The store of a crawl: one SQLite file with the sounds, the windows still to read, and the requests that count.
+One file has the sounds, the time windows still to read, and the requests that count against the API's limits.
 
 Every answer is written in one transaction together with its progress. A kill at any moment loses at most the answers
 under way. Sounds are keyed by id, so that a sound that is read twice is stored once.
@@ -293,10 +293,10 @@ class Store(Facts):
         )
 
     def _record_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
-        """Record a page's null items, except the first `stored`. indexed: Index times by id. reached: Last upload.
+        """Record a page's null items, which are sounds without data, except the first `stored` of them.
 
-        Null items are sounds without data. Earlier records for this page or a later one are deleted first, if their
-        upload times are between the start of the window and `reached`.
+        Earlier records for this page or a later one are deleted first, if their upload times are between the start of
+        the window and `reached`.
 
         Args:
             indexed: Dict from the id of each sound on the page to its index time in ms.

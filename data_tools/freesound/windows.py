@@ -73,7 +73,7 @@ class PageListing:
 
 @dataclass(frozen=True)
 class Progress:
-    """State of a time window after an answer: the parts that remain to be read.
+    """State of a time window after an answer of the API.
 
     Attributes:
         windows: The parts that remain to be read.
@@ -90,7 +90,7 @@ class Progress:
 def advance(window: Window, answer: PageListing, known: int) -> Progress:
     """Return the Progress of a time window after an answer: its unread parts. known: Number of its sounds known before.
 
-    known: Number of the window's sounds that were stored, or known to be null, before the answer.
+    A sound is known if it was stored, or known to be null, before the answer.
     """
     rest = max(0, answer.count - (window.page - 1) * PAGE_SIZE)
     short = answer.received not in (min(rest, PAGE_SIZE), rest)  # all of the rest: read one by one
@@ -136,10 +136,10 @@ def _unread_part(window: Window, answer: PageListing) -> tuple[Window, ...]:
 
 
 def _part_to_read_again(window: Window, answer: PageListing) -> tuple[Window, ...]:
-    """Return the time window that was read just before this one if it must be read again; () otherwise.
+    """Return the part that was read just before `window` if it must be read again; () otherwise.
 
-    This window is the rest of that one, so that the count in the answer to that one shows how many sounds this window
-    should have. If it has fewer, that answer may have omitted sounds.
+    `window` is the rest after this part. The answer for the part stated how many sounds remain. If the API now counts
+    fewer sounds in the rest, the earlier answer may have omitted sounds.
     """
     if window.expected is None or window.read_from is None or answer.count >= window.expected:
         return ()

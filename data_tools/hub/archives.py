@@ -1,6 +1,6 @@
-"""List tars and zips.
+"""List archives' members.
 
-Lists the members of tar files, and of zip files in one or several parts.
+Reads tar files, and zip files of one or several parts.
 
 Source of the zip format: PKWARE's APPNOTE.TXT 6.3.10, 4.3.12 to 4.3.16 (central directory, zip64) and 4.5.3.
 """
@@ -75,7 +75,7 @@ class _Directory(NamedTuple):
 
 
 def zip_members(path: Path) -> Iterator[Member]:
-    """Yield the files in a zip file, in order, with their whole names. path: The zip file, or its last part.
+    """Yield the files in a zip file, in order, with their folders. path: The zip file, or its last part.
 
     Raises AudioError for a damaged or cut zip file, and if a part of it is missing; DataError for an encrypted file
     and for a compression other than deflate.

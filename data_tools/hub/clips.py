@@ -56,11 +56,11 @@ class Found(NamedTuple):
 
 
 def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
-    """Return a dict from each parquet, tar and zip file to its folder among `paths`. partial: Accept missing shards.
+    """Return a dict from each parquet, tar and zip file to the given folder. partial: Accept missing shards.
 
-    For a file in `paths`, it is the folder of this file. partial: Accept a missing file in a numbered series; otherwise
-    DataError is raised if the numbers in the names show that a file is missing. It is also raised for a folder without
-    such files.
+    The given folder is the one of `paths` that contains the file. If `paths` has the file itself, it is the folder of
+    this file. Raises DataError for a folder without such files and, unless `partial`, if the numbers in the files'
+    names show that a file is missing.
     """
     found: dict[Path, Path] = {}
     for path in paths:
@@ -107,7 +107,7 @@ def read_hub(
     partial: bool,
     given: Sequence[str] = (),
 ) -> Found:
-    """Read the clips of parquet, tar and zip files. partial: Accept missing shards. given: Options set by the user.
+    """Read the clips of parquet, tar and zip files. partial: Accept missing shards (numbered files of a data set).
 
     The audio is not unpacked: a clip's path states the file that contains its audio, and the position in this file.
 
@@ -116,7 +116,6 @@ def read_hub(
         columns: Names of the columns with audio, captions and names; empty fields are found by usual names.
         source: Source of the clips, for their ids.
         split: Split of all clips; None: by the names of files and folders, or else "train".
-        partial: Accept missing shards (numbered files of a data set).
         given: Names of the options that the user gave and that files written by `export` do not accept.
     From files that `export` wrote, the exported clips are read; columns, source and split are then ignored.
     Raises DataError for a missing shard, a missing column of a parquet file, and two different audio files of one name;
@@ -155,7 +154,8 @@ def read_hub(
 def split_of(path: Path, folder: Path) -> Split:
     """Return the split in a file's name, or else in the name of a folder above it; "train" if no name has a split.
 
-    folder: Folder that the user gave. Folders above it are ignored. Its name is used if it is only a split's name.
+    folder: Folder that the user gave. Folders above it are ignored. Its own name is used only if the whole name is that
+    of a split.
 
     >>> [split_of(Path(f"a/{name}"), Path("a")) for name in ("test-00000-of-00010.parquet", "valid_set/0.tar", "0.tar")]
     ['test', 'validation', 'train']

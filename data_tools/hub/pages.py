@@ -89,7 +89,7 @@ class _Content(NamedTuple):
 
 
 def members_of_column(path: Path, file: "pyarrow.parquet.ParquetFile", column: int) -> Iterator[Member | None]:
-    """Yield the file position of each row's value in a column of bytes, as a nameless Member; None for no value.
+    """Yield a Member, without a name, for each row's value in a column of bytes: its place in the file. None: no value.
 
     Raises DataError for a column of lists, and for an encoding or compression that is not supported; AudioError for a
     damaged file.
@@ -324,7 +324,7 @@ def _read_values(
 def decode_hybrid(data: bytes, width: int, count: int) -> np.ndarray:
     """Decode `count` numbers of `width` bits in parquet's hybrid encoding, which mixes repeated and bit-packed numbers.
 
-    Returns: (count,) int64. Raises IndexError if the data ends before.
+    Returns: (count,) int64. Raises IndexError if the data ends too early.
     """
     found: list[np.ndarray] = []
     at = done = 0

@@ -1,6 +1,6 @@
 """Read corpora with queries.
 
-Reads data sets for retrieval, which have audio files, queries, and pairs that belong together.
+A corpus has audio files, queries, and pairs of a query and an audio file that belong together.
 
 The layout of BEIR and MTEB: parquet files with the columns (id, audio), (id, text) and (query-id, corpus-id).
 """

@@ -48,8 +48,8 @@ class Sample(NamedTuple):
 def samples_of(path: Path, audio: str | None) -> Iterator[Sample]:
     """Yield the samples of a parquet, tar or zip file. audio: Column or suffix of the audio; None: the usual ones.
 
-    audio: Column of the audio, or suffix of its files; None: one of AUDIO_COLUMNS, or the suffix of an audio format.
-    Raises DataError for a file without such a column, and AudioError for a damaged file.
+    The usual ones are the columns in AUDIO_COLUMNS, and the suffixes of audio formats. Raises DataError for a file
+    without such a column, and AudioError for a damaged file.
     """
     path = Path(absolute(path))
     return parquet_samples(path, audio) if path.suffix.lower() == ".parquet" else archived_samples(path, audio)
@@ -109,7 +109,6 @@ def parquet_samples(path: Path, audio: str | None) -> Iterator[Sample]:
     """Yield the rows of a parquet file with embedded audio. audio: Name of its column; None: one of AUDIO_COLUMNS.
 
     The audio is in a column of bytes, or of {bytes, path}, the format of the library `datasets`.
-    audio: Name of this column; None: one of AUDIO_COLUMNS.
     Raises DataError without the package pyarrow, and for a file without such a column; AudioError for a damaged file.
     """
     with opened_parquet(path) as file, parquet_errors(path):

@@ -156,8 +156,9 @@ def audit(
 def _youtube_ids(clip: Clip) -> list[str]:
     """Return the YouTube id in a file's name: <id> as in CASTELLA, <id>_<start> or Y<id> as in AudioCaps and AudioSet.
 
-    AudioCaps has ten seconds of recordings that are complete in CASTELLA. Names within one source may be alike by
-    chance (`field_notes_1`), so only different sources are compared. No Freesound sound has such an id.
+    The same recording may be complete in CASTELLA and cut to ten seconds in AudioCaps. Only ids of different sources
+    are compared, because other names within one source may look like ids (`field_notes_1`). The result is empty for
+    sounds of Freesound.
     """
     match = None if clip.freesound_id else _YOUTUBE_NAME.fullmatch(clip.file_name)
     return [match[1]] if match else []

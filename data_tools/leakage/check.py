@@ -90,14 +90,14 @@ class CheckReport(Report):
 
 
 def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
-    """Check clips; return all problems and overlaps, in the order of KINDS. quick: Only read the headers of audio.
+    """Check clips; return all problems and overlaps, in the order of KINDS. quick: Only read headers of audio files.
 
     Equal files are searched within each split and between splits; equal Freesound ids and file names only between
     splits; equal captions between any clips. Here a split is a source and its split, such as clotho/evaluation. Files
     are equal if all their bytes are: the same sound in two encodings is not found. If several clips have the same id,
     this is reported, and only the last of them is checked further. A clip of a blind split needs no captions.
 
-    quick: Whether to read audio headers only, and compare no content; otherwise every file is decoded and hashed.
+    Without `quick`, every file is decoded and hashed; with it, no content is compared.
     Files with published embeddings in place of audio are always read completely.
     """
     unique = _LastOfEachId(clips)

@@ -106,7 +106,7 @@ class Fingerprint:
 
 
 class Match(NamedTuple):
-    """A match of two fingerprints in the lists `a` and `b` of near_duplicates, which are of the same sound.
+    """A match: the same sound in two recordings, one of the list `a` and one of the list `b` of near_duplicates.
 
     Attributes:
         first: Index of the first recording in `a`.

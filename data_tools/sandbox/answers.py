@@ -59,7 +59,8 @@ class Answers:
         poison: Share of sounds that make every page with them fail.
 
     Attributes:
-        seen: Share of sounds that a search can find: the earliest ones. Below 1, a rebuild is simulated.
+        seen: Share of sounds that a search can find: the earliest ones. Below 1, a rebuild of the search index is
+            simulated.
         cdn: Address of the host of the previews; "" if it is the site.
         requests: Number of searches so far.
     """

@@ -1,9 +1,10 @@
 """Invented sounds.
 
-Invented sounds: each is a function of the seed and its number, so that half a million need no memory.
+Each sound is a function of the seed and of its number, so that half a million sounds need no memory.
 
-Sounds are numbered by upload time. Ids rise with it, almost as on Freesound, over Freesound's range, so that some of
-them are on the real exclusion lists. Uploads grow over the years and come in bursts within one second.
+Sounds are numbered by upload time. Ids rise with the upload time, as almost always on Freesound. They have the range of
+Freesound's ids, so that some of them are on the real exclusion lists. Uploads grow over the years and come in bursts
+within one second.
 """
 
 import bisect
@@ -139,7 +140,7 @@ class Catalogue:
         return float(self._random_values(purpose, number))
 
     def _random_values(self, purpose: str, number: Any) -> Any:
-        """Return a random value in [0, 1) for each number, by splitmix64, seeded for each purpose.
+        """Return a random value in [0, 1) for each number, by splitmix64. The seed depends on the purpose.
 
         Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
 
@@ -176,7 +177,7 @@ class Catalogue:
     def sound(self, number: int, site: str, cdn: str = "") -> Mapping[str, Any]:
         """Return all fields of a sound. site, cdn: Addresses of the API and of the host of the previews.
 
-        The field md5 is random, because no file is made. cdn: Address of the previews' host, if it is not the site.
+        The field md5 is random, because no file is made. If `cdn` is "", the previews are on the site.
         """
         sound, user, previews = _invent_sound(self.size, self.seed, number)
         return sound | {

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def make_answers(sounds: int, seed: int, nulls: float, churn: int, poison: float = 0.0) -> Answers:
-    """Return Answers about `sounds` sounds. nulls, poison: Shares of faulty ones. churn: Number that vanish, or appear.
+    """Return a simulated API with `sounds` invented sounds.
 
     Args:
         nulls: Share of sounds that the API returns as null.

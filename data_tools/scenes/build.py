@@ -192,10 +192,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make scenes, print the result, and return the exit status. common: Settings shared with long recordings.
-
-    common: Values for the fields of FolderSettings.
-    """
+    """Make scenes, print the result, and return the exit status. common: Values for FolderSettings."""
     if arguments.length is not None or arguments.whole_seconds:
         raise DataError("--length and --whole-seconds only work with --moments; add --moments, or leave them out")
     settings = Settings(**common, captions=arguments.captions or "5")
@@ -209,10 +206,7 @@ def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
 
 
 def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make recordings with moments, print the result, and return the exit status. common: Settings shared with scenes.
-
-    common: Values for the fields of FolderSettings.
-    """
+    """Make recordings with moments, print the result, and return the exit status. common: Values for FolderSettings."""
     if arguments.captions:
         raise DataError("--captions only works with short scenes; leave it out with --moments")
     settings = MomentSettings(

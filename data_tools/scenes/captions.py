@@ -62,8 +62,7 @@ def describe(
         kind: Kind of the scene, a key of TEMPLATES.
         events: Names of the events' sound classes, in the order of the letters a, b, c in the templates.
         count: Number of captions.
-        held_out: Share of phrasings (wordings of a sound class) and templates that is not used here, because only test
-            splits use it.
+        held_out: This share of the phrasings (wordings of a sound class) and of the templates is not used here.
         taken: Texts that are already in use.
     Raises DataError if no other wording is found.
     """
@@ -88,8 +87,8 @@ def describe(
 def describe_event(rng: np.random.Generator, name: str, split: Split, held_out: float) -> str:
     """Return a query that names a sound class, in a wording for the split. held_out: Share of wordings only for tests.
 
-    held_out: Share of the phrasings (wordings of a class) that only test splits use. If it is above 0, the validation
-    split gets an additional phrasing, which no other split has. Validation can thus measure unknown wordings too.
+    If `held_out` is above 0, the validation split gets an additional phrasing (wording of a class), which no other
+    split has. Validation can thus measure unknown wordings too.
     """
     options = phrasings(name) if split in TEST_SPLITS else not_held_out(phrasings(name), held_out)
     if split in VALIDATION_SPLITS and held_out:

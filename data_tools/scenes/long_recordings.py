@@ -1,6 +1,6 @@
 """Compose long recordings with moments.
 
-Composed moments: long recordings with events, and queries with the windows that match them.
+A recording has events, and queries with the windows that match them.
 
 All random choices depend on (seed, split, number of the recording), so that later recordings do not change earlier
 ones.

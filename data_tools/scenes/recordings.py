@@ -85,9 +85,9 @@ def credit(recordings: Iterable[Recording | None]) -> tuple[str, str, str]:
 def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
     """Return a random part of a recording, at most n samples; with `fill`, a shorter recording is repeated up to n.
 
-    Silent ends are left out. The sample rate is SAMPLE_RATE. From a longer recording, a random part with some loud
-    sound is returned, because some recordings have long pauses. A shorter recording is returned completely; with
-    `fill`, it is repeated with short pauses up to n samples.
+    The sample rate is SAMPLE_RATE. Silent ends are left out. The part contains some loud sound, because some recordings
+    have long pauses. A recording of at most n samples is returned completely; repetitions have short pauses between
+    them.
     Raises AudioError for a recording that cannot be read, and for silence.
     """
     sound, loud = _read_trimmed(recording.path)

@@ -62,10 +62,11 @@ class FolderSettings:
             raise DataError(f"the held-out share {self.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
 
     def pools(self, folder: Path | None, least: int, requirement: str) -> dict[Split, Pool]:
-        """Return, per split, a dict from sound class to recordings. least: Fewest classes. requirement: Reason for it.
+        """Return, per split, a dict from sound class to recordings. least: Minimum number of classes of a split.
 
         Args:
             folder: Folder of the recordings; None: events are synthesised, and no class has a recording.
+            requirement: Text for the error message that states the minimum.
         Raises DataError for a split with fewer classes, and for a folder without labelled recordings.
         """
         if folder is None:

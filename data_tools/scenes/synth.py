@@ -325,7 +325,7 @@ def _mix_at_onsets(n: int, onsets: np.ndarray, sounds: list[Samples]) -> Samples
 def _repeat(
     rng: Rng, n: int, gap: tuple[float, float], sound: Callable[[float], Samples], jitter: float = 0.05
 ) -> Samples:
-    """Return n samples of a repeated sound. gap: Range of the mean interval in s. jitter: Largest deviation, a share.
+    """Return n samples of a repeated sound.
 
     gap: Range of the mean interval from one repetition to the next, in seconds; the mean is drawn from it once. jitter:
     Largest difference of a single interval from the mean, as a share of the mean.

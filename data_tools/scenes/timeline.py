@@ -1,6 +1,6 @@
 """Timeline of a long recording.
 
-One long recording: its events, their times, and their levels above the background.
+Draws the events of one long recording, with their times and levels.
 
 A shape is a set of settings that imitates a data set of moments. The shape `castella` imitates CASTELLA: short events,
 which repeat, some of them without a query. The shape `clotho` repeats the recipe of Clotho-Moment, with one event per

@@ -1,6 +1,6 @@
 """Hubness of a ranking.
 
-Measure how unevenly the clips of a score matrix are found. A hub is a clip that is among the best of many queries,
+Measure how unevenly the clips of a score matrix are found. A hub is a clip that has a high rank for many queries,
 although it is relevant to few of them.
 """
 

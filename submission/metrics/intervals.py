@@ -57,7 +57,7 @@ def bootstrap_interval(
 
     Args:
         per_query: (Q,) value of a metric for each query.
-        groups: (Q,) group number of each query, from group_numbers; None: every query is a group.
+        groups: (Q,) group numbers, from group_numbers; None: every query is a group.
         confidence: Confidence level, in (0, 1).
     Returns two percentiles of the samples' means; both are NaN for a single group. Raises SubmissionError for no
     queries.
@@ -99,10 +99,10 @@ class Difference(NamedTuple):
 def paired_difference(
     first: npt.ArrayLike, second: npt.ArrayLike, groups: Groups | None = None, seed: int = 0
 ) -> Difference:
-    """Test if two systems differ in a mean; return the difference. groups: Group of each query, exchanged as a whole.
+    """Test if the means of two systems differ; return the difference. groups: Group of each query, swapped as a whole.
 
-    first, second: (Q,) values of the metric of each system for the same queries. groups: (Q,) group number of each
-    query, from group_numbers; None: every query is a group.
+    first, second: (Q,) values of the metric of each system for the same queries. groups: (Q,) group numbers, from
+    group_numbers; None: every query is a group.
     In each of FLIPS trials, the values of the two systems are exchanged in a random half of the groups (each with
     probability 1/2). The observed data count as one more trial. p is the share of trials whose mean difference is at
     least as far from 0 as the observed one.

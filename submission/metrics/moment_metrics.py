@@ -87,7 +87,7 @@ def score_moments(
     lengths: tuple[float, float] = (0.0, MAX_SECONDS),
     undefined_hits: bool = False,
 ) -> MomentScores:
-    """Score each query's windows by true windows in a range of `lengths` (s). undefined_hits: Accept an IoU of 0 / 0.
+    """Score each query's windows by the true windows whose length is in a range (`lengths`).
 
     predictions: Dict from query id to windows in file order, all [start, end] or all [start, end, score], in seconds.
     truth: Dict from query id to true windows [start, end].

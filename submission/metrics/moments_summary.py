@@ -56,7 +56,7 @@ class MomentSummary:
         by_length: Dict from a range of window lengths, such as `short`, to the scores for true windows in this range;
             None if no query has such a window.
         notes: Sentences for the reader, such as on true windows that were left out.
-        sharing: Words in messages for the property that the queries of a group share: their recording.
+        sharing: Text for messages, which names the common property of the queries of a group: their recording.
     """
 
     values: dict[str, float]

@@ -59,7 +59,7 @@ def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
 
 
 def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Iterator[Scores]:
-    """Yield the score matrix with judged clips re-ranked, in blocks of rows (n, C). weight: The judge's, from 0 to 1.
+    """Yield the score matrix with judged clips re-ranked, in blocks of n rows, (n, C).
 
     The judged clips are sorted by a weighted mean of the matrix's and the judge's scores. Before, both are standardised
     over the judged clips of the query (mean 0, standard deviation 1). Clips with equal means stay in their order. The
@@ -77,10 +77,10 @@ def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Itera
 
 
 def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, names: Ints) -> Scores:
-    """Exchange a query's scores among the judged clips (`columns`), to sort them by the weighted mean with `judge`.
+    """Exchange a query's scores among the judged clips, to sort them by the weighted mean with the judge's scores.
 
-    Before their mean is taken, the scores by the matrix and by the judge are standardised (mean 0, standard deviation
-    1). Returns: (C,), the scores of all clips.
+    Before their mean is taken, the scores of the matrix and those of the judge are standardised (mean 0, standard
+    deviation 1). Returns: (C,), the scores of all clips.
 
     Args:
         columns: Columns of the judged clips, best clip first.

@@ -59,7 +59,7 @@ class Summary:
         queries: Ranks that the metrics were computed from.
         notes: Sentences for the reader, such as on metrics that are lower bounds.
         hubness: Hubness of a score matrix; None for other files.
-        sharing: Words in messages for the property that the queries of a group share: their clips.
+        sharing: Text for messages, which names the common property of the queries of a group: their clips.
     """
 
     values: dict[str, float]

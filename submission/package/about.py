@@ -1,6 +1,6 @@
 """Read about.yaml.
 
-Read about.yaml, the participant's file of facts for a package that are not in the runs: people, names, web addresses.
+In this file, participants state facts for a package that are not in the runs: people, names, web addresses.
 
 authors:
   - {lastname: ..., firstname: ..., email: ..., corresponding: true,
@@ -119,7 +119,7 @@ class About(Strict):
 def about_template(
     systems: Sequence[tuple[str, Sequence[str], Sequence[str]]], sources: Iterable[str], of_moments: bool
 ) -> str:
-    """Return a template of about.yaml with FILL_IN for facts. systems: Runs, keys, and description keys of each.
+    """Return a template of about.yaml that has FILL_IN in place of the missing facts.
 
     Args:
         systems: For each system three values: the names of its runs, the required keys among `output`, `scored` and

@@ -1,6 +1,7 @@
 """Write and check the archive.
 
-Write the zip archive to submit, completely or not at all, and check it like the official validator. Its files are:
+The zip archive to submit is written completely or not at all. It is checked as the official validator does. Its files
+are:
 
 <name>/task<T>/<label>/<label>.output.csv       one folder per system; for moments .output.jsonl
 <name>/task<T>/<label>/<label>.meta.yaml
@@ -111,7 +112,7 @@ def check_archive(
     """Check a package (.zip); yield a message for each problem. truth_of: Function from a system's label to its truth.
 
     Args:
-        truth_of: Function from a system's label to the truth for its submitted file.
+        truth_of: The truth has the queries that the system's submitted file should contain.
         require_report: Whether a technical report must exist.
         shown: Maximum number of messages per kind of problem.
     Raises OSError for a file that cannot be opened.

@@ -100,7 +100,7 @@ def pack(
         out: Path of the package, NAME.zip. It is called NAME.NOT_READY.zip if there is no report, or if a system that
             finds moments submits queries whose true windows are known.
         report: Technical report, a PDF file.
-        style: Naming style of the files, a key of the edition's `names`.
+        style: A key of the edition's `names`.
     Raises SubmissionError with all missing or wrong facts, one per line.
     """
     about = read_about(about_path, len(submitted))

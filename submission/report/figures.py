@@ -28,12 +28,11 @@ HATCHES = ("", "///", "...", "\\\\\\", "xxx")
 def draw_systems(
     path: Path, systems: Mapping[str, Summary | MomentSummary], levels: Mapping[str, float], metric: str
 ) -> None:
-    """Draw a metric of each system with two confidence intervals, and below it references such as chance (`levels`).
+    """Draw a metric of each system with two confidence intervals, and reference values such as chance (`levels`).
 
     Args:
         systems: Dict from the name of a system to its metrics.
-        levels: Dict from the name of a reference, such as chance, to its value; references are drawn below the
-            systems, without an interval.
+        levels: Dict from the name of a reference to its value; they are drawn below the systems, without an interval.
         metric: Metric to draw.
     """
     rows = len(systems) + len(levels)
@@ -90,13 +89,13 @@ def draw_scores(path: Path, edges: Values, counts: Mapping[str, Ints], unit: str
 
 
 def draw_score_differences(path: Path, edges: Values, counts: Ints, unit: str, marks: Sequence[float]) -> None:
-    """Draw a histogram of each query's best relevant score minus its best other score, with lines at the `marks`.
+    """Draw a histogram of each query's best relevant score minus its best other score, with vertical lines (`marks`).
 
     Args:
         edges: Limits of the bins, in units of the score.
         counts: Number of queries per bin.
         unit: Label of the horizontal axis.
-        marks: Positions of vertical lines: the margins of the training loss. Another line marks 0.
+        marks: Positions of the lines: the margins of the training loss. Another line is drawn at 0.
     """
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")

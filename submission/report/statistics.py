@@ -114,7 +114,7 @@ class Bar(NamedTuple):
 
 
 def mean_bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], groups: Groups) -> list[Bar]:
-    """Return a bar for each key in `labels`: mean and interval of its queries. keys, groups: Key and group per query.
+    """Return a bar for each key in `labels`: the mean of a metric over the queries with this key, and its interval.
 
     Args:
         values: (Q,) value of a metric for each query, in [0, 1].
@@ -160,8 +160,8 @@ def bin_number(value: float, starts: Sequence[float]) -> int | None:
 def bin_labels(starts: Sequence[int], whole: bool) -> dict[object, str]:
     """Return a dict from the index of each bin to its label, e.g. `1–4`. whole: Whether values are whole numbers.
 
-    starts: First value of each bin. whole: Whether values are whole numbers; if not, the label of a bin ends with the
-    first value of the next bin, e.g. `0–5`.
+    starts: First value of each bin. If values are not whole numbers, the label of a bin ends with the first value of
+    the next bin, e.g. `0–5`.
     """
     ends = [f"{low}–{high - whole}" for low, high in pairwise(starts)]
     return dict(enumerate([*ends, f"{starts[-1]}+"]))

@@ -218,7 +218,7 @@ def _mean_frames(parts: Sequence[Part[FinishedMoments]]) -> dict[str, FrameScore
 def _write_records(
     temporary: Path, out: Path, parts: Sequence[Part[Any]], rank: Mapping[str, Any], entries: Mapping[str, Any]
 ) -> RunResult:
-    """Write a blend's resolved.json and result.json; return the latter. rank, entries: Settings and results of entries.
+    """Write a blend's resolved.json and result.json; return the content of the latter.
 
     An empty metrics.jsonl is written too.
 

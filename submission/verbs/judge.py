@@ -93,8 +93,8 @@ def _count_judged(out: Path, pairs: Sequence[Pair]) -> int:
 def _judge_pairs(command: Sequence[str], pairs: Sequence[Pair], out: IO[bytes], done: int) -> None:
     """Start the command, send it the pairs, and append each judged pair to `out`. done: Number of pairs judged before.
 
-    done: Number of pairs that were judged before, for messages. Raises SubmissionError if the command cannot be
-    started, ends early or with an error, or prints anything except one score per pair.
+    `done` is only used in messages. Raises SubmissionError if the command cannot be started, ends early or with an
+    error, or prints anything except one score per pair.
     """
     try:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

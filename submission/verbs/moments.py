@@ -143,10 +143,10 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
 
 
 def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str:
-    """Return the reason not to overwrite a file, or "". scores: Whether windows with scores must not be overwritten.
+    """Return the reason why a file must not be overwritten; "" if it may be.
 
-    A file that is not a file of moments must not be overwritten. scores: Whether a file of moments whose windows have
-    scores must not be overwritten either, because the scores would be lost.
+    A file that is not a file of moments must not be overwritten. scores: Whether a file of moments with scores must not
+    be overwritten either, because the scores would be lost.
     """
     answers, _, _ = check_moments(path.read_bytes(), edition)
     if not answers:

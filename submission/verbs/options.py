@@ -126,7 +126,7 @@ def edition_in_facts(matrix: ScoreMatrix) -> str | None:
 def chosen_edition(
     arguments: argparse.Namespace, editions: Mapping[str, str | None], file: Path | None = None, hint: str = ""
 ) -> Edition:
-    """Return the edition of --edition or, without it, of all files; it ranks clips. file, hint: For the error message.
+    """Return the edition that --edition names or, without it, the only edition of all files; it ranks clips.
 
     Args:
         editions: Dict from each file to its edition (None if unknown).
@@ -154,7 +154,7 @@ def chosen_any_edition(
 def _edition_name(
     arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None, option: str
 ) -> str:
-    """Return the edition that --edition names or, without it, the only one in `noted`. file, option: For errors.
+    """Return the name of the edition: that of --edition or, without it, the only one in `noted`.
 
     noted: Dict from each file to its edition (None if unknown). file, option: File and option for the message. Raises
     SubmissionError if there is no edition, or more than one.

@@ -1,7 +1,7 @@
 """Wait for all processes.
 
-Wait for all processes of one command to start, with a time limit. Ctrl-C and SIGTERM end the wait. `exit_process` ends
-a process.
+Each process waits until all processes of one command have started, with a time limit. Ctrl-C and SIGTERM end the wait.
+`exit_process` ends a process.
 """
 
 import atexit

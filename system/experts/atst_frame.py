@@ -23,9 +23,9 @@ class AtstFrameExpert(SegmentExpert):
     """Frames (T, 768) of ATST-Frame, of 40 ms at 32 kHz, or their mean over a segment.
     Log-mel values more than 80 dB below the largest value of the segment are raised to 80 dB below it.
 
-    Source: Li et al. (2023); github.com/OptimusPrimus/salsa. On the examples in tests/golden, frames differ from those
-    of this code by at most a relative 2e-5. Deviation: the original uses the largest value of the batch, so that a
-    clip's frames depend on the other clips (by up to 0.16 in the log-mel's units).
+    Source: Li et al. (2023); github.com/OptimusPrimus/salsa. On the examples in tests/golden, frames differ from the
+    original's by at most a relative 2e-5. Deviation: the original uses the largest value of the batch, so that a clip's
+    frames depend on the other clips (by up to 0.16 in the log-mel's units).
     """
 
     kind: Literal["atst_frame"]

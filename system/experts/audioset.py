@@ -1,6 +1,6 @@
 """Front-end of VGGish and YAMNet.
 
-The front-end of the AudioSet models (VGGish, YAMNet): 100 log-mel columns per second, cut into patches.
+It computes 100 log-mel columns per second, and cuts them into patches.
 
 Source: `mel_features.py` of Google's VGGish; torchvggish contains it unchanged.
 """
@@ -34,9 +34,9 @@ def mel_basis() -> np.ndarray:
 def log_mel(wave: np.ndarray, offset: float) -> np.ndarray:
     """Compute the log-mel spectrogram, ln(mel magnitude + `offset`), of a wave for AudioSet models.
 
-    Wave (N,) at 16 kHz, N >= 400 -> T columns of 64 bands, (T, 64) float32: ln(mel magnitude + offset), 100 columns per
-    second. Windows are periodic Hann windows of 400 samples, one every 160 samples, without centring. Each is followed
-    by zeros for a 512-point FFT. An incomplete window at the end is dropped. Computed in float64.
+    Wave (N,) at 16 kHz, N >= 400 -> T columns of 64 bands, (T, 64) float32, 100 columns per second. A column is
+    computed from a periodic Hann window of 400 samples, followed by zeros for a 512-point FFT. There is a window every
+    160 samples; the first one begins with the wave. An incomplete window at the end is dropped. Computed in float64.
     """
     windows = np.lib.stride_tricks.sliding_window_view(wave, WINDOW)[::HOP]
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)

@@ -66,7 +66,8 @@ class Resampled(Strict):
     Features in papers of 2022 were computed with `kaiser_best_0.2`: by torchopenl3, which requires resampy below 0.3,
     and by librosa 0.8. The table compares the frames of two resampling methods. It lists the largest difference of two
     frames, divided by the largest value of all frames: median and range over twelve recordings. These are ESC-10
-    recordings at 44.1 kHz with noise at -60 dB. The models had weights that were computed by a formula.
+    recordings at 44.1 kHz with noise at -60 dB. The models did not have the published weights, but weights that were
+    computed by a formula.
 
                 soxr_hq,                     kaiser_best,               soxr_hq,
                 kaiser_best_0.2              kaiser_best_0.2            kaiser_best

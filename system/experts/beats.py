@@ -23,12 +23,12 @@ from system.networks.beats_published import (
 
 
 class BeatsExpert(SegmentExpert, PublishedWeights):
-    """Frames (T, 768) of BEATs, of 160 ms at 16 kHz. A frame is the mean of the tokens of 8 bands, or of a segment.
+    """Frames (T, 768) of BEATs, of 160 ms at 16 kHz. A frame is the mean of 8 bands' tokens, or of a segment's.
 
     A token is the network's output for one patch of the log-mel, at one time and in one band.
 
     Source: Chen et al. (2023); github.com/microsoft/unilm, `beats/` at 768a3c8. On the examples in tests/golden, frames
-    differ from those of this code by at most a relative 1e-4. The classifier of a fine-tuned file is left out.
+    differ from the original's by at most a relative 1e-4. The classifier of a fine-tuned file is left out.
     """
 
     kind: Literal["beats"]

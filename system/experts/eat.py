@@ -27,8 +27,8 @@ class EatExpert(SegmentExpert):
     band.
 
     Source: Chen et al. (2024); github.com/cwx-worst-one/EAT at 06c1c34. On the examples in tests/golden, frames differ
-    from those of this code by at most a relative 1e-4 (base; large was not compared). The classifier of a fine-tuned
-    file is left out.
+    from the original's by at most a relative 1e-4 (base; large was not compared). The classifier of a fine-tuned file
+    is left out.
     """
 
     kind: Literal["eat"]

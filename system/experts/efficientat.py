@@ -17,7 +17,7 @@ class EfficientATExpert(SegmentExpert):
     (mn40).
 
     Source: Schmid et al. (2023); github.com/fschmid56/EfficientAT. On the examples in tests/golden, frames differ from
-    those of this code by at most a relative 1e-4 (mn40: 1e-3).
+    the original's by at most a relative 1e-4 (mn40: 1e-3).
     """
 
     kind: Literal["efficientat"]

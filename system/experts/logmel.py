@@ -1,7 +1,7 @@
 """Log-mel energies.
 
-Log-mel energies, with this kit's scaling, or as in the DCASE 2022 baseline. They need no weights, so that all parts of
-the kit also run without any checkpoint.
+They have this kit's scaling, or are those of the DCASE 2022 baseline. They need no weights, so that all parts of the
+kit also run without any checkpoint.
 """
 
 from collections.abc import Callable

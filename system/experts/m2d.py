@@ -26,8 +26,8 @@ class M2dExpert(M2dInput, SegmentExpert, PublishedWeights):
     D: 3,840 if the vectors of the five bands are joined, 768 for the mean of the bands.
 
     Source: Niizumi et al. (2024); github.com/nttcslab/m2d at f0c4128, `examples/portable_m2d.py`. On the examples in
-    tests/golden, frames differ from those of this code by at most a relative 2e-5 (patches of 16 x 4 and 32 kHz were
-    not compared). The classifier of a fine-tuned file is left out.
+    tests/golden, frames differ from the original's by at most a relative 2e-5 (patches of 16 x 4 and 32 kHz were not
+    compared). The classifier of a fine-tuned file is left out.
     """
 
     kind: Literal["m2d"]
@@ -77,7 +77,7 @@ class M2dClapExpert(SegmentExpert, PublishedWeights):
     of the tokens of the five bands.
 
     Source: Niizumi et al. (2025); github.com/nttcslab/m2d at f0c4128. On the examples in tests/golden, frames differ
-    from those of this code by at most a relative 2e-5.
+    from the original's by at most a relative 2e-5.
     """
 
     kind: Literal["m2d_clap"]

@@ -1,8 +1,8 @@
 """Run frozen networks exactly and fast.
 
-Running frozen networks: exact arithmetic, a fast memory layout, and batches that do not change results.
+Arithmetic is exact, the memory layout is fast, and results do not depend on the division into batches.
 
-Imports torch: experts import this inside `load`.
+Imports torch, so experts only import this module inside `load`.
 """
 
 import itertools
@@ -67,8 +67,7 @@ def apply_by_length(
 ) -> list[np.ndarray]:
     """Apply `compute` to waves, in batches of equal length of at most `max_samples` samples; return a result per wave.
 
-    A batch is an array (B, N). Returns: The result for each wave, in the order of
-    `waves`.
+    A batch is an array (B, N) of B waves of N samples. The results are in the order of `waves`.
     """
     results: list[np.ndarray] = [np.empty(0)] * len(waves)
     for indices in group_by_length([len(wave) for wave in waves], max_samples):
@@ -80,12 +79,12 @@ def apply_by_length(
 def compute_in_pieces(
     network: Network, x: torch.Tensor, axis: int, stride: int, halo: int, max_size: int
 ) -> torch.Tensor:
-    """Apply a network to pieces of `x` for `max_size` outputs along an axis. stride: Inputs per output. halo: Overlap.
+    """Apply a network to overlapping pieces of `x`, each for at most `max_size` outputs along `axis`; join the outputs.
 
     network: Network that computes one output per `stride` input positions of the axis. An output depends on the input
-    of its own positions, and of the positions of at most `halo` outputs before and after it. max_size: Number of
-    outputs of a piece. Each piece is computed with `halo` more outputs on either side, which are then dropped. The
-    result thus equals the output for the whole input, except for float rounding.
+    of its own positions, and of the positions of at most `halo` outputs before and after it. Each piece is computed
+    with `halo` more outputs on either side, which are then dropped. The result thus equals the output for the whole
+    input, except for float rounding.
     """
     size = x.shape[axis]
     results = []

@@ -16,7 +16,7 @@ class PasstExpert(SegmentExpert):
     a frame is the mean of the tokens of all patches at the same time.
 
     Source: Koutini et al. (2022); github.com/kkoutini/passt_hear21 0.0.26. On the examples in tests/golden, frames
-    differ from those of this code by at most a relative 2e-5.
+    differ from the original's by at most a relative 2e-5.
     Deviation: segments do not overlap (usually 10 s, as in the retrieval systems of 2023 to 2025). The wrapper of
     passt_hear21 for long clips uses a window every 2.5 s.
     """

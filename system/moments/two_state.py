@@ -30,9 +30,9 @@ def forward_weights(
 ) -> torch.Tensor:
     """Compute the log weight of all labellings (in a moment or not) of the frames up to t, per t and state of frame t.
 
-    A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on `scores` (B, T) of the frames, and
-    on the weights `enter` and `leave` of moment starts and ends. lengths: (B,) numbers of frames without padding.
-    Returns: (B, T, 2); the last axis is the state of frame t.
+    A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on `scores`, (B, T) for T frames of B
+    recordings, and on the weights `enter` and `leave` of moment starts and ends. lengths: (B,) numbers of frames
+    without padding. Returns: (B, T, 2); the last axis is the state of frame t.
     Frames after a recording's end have the values of its last frame. Scores after the end, even NaN, are ignored.
     """
     scores = scores.masked_fill(~length_mask(lengths, scores.shape[1]), 0.0)
@@ -52,10 +52,9 @@ def log_partition(
 ) -> torch.Tensor:
     """Compute log Z, (B,), of the total weight Z of all labellings. enter, leave: Weights of moment starts and ends.
 
-    Returns: (B,). A labelling gives every frame state 1 (in a moment) or 0. The log weight of a labelling is the sum of
-    the scores of its frames in state 1, plus `enter` for each start of a moment and `leave` for each end. The labelling
-    without any moment has the weight 1. Thus log Z >= 0. The probability that the recording has a moment is 1 -
-    exp(-log Z).
+    A labelling gives every frame state 1 (in a moment) or 0. Its log weight is the sum of the scores of its frames in
+    state 1, plus `enter` for each start of a moment and `leave` for each end. The labelling without any moment has the
+    weight 1. Thus log Z >= 0. The probability that the recording has a moment is 1 - exp(-log Z).
     """
     return _total_weight(forward_weights(scores, lengths, enter, leave))
 
@@ -78,9 +77,9 @@ def raise_scores(
     The scores and `enter` are raised by the smallest constant d >= 0 that is sufficient. d is found by bisection in
     [0, RAISED_BY] in float64, since log Z rises with d. The probability of a moment is 1 - exp(-log Z).
 
-    probability: In (0, 1). frame_share: Share k of d, in [0, 1]: scores are raised by k d, and `enter` by (1 - k) d.
-    Returns: scores + k d, (B, T), and enter + (1 - k) d, both float64. The latter has the shape () if k is 1 and
-    `enter` is a number, else (B, T).
+    probability: In (0, 1). k is frame_share, in [0, 1]: scores are raised by k d, and `enter` by (1 - k) d. Returns:
+    scores + k d, (B, T), and enter + (1 - k) d, both float64. The latter has the shape () if k is 1 and `enter` is a
+    number, else (B, T).
     Source: this kit, for decoding if the query is known to be heard.
     """
     scores, enter, leave = scores.double(), enter.double(), leave.double()

@@ -133,10 +133,9 @@ class WindowScores(NamedTuple):
 def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> list[Found]:
     """Return windows of highest score, best first, with little overlap. edges: Frame starts, last frame's end.
 
-    scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) starts of the T frames and end of
-    the last frame, in seconds. decoding: Number of windows, allowed overlap, and rounding. At least one window is
-    returned. Windows with equal scores are ordered by their start, then by their length. Raises ValueError if no score
-    is finite.
+    scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) for T frames, in seconds. decoding:
+    Number of windows, allowed overlap, and rounding. At least one window is returned. Windows with equal scores are
+    ordered by their start, then by their length. Raises ValueError if no score is finite.
     """
     count = CANDIDATES
     while True:
@@ -211,9 +210,8 @@ def _round_edges(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
 def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
     """Return a model's most probable windows, (C, 2), for overlap_windows. edges: Frame starts, last frame's end.
 
-    These are up to OVERLAP_CANDIDATES windows of best_windows, with edges rounded as in the submission.
-    scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) starts of the T frames and end of
-    the last frame, in seconds.
+    The result has up to OVERLAP_CANDIDATES windows of best_windows, with edges rounded as in the submission. scores:
+    Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) for T frames, in seconds.
     """
     wide = decoding.model_copy(update={"windows": OVERLAP_CANDIDATES})
     return np.array([[window.start, window.end] for window in best_windows(scores, edges, wide)])
@@ -223,10 +221,9 @@ def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.nda
     """Compute per window the chance that a moment has an IoU >= 0.7 with it. edges: Frame starts, last frame's end.
 
     windows: (C, 2) starts and ends in seconds. scores: For every range of frames, the log probability that it is one
-    whole moment; -inf: impossible. edges: (T + 1,) starts of the T frames and end of the last frame, in seconds.
-    Returns: (C,) probabilities in [0, 1].
-    At most one moment can overlap a window so much, since two such moments would overlap each other. The part of a
-    window after the last edge, due to rounding, does not count.
+    whole moment; -inf: impossible. edges: (T + 1,) for T frames, in seconds. Returns: (C,) probabilities in [0, 1].
+    The probabilities of all such moments are added: at most one of them can be real, because two moments with such an
+    IoU would overlap each other. The part of a window after the last edge, due to rounding, does not count.
     """
     found = np.array([block.sum() for _, _, block in _similar_moments(windows, scores, edges)])
     return found.clip(0.0, 1.0)
@@ -239,7 +236,8 @@ def _similar_moments(
 
     The first of these three values is the first frames (R,) of such moments. The second is a slice with their C
     possible last frames. The third is the probability (R, C) of the moment from each first to each last frame,
-    or 0 if the moment's IoU with the window is lower. edges: (T + 1,) starts of the T frames and end of the last.
+    or 0 if the moment's IoU with the window is lower. edges: (T + 1,) starts of the T frames and end of the last one,
+    in seconds.
     """
     firsts, behinds = _similar_ranges(windows, edges)
     frames = np.arange(scores.size)
@@ -290,7 +288,6 @@ def refine_edges(found: Sequence[Found], sums: np.ndarray, last: float, decoding
 
     found: W windows without rounding. sums: (W, 3), from mean_edge_sums: for each window, the weighted sum of starts,
     the weighted sum of ends, and the sum of probabilities. With several models, the arrays of all models are added.
-    last: End of the last frame in seconds.
     Source: this kit; these edges have the least expected squared error.
     """
     windows = np.array([[window.start, window.end] for window in found])
@@ -319,9 +316,8 @@ def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decodi
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
     """Find windows whose frames' probabilities (`frames`) all reach a threshold. edges: Frame starts, last frame's end.
 
-    The threshold is the setting of `decoding`. Without this setting, the windows of nine thresholds from 0.1 to 0.9 are
-    taken together.
-    frames: (T,) probabilities in [0, 1]. edges: (T + 1,) seconds.
+    The threshold is a setting in `decoding`. Without this setting, the windows of nine thresholds from 0.1 to 0.9 are
+    taken together. frames: (T,) probabilities in [0, 1]. edges: (T + 1,), in seconds.
     A window's score is the mean probability of its frames minus the mean probability of all other frames. Windows that
     overlap a better window too much are dropped. If no frame reaches the lowest threshold, the only window is the frame
     of the highest probability. Windows with equal scores are ordered as in best_windows. Raises ValueError for

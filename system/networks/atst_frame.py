@@ -1,8 +1,8 @@
 """ATST-Frame.
 
-ATST-Frame: a transformer over slices of 40 ms of a log-mel. Imports torch.
+A transformer over slices of 40 ms of a log-mel. Imports torch.
 
-The keys of its tensors are the keys in the published file without prefix.
+The keys of the network's tensors are the keys in the published file without prefix.
 """
 
 import functools
@@ -52,7 +52,7 @@ class AtstFrame(SegmentNetwork):
     original uses the largest value of the batch in evaluation, too.
     Source: Li et al., "Self-Supervised Audio Teacher-Student Transformer for Both Clip-Level and Frame-Level Tasks"
     (2023); github.com/OptimusPrimus/salsa, `models/audio/atst.py`. On the examples in tests/golden, results differ from
-    those of this code by at most 1e-4 (log-mel) and a relative 2e-5 (frames).
+    the original's by at most 1e-4 (log-mel) and a relative 2e-5 (frames).
     """
 
     dim = DIM

@@ -1,4 +1,4 @@
-"""ATST-Frame: address and sizes.
+"""ATST-Frame: web address, sizes.
 
 Never imports torch.
 

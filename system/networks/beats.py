@@ -1,8 +1,10 @@
 """BEATs.
 
-BEATs: a post-norm transformer over patches of a Kaldi log-mel, with a gated bias by distance. Imports torch.
+A post-norm transformer over patches of a Kaldi log-mel. Attention has a gated bias that depends on the distance of two
+patches. Imports torch.
 
-The keys of its tensors are those of the published file, except that the table of distances is stored only once.
+The keys of the network's tensors are those of the published file, except that the table of distances is stored only
+once.
 """
 
 import math
@@ -55,8 +57,8 @@ class Beats(SegmentNetwork):
     the clip: some bands of the clip's last time step may be masked, and the silence after the clip changes the tokens
     (by up to 0.024 of the largest value in a clip of 5.5 s).
     Source: Chen et al., "BEATs: Audio Pre-Training with Acoustic Tokenizers" (2023); github.com/microsoft/unilm,
-    `beats/` at 768a3c8. On the examples in tests/golden, results differ from those of this code by at most a relative
-    1e-4 (tokens) and 2e-5 (their mean). Deviations: no dropout and no layer drop in training (the original: layer drop
+    `beats/` at 768a3c8. On the examples in tests/golden, results differ from the original's by at most a relative 1e-4
+    (tokens) and 2e-5 (their mean). Deviations: no dropout and no layer drop in training (the original: layer drop
     0.05); the predictor of a fine-tuned file is left out. `gradient_decay` multiplies the gradient before each block,
     as in the original.
     """

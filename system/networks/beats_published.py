@@ -1,4 +1,4 @@
-"""BEATs: address and sizes.
+"""BEATs: web addresses, sizes.
 
 Never imports torch.
 

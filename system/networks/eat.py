@@ -1,8 +1,8 @@
 """EAT.
 
-EAT: a post-norm transformer over patches of a Kaldi log-mel, with a fixed table of positions. Imports torch.
+A post-norm transformer over patches of a Kaldi log-mel, with a fixed table of positions. Imports torch.
 
-The keys of its tensors are the keys in the hub's file without prefix.
+The keys of the network's tensors are the keys in the file on the Hugging Face hub without prefix.
 """
 
 from pathlib import Path
@@ -51,8 +51,8 @@ class Eat(SegmentNetwork):
     10 s. `multiple_of_16`: the columns of a clip are padded to the next multiple of 16. Later tokens are masked, so
     that the padding of a segment has no effect.
     Source: Chen et al., "EAT: Self-Supervised Pre-Training with Efficient Audio Transformer" (2024);
-    github.com/cwx-worst-one/EAT at 06c1c34. On the examples in tests/golden, results differ from those of this code by
-    at most a relative 1e-4 (tokens) and 2e-5 (vectors).
+    github.com/cwx-worst-one/EAT at 06c1c34. On the examples in tests/golden, results differ from the original's by at
+    most a relative 1e-4 (tokens) and 2e-5 (vectors).
     Deviations: the mean of the wave is not subtracted (this has no effect, since the mean of each column's samples is
     subtracted); position embeddings are computed in float64 (those of the original, in float32, differ by up to 4e-5);
     no noise and no drop path in training.

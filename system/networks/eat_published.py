@@ -1,4 +1,4 @@
-"""EAT: addresses and sizes.
+"""EAT: web addresses, sizes.
 
 Never imports torch.
 

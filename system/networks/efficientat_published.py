@@ -1,4 +1,4 @@
-"""EfficientAT: addresses and sizes.
+"""EfficientAT: web addresses, sizes.
 
 Never imports torch.
 

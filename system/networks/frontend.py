@@ -1,6 +1,6 @@
 """Mel power of waves.
 
-Mel power of waves in float64, by an FFT or by the kernels of published checkpoints; the front-end of PANNs.
+It is computed in float64, by an FFT or by the kernels of published checkpoints. Also contains the front-end of PANNs.
 
 Imports torch, so experts only import this module inside `load`.
 """
@@ -20,9 +20,10 @@ from system.networks.weights import Weights
 class MelPower(nn.Module):
     """Waves (B, N), N >= size -> (B, T, bands) float64, T = 1 + (N - size) // hop: power spectra, summed in bands.
 
-    window: (size,). basis: (K, bands), mel filters. hop: Samples from one column to the next. moved: (size, 2 K), the
-    rounding errors of published DFT kernels in float32. The product of the wave with these errors is added to the FFT,
-    so that the result is that of the published kernels. None: only the FFT is computed.
+    B waves of N samples have T columns each. window: (size,). basis: (K, bands), mel filters for the K frequencies of
+    the FFT. hop: Samples from one column to the next. moved: (size, 2 K), the rounding errors of published DFT kernels
+    in float32. The product of the wave with these errors is added to the FFT, so that the result is that of the
+    published kernels. None: only the FFT is computed.
     """
 
     window: torch.Tensor
@@ -41,11 +42,11 @@ class MelPower(nn.Module):
     def from_kernels(cls, real: torch.Tensor, imaginary: torch.Tensor, basis: torch.Tensor, hop: int) -> "MelPower":
         """Build the layer from a checkpoint's float32 DFT kernels (`real`, `imaginary`) and mel filters (`basis`).
 
-        real, imaginary: (K, 1, size), cosines and sines times the window. basis: Mel filters. hop: Samples between
-        columns. The layer computes an FFT, and adds the product of the wave with the rounding errors of the kernels. In
-        empty bands of a recording these errors dominate. 24 recordings of ESC-10 at 48 kHz were computed with OpenL3's
-        kernels. The result differs from that of an FFT without the errors by up to 1.0 dB (median of the recordings:
-        0.5 dB), and from that of an FFT in float32 by up to 6.2 dB (median: 5.5 dB).
+        real, imaginary: (K, 1, size), for K frequencies: cosines and sines times the window. hop: Samples from one
+        column to the next. The layer computes an FFT, and adds the product of the wave with the rounding errors of the
+        kernels. In empty bands of a recording these errors dominate. 24 recordings of ESC-10 at 48 kHz were computed
+        with OpenL3's kernels. The result differs from that of an FFT without the errors by up to 1.0 dB (median of the
+        recordings: 0.5 dB), and from that of an FFT in float32 by up to 6.2 dB (median: 5.5 dB).
         """
         kernels = torch.cat([real, imaginary], 1).double().permute(2, 0, 1)  # (size, K, 2)
         window = kernels[:, 0, 0]  # the cosine of frequency 0 is 1

@@ -36,7 +36,7 @@ def model_config(name: str, what: str = "text model") -> dict[str, Any] | None:
     """Return the configuration of the Hugging Face model `name`; None if not known. what: Kind of model, for messages.
 
     It is the content of config.json, if the folder, package or cached hub model exists; else the published sizes that
-    the kit knows. what: Kind of the model, for messages.
+    the kit knows.
     """
     try:
         folder = local_folder(name, what)

@@ -1,7 +1,6 @@
 """Log-mel of BEATs and EAT.
 
-The log-mel of BEATs and EAT: Kaldi's filter bank at 16 kHz, in float64. Imports torch, so experts only import this
-module inside `load`.
+Computes Kaldi's filter bank at 16 kHz, in float64. Imports torch, so experts only import this module inside `load`.
 """
 
 from typing import Literal
@@ -33,7 +32,7 @@ class KaldiFbank(nn.Module):
     Each column has 400 samples. Its mean is subtracted. Pre-emphasis follows: x[j] - 0.97 x[j - 1] (the first
     sample: times 0.03). Then come a symmetric window (Povey: a Hann window to the power of 0.85), and zeros up to 512
     samples. The power is summed by 128 triangles, linear in mel from 20 to 8,000 Hz. The value is ln(max(x, 2**-23)).
-    No padding at the ends, no dither, no energy.
+    The ends are not padded. There is no dither, and no value for the total energy.
     Source: torchaudio 2.11 `compliance.kaldi.fbank`, as BEATs and EAT call it. Deviation: float64; the original in
     float32 differs from it by up to 3e-4 in quiet bands.
     """

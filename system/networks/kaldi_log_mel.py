@@ -1,6 +1,6 @@
 """Log-mel of PaSST and EfficientAT.
 
-The log-mel of PaSST and EfficientAT: pre-emphasis, then Kaldi's triangles, with random edges in training.
+Pre-emphasis, then Kaldi's triangular mel filters; in training, their lowest and highest frequency are random.
 
 Imports torch, so experts only import this module inside `load`.
 """
@@ -47,7 +47,7 @@ class KaldiLogMel(nn.Module):
     their logarithms are set to 0, so that their values become 0.9.
 
     Source: github.com/kkoutini/passt_hear21 0.0.26, `AugmentMelSTFT`. On the examples in tests/golden, results differ
-    from those of this code by at most 5e-4. Deviations: no 16-bit autocast; with autocast, the original rounds the
+    from the original's by at most 5e-4. Deviations: no 16-bit autocast; with autocast, the original rounds the
     pre-emphasis to half precision (up to 0.11). Random numbers are drawn only if they are used.
     """
 

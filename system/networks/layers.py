@@ -36,7 +36,7 @@ class SeriesEncoder(nn.Module):
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Encode padded series; results for padding must not be used. mask: False for padding.
 
-        values (B, T, W), mask (B, T) bool, at least one true per row -> (B, T, W).
+        B series of T vectors of W values, (B, T, W), and mask (B, T) bool, at least one true per row -> (B, T, W).
         """
         index = torch.arange(values.shape[1], device=values.device) + POSITION_OFFSET
         x: torch.Tensor = self.dropout(self.norm(values + self.positions(index)))
@@ -48,7 +48,7 @@ class SeriesEncoder(nn.Module):
 def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Return the mean of each series over time, without padding.
 
-    B series of T vectors, values (B, T, W), and mask (B, T), false for padding -> (B, W). Padding, even NaN, is
+    B series of T vectors of W values, (B, T, W), and mask (B, T), false for padding -> (B, W). Padding, even NaN, is
     ignored.
     """
     weights = mask.to(values.dtype) / mask.sum(1, keepdim=True)
@@ -60,7 +60,7 @@ def pooled_over_time(
 ) -> torch.Tensor:
     """Pool padded series over time: by the mean, the maximum, or the sum of both.
 
-    B series of T vectors, values (B, T, D), and lengths without padding (B,) >= 1 -> (B, D) float32.
+    B series of T vectors of D values, (B, T, D), and lengths without padding (B,) >= 1 -> (B, D) float32.
     Padding, even NaN, is ignored.
     """
     values, padded = values.float(), ~length_mask(lengths, values.shape[1])[..., None]

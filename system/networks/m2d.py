@@ -1,8 +1,8 @@
 """M2D and M2D-CLAP.
 
-M2D and M2D-CLAP: a transformer over chunks of a log-mel, and the block that makes the audio embedding of M2D-CLAP.
+M2D is a transformer over chunks of a log-mel. M2D-CLAP adds a block that computes an audio embedding.
 
-Imports torch. The keys of its tensors are the keys in the published files without prefixes.
+Imports torch. The keys of the networks' tensors are the keys in the published files without prefixes.
 """
 
 from pathlib import Path
@@ -96,7 +96,7 @@ class M2d(SegmentNetwork):
     of U columns, which the transformer processes independently. If U is no multiple of the patch's columns, the last
     columns of each full chunk are ignored (9 of 1,001). The padding is excluded from attention, so it has no effect.
     Source: Niizumi et al., "Masked Modeling Duo" (2024); github.com/nttcslab/m2d at f0c4128,
-    `examples/portable_m2d.py`. On the examples in tests/golden, results differ from those of this code by at most 5e-4
+    `examples/portable_m2d.py`. On the examples in tests/golden, results differ from the original's by at most 5e-4
     (log-mel) and a relative 2e-5 (frames). Deviations: frame k of a chunk begins k time steps after the chunk. In the
     original, the time of frame k is k times the duration divided by the number of frames, up to 0.16 s earlier. If
     padding would make the last chunk longer than U, it gets as many steps as a full chunk; the original fails. Training
@@ -198,7 +198,7 @@ class M2dClap(M2d):
     A frame is the mean of the tokens over the bands.
 
     Source: Niizumi et al., "M2D-CLAP" (2025); github.com/nttcslab/m2d at f0c4128. On the examples in tests/golden,
-    results differ from those of this code by at most a relative 2e-5. Deviations are those of `M2d`.
+    results differ from the original's by at most a relative 2e-5. Deviations are those of `M2d`.
     """
 
     def __init__(self, geometry: Geometry) -> None:

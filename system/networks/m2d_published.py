@@ -1,4 +1,4 @@
-"""M2D and M2D-CLAP: addresses, sizes and geometries.
+"""M2D and M2D-CLAP: web addresses, sizes, geometries.
 
 The geometry is the size of a network's input (bands x columns of a log-mel) and of its patches. It is in the name of
 the network's file, such as 80x608p16x16. Never imports torch.

@@ -1,8 +1,8 @@
 """PaSST.
 
-PaSST: a transformer over patches of a log-mel; in training, random patches are left out.
+A transformer over patches of a log-mel; in training, random patches are left out.
 
-Imports torch. Keys of its tensors are those of the published files.
+Imports torch. The keys of the network's tensors are those of the published files.
 """
 
 from collections.abc import Mapping

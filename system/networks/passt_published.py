@@ -1,4 +1,4 @@
-"""PaSST: addresses and sizes.
+"""PaSST: web addresses, sizes.
 
 Never imports torch.
 

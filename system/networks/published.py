@@ -1,4 +1,4 @@
-"""PANNs: addresses and sizes.
+"""PANNs: web addresses, sizes.
 
 Never imports torch.
 

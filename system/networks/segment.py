@@ -16,7 +16,7 @@ class SegmentNetwork(nn.Module, ABC):
     without padding -> (S, D), one vector per segment.
 
     In evaluation the vector of a segment does not depend on other segments, unless the docstring of a subclass states
-    it.
+    that it does.
     """
 
     dim: int  # D
@@ -41,7 +41,7 @@ class SegmentNetwork(nn.Module, ABC):
 
 
 def count_clip_frames(lengths: torch.Tensor, size: int, frames: int) -> torch.Tensor:
-    """Return how many of a segment's `frames` begin before the clip ends, per segment. lengths, size: In samples.
+    """Return the number of frames that begin before the end of the clip, for each segment.
 
     The rest of a segment is padding. lengths: (S,) number of samples of the clip in each segment. size: Number of
     samples of a segment. frames: Number of frames of a segment. Returns: (S,), at least 1.

@@ -24,7 +24,8 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """Apply self-attention: (B, L, D) -> the same shape. mask: False for positions to ignore.
 
-        mask: (B, L) bool, false for positions that are ignored, with at least one true value per row; None to use all.
+        x: B series of L vectors of D values. mask: (B, L) bool, with at least one true value per row; None: use all
+        positions.
         """
         query, key, value = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         keys = None if mask is None else mask[:, None, None]

@@ -1,6 +1,6 @@
 """Read published checkpoints.
 
-Published PyTorch checkpoints: safe reading, checks of every key, and folding batch norms into convolutions.
+Reads published PyTorch checkpoints safely, checks every key, and folds batch norms into convolutions.
 
 Imports torch, so experts only import this module inside `load`.
 """
