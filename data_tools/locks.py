@@ -21,7 +21,7 @@ def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
     A process that ends, even by a kill, releases its locks; the file remains.
 
     Args:
-        busy_message: Message if another process has the lock; "" to wait without a message.
+        busy_message: Message if another process has the lock; "", together with `wait`: wait without a message.
         wait: Whether to log the message and wait, instead of raising it as DataError.
     """
     release = take_lock(file)

@@ -308,7 +308,7 @@ class _Manifest:
 def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
     """Return all clips of a manifest, with absolute paths. unique: Refuse repeated ids.
 
-    Raises DataError for a line that is not a clip. A file of more than LARGE bytes is checked at once, and its clips
+    Raises DataError for a line that is not a clip. A file of more than 64 MiB (LARGE) is checked at once, and its clips
     are read on demand: a list of a million clips would take gigabytes.
     """
     path = Path(path)

@@ -45,9 +45,9 @@ def audio_tree(folder: Path) -> tuple[list[str], list[str]]:
 def tree_files(folder: Path) -> list[str]:
     """Return the sorted names of the files in a folder and its subfolders, without hidden ones.
 
-    Names are relative to the folder, with "/". Links to folders are followed, after the folders themselves. A folder
-    that is already listed, or that contains the link, is not listed again, so that circular links end. A warning names
-    these links, and links without a target.
+    Names are relative to the folder, with "/". Links to folders are followed after all real folders have been listed. A
+    folder that is already listed, or that contains the link, is not listed again, so that circular links end. A warning
+    names these links, and links without a target.
     Raises OSError for a subfolder that may not be read.
     """
     files: list[str] = []

@@ -31,7 +31,7 @@ def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Seq
         names: (C,) file name of each column.
     Returns (Q, R) ranks from 1, increasing in each row. A rank is 1 + the number of clips with a higher score + the
     number of clips with the same score and an earlier name. R is the maximum number of relevant clips of a query;
-    shorter rows end with NEVER.
+    shorter rows end with NEVER, a very large number.
     Raises SubmissionError for a score that is not finite, for wrong numbers of lists or names, and for a column that is
     out of range or repeated for one query.
     """

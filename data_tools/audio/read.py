@@ -171,10 +171,10 @@ def check_audio(path: Path | str) -> str | None:
 
     A file has no sound if one of these is true:
 
-    * It is shorter than SHORTEST (seconds).
+    * It is shorter than SHORTEST, a hundredth of a second.
     * In every channel, the difference between the highest and the lowest sample is at most STEPS, two steps of 16 bits.
     * Its channels cancel each other: in their mean, the difference between the highest and the lowest sample is at most
-      STEPS, or at most CANCELS times the greatest difference in a channel.
+      STEPS, or at most 1 % (CANCELS) of the greatest difference in a channel.
 
     Raises the same errors as read_audio.
     """

@@ -237,7 +237,7 @@ class Cleaned(NamedTuple):
 
     Attributes:
         text: The cleaned text; "" if no letter was left.
-        rules: Names of the rules that changed the text, and last EMPTY if no letter was left.
+        rules: Names of the rules that changed the text; the last one is "empty" if no letter was left.
         language: Language of the text: "en", another ISO 639-1 code, or the name of a script such as "cyrillic".
     """
 
@@ -249,8 +249,8 @@ class Cleaned(NamedTuple):
 def clean(text: str) -> Cleaned:
     """Clean a description so that it can be a caption; return the text, the rules that changed it, and its language.
 
-    Only the RULES change the text. A rule removes or decodes characters, or inserts a space; no rule changes the
-    wording. Text in other languages is labelled and not changed.
+    Only the rules in RULES change the text. A rule removes or decodes characters, or inserts a space; no rule changes
+    the wording. Text in other languages is labelled and not changed.
     """
     rules = []
     for name, rule in RULES.items():

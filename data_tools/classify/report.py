@@ -56,7 +56,7 @@ def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> di
         brier: Brier score, the weighted mean of (score - label)^2. The weights are those of the training.
         reliability: For each tenth of [0, 1] that contains scores: their mean and the share of captions, both with the
             same weights, and the number of texts.
-        kept: Dict from each of THRESHOLDS to the number of descriptions with a score above it.
+        kept: Dict from each threshold in THRESHOLDS to the number of descriptions with a score above it.
         kept_at_threshold: Number of descriptions with a score above `threshold`.
     """
     from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
@@ -144,7 +144,7 @@ def summary(report: dict[str, Any]) -> list[str]:
 def draw(
     folder: Path, labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: dict[str, Any], threshold: float
 ) -> None:
-    """Draw the results of a classification as PNG files, FIGURES, in a folder.
+    """Draw the results of a classification as PNG files in a folder; FIGURES lists their names.
 
     Args:
         folder: Folder for the files.

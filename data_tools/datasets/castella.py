@@ -65,8 +65,8 @@ def read_castella(
             Queries without windows, in a file whose name contains no split, form the split `list_split`.
         audio: Folder with the audio (default: root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a); or
             with tar or zip files that contain it.
-        suffixes: Suffixes of the audio files. FEATURES: the folder has published features in place of audio, one file
-            per recording. The lengths of recordings are then read from the annotations.
+        suffixes: Suffixes of the audio files. If they are .npz and .npy (FEATURES), the folder has published features
+            in place of audio, one file per recording. The lengths of recordings are then read from the annotations.
         keep_missing: Include recordings without a file, with the published length. Otherwise they and their queries are
             omitted, except those of a blind list, which must all be answered.
         list_split: The split `blind`, or the split of unlabelled recordings for training.

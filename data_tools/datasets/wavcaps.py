@@ -132,7 +132,7 @@ def _possible_names(item_id: str, audio: object) -> list[str]:
 def _make_clip(
     item: dict[str, Any], folder: Path, file: str | None, expected: str, source: str, path: str | None
 ) -> Clip:
-    """Make the clip of a WavCaps item with the audio file `file`; if that is missing (None), the name is `expected`.
+    """Make the clip of a WavCaps item with the audio file `file`; if it is missing (None), name the clip `expected`.
 
     Args:
         path: Path of the audio file, in the folder or in an archive; None if it is missing.

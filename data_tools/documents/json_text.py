@@ -213,7 +213,7 @@ def checksum_of(path: Path, kind: str) -> str:
 
 
 def quick_sha256(path: Path) -> str:
-    """Return a checksum of a file's size, and of its first and last ENDS_BYTES, without reading the rest.
+    """Return a checksum of a file's size, and of its first and last 64 KiB (ENDS_BYTES), without reading the rest.
 
     If both ends are nearly constant, as in digital silence, the result is the sha256 of all bytes. Otherwise different
     files of equal length would have the same checksum. Raises OSError for a missing or unreadable file.

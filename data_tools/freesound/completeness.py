@@ -110,7 +110,7 @@ def window_to_retry(store: Store, window: Window, count: int) -> Window | None:
 
     The known count is that of the stored sounds, or an earlier one of the API. Raises DataError if the API counts too
     few sounds at the third attempt as well: the search index is being rebuilt, which takes hours. A lower count that
-    lasts for ACCEPTED seconds is accepted.
+    lasts for three days (ACCEPTED) is accepted.
     """
     span, until = (window.first, window.last), store.fact("until", 0)
     whole = span == (store.fact("from", 0), until)

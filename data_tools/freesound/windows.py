@@ -90,7 +90,7 @@ class Progress:
 def advance(window: Window, answer: PageListing, known: int) -> Progress:
     """Return the Progress of a time window after an answer: its unread parts. known: Number of its sounds known before.
 
-    A sound is known if it was stored, or known to be null, before the answer.
+    A sound counts as known if it was stored before, or if the API always returned it as null.
     """
     rest = max(0, answer.count - (window.page - 1) * PAGE_SIZE)
     short = answer.received not in (min(rest, PAGE_SIZE), rest)  # all of the rest: read one by one

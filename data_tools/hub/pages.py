@@ -229,7 +229,7 @@ def _read_content(path: Path, chunk: Any, page: _Page) -> _Content:
 
 
 def snappy_marks(data: bytes | memoryview) -> list[int] | None:
-    """Return the offset in compressed snappy data at which each block of BLOCK decompressed bytes begins.
+    """Return the offset in compressed snappy data at which each block of 64 KiB (BLOCK, decompressed) begins.
 
     The last item of the list is the offset of the data's end. Returns None if blocks cannot be decompressed alone: if a
     block refers to an earlier one, or does not begin where a snappy element begins. Google's encoder and all common

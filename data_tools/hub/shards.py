@@ -37,7 +37,7 @@ class Shard(NamedTuple):
 def planned_shards(clips: Sequence[Clip], form: Form, size: int) -> list[Shard]:
     """Return the shards to write: each has clips of one split, with about `size` bytes of audio.
 
-    A shard's name is such as train-00000-of-00012.parquet. Raises OSError for a missing audio file.
+    A shard has a name such as train-00000-of-00012.parquet. Raises OSError for a missing audio file.
     """
     by_split: dict[str, list[list[int]]] = {}
     room: dict[str, int] = {}

@@ -128,8 +128,8 @@ def audit(
         against: Further clips, which are not compared with each other.
         exclusions: Lists of forbidden Freesound ids.
         fingerprints: Fingerprints of the clips' sound; None: sounds are not compared.
-    Returns: the overlaps, in the order of KINDS. If a clip shares a value with several clips of another split, they are
-        one overlap. It is listed under the clip whose split comes first: training, validation, test.
+    Returns: the overlaps, sorted by kind. If a clip shares a value with several clips of another split, they are one
+        overlap. It is listed under the clip whose split comes first: training, validation, test.
 
     An overlap is a leak if a training clip (splits development, train) is on an exclusion list. It is also a leak if a
     training clip has the Freesound id, file name, YouTube id or sound of a clip in a test split. Equal captions are no

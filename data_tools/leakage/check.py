@@ -90,7 +90,7 @@ class CheckReport(Report):
 
 
 def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
-    """Check clips; return all problems and overlaps, in the order of KINDS. quick: Only read headers of audio files.
+    """Check clips; return all problems and overlaps, sorted by kind. quick: Only read headers of audio files.
 
     Equal files are searched within each split and between splits; equal Freesound ids and file names only between
     splits; equal captions between any clips. Here a split is a source and its split, such as clotho/evaluation. Files

@@ -185,7 +185,7 @@ class _Index:
 
     Attributes:
         starts: One number per recording: its first frame, counted from the beginning of the first recording.
-        slots: (CODES,) number of each code, 1 to V; 0 for a code that no recording has.
+        slots: (CODES,) for each possible code, its number, 1 to V; 0 for a code that no recording has.
         begins: (V + 1,) for each number of a code, the index in `positions` at which its times begin.
         sizes: (V + 1,) for each number of a code, how many times it has; 0 if they are more than MAX_OCCURRENCES.
         positions: Times of all pairs, sorted by code: frames from the beginning of the first recording.

@@ -77,7 +77,7 @@ def draw_timeline(rng: Rng, shape: Shape, pool: Pool, n: int) -> list[TimedEvent
         pool: Dict from sound class to its recordings; at least two classes. All classes are equally likely, and so are
             all recordings of a class.
 
-    A class is repeated only after AGAIN_SECONDS, and only if `shape` allows repeated classes.
+    A class is repeated only after a gap of a second (AGAIN_SECONDS), and only if `shape` allows repeated classes.
     """
     events: list[TimedEvent] = []
     end = 0

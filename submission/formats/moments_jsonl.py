@@ -84,9 +84,9 @@ def read_moments(path: Path, edition: MomentsEdition, truth: MomentTruth | None 
 def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEdition) -> None:
     """Write a file of moments to submit: the best windows of every query without their scores.
 
-    A query gets as many windows as count in the edition. Windows with scores are sorted by descending score; windows
-    with equal scores, or without scores, stay in their order. Times are unchanged. The file is written completely or
-    not at all.
+    The number of windows per query is at most the number that the edition counts. Windows with scores are sorted by
+    descending score; windows with equal scores, or without scores, stay in their order. Times are unchanged. The file
+    is written completely or not at all.
     Raises SubmissionError for a query without text (query) or recording (vid), and for anything that check_moments
     would report. Raises OSError when writing fails.
     """

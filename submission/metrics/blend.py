@@ -93,8 +93,8 @@ def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]
 
     score: Function from a sum of arrays to its score; higher is better. The sum and the mean of the same arrays must
     have the same score, as is true for metrics of rankings.
-    The search adds one array after another, PICKS in all, beginning with the best single one. Each step adds the array
-    that results in the best score; an array can be added several times. The best of all these sums is chosen. The
+    The search adds one array after another, 20 in all (PICKS), beginning with the best single one. Each step adds the
+    array that results in the best score; an array can be added several times. The best of all these sums is chosen. The
     weight of an array is its number of additions, divided by all additions to the chosen sum.
 
     Source: Caruana et al., "Ensemble Selection from Libraries of Models" (ICML 2004), section 2, with replacement.

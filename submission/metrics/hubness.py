@@ -18,7 +18,7 @@ DEPTH = 10  # best clips of each query that are counted
 class Hubness(NamedTuple):
     """Hubness of a ranking.
 
-    The count of a clip is the number of queries that have it among their first DEPTH clips.
+    The count of a clip is the number of queries that have it among their first ten clips (DEPTH).
 
     Attributes:
         skewness: Skewness of the counts of all clips; 0 for symmetric or equal counts, high if a few clips have high

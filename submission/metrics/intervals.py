@@ -103,9 +103,9 @@ def paired_difference(
 
     first, second: (Q,) values of the metric of each system for the same queries. groups: (Q,) group numbers, from
     group_numbers; None: every query is a group.
-    In each of FLIPS trials, the values of the two systems are exchanged in a random half of the groups (each with
-    probability 1/2). The observed data count as one more trial. p is the share of trials whose mean difference is at
-    least as far from 0 as the observed one.
+    In each of 10,000 trials (FLIPS), the values of the two systems are exchanged in a random half of the groups (each
+    with probability 1/2). The observed data count as one more trial. p is the share of trials whose mean difference is
+    at least as far from 0 as the observed one.
     Raises SubmissionError for no queries and for different lengths.
     Source: Fisher's randomisation test, as Smucker, Allan and Carterette compare retrieval systems (CIKM 2007).
     Deviations: their test swaps single queries, which treats five captions of a clip as independent. In 400 simulated

@@ -34,7 +34,7 @@ class MomentScores(NamedTuple):
     Attributes:
         qids: (Q,) query ids in the submitted order.
         ious: (Q,) IoU of the first submitted window with the true window that fits best, in [0, 1].
-        precisions: (Q, T) average precision at each of THRESHOLDS, in [0, 1].
+        precisions: (Q, T) average precision at each of the T thresholds of IoU, in [0, 1].
         n_true: (Q,) number of true windows of a permitted length.
         n_dropped: Number of true windows of all queries that are ignored because of their length.
         left_out: Ids of queries without a true window of a permitted length; they have no scores.
@@ -63,7 +63,7 @@ class MomentScores(NamedTuple):
         return float(self.hits(threshold).mean())
 
     def mean_precision(self, threshold: float | None = None) -> float:
-        """Return mAP@threshold in [0, 1], or, without a threshold, mAP: the mean over all THRESHOLDS.
+        """Return mAP@threshold in [0, 1], or, without a threshold, mAP: the mean over all thresholds of IoU.
 
         The mean over queries is computed first, as in the official script: the last bit of a sum decides how a figure
         such as 43.125 is rounded.

@@ -4,7 +4,7 @@ Compute retrieval metrics from the ranks of relevant clips. Q: number of queries
 number of relevant clips of a query.
 
 `ranks` are the ranks of a query's relevant clips, increasing and from 1, as ordering.relevant_ranks returns them. Their
-shape is (R,) for one query, or (Q, R) for several queries, with rows padded by ordering.NEVER.
+shape is (R,) for one query, or (Q, R) for several queries, with rows padded by ordering.NEVER, a very large number.
 """
 
 import math
@@ -110,8 +110,9 @@ def pooled_recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> fl
 def median_rank(ranks: npt.ArrayLike) -> float:
     """Return the median over queries of the rank of the first relevant clip; inf if it is not known.
 
-    ranks: (Q, R), ranks of the R relevant clips of each of Q queries; NEVER for a clip outside a ranked list, and for
-    padding. Source: the metric medR of the image-text and audio-text literature (Oncescu et al., "Audio Retrieval
+    ranks: (Q, R), ranks of the R relevant clips of each of Q queries; ordering.NEVER for a clip outside a ranked list,
+    and for padding. Source: the metric medR of the image-text and audio-text literature (Oncescu et al., "Audio
+    Retrieval
     with Natural Language Queries", 2021). Deviations: they average the ranks of clips with equal scores; here, file
     names order such clips.
     """

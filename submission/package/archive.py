@@ -1,7 +1,7 @@
 """Write and check the archive.
 
-The zip archive to submit is written completely or not at all. It is checked as the official validator does. Its files
-are:
+The zip archive to submit is written completely or not at all. The check is like that of the official validator. The
+files in the archive are:
 
 <name>/task<T>/<label>/<label>.output.csv       one folder per system; for moments .output.jsonl
 <name>/task<T>/<label>/<label>.meta.yaml

@@ -36,9 +36,9 @@ class Clips(NamedTuple):
 
 
 def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, Floats]) -> None:
-    """Write the table of a run's ranked clips, one line per clip, with the norm of its embedding by each expert.
+    """Write the table of a run's ranked clips, one line per clip, with the norm of every expert's embedding of it.
 
-    norms: Dict from expert to the L2 norm of its embedding of each of the C clips, (C,).
+    norms: Dict from expert to the L2 norms, (C,), of its embeddings of the C clips.
     """
     rows = []
     for row, clip in enumerate(clips):

@@ -103,7 +103,7 @@ def _test_figure(result: RunResult) -> Figure | None:
 def _best_epoch(epochs: list[EpochLine]) -> Figure | None:
     """Return the validation metric of the best epoch of the last training stage; None if no epoch was validated.
 
-    The metric is the first one in CHOSEN_BY that was computed in this stage.
+    The metric is the first one of the list CHOSEN_BY, such as mAP@10, that was computed in this stage.
     """
     last = [line for line in epochs if line.stage == epochs[-1].stage]
     for metric in CHOSEN_BY:

@@ -70,8 +70,8 @@ def scores_file(name: str) -> Path:
 def validation_entry(name: str) -> str:
     """Return RUN:ENTRY of the entry that ranks a validation split with the same settings as the entry `name`.
 
-    name: RUN:ENTRY or RUN. Raises SubmissionError if the run has no such entry of a validation
-    split, or if `name` is no run.
+    name: RUN:ENTRY or RUN. Raises SubmissionError if the run has no such entry of a validation split, or if `name` is
+    no run.
     """
     if not is_run(name):
         raise SubmissionError(

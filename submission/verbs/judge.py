@@ -69,8 +69,8 @@ def _split_command(command: str) -> list[str]:
 def _count_judged(out: Path, pairs: Sequence[Pair]) -> int:
     """Remove an incomplete last line from the file `out` of judged pairs, if it exists; return its number of pairs.
 
-    The lines of the file must be the first of `pairs`, in the same
-    order; otherwise the function raises SubmissionError and does not change the file.
+    The lines of the file must be the first of `pairs`, in the same order; otherwise the function raises SubmissionError
+    and does not change the file.
     """
     if not out.exists():
         return 0

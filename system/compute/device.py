@@ -47,8 +47,8 @@ def device_of(name: str | None = None) -> torch.device:
 def seed_generators(seed: int) -> None:
     """Seed torch's random generators of the CPU and of the devices in use, for the draws of one step.
 
-    The random numbers are the same as after `torch.manual_seed`. That function takes 1 to 2 ms, because it stores the
-    call stack for every kind of device that is not in use.
+    The random numbers are the same as after `torch.manual_seed`, but this function is faster: torch's takes 1 to 2 ms,
+    because it stores the call stack for every kind of device that is not in use.
     """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():

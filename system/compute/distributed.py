@@ -88,8 +88,8 @@ def processes(device: "torch.device | None") -> Iterator[None]:
     """Context manager that connects the processes of torchrun. It does nothing if there is one process.
 
     device: Device of this process; None for this machine's default. Raises KitError if the processes do not connect
-    within MEETING_PATIENCE. If the same error ends the block in several processes, only one process raises it. The
-    other processes raise SaidElsewhere, which prints nothing.
+    within ten minutes (MEETING_PATIENCE). If the same error ends the block in several processes, only one process
+    raises it. The other processes raise SaidElsewhere, which prints nothing.
     """
     global _group
     if os.environ.get("WORLD_SIZE", "1") == "1" or _group.launcher:

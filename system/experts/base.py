@@ -246,7 +246,7 @@ class ExpertSettings(Resampled):
     def bank_name(self) -> str:
         """Return the name of the bank, the folder with this expert's stored frames.
 
-        The name is the expert's kind and 12 hex digits of a checksum of `identity`.
+        The name is the expert's kind and 12 hex digits of a checksum of everything that determines the frames.
         """
         text = json.dumps(self.identity(), sort_keys=True)
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

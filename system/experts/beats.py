@@ -23,7 +23,8 @@ from system.networks.beats_published import (
 
 
 class BeatsExpert(SegmentExpert, PublishedWeights):
-    """Frames (T, 768) of BEATs, of 160 ms at 16 kHz. A frame is the mean of 8 bands' tokens, or of a segment's.
+    """Frames (T, 768) of BEATs, of 160 ms at 16 kHz. A frame is the mean of the tokens of 8 bands.
+    For one vector per segment, all tokens of the segment are averaged.
 
     A token is the network's output for one patch of the log-mel, at one time and in one band.
 

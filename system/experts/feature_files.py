@@ -98,9 +98,9 @@ class FeatureFiles(ExpertSettings):
         """Return a message if all recordings have the same hop between frames, but not the hop of the setting.
 
         The hop of a recording is its length divided by its number of frames. There is a message if three conditions are
-        met: the hops of all recordings differ by at most the share SAME_HOP; they differ from `hop_seconds` by more
-        than this share; and every recording has more than one frame too many or too few for `hop_seconds`. If the
-        recordings have different hops, single files are wrong, and not the setting; the result is then None.
+        met: the hops of all recordings differ by at most 1 % (SAME_HOP); they differ from `hop_seconds` by more than
+        this share; and every recording has more than one frame too many or too few for `hop_seconds`. If the recordings
+        have different hops, single files are wrong, and not the setting; the result is then None.
         """
         known = [(count, clip.seconds) for clip in clips if clip.seconds and (count := self._frame_count(clip))]
         hops = [seconds / count for count, seconds in known]

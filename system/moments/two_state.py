@@ -74,8 +74,8 @@ def raise_scores(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Raise scores and `enter` until P(any moment) >= `probability`. frame_share: Part of the rise that scores get.
 
-    The scores and `enter` are raised by the smallest constant d >= 0 that is sufficient. d is found by bisection in
-    [0, RAISED_BY] in float64, since log Z rises with d. The probability of a moment is 1 - exp(-log Z).
+    The scores and `enter` are raised by the smallest constant d >= 0 that is sufficient. d is found by bisection in [0,
+    64] in float64, since log Z rises with d. The probability of a moment is 1 - exp(-log Z).
 
     probability: In (0, 1). k is frame_share, in [0, 1]: scores are raised by k d, and `enter` by (1 - k) d. Returns:
     scores + k d, (B, T), and enter + (1 - k) d, both float64. The latter has the shape () if k is 1 and `enter` is a

@@ -151,7 +151,8 @@ def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) ->
 def _find_highest(scores: WindowScores, edges: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return first frames, last frames and scores of the `count` best windows, or more. edges: Frame starts, last end.
 
-    The three arrays (W,) are ordered by the first frame, then by the last frame.
+    There are more windows if several have the lowest of these scores. The three arrays (W,) are ordered by the first
+    frame, then by the last frame.
     """
     bounds = scores.best_score_per_start()
     if not np.isfinite(bounds).any():
@@ -210,8 +211,8 @@ def _round_edges(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
 def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
     """Return a model's most probable windows, (C, 2), for overlap_windows. edges: Frame starts, last frame's end.
 
-    The result has up to OVERLAP_CANDIDATES windows of best_windows, with edges rounded as in the submission. scores:
-    Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) for T frames, in seconds.
+    The result has up to 30 (OVERLAP_CANDIDATES) windows of best_windows, with edges rounded as in the submission.
+    scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) for T frames, in seconds.
     """
     wide = decoding.model_copy(update={"windows": OVERLAP_CANDIDATES})
     return np.array([[window.start, window.end] for window in best_windows(scores, edges, wide)])
@@ -266,7 +267,7 @@ def _similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray,
 
 
 def mean_edge_sums(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
-    """Return, per window, sums over similar moments: of probability x start, probability x end, and probability.
+    """Return, per window, three sums over similar moments: probability x start, probability x end, and probability.
 
     windows: (C, 2) starts and ends in seconds. scores: For every range of frames, the log probability that it is one
     whole moment. edges: (T + 1,) starts of the T frames and end of the last frame, in seconds. Returns: (C, 3).

@@ -1,6 +1,6 @@
 """ATST-Frame: web address, sizes.
 
-Never imports torch.
+The address is that of the published weights; the sizes are those of the network. Never imports torch.
 
 Source: Li et al., "Self-Supervised Audio Teacher-Student Transformer for Both Clip-Level and Frame-Level Tasks" (2023);
 github.com/OptimusPrimus/salsa.

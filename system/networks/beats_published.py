@@ -1,6 +1,6 @@
 """BEATs: web addresses, sizes.
 
-Never imports torch.
+The addresses are those of the published weights; the sizes are those of the network. Never imports torch.
 
 Source: Chen et al., "BEATs: Audio Pre-Training with Acoustic Tokenizers" (2023); github.com/microsoft/unilm, `beats/`
 at 768a3c8.

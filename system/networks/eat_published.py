@@ -1,6 +1,6 @@
 """EAT: web addresses, sizes.
 
-Never imports torch.
+The addresses are those of the published weights; the sizes are those of the network. Never imports torch.
 
 Source: Chen et al., "EAT: Self-Supervised Pre-Training with Efficient Audio Transformer" (2024);
 github.com/cwx-worst-one/EAT at 06c1c34.

@@ -1,6 +1,6 @@
 """EfficientAT: web addresses, sizes.
 
-Never imports torch.
+The addresses are those of the published weights; the sizes are those of the network. Never imports torch.
 
 Source: Schmid et al., "Efficient Large-Scale Audio Tagging via Transformer-to-CNN Knowledge Distillation" (2023);
 github.com/fschmid56/EfficientAT.

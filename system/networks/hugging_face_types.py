@@ -2,8 +2,8 @@
 
 Types of audio models of the hub that can be loaded, by the `model_type` of their config.json. Never imports torch.
 
-Checked with transformers 5.23. A new type only needs a line in ROWS if the vector of a sound is its model's output
-`pooler_output` or `audio_embeds`, or the mean of the tokens.
+Checked with transformers 5.23. A new type only needs a line in the table ROWS if the vector of a sound is its model's
+output `pooler_output` or `audio_embeds`, or the mean of the tokens.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """PaSST: web addresses, sizes.
 
-Never imports torch.
+The addresses are those of the published weights; the sizes are those of the network. Never imports torch.
 
 Source: Koutini et al., "Efficient Training of Audio Transformers with Patchout" (2022); github.com/kkoutini/PaSST.
 """

@@ -1,6 +1,6 @@
 """PANNs: web addresses, sizes.
 
-Never imports torch.
+The addresses are those of the published weights; the sizes are those of the network. Never imports torch.
 
 Source: Kong et al., PANNs (2020), `ResNet38` and `Cnn14` of github.com/qiuqiangkong/audioset_tagging_cnn.
 """

@@ -179,7 +179,7 @@ class SearchPage:
         return row, number, known.member if known else None
 
     async def _answer_peaks(self, request: web.Request) -> web.Response:
-        """Answer a request with the loudness curve of a clip: PEAKS whole numbers from 0 to 100.
+        """Answer a request with the loudness curve of a clip: 160 whole numbers (PEAKS) from 0 to 100.
 
         The loudest part of the clip is 100. The list is empty for an unreadable clip; the player in the page reports
         the reason.
