@@ -63,9 +63,9 @@ def read_vectors(files: Sequence[Path | str], kind: Kind, column: str | None = N
     """Read the embeddings of clips or captions from files. column: Array or column with their names.
 
     The files read last stay in memory.
-    .npz: Arrays `embedding` (N, D) and `id` (for clips) or `text` (for captions), and optionally `kind`, clip or
-    caption; `python -m system embeddings` writes such a file. .parquet: The same columns. .npy: The array (N, D); the
-    file NAME.txt next to it has a name per line.
+    .npz: Arrays `embedding`, (N, D) for N clips or captions, and `id` (for clips) or `text` (for captions), and
+    optionally `kind`, clip or caption; `python -m system embeddings` writes such a file. .parquet: The same columns.
+    .npy: The array (N, D); the file NAME.txt next to it has a name per line.
 
     kind: "clip" or "caption". If a file has the array `kind`, only its rows of this kind are read.
     column: If None, the names are in `id` for clips, and in `text` for captions.

@@ -16,10 +16,11 @@ MAX_COLUMNS = 1024  # read together: one page of a row
 
 
 def row_blocks(values: Floats) -> Iterator[slice]:
-    """Yield slices that divide the rows of `values` (Q, C) into blocks which fit into memory.
+    """Yield slices that divide the rows of a score matrix, `values` (Q, C), into blocks which fit into memory.
 
-    A block has at most MAX_ROWS rows and MAX_NUMBERS numbers, but at least one row. The size of blocks changes no
-    result. If `values` are mapped from a file, their memory is freed after each block.
+    Q queries are the rows, C clips the columns. A block has at most MAX_ROWS rows and MAX_NUMBERS numbers, but at least
+    one row. The size of blocks changes no result. If `values` are mapped from a file, their memory is freed after each
+    block.
     """
     for block in block_slices(len(values), values.shape[1]):
         yield block
@@ -35,7 +36,7 @@ def block_slices(rows: int, columns: int) -> Iterator[slice]:
 def transposed_blocks(values: Floats, columns: Ints) -> Iterator[Floats]:
     """Yield the given `columns` of the matrix `values` (Q, C), transposed: blocks (n, Q) of at most MAX_COLUMNS rows.
 
-    The whole matrix is read once for each block.
+    Q queries are the rows, C clips the columns. The whole matrix is read once for each block.
     """
     for begin in range(0, len(columns), MAX_COLUMNS):
         batch = columns[begin : begin + MAX_COLUMNS]

@@ -26,7 +26,7 @@ def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Seq
     """Return the ranks of every query's relevant clips. names: File names, which order clips of equal scores.
 
     Args:
-        values: (Q, C) scores, finite, higher is better.
+        values: (Q, C) scores of Q queries and C clips, finite, higher is better.
         relevant: For each query, the columns of its relevant clips.
         names: (C,) file name of each column.
     Returns (Q, R) ranks from 1, increasing in each row. A rank is 1 + the number of clips with a higher score + the
@@ -73,7 +73,7 @@ def concatenate_ranks(parts: Sequence[Ranks]) -> Ranks:
 def ranked_columns(values: Floats, names: Sequence[str], k: int) -> Ints:
     """Return the columns of every query's k best clips, best first; equal scores are ordered by file name.
 
-    values: (Q, C) scores, finite. names: (C,) file names. k: 1 to C.
+    values: (Q, C) finite scores of Q queries and C clips. names: (C,) file names. k: 1 to C.
     Returns (Q, k). Raises SubmissionError for a score that is not finite.
     """
     require_finite(values)

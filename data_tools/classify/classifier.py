@@ -27,7 +27,7 @@ _ROWS_AT_ONCE = 8192  # scored together: limits the memory
 
 
 def make_network(dim: int, seed: int) -> nn.Sequential:
-    """Build the classifier, from vectors (N, D) to logits (N, 1), to which `score` applies the sigmoid.
+    """Build the classifier: N vectors of D values (N, D) -> logits (N, 1), to which `score` applies the sigmoid.
 
     Only the seed decides the initial weights and biases, which are uniform within 1 / sqrt(inputs), torch's default for
     linear layers.
@@ -51,8 +51,8 @@ def train(
     Training runs on the CPU.
 
     Args:
-        vectors: (R, D) float16 or float32, embeddings of all texts, memory-mapped or not.
-        rows: (N,) row in `vectors` of each training text.
+        vectors: (R, D) float16 or float32, embeddings of all R texts, memory-mapped or not.
+        rows: (N,) row in `vectors` of each of the N training texts.
         labels: (N,) 1 or True for a caption, 0 or False for a description.
         weights: (N,) float32, weight of each training text in the loss.
         seed: Decides the initial weights and the order of the texts.
@@ -76,8 +76,8 @@ def train(
 def score(network: nn.Module, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return a trained network's scores of the texts in `rows` of `vectors`: (N,) float32 in [0, 1], 1 for a caption.
 
-    vectors: (R, D), embeddings of all texts. rows: (N,) row in `vectors` of each text to score; the rows are read by
-    rising number, because the vectors may be mapped from a file.
+    vectors: (R, D), embeddings of all R texts. rows: (N,) row in `vectors` of each of the N texts to score; the rows
+    are read by rising number, because the vectors may be mapped from a file.
     """
     order = np.argsort(rows, kind="stable")
     scores = np.empty(len(rows), np.float32)

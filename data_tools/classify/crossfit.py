@@ -22,7 +22,7 @@ WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts to learn from and to score; the same text may occur several times.
+    """N texts to learn from and to score; the same text may occur several times.
 
     Attributes:
         labels: (N,) bool, True for a caption, False for a description.
@@ -54,7 +54,7 @@ class CrossFit(NamedTuple):
     weight; `balanced`: both classes have the same total weight.
 
     Attributes:
-        scores: Dict from class weighting to the score of each text, (N,) float64 in [0, 1], rounded to 6 decimals.
+        scores: Dict from class weighting to the scores of the N texts, (N,) float64 in [0, 1], rounded to 6 decimals.
         folds: (N,) fold of each text. The network that scored the text was trained on the other folds.
         left_out: For each fold, the number of texts in other folds that its network did not learn, because the fold
             contains an equal text.
@@ -70,8 +70,8 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
 
     The classes are captions and descriptions. The class weightings are `natural` (every text has the same weight) and
     `balanced` (both classes have the same total weight).
-    vectors: (R, D) embeddings of the texts, memory-mapped or not. Raises DataError for a class with fewer groups than
-    folds, and if a fold leaves no text of a class for training.
+    vectors: (R, D) embeddings of R different texts, memory-mapped or not. Raises DataError for a class with fewer
+    groups than folds, and if a fold leaves no text of a class for training.
     """
     from data_tools.classify.classifier import network_threads, score, train
 
@@ -97,7 +97,7 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
 
 
 def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
-    """Return a random fold number for each text, (N,); all texts of a group get the same fold.
+    """Return a random fold number for each of N texts, (N,); all texts of a group get the same fold.
 
     A group has one uploader's descriptions, or one clip's captions. The folds have equal numbers of groups of captions,
     and of groups of descriptions, or differ by one. Raises DataError for fewer groups of captions, or of descriptions,

@@ -88,7 +88,7 @@ def examples(
 
     With the class weighting `natural`, every text had the same weight in training; with `balanced`, captions and
     descriptions had the same total weight. Each list of examples shows a text only once.
-    scores: Dict from class weighting to (N,) scores: first those of all descriptions, then those of all captions.
+    scores: Dict from class weighting to the scores of N texts, (N,): first all descriptions, then all captions.
     threshold: Some lists show descriptions above this score, others descriptions below it. seed: Decides the random
     examples.
     """
@@ -148,7 +148,7 @@ def draw(
 
     Args:
         folder: Folder for the files.
-        labels: (N,) True for captions, False for descriptions.
+        labels: (N,) for N texts, True for captions, False for descriptions.
         scores: Dict from class weighting to the score of each text, (N,).
         figures: Result of weighting_figures.
         threshold: Score above which a description is kept, which the figures mark.

@@ -230,8 +230,9 @@ def _ious_of_first(first: Values, truths: Values) -> Values:
 def _hits(ious: Values) -> Flags:
     """Return for each query, IoU threshold and submitted window whether the window is right, (Q, T, W).
 
-    A window is right if its IoU with a true window is at least the threshold. Each true window is matched at most once.
-    ious: (Q, W, G) IoU of each submitted window, best one first, with each true window.
+    Q: queries; T: thresholds; W: submitted windows; G: true windows. A window is right if its IoU with a true window is
+    at least the threshold. Each true window is matched at most once. ious: (Q, W, G) IoU of each submitted window, best
+    one first, with each true window.
     """
     n_queries, n_windows, n_truths = ious.shape
     thresholds = np.array(THRESHOLDS)
@@ -250,9 +251,10 @@ def _hits(ious: Values) -> Flags:
 def _average_precisions(hits: Flags, n_true: Ints) -> Values:
     """Return the average precision of each query at each threshold, (Q, T). hits: (Q, T, W), true for right windows.
 
-    n_true: (Q,) number of true windows of each query. Results are equal to those of the official script to the last
-    bit, so that means ending in 5 are rounded in the same way. For this reason, the increase of recall at a window is
-    computed as a difference of two recalls. Eight or more terms are added by numpy's sum, which adds in pairs.
+    Q: queries; T: thresholds; W: submitted windows. n_true: (Q,) number of true windows of each query. Results are
+    equal to those of the official script to the last bit, so that means ending in 5 are rounded in the same way. For
+    this reason, the increase of recall at a window is computed as a difference of two recalls. Eight or more terms are
+    added by numpy's sum, which adds in pairs.
     """
     n_found = np.cumsum(hits, axis=2)
     precision = n_found / np.arange(1, hits.shape[2] + 1)

@@ -98,7 +98,7 @@ class _Candidates(NamedTuple):
     Attributes:
         names: Names of the files.
         answers: (Q,) queries of the first file, with the windows in that file.
-        windows: (Q, M, 2) candidate windows, sorted by start, then by end; padded by NaN.
+        windows: (Q, M, 2) up to M candidate windows per query, sorted by start, then by end; padded by NaN.
         ious: (Q, M, M) IoU of each pair of candidates.
         votes: One array (2, Q, M) per file. The first part has the votes of the file for each candidate. The second
             part has 1 for a candidate that is a window of the file, otherwise 0.

@@ -59,7 +59,7 @@ def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
 
 
 def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Iterator[Scores]:
-    """Yield the score matrix with judged clips re-ranked, in blocks of n rows, (n, C).
+    """Yield the score matrix with judged clips re-ranked, in blocks (n, C) of n queries and C clips.
 
     The judged clips are sorted by a weighted mean of the matrix's and the judge's scores. Before, both are standardised
     over the judged clips of the query (mean 0, standard deviation 1). Clips with equal means stay in their order. The
@@ -80,7 +80,7 @@ def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, name
     """Exchange a query's scores among the judged clips, to sort them by the weighted mean with the judge's scores.
 
     Before their mean is taken, the scores of the matrix and those of the judge are standardised (mean 0, standard
-    deviation 1). Returns: (C,), the scores of all clips.
+    deviation 1). Returns: (C,), the scores of all C clips.
 
     Args:
         columns: Columns of the judged clips, best clip first.

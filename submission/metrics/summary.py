@@ -23,7 +23,7 @@ class RelevantRanks:
     """Ranks of the relevant clips of every query; from audio to text, a clip is the query and its captions are ranked.
 
     Attributes:
-        ranks: (Q, R) ranks, from ordering.relevant_ranks.
+        ranks: (Q, R) ranks of up to R relevant clips of each of Q queries, from ordering.relevant_ranks.
         n_relevant: (Q,) number of relevant clips in the pool, with or without a known rank.
         groups: (Q,) group number of each query; queries with the same relevant clips are in the same group.
         texts: (Q,) texts of the queries.

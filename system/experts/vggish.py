@@ -129,7 +129,7 @@ class Vggish(PublishedWeights):
 def cut_into_examples(wave: np.ndarray) -> np.ndarray:
     """Cut a wave into examples, VGGish's input patches, each of 96 log-mel columns.
 
-    Wave (N,) float32 at 16 kHz -> T patches of 96 columns and 64 bands, (T, 96, 64) float32.
+    Wave of N samples (N,) float32 at 16 kHz -> T patches of 96 columns and 64 bands, (T, 96, 64) float32.
     """
     filled = np.pad(wave, (0, max(0, PATCH_SAMPLES - len(wave))))
     return cut_into_patches(log_mel(filled, OFFSET), PATCH)

@@ -95,7 +95,8 @@ class VggSound(PublishedWeights):
 def spectrogram(wave: np.ndarray) -> np.ndarray:
     """Compute the standardised log spectrogram of a wave.
 
-    Wave (N,) -> (257 frequencies, T columns) float32: log power density, with mean 0 and standard deviation 1.
+    Wave of N samples (N,) -> (257 frequencies, T columns) float32: log power density, with mean 0 and standard
+    deviation 1.
     """
     from scipy.signal import spectrogram as density
 

@@ -21,7 +21,7 @@ def to_int16(wave: np.ndarray) -> np.ndarray:
 
 
 class Waveform(ExpertSettings):
-    """Frames (N, 1): one frame per sample, 16-bit integers in units of 1 / 32,768; louder samples are clipped.
+    """Frames (N, 1), one per sample: 16-bit integers in units of 1 / 32,768; louder samples are clipped.
 
     Rounding errors are at most 1.6e-5 of full scale (3.1e-5 for a sample of 1.0). They are 0 for 16-bit files that have
     this expert's sample rate.

@@ -101,7 +101,8 @@ def layer_shapes() -> dict[str, tuple[int, ...]]:
 def load_network(path: Path, device: Device) -> Network:
     """Build YAMNet from its weight file, as a function from patches to embeddings and class scores.
 
-    Returns: A function from patches (P, 96, 64) to embeddings (P, 1024) and class scores (P, 521), both float32 arrays.
+    Returns: A function from P patches (P, 96, 64) to embeddings (P, 1024) and class scores (P, 521), both float32
+    arrays.
     """
     import torch
     import torch.nn.functional as F

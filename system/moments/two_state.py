@@ -50,11 +50,12 @@ def forward_weights(
 def log_partition(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute log Z, (B,), of the total weight Z of all labellings. enter, leave: Weights of moment starts and ends.
+    """Compute log Z, (B,): Z is the total weight of all labellings. enter, leave: Weights of moment starts and ends.
 
-    A labelling gives every frame state 1 (in a moment) or 0. Its log weight is the sum of the scores of its frames in
-    state 1, plus `enter` for each start of a moment and `leave` for each end. The labelling without any moment has the
-    weight 1. Thus log Z >= 0. The probability that the recording has a moment is 1 - exp(-log Z).
+    There are B recordings. A labelling gives every frame state 1 (in a moment) or 0. Its log weight is the sum of the
+    scores of its frames in state 1, plus `enter` for each start of a moment and `leave` for each end. The labelling
+    without any moment has the weight 1. Thus log Z >= 0. The probability that the recording has a moment is 1 -
+    exp(-log Z).
     """
     return _total_weight(forward_weights(scores, lengths, enter, leave))
 
@@ -78,8 +79,8 @@ def raise_scores(
     64] in float64, since log Z rises with d. The probability of a moment is 1 - exp(-log Z).
 
     probability: In (0, 1). k is frame_share, in [0, 1]: scores are raised by k d, and `enter` by (1 - k) d. Returns:
-    scores + k d, (B, T), and enter + (1 - k) d, both float64. The latter has the shape () if k is 1 and `enter` is a
-    number, else (B, T).
+    scores + k d, (B, T) for T frames of B recordings, and enter + (1 - k) d, both float64. The latter has the shape ()
+    if k is 1 and `enter` is a number, else (B, T).
     Source: this kit, for decoding if the query is known to be heard.
     """
     scores, enter, leave = scores.double(), enter.double(), leave.double()
@@ -107,7 +108,7 @@ def raise_scores(
 def _total_weight(forward: torch.Tensor) -> torch.Tensor:
     """Return log Z, (B,), of the sum Z of the weights of all labellings. forward: (B, T, 2), from `forward_weights`.
 
-    The result is exact near 0, unlike the result of logsumexp in float32.
+    B: recordings; T: frames. The result is exact near 0, unlike the result of logsumexp in float32.
     """
     return torch.logaddexp(*forward[:, -1].unbind(-1))
 
@@ -117,8 +118,8 @@ def log_likelihood(
 ) -> torch.Tensor:
     """Compute the log probability, (B,), of labels of frames. enter, leave: Weights of moment starts and ends.
 
-    The probability is a labelling's weight divided by the sum of the weights of all labellings. labels: (B, T) bool,
-    true in moments, false after a recording's end.
+    The probability is a labelling's weight divided by the sum of the weights of all labellings. labels: (B, T) bool for
+    T frames of B recordings, true in moments, false after a recording's end.
     """
     mask = length_mask(lengths, scores.shape[1])
     weight = scores.masked_fill(~(labels & mask), 0.0).sum(1)
@@ -138,7 +139,7 @@ def _sum_of_steps(transition: torch.Tensor, taken: torch.Tensor) -> torch.Tensor
 class Posteriors(NamedTuple):
     """Posteriors of the frames and the moments of recordings.
 
-    frames: (B, T) probability that a frame is in a moment; 0 after a recording's end.
+    frames: (B, T) probability that each of the T frames of B recordings is in a moment; 0 after a recording's end.
     begin, end: (B, T) terms of log probabilities. For j >= i, begin_i + end_j is the log probability that frames i to
     j, both included, are one whole moment. Values of begin and end after a recording's end have no meaning.
     """
@@ -173,8 +174,8 @@ def _forward_and_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the log weights of all labellings of the frames up to t, and from t on. Arguments as in forward_weights.
 
-    A labelling gives each frame the state 0 or 1. Both results are (B, T, 2); the last axis is the state of frame t: 0
-    (no moment) or 1 (in a moment).
+    A labelling gives each frame the state 0 or 1. Both results are (B, T, 2) for T frames of B recordings; the last
+    axis is the state of frame t: 0 (no moment) or 1 (in a moment).
     """
     frames = torch.arange(scores.shape[1], device=scores.device)
     turned = (lengths[:, None] - 1 - frames) % scores.shape[1]  # reversed, with padding still at the end

@@ -151,8 +151,8 @@ def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) ->
 def _find_highest(scores: WindowScores, edges: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return first frames, last frames and scores of the `count` best windows, or more. edges: Frame starts, last end.
 
-    There are more windows if several have the lowest of these scores. The three arrays (W,) are ordered by the first
-    frame, then by the last frame.
+    There are more windows if several have the lowest of these scores. The three arrays, (W,) for W windows, are ordered
+    by the first frame, then by the last frame.
     """
     bounds = scores.best_score_per_start()
     if not np.isfinite(bounds).any():
@@ -175,7 +175,7 @@ def _select_windows(
 ) -> list[Found]:
     """Select windows, best first, that do not overlap a better window too much. last: Recording's end in seconds.
 
-    starts, ends, scores: (W,) starts, ends and scores of the windows, best first.
+    starts, ends, scores: (W,) starts, ends and scores of the W windows, best first.
     """
     windows = np.stack([starts, ends], 1).round(DIGITS)
     if decoding.round_to is not None:
@@ -193,7 +193,7 @@ def _select_windows(
 def _round_edges(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
     """Return windows (W, 2) with edges rounded to multiples of `unit` seconds. last: End of the last frame in seconds.
 
-    windows: (W, 2) starts and ends in seconds. An edge halfway
+    windows: (W, 2) starts and ends of W windows in seconds. An edge halfway
     between two multiples is rounded to the even multiple. A rounded window has a length of at least one unit. A partial
     unit at the recording's end counts as a whole unit, since true ends are rounded up.
     Source: the 2026 baseline's output. Deviations: a window without length becomes the unit around its middle here,
@@ -221,8 +221,9 @@ def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decodi
 def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
     """Compute per window the chance that a moment has an IoU >= 0.7 with it. edges: Frame starts, last frame's end.
 
-    windows: (C, 2) starts and ends in seconds. scores: For every range of frames, the log probability that it is one
-    whole moment; -inf: impossible. edges: (T + 1,) for T frames, in seconds. Returns: (C,) probabilities in [0, 1].
+    windows: (C, 2) starts and ends of C windows in seconds. scores: For every range of frames, the log probability that
+    it is one whole moment; -inf: impossible. edges: (T + 1,) for T frames, in seconds. Returns: (C,) probabilities in
+    [0, 1].
     The probabilities of all such moments are added: at most one of them can be real, because two moments with such an
     IoU would overlap each other. The part of a window after the last edge, due to rounding, does not count.
     """
@@ -235,7 +236,7 @@ def _similar_moments(
 ) -> Iterator[tuple[np.ndarray, slice, np.ndarray]]:
     """Yield for each window the first frames, last frames and probabilities of moments with an IoU >= 0.7 with it.
 
-    The first of these three values is the first frames (R,) of such moments. The second is a slice with their C
+    The first of these three values is the R first frames of such moments, (R,). The second is a slice with their C
     possible last frames. The third is the probability (R, C) of the moment from each first to each last frame,
     or 0 if the moment's IoU with the window is lower. edges: (T + 1,) starts of the T frames and end of the last one,
     in seconds.
@@ -253,10 +254,10 @@ def _similar_moments(
 def _similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return, for each window and first frame of a moment, the range of the moment's last frame for an IoU >= 0.7.
 
-    windows: (C, 2) starts and ends in seconds. edges: (T + 1,) starts of the T frames and end of the last frame, in
-    seconds. Returns: Two arrays (C, T). Moments that begin with frame i, and have this IoU with window c, end with a
-    frame in some range. The arrays have, at (c, i), the first frame of this range, and the frame after its end; both
-    are equal if there is no such moment.
+    windows: (C, 2) starts and ends of C windows in seconds. edges: (T + 1,) starts of the T frames and end of the last
+    frame, in seconds. Returns: Two arrays (C, T). Moments that begin with frame i, and have this IoU with window c, end
+    with a frame in some range. The arrays have, at (c, i), the first frame of this range, and the frame after its end;
+    both are equal if there is no such moment.
     """
     start, end = windows[:, :1], windows[:, 1:].clip(max=edges[-1])
     later, earlier = np.maximum(start, edges[:-1]), np.minimum(start, edges[:-1])  # (C, T) of it and of a frame's start
@@ -269,8 +270,8 @@ def _similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray,
 def mean_edge_sums(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
     """Return, per window, three sums over similar moments: probability x start, probability x end, and probability.
 
-    windows: (C, 2) starts and ends in seconds. scores: For every range of frames, the log probability that it is one
-    whole moment. edges: (T + 1,) starts of the T frames and end of the last frame, in seconds. Returns: (C, 3).
+    windows: (C, 2) starts and ends of C windows in seconds. scores: For every range of frames, the log probability that
+    it is one whole moment. edges: (T + 1,) starts of the T frames and end of the last one, in seconds. Returns: (C, 3).
     Similar moments have an IoU of at least 0.7 with the window.
     """
     similar = _similar_moments(windows, scores, edges)
@@ -306,9 +307,9 @@ def refine_edges(found: Sequence[Found], sums: np.ndarray, last: float, decoding
 def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
     """Select windows by their probable overlap with a moment (`scores`), best first, without similar windows.
 
-    windows: (C, 2) starts and ends in seconds. scores: (C,), higher is better. last: End of the last frame in seconds.
-    decoding: Number of windows, allowed overlap, and rounding. Windows with equal scores are ordered by their start,
-    then by their length.
+    windows: (C, 2) starts and ends of C windows in seconds. scores: (C,), higher is better. last: End of the last frame
+    in seconds. decoding: Number of windows, allowed overlap, and rounding. Windows with equal scores are ordered by
+    their start, then by their length.
     """
     order = np.lexsort((windows[:, 1], windows[:, 0], -scores))
     return _select_windows(windows[order, 0], windows[order, 1], scores[order], last, decoding)
@@ -318,7 +319,7 @@ def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding)
     """Find windows whose frames' probabilities (`frames`) all reach a threshold. edges: Frame starts, last frame's end.
 
     The threshold is a setting in `decoding`. Without this setting, the windows of nine thresholds from 0.1 to 0.9 are
-    taken together. frames: (T,) probabilities in [0, 1]. edges: (T + 1,), in seconds.
+    taken together. frames: (T,) probabilities of T frames, in [0, 1]. edges: (T + 1,), in seconds.
     A window's score is the mean probability of its frames minus the mean probability of all other frames. Windows that
     overlap a better window too much are dropped. If no frame reaches the lowest threshold, the only window is the frame
     of the highest probability. Windows with equal scores are ordered as in best_windows. Raises ValueError for

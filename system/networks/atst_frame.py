@@ -73,7 +73,7 @@ class AtstFrame(SegmentNetwork):
     def log_mel(self, waves: torch.Tensor) -> torch.Tensor:
         """Compute the log-mel spectrogram of waves for ATST-Frame.
 
-        S waves (S, N) at 32 kHz -> (S, 64 bands, T columns), T = 1 + N // 320. Values are from about -1 to 1.
+        S waves of N samples (S, N) at 32 kHz -> (S, 64 bands, T columns), T = 1 + N // 320. Values are about -1 to 1.
         """
         window: torch.Tensor = self.window  # type: ignore[assignment]
         with torch.autocast(waves.device.type, enabled=False), torch.no_grad():

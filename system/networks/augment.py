@@ -15,7 +15,7 @@ def crop_longer_waves(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Cut a random part of `max_samples` samples out of every longer wave; return the waves and their new lengths.
 
-    waves (B, N), lengths without padding (B,) -> the same.
+    B waves of N samples (B, N), and lengths without padding (B,) -> the same, with new sizes.
     Random numbers come from the device's random state. No number is drawn if no wave is longer.
     """
     if waves.shape[1] <= max_samples:

@@ -83,8 +83,8 @@ class Beats(SegmentNetwork):
     def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the tokens of segments, and a mask that is true for tokens of the clip, not of padding.
 
-        The L tokens of a segment are sorted by time, then by band from low to high. Returns: The tokens (S, L, 768);
-        and the mask (S, L) bool, with at least one true value per row.
+        The L tokens of each of S segments are sorted by time, then by band from low to high.
+        Returns: The tokens (S, L, 768); and the mask (S, L) bool, with at least one true value per row.
         """
         columns = self.log_mel(waves)
         patches = self.patch_embedding(columns[:, None]).flatten(2).transpose(1, 2)
@@ -136,7 +136,8 @@ class Beats(SegmentNetwork):
 def _shorten_mask(mask: torch.Tensor, size: int) -> torch.Tensor:
     """Shorten a mask to `size` values per row, each true if any of the values it replaces is true: (S, N) -> (S, size).
 
-    Each value replaces N // size consecutive input values, as in BEATs; the last N mod size input values are ignored.
+    S: segments. Each value replaces N // size consecutive input values, as in BEATs; the last N mod size input values
+    are ignored.
     """
     step = mask.shape[1] // size
     result: torch.Tensor = mask[:, : size * step].unflatten(1, (size, step)).any(2)

@@ -75,7 +75,8 @@ class Eat(SegmentNetwork):
     def log_mel(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Compute the normalised log-mel spectrogram of waves, including padding: (S, N) -> (S, T, 128).
 
-        T: 1,024 if `columns` is 1024. Otherwise 1 + (N - 400) // 160, rounded up to a multiple of 16.
+        S: waves. N: samples. T: columns, 1,024 if `columns` is 1024. Otherwise 1 + (N - 400) // 160, rounded up to a
+        multiple of 16.
         """
         columns = self.front_end(waves)
         columns = columns * length_mask(column_counts(lengths), columns.shape[1])[..., None]
@@ -86,8 +87,8 @@ class Eat(SegmentNetwork):
     def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute tokens of segments, (S, 1 + L, D), class token first, and a mask, false for padding (None: no mask).
 
-        The other tokens are sorted by time, then by band. The mask, (S, 1 + L) bool, is true for tokens of the clip. It
-        is missing (None) if `columns` is 1024, since no token is masked then.
+        S segments have L other tokens each, of D values, sorted by time, then by band. The mask, (S, 1 + L) bool, is
+        true for tokens of the clip. It is missing (None) if `columns` is 1024, since no token is masked then.
         """
         columns = self.log_mel(waves, lengths)
         patches = self.local_encoder["proj"](columns[:, None]).flatten(2).transpose(1, 2)

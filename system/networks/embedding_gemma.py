@@ -23,7 +23,7 @@ def read_config(folder: Path, with_audio: bool) -> EmbeddingGemma2Config:
 
 
 class GemmaSounds(EmbeddingGemma2Model):  # type: ignore[misc]
-    """Spectrograms of sounds of one length -> embeddings (B, D): the mean of all tokens.
+    """Spectrograms of B sounds of one length -> embeddings (B, D): the mean of all tokens.
 
     The tokens are those of the library's processor for a sound without text: begin, content and end of the sound,
     between the tokenizer's special tokens. The processor itself is not used, since its video part needs torchvision.
@@ -50,9 +50,10 @@ class GemmaSounds(EmbeddingGemma2Model):  # type: ignore[misc]
                 limit.nan_to_num_(nan=torch.nan, posinf=largest, neginf=-largest)
 
     def forward(self, input_features: torch.Tensor, input_features_mask: torch.Tensor) -> BaseModelOutputWithPooling:
-        """Embed sounds of one length. Returns: pooler_output (B, D), and last_hidden_state (B, L, D) of the sound.
+        """Embed B sounds of one length. Returns: pooler_output (B, D), and last_hidden_state (B, L, D) of L tokens.
 
-        input_features: (B, T, M) spectrograms. input_features_mask: (B, T), true for columns of the sound.
+        input_features: (B, T, M) spectrograms of T columns and M bands. input_features_mask: (B, T), true for columns
+        of the sound.
         """
         output = self.get_audio_features(input_features, input_features_mask, return_dict=True)
         mask = output.attention_mask.bool()

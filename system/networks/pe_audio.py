@@ -51,7 +51,7 @@ class PeSounds(PeAudioPreTrainedModel):  # type: ignore[misc]
     def forward(
         self, input_values: torch.Tensor, padding_mask: torch.Tensor | None = None
     ) -> BaseModelOutputWithPooling:
-        """Embed clips. Returns: pooler_output (B, D) of clips, and last_hidden_state (B, L, D) of frames.
+        """Embed clips. Returns: pooler_output (B, D) of B clips, and last_hidden_state (B, L, D) of their L frames.
 
         input_values: (B, 1, N) at 48 kHz, N a multiple of 1920. padding_mask: (B, N), 1 for samples of the clip.
         """
@@ -63,7 +63,7 @@ class PeSounds(PeAudioPreTrainedModel):  # type: ignore[misc]
 
 
 class PeTexts(PeAudioPreTrainedModel):  # type: ignore[misc]
-    """Tokens of texts -> embeddings (B, D) in the same space as sounds; and the scale and bias for logits.
+    """Tokens of B texts -> embeddings (B, D) in the same space as sounds; and the scale and bias for logits.
 
     The embedding is computed from the tensor at token 0 that enters the final norm of the text model, as in the
     original code and in transformers 5.0. It is read by a hook, since the `hidden_states` of transformers 5.1 to 5.24

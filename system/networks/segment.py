@@ -12,8 +12,8 @@ from torch import nn
 
 
 class SegmentNetwork(nn.Module, ABC):
-    """Segments (S, N) float32 in [-1, 1], padded with silence to one length, and the numbers (S,) >= 1 of samples
-    without padding -> (S, D), one vector per segment.
+    """S segments (S, N) float32 in [-1, 1], padded with silence to N samples, and the numbers (S,) >= 1 of samples
+    without padding -> (S, D), one vector of D values per segment.
 
     In evaluation the vector of a segment does not depend on other segments, unless the docstring of a subclass states
     that it does.
@@ -29,7 +29,7 @@ class SegmentNetwork(nn.Module, ABC):
     def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute each segment's frames, and the number of its frames that begin before the end of the clip.
 
-        Returns: The frames (S, L, D), in order of time; and the numbers (S,), at least 1.
+        Returns: The L frames of D values of S segments, (S, L, D), in order of time; and the numbers (S,), at least 1.
         """
 
     @abstractmethod
@@ -43,7 +43,7 @@ class SegmentNetwork(nn.Module, ABC):
 def count_clip_frames(lengths: torch.Tensor, size: int, frames: int) -> torch.Tensor:
     """Return the number of frames that begin before the end of the clip, for each segment.
 
-    The rest of a segment is padding. lengths: (S,) number of samples of the clip in each segment. size: Number of
+    The rest of a segment is padding. lengths: (S,) number of samples of the clip in each of S segments. size: Number of
     samples of a segment. frames: Number of frames of a segment. Returns: (S,), at least 1.
     """
     return (lengths * frames + size - 1).div(size, rounding_mode="floor").clamp(1, frames)
