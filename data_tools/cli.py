@@ -105,7 +105,7 @@ def run_cli(
 def _open_streams() -> None:
     """Connect closed standard streams (`>&-`) to the null device.
 
-    Otherwise a file that is opened later would get their number, and receive the output of libraries.
+    Otherwise a file that is opened later would get the number of a closed stream, and receive the output of libraries.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

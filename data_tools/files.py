@@ -190,8 +190,8 @@ def sync(path: Path) -> None:
 def remove_parts(folder: Path, below: bool = True) -> None:
     """Remove the temporary files and folders that killed processes left in a folder and, if `below`, its subfolders.
 
-    It removes only `.NAME.PID.part` of processes that no longer run on this machine. The caller must hold the folder's
-    lock: processes of another machine that shares the folder are not visible.
+    Only files and folders called .NAME.PID.part are removed, if no process PID runs on this machine any more. The
+    caller must hold the folder's lock: processes of another machine that shares the folder are not visible.
     """
     for path in list(folder.rglob(".*.part") if below else folder.glob(".*.part")):
         _remove_leftover(path)

@@ -97,7 +97,8 @@ def _load_rows(vectors: np.ndarray, rows: np.ndarray) -> torch.Tensor:
 def network_threads() -> Iterator[ThreadPoolExecutor]:
     """Yield a pool of threads, one per core; inside the block, torch uses one thread per network.
 
-    Such small layers gain little from several threads, and lose much if other work uses one of the cores.
+    The layers of the classifier are so small that several threads make it little faster, and much slower if other work
+    uses one of the cores.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

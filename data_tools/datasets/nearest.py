@@ -77,8 +77,8 @@ class Nearest:
     def to(self, text: str) -> tuple[str, str] | None:
         """Return the most similar known text and its difference from `text`; None without a similar one.
 
-        The difference is given by its name: "blanks", "letter case" and so on for one ignored difference; MORE_THAN_ONE
-        for several of these; A_LETTER for one added, missing or other letter.
+        The difference is given by its name: "blanks", "letter case" and so on for one ignored difference; "more than
+        one way" for several of these; "a letter" for one added, missing or other letter.
 
         A text one letter away from several known texts has no result (None), since each of them would be a guess.
         """

@@ -165,8 +165,8 @@ def read_key(file: Path | None) -> SecretStr:
 def read_token(file: Path | None) -> Token | None:
     """Return the access token from a private file or, without one, from the environment; None if neither is given.
 
-    The file has only the token's text, or JSON with access_token, refresh_token and client_id. Raises DataError as
-    read_key does, and for JSON without these three keys.
+    The file has only the token's text, or JSON with access_token, refresh_token and client_id. Raises DataError if
+    others may read the file, for text that cannot be an HTTP header, and for JSON without these three keys.
     """
     if file is None or not _read_private_text(file).lstrip().startswith("{"):
         word = _read_secret(TOKEN, file)

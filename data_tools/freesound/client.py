@@ -131,8 +131,8 @@ class Client:
     async def sounds_by_id(self, ids: Sequence[int], user_filter: str | None = None) -> dict[int, Sound | None]:
         """Search the sounds with the given ids; return a dict from id to sound, None for a sound that is not found.
 
-        At most PAGE_SIZE ids. An id for which the server fails has no key in the dict. Raises DataError for an error
-        that no later attempt can change.
+        At most 150 ids (PAGE_SIZE) are allowed. An id for which the server fails has no key in the dict. Raises
+        DataError for an error that no later attempt can change.
         """
         url = self._search_url(f"id:({' OR '.join(map(str, ids))})", user_filter, 1, len(ids))
         try:
@@ -212,7 +212,8 @@ class Client:
     async def _fails_only_for(self, window: Window, kinds: Sequence[str]) -> bool:
         """Return whether the server fails for this time window only. kinds: Kinds of the errors of the last attempts.
 
-        If so, try smaller windows. The result is True if a search of all sounds succeeds. It is True without
+        If so, the caller should try smaller windows. The result is True if a search of all sounds succeeds. It is True
+        without
         this search if the server was overloaded (kind "overloaded") in all of the last attempts, and the window was
         halved fewer than UNPROVEN_SPLITS times. A window of one second cannot overload the server: if it was
         overloaded, the result is False.

@@ -44,9 +44,9 @@ async def read_page(client: Client, window: Window, user_filter: str | None) -> 
 async def _merged_page(client: Client, window: Window, user_filter: str | None) -> Page:
     """Read a page of a time window, several times if items are null; return it with the sounds of all answers.
 
-    The API sometimes lists null in place of a sound. The page is requested at least MIN_NULL_ATTEMPTS times if it has
-    nulls, and at most NULL_ATTEMPTS times: until each null of the last answer was null in all answers. Only items that
-    were null in all answers stay null in the result.
+    The API sometimes lists null in place of a sound. A page with nulls is requested at least three times
+    (MIN_NULL_ATTEMPTS), and at most ten times (NULL_ATTEMPTS). The requests end when every item that is null in the
+    last answer was null in all earlier answers, too. Only items that were null in all answers stay null in the result.
     """
     page = await client.search(window, user_filter)
     for attempt in range(2, NULL_ATTEMPTS + 1):
@@ -159,7 +159,7 @@ def mark_complete(store: Store, last: int) -> None:
 async def look_up(client: Client, store: Store, ids: Sequence[int]) -> dict[int, Sound | None]:
     """Read and store the current metadata of sounds; return a dict from id to sound, None for one that is not found.
 
-    The function makes one request per PAGE_SIZE ids. An id has no key in the dict if the server fails for it.
+    The function makes one request per 150 ids (PAGE_SIZE). An id has no key in the dict if the server fails for it.
     """
     results: dict[int, Sound | None] = {}
     for start in range(0, len(ids), PAGE_SIZE):

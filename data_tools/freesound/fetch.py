@@ -88,7 +88,7 @@ async def _fetch_sound(client: Client, folder: Folder, sound: Chosen) -> None:
 
 
 def _write_flac(part: Path, folder: Folder, sound: Chosen) -> StoredFile:
-    """Convert a downloaded file to FLAC (mono, 16 bit) and write it to the folder; return its id, sha256 and length.
+    """Convert a downloaded file to FLAC (mono, 16 bit) in the folder; return the sound's id, file's sha256, and length.
 
     Raises AudioError if the length differs from Freesound's.
     """

@@ -2,7 +2,7 @@
 
 A corpus has audio files, queries, and pairs of a query and an audio file that belong together.
 
-The layout of BEIR and MTEB: parquet files with the columns (id, audio), (id, text) and (query-id, corpus-id).
+The layout is that of BEIR and MTEB: parquet files with the columns (id, audio), (id, text) and (query-id, corpus-id).
 """
 
 from collections.abc import Sequence

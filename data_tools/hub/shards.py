@@ -1,7 +1,7 @@
 """Write shards of clips.
 
 Writes the clips of a manifest with their audio to parquet files or WebDataset tars. All fields of the clips and the
-bytes of their audio files are kept, so that `hub` reads the same clips from the shards.
+bytes of their audio files are kept, so that the verb `hub` reads the same clips from the shards.
 """
 
 import io

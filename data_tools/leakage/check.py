@@ -164,9 +164,9 @@ def _check_files(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
 def _check_file(path: str, quick: bool) -> Result:
     """Return the problem, hash, and reason for having no sound, of an audio file. quick: Only read its header.
 
-    A missing file has (MISSING, "", None), and a damaged file (CORRUPT, description of the damage, None). A readable
-    file has ("", its hash, the reason), with None as the reason if it has sound. With `quick`, a readable file has
-    ("", "", None).
+    The result is (MISSING, "", None) for a missing file, and (CORRUPT, description of the damage, None) for a damaged
+    file. For a readable file it is ("", its hash, the reason), where the reason is None if the file has sound. For a
+    readable file with `quick`, it is ("", "", None).
     """
     silent = None
     try:

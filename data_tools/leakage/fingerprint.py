@@ -113,8 +113,8 @@ class Match(NamedTuple):
         second: Index of the second recording in `b`.
         offset: Time t of the first recording is time t + offset of the second recording, in seconds.
         seconds: Time from the first to the last peak that agrees, in seconds.
-        score: MIN_SCORE or more. It is the number of agreeing peaks, minus the highest number after a wrong shift in
-            time or frequency, multiplied by the share of the strongest peaks that agree.
+        score: MIN_SCORE or more. From the number of agreeing peaks, the highest number after a wrong shift in time or
+            frequency is subtracted; the difference is multiplied by the share of the strongest peaks that agree.
     """
 
     first: int
@@ -142,7 +142,7 @@ def fingerprint(path: Path | str) -> Fingerprint | None:
 
 
 def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[Match]:
-    """Return a match for each pair, one fingerprint of `a` and one of `b`, with the same sound at the best alignment.
+    """Return a match for each pair of a fingerprint in `a` and one in `b` with the same sound, at the best alignment.
 
     An alignment of two recordings is a difference in time between their sounds.
     The matches are sorted by the index in `a`, then by that in `b`. The list with fewer pairs of peaks is indexed, in
@@ -207,7 +207,7 @@ class _Index:
         self.sizes = np.append(0, np.where(sizes <= MAX_OCCURRENCES, sizes, 0))
 
     def alignments(self, other: Fingerprint) -> list[tuple[int, int]]:
-        """Return (number of an indexed recording, delay of `other` in frames) for each alignment of the two.
+        """Return (recording number, delay of `other` in frames) for each alignment of an indexed recording and `other`.
 
         At an alignment, both have at least MIN_VOTES pairs of peaks in common with this delay. A recording may have
         several alignments, each with another delay; the best MAX_ALIGNMENTS are returned.

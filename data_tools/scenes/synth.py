@@ -3,7 +3,8 @@
 Sixteen recognisable sound classes made of sines, noise and envelopes; no two instances are equal.
 
 Every class is a function (rng, n) -> (n,) samples at 16 kHz at any level; the composer sets the level. The ranges of
-its parameters are such that a listener would recognise the class. Names are ESC-50's, for classes that it has.
+its parameters are such that a listener would recognise the class. A class that ESC-50 has, too, has the same name as
+there.
 """
 
 from collections.abc import Callable

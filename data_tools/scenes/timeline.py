@@ -32,7 +32,7 @@ class Shape(NamedTuple):
         again: Whether a sound class may occur several times in a recording. Its query then has several windows.
         asked: Probability that a sound class in a recording gets a query.
         decimals: Decimal places of window times in seconds.
-        level: What `event_db` refers to: the peak of an event, or the RMS of its loudest quarter.
+        level: Meaning of `event_db`: level of the peak of an event, or of the RMS of its loudest quarter.
         event_db: Range of the events' levels in dB.
         background_db: Range of the background's level (RMS) in dB.
         peak_db: Range of the whole recording's peak, in dB relative to full scale.

@@ -1,6 +1,6 @@
 """Confidence intervals and paired test.
 
-Confidence intervals of means over queries, and a paired test between two systems. Q: number of queries.
+The intervals are those of means over queries; the test compares two systems. Q: number of queries.
 
 The results of captions of one clip depend on each other: five of them are less evidence than captions of five clips.
 The bootstrap and the paired test therefore resample whole groups: the queries that share their relevant clips. The

@@ -66,8 +66,9 @@ class RankSettings(Kind):
         stage: Training stage of the model; None for published weights without training, and for kinds that combine
             entries.
         checkpoint: Checkpoint of this stage, None in the same cases.
-        of: For kinds that combine entries: the names of these entries. A mean averages the scores of several entries. A
-            hub correction has one, and lowers the scores of clips that have high scores for many queries.
+        of: For kinds that combine entries: the names of these entries. An entry of the kind mean averages the scores of
+            several entries. A hub correction has one such entry, and lowers the scores of clips that have high scores
+            for many queries.
     """
 
     data: str | None = None

@@ -24,8 +24,8 @@ class PannsExpert(PublishedWeights):
     Source: Kong et al., PANNs (2020), audioset_tagging_cnn and torchlibrosa 0.1.0. Deviations: batch norms are folded
     into convolutions (frames differ by up to 2e-6 of the largest value). Clips over a minute are computed in
     overlapping pieces, which changes only rounding. Clips are resampled by soxr HQ, while librosa before 0.10 uses
-    resampy's kaiser_best. Frames of the two methods, the latter in its version of 2022, differ by 0.1 to 0.3 % of the
-    largest value.
+    resampy's kaiser_best. Frames with resampy's method of 2022 (`kaiser_best_0.2`) differ from those with soxr HQ by
+    0.1 to 0.3 % of the largest value.
     """
 
     network: ClassVar[Name]

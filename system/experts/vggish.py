@@ -44,8 +44,8 @@ class Vggish(PublishedWeights):
     dropped.
 
     Source: torchvggish (harritaylor, 2021), whose default output is `quantised`; the parameter count in "Take it easy"
-    (2022) includes the PCA. Deviation: clips are resampled by soxr HQ, not by resampy's kaiser_best. Outputs `pca` of
-    the two methods, the latter in its version of 2022, differ by 0.1 to 0.5 % of the largest value.
+    (2022) includes the PCA. Deviation: clips are resampled by soxr HQ, not by resampy's kaiser_best. Outputs `pca` with
+    resampy's method of 2022 (`kaiser_best_0.2`) differ from those with soxr HQ by 0.1 to 0.5 % of the largest value.
     """
 
     kind: Literal["vggish"]

@@ -10,7 +10,8 @@ sum of the weights of all 2^T labellings. The weights of transitions are two num
 and leave_t belong to the step from frame t - 1 to frame t. Their values for frame 0 have no effect.
 
 Source: a linear-chain conditional random field (Lafferty, McCallum and Pereira, 2001) of two states; its posteriors of
-segments as in semi-Markov models (Sarawagi and Cohen, 2004). All in the logarithm, in the type of the scores.
+segments as in semi-Markov models (Sarawagi and Cohen, 2004). All computations use logarithms, in the data type of the
+scores.
 """
 
 import math

@@ -88,8 +88,9 @@ class _InvertedResidual(nn.Module):
 
 
 class MobileNet(nn.Module):
-    """Log-mels (B, 128, T) -> maps (B, D, 4, ceil(T / 32)); D: 384 (mn04), 960 (mn10), 1,920 (mn20), 3,840 (mn40).
+    """B log-mels of T columns (B, 128, T) -> maps (B, D, 4, ceil(T / 32)).
 
+    D: 384 (mn04), 960 (mn10), 1,920 (mn20), 3,840 (mn40).
     Source: github.com/fschmid56/EfficientAT, `models/mn`. On the examples in tests/golden, results differ from the
     original's by at most a relative 1e-4 (mn40: 1e-3). Initial weights are as in the source: convolutions by He's
     method (fan-out), scales of batch norms 1, shifts 0. Deviation: `momentum` is 0.1 if no published weights are

@@ -193,7 +193,7 @@ class M2d(SegmentNetwork):
 
 
 class M2dClap(M2d):
-    """M2D, then one transformer block over an additional token, the semantic token, and the tokens of all chunks. The
+    """M2D, then one transformer block over the tokens of all chunks and one additional token (the semantic token). The
     vector of a segment is the block's output for the semantic token (768 values), the audio embedding of M2D-CLAP 2025.
     A frame is the mean of the tokens over the bands.
 
