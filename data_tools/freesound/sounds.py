@@ -53,8 +53,10 @@ class Sound(BaseModel):
     Attributes:
         created: Milliseconds since 1970, UTC.
         duration: Seconds, -1 if Freesound does not know it.
-        license: Address of the licence. previews: Dict from the name of a preview, such as preview-hq-mp3, to its
-        address. pack: Address of the pack. category, subcategory: As JSON if they are not text.
+        license: Address of the licence.
+        previews: Dict from the name of a preview, such as preview-hq-mp3, to its address.
+        pack: Address of the pack.
+        category, subcategory: As JSON if they are not text.
 
     Fields that the answer omits are None; null texts are "".
     """

@@ -112,9 +112,8 @@ def median_rank(ranks: npt.ArrayLike) -> float:
 
     ranks: (Q, R), ranks of the R relevant clips of each of Q queries; ordering.NEVER for a clip outside a ranked list,
     and for padding. Source: the metric medR of the image-text and audio-text literature (Oncescu et al., "Audio
-    Retrieval
-    with Natural Language Queries", 2021). Deviations: they average the ranks of clips with equal scores; here, file
-    names order such clips.
+    Retrieval with Natural Language Queries", 2021). Deviations: they average the ranks of clips with equal scores;
+    here, file names order such clips.
     """
     first = np.sort(np.min(np.asarray(ranks), axis=1, initial=NEVER))
     low, high = first[(len(first) - 1) // 2], first[len(first) // 2]

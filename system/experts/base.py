@@ -204,8 +204,7 @@ class ExpertSettings(Resampled):
     def load(self, device: Device) -> Frames:
         """Return a function that computes the frames of waves on a device.
 
-        The function: waves, each (N,) float32 mono at `rate`, N >= 1 -> frames of D values, each (T, D) float32, T >=
-        1.
+        The function: waves of N >= 1 samples, each (N,) float32 mono at `rate` -> T >= 1 frames, each (T, D) float32.
         Other waves of the same call change a wave's frames only by float rounding (by at most 1 for the quantised
         frames of `vggish`). If the call is repeated, the result has exactly the same bits.
         """

@@ -47,8 +47,8 @@ class VggSound(PublishedWeights):
     Source: Chen et al., VGGSound (2020), `AVENet` with `pool avgpool` (model H). Deviations: the whole clip is used,
     while the original repeats or cuts it to 10 s and standardises the result. Batch norms are folded into convolutions
     (frames differ by up to 1e-6 of the largest value). Clips over a minute are computed in overlapping pieces, which
-    changes only rounding. Resampling by soxr HQ, not ffmpeg. Frames by resampy's filters differ by up to 3 % of the
-    largest value.
+    changes only rounding. Clips are resampled by soxr HQ, not by ffmpeg; with resampy's filters, frames differ by up to
+    3 % of the largest value.
 
     The paper "Take it easy" (2022) reports 2.3 frames per second. The public code has 3.1 frames per second, and no
     pooling that the paper names results in 2.3. The setting `time_pooling` averages neighbouring frames, to try other

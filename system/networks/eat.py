@@ -75,8 +75,8 @@ class Eat(SegmentNetwork):
     def log_mel(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Compute the normalised log-mel spectrogram of waves, including padding: (S, N) -> (S, T, 128).
 
-        S: waves. N: samples. T: columns, 1,024 if `columns` is 1024. Otherwise 1 + (N - 400) // 160, rounded up to a
-        multiple of 16.
+        S: waves; N: samples of each. The number of columns T is 1,024 if `columns` is 1024; otherwise 1 + (N - 400) //
+        160, rounded up to a multiple of 16.
         """
         columns = self.front_end(waves)
         columns = columns * length_mask(column_counts(lengths), columns.shape[1])[..., None]

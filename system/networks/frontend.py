@@ -93,7 +93,7 @@ def dft_kernels(size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class LogMelFrontEnd(nn.Module):
-    """Waves (B, N) float32, N > size // 2 -> (B, T, 64) float32 dB, T = 1 + N // hop.
+    """B waves (B, N) float32, N > size // 2 -> (B, T, 64) float32 dB, T = 1 + N // hop.
 
     The steps are: a centred periodic Hann window, reflection at the ends, power by the published float32 kernels in
     float64, 64 bands (Slaney scale and area norm), and 10 log10(max(x, 1e-10)). Silence is -100 dB. The default

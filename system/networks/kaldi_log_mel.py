@@ -38,7 +38,7 @@ class Masks(NamedTuple):
 
 
 class KaldiLogMel(nn.Module):
-    """Waves (B, N) float32 in [-1, 1] at 32 kHz, N > 513 -> (B, 128, T) float32, T = 1 + (N - 1) // 320.
+    """B waves (B, N) float32 in [-1, 1] at 32 kHz, N > 513 -> (B, 128, T) float32, T = 1 + (N - 1) // 320.
 
     The steps are: pre-emphasis x[n + 1] - 0.97 x[n], reflection at the ends, a symmetric Hann window of 800 in 1,024
     samples, power, 128 triangles of Kaldi (linear in mel), and (ln(x + 1e-5) + 4.5) / 5. Silence is -1.4026 everywhere.

@@ -37,7 +37,7 @@ PREFIXES = ("module.ar.runtime.backbone.", "backbone.", "")
 
 
 class M2dLogMel(nn.Module):
-    """Waves (S, N), N > size / 2, and their lengths -> (S, bands, T) float32, T = 1 + N // hop, natural logarithm.
+    """S waves (S, N), N > size / 2, and their lengths -> (S, bands, T) float32, T = 1 + N // hop, natural logarithm.
 
     Periodic Hann window of 25 ms every 10 ms, centred. Each wave is reflected at its start and at its last sample. The
     power is summed by Slaney bands with area norm, from 50 Hz to half of the rate. The value is ln(x + 2**-23).

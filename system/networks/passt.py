@@ -36,14 +36,14 @@ class PatchProjection(nn.Module):
 
 
 class Passt(nn.Module):
-    """Log-mels (B, 128, T) -> (B, 2 + L, 768), after the last norm: class and distillation tokens, then the L remaining
-    patches, band after band.
+    """B log-mels (B, 128, T) -> (B, 2 + L, 768), after the last norm: class and distillation tokens, then the L
+    remaining patches, band after band.
 
     patchout: Numbers of columns, rows, and single patches that are left out in training; the same patches are left out
     for the whole batch. Position embeddings are added before patches are left out. An input of T patches in time uses
     the first T position embeddings; a longer input raises ValueError.
-    Source: Koutini et al. (2022), sections 2.1 and 2.2; github.com/kkoutini/passt_hear21 0.0.26. Results differ from it
-    by at most a relative 2e-5.
+    Source: Koutini et al. (2022), sections 2.1 and 2.2; github.com/kkoutini/passt_hear21 0.0.26. Results differ from
+    the original's by at most a relative 2e-5.
     """
 
     def __init__(self, name: Name, patchout: tuple[int, int, int] = (0, 0, 0)) -> None:
