@@ -213,9 +213,8 @@ class Client:
         """Return whether the server fails for this time window only. kinds: Kinds of the errors of the last attempts.
 
         If so, the caller should try smaller windows. The result is True if a search of all sounds succeeds. It is True
-        without
-        this search if the server was overloaded (kind "overloaded") in all of the last attempts, and the window was
-        halved fewer than UNPROVEN_SPLITS times. A window of one second cannot overload the server: if it was
+        without this search if the server was overloaded (kind "overloaded") in all of the last attempts, and the window
+        was halved fewer than UNPROVEN_SPLITS times. A window of one second cannot overload the server: if it was
         overloaded, the result is False.
         """
         if set(kinds) == {"overloaded"} and window.splits < UNPROVEN_SPLITS:

@@ -193,9 +193,9 @@ def _select_windows(
 def _round_edges(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
     """Return windows (W, 2) with edges rounded to multiples of `unit` seconds. last: End of the last frame in seconds.
 
-    windows: (W, 2) starts and ends of W windows in seconds. An edge halfway
-    between two multiples is rounded to the even multiple. A rounded window has a length of at least one unit. A partial
-    unit at the recording's end counts as a whole unit, since true ends are rounded up.
+    windows: (W, 2) starts and ends of W windows in seconds. An edge halfway between two multiples is rounded to the
+    even multiple. A rounded window has a length of at least one unit. A partial unit at the recording's end counts as a
+    whole unit, since true ends are rounded up.
     Source: the 2026 baseline's output. Deviations: a window without length becomes the unit around its middle here,
     while the baseline does not change it. The baseline ends all windows at 300 s.
     """
