@@ -302,10 +302,10 @@ def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.Soun
 
     The file on disk is the given one, or a temporary copy of a member of a tar, zip or parquet file.
 
-    checks: "all": Refuse files whose end is missing, and files that consist of several files in sequence. "quick": The
-    same, but trust the number of frames in an MP3 file's tag.
-    "none": Open the file without checks and repairs. Use it only if an earlier call with checks has shown that the file
-    needs no repair: the attribute `name` of the yielded SoundFile was then equal to its `path`.
+    checks: "all": Refuse files whose end is missing, and files that consist of several files in sequence; read files
+    with a wrong header through a corrected copy of the header. "quick": The same, but trust the number of frames in an
+    MP3 file's tag. "none": Open the unchanged file. Use "none" only if an earlier call with checks needed no corrected
+    header: the attributes `name` and `path` of its SoundFile were then equal.
 
     Raises AudioError if the file is missing, empty, damaged or in another format.
     """

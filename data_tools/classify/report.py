@@ -144,14 +144,14 @@ def summary(report: dict[str, Any]) -> list[str]:
 def draw(
     folder: Path, labels: np.ndarray, scores: dict[Weighting, np.ndarray], figures: dict[str, Any], threshold: float
 ) -> None:
-    """Draw the results of a classification as PNG files in a folder; FIGURES lists their names.
+    """Draw the results of a classification as PNG files, whose names are in FIGURES, in a folder.
 
     Args:
         folder: Folder for the files.
         labels: (N,) for N texts, True for captions, False for descriptions.
-        scores: Dict from class weighting to the score of each text, (N,).
-        figures: Result of weighting_figures.
-        threshold: Score above which a description is kept, which the figures mark.
+        scores: Dict from class weighting (natural or balanced) to the score of each text, (N,).
+        figures: Measures of the scores, such as the ROC AUC, as weighting_figures returns them.
+        threshold: Score above which a description is kept, marked in the drawings.
     """
     drawn = (_draw_roc_pr(labels, scores, figures), _draw_reliability(figures), _draw_scores(labels, scores, threshold))
     for name, figure in zip(FIGURES, (*drawn, _draw_count_above(figures, threshold)), strict=True):

@@ -135,7 +135,10 @@ def has_fallen(known: int, count: int) -> bool:
 
 
 def _require_lasting_fall(store: Store, known: int, count: int) -> None:
-    """Raise DataError if the API's count has been below the `known` number for less than ACCEPTED seconds."""
+    """Raise DataError for a low count of sounds from the API, unless it has stayed low for ACCEPTED seconds.
+
+    known, count: Number of sounds before, and now.
+    """
     now = time.time()
     since = store.fact("fallen") or now
     if abs(count - store.fact("fallen_to", 0)) > FALL_SHARE * known:

@@ -165,7 +165,7 @@ def _check_file(path: str, quick: bool) -> Result:
     """Return the problem, hash, and reason for having no sound, of an audio file. quick: Only read its header.
 
     The result is (MISSING, "", None) for a missing file, and (CORRUPT, description of the damage, None) for a damaged
-    file. For a readable file it is ("", its hash, the reason), where the reason is None if the file has sound. For a
+    file. For a readable file it is ("", its hash, the reason), with the reason None for a file with sound. For a
     readable file with `quick`, it is ("", "", None).
     """
     silent = None

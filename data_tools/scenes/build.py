@@ -199,7 +199,7 @@ def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
     n_made = make_scenes(arguments.out, settings, arguments.recordings)
     manifest, clips = arguments.out / "manifest.jsonl", counted(sum(settings.counts.values()), "clip")
     if n_made:
-        print(f"wrote {manifest}: {clips}, of which {n_made} were made now")
+        print(f"wrote {manifest}: {clips}; {n_made} were made now")
     else:
         print(f"{manifest}: {clips}, complete already, nothing to do")
     return 0

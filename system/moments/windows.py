@@ -209,10 +209,11 @@ def _round_edges(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
 
 
 def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
-    """Return a model's most probable windows, (C, 2), for overlap_windows. edges: Frame starts, last frame's end.
+    """Return a model's 30 or fewer most probable windows, (C, 2); overlap_windows chooses among them.
 
-    The result has up to 30 (OVERLAP_CANDIDATES) windows of best_windows, with edges rounded as in the submission.
-    scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) for T frames, in seconds.
+    The starts and ends of these windows are rounded as in the submission.
+    scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) seconds, the starts of T frames and
+    the end of the last one.
     """
     wide = decoding.model_copy(update={"windows": OVERLAP_CANDIDATES})
     return np.array([[window.start, window.end] for window in best_windows(scores, edges, wide)])

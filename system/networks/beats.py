@@ -66,7 +66,7 @@ class Beats(SegmentNetwork):
     dim = DIM
 
     def __init__(self, padding: Padding, gradient_decay: float = 1.0) -> None:
-        """Build the network. padding: Its mask, `alone` or `original`. gradient_decay: Gradient factor per block."""
+        """Build the network with random weights. The class describes `padding` and `gradient_decay`."""
         super().__init__()
         self.padding = padding
         self.front_end = KaldiFbank("povey", SCALE)

@@ -11,7 +11,7 @@ def differing(a: Any, b: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield the dotted key and both values of each setting that differs between `a` and `b`.
 
     A dotted key looks like stages.train.losses.0.margin. `a` and `b` are two recipes, or parts of two recipes. at:
-    Dotted key of these parts, with which the yielded keys begin; "" for whole recipes.
+    Dotted key of these parts, put before all yielded keys; "" for whole recipes.
     """
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         a, b = dict(enumerate(a)), dict(enumerate(b))

@@ -16,11 +16,11 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interruptible() -> Iterator[dict[str, bool]]:
-    """Context manager in which Ctrl-C or SIGTERM does not end the process, so that training can save its state.
+    """Context manager that keeps Ctrl-C or SIGTERM from ending the process, so that training can save its state.
 
     The context manager yields a dict. The first signal sets its value "asked" to True. A second signal ends the process
-    immediately, but not if several processes run: then each process gets two signals, one from the terminal and one
-    from torchrun. torchrun kills processes that do not end.
+    immediately. If several processes run, it does not, because each of them gets two signals: one from the terminal
+    and one from torchrun. torchrun kills processes that do not end.
     """
     state = {"asked": False}
 

@@ -123,8 +123,8 @@ class Validation:
     ) -> tuple[dict[str, float], float]:
         """Return means over batches: a dict of loss, m1 and m2; and the share of captions with equal scores.
 
-        m1 is the share of clips, and m2 the share of captions, whose own pair has the highest score in the batch. A
-        caption has equal scores if all clips of its batch have the same score for it.
+        m1 is the share of clips, and m2 the share of captions, whose own pair has the highest score in the batch.
+        A caption has equal scores if all clips of its batch have the same score for it.
         """
         batch_values = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}

@@ -312,7 +312,7 @@ def test_complete_scene_folder_is_unchanged(tmp_path: Path, capsys: pytest.Captu
     before = hashes(out)
     (out / "validation" / "s_validation_00002.wav").unlink()
     make(out)
-    assert "20 clips, of which 1 were made now" in capsys.readouterr().out
+    assert "20 clips; 1 were made now" in capsys.readouterr().out
     assert hashes(out) == before
 
 
