@@ -18,11 +18,11 @@ _INDEX = re.compile("[0-9]{1,9}")  # of a caption
 
 
 def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str, int], list[str]], str]:
-    """Read a file of alternative captions; return them by (clip id, caption index), and a text about unfit lines.
+    """Read a file of alternative captions; return them by (clip id, caption index), and a text with line counts.
 
     The file's columns are clip (id, or file name), caption (index from 0) and alternative.
-    Returns: The dict, with a caption's alternatives in the order of the file; and a text that states how many lines
-        name no training clip.
+    Returns: A dict, with a caption's alternatives in the order of the file, and a text. The text states how many lines
+        the file has, and how many of them name no training clip.
     Raises: DataError for a missing or damaged file, for an index without a caption, for a file name that several clips
         have, and if no line names a training clip.
     """
@@ -52,11 +52,12 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
 
 
 def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str]], str]:
-    """Read a file of synonyms; return a dict from word to synonyms, and a text about unfit lines.
+    """Read a file of synonyms; return a dict from word to synonyms, and a text with line counts.
 
     The file's columns are word and synonym (one word or several). words: The words of the training captions.
-    Returns: A dict from lower-case word to synonyms; and a text that states how many lines have a word that is not in
-        the training captions. Synonyms are in the file's order, in lower case without punctuation.
+    Returns: A dict from lower-case word to synonyms, and a text. The text states how many lines the file has, and how
+        many of them have a word that is missing in the training captions. Synonyms are in the file's order, in lower
+        case without punctuation.
     Raises: DataError for a missing or damaged file, and if no line has a word of the training captions.
     """
     synonyms: dict[str, list[str]] = {}
@@ -76,11 +77,11 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
 
 
 def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple[Clip, str]]], str]:
-    """Read captions that describe two clips; return {clip id: [(other clip, caption)]}, and a text about unfit lines.
+    """Read captions that describe two clips; return {clip id: [(other clip, caption)]}, and a text with line counts.
 
     The file's columns are clip and other (ids, or file names of the two clips), and caption.
-    Returns: A dict, in which every line is in the lists of both of its clips; and a text that states how many lines do
-        not name two training clips.
+    Returns: A dict and a text. Every line is in the dict's lists of both of its clips. The text states how many lines
+        the file has, and how many of them do not name two training clips.
     Raises: DataError for a missing or damaged file, for a file name that several clips have, for a line that names one
         clip twice, and if no line names two training clips.
     """
@@ -131,10 +132,11 @@ class _Clips:
 
 
 def _describe_fitting_lines(path: Path, lines: int, fitting: int, training_item: str, cure: str) -> str:
-    """Return a text on how many of a file's `lines` name no `training_item`; DataError with `cure` if `fitting` is 0.
+    """Return a text that states how many lines a file has, and how many of them name nothing in the training data.
 
-    lines, fitting: Numbers of all lines and of fitting lines. training_item: Description of the things that a line must
-    name, such as "training clip". cure: End of the error message.
+    lines: Number of all lines. fitting: Number of lines that name something in the training data. training_item: The
+    thing that a line must name, such as "training clip".
+    Raises: DataError if `fitting` is 0, with the advice `cure` at the end of its message.
     """
     if not fitting:
         raise DataError(f"{path}: none of its {lines:,} lines names a {training_item}; {cure}")

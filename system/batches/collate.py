@@ -41,14 +41,14 @@ def collate(
     share: Share | None = None,
     pad_to_batch: bool = False,
 ) -> Batch:
-    """Return the batch of training items, with audio only of the items in `share`.
+    """Return the batch of training items, with audio only of the items that this process embeds.
 
     All clips must have frames. The frames have their stored dtype: float16, float32 or int16.
     relevance: Computes the margin factors: the ranking loss multiplies its margin by such a factor if a caption also
     fits another clip. None if no loss needs them.
     teachers: The stage's teachers, trained models whose scores a loss imitates; None without such a loss.
     crops: Random parts of long clips; None: all frames.
-    share: The part of the batch whose audio this process loads; None: the whole batch.
+    share: The part of the batch that this process embeds; None: the whole batch.
     pad_to_batch: Pad to the longest clip of the batch, even if that clip is not in `share`.
     """
     batch = make_batch_without_audio(items, features, relevance, teachers)
@@ -181,10 +181,11 @@ class Resident:
     def gather_audio(
         self, keys: Sequence[str], crops: Crops | None = None, among: Sequence[str] = ()
     ) -> dict[str, Series]:
-        """Return a dict from expert to the frames of the clips `keys`, padded to the longest of `keys` and `among`.
+        """Return a dict from expert to the frames of the clips `keys`, padded to the same length.
 
-        The frames are gathered on the device, and equal those that `collate` returns. keys, among: Content keys
-        (checksums) of clips. crops: Random parts of long clips; None: all frames.
+        The frames are gathered on the device, and equal those that `collate` returns. keys: Content keys (checksums) of
+        clips. crops: Random parts of long clips; None: all frames. among: Content keys of the whole batch's clips, if
+        the frames must be padded to the longest of these clips.
         """
         return {name: self._gather_series(*table, keys, crops, among) for name, table in self.tables.items()}
 
@@ -197,10 +198,10 @@ class Resident:
         crops: Crops | None,
         among: Sequence[str],
     ) -> Series:
-        """Return the frames of the clips `keys`, out of all `frames`, padded to the longest of `keys` and `among`.
+        """Return the frames of the clips `keys` for one expert, padded to the same length.
 
-        keys, among: Content keys (checksums) of clips. first, lengths: Index of each clip's first frame in `frames`,
-        and its number of frames. crops: Random parts of long clips; None: all frames.
+        frames: The expert's frames of all clips. first, lengths: Index of each clip's first frame in `frames`, and each
+        clip's number of frames. keys, crops, among: See `gather_audio`.
         """
         clips = torch.tensor([self.index_of[key] for key in keys])
         begin, clip_lengths = first[clips], lengths[clips]

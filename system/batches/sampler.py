@@ -119,10 +119,10 @@ class _Shuffled:
 
 
 def _drawing_weights(items: Sequence[Item], power: float) -> np.ndarray:
-    """Return the drawing weights of n items, (n,): an item's shortest window in seconds to the power -`power`.
+    """Return the drawing weights of n items, (n,); items with short windows are drawn more often.
 
-    An item's windows are the times at which its sentence is heard. A window of fewer seconds than SHORTEST counts as
-    SHORTEST.
+    A weight is the duration of the item's shortest window in seconds, to the power -`power`. An item's windows are the
+    times at which its sentence is heard. A window of fewer seconds than SHORTEST counts as SHORTEST.
     """
     seconds = [min(end - start for start, end in item.windows) for item in items]
     return np.maximum(seconds, SHORTEST) ** -power

@@ -96,7 +96,7 @@ class RunModels:
         return self.data.readable_clips(source)
 
     def earlier_facts(self, entry: RankEntry) -> Mapping[str, Any]:
-        """Return {}: a run that is being ranked has no metadata of an earlier ranking, unlike a finished run."""
+        """Return an empty dict, since only a finished run has metadata of an earlier ranking."""
         return {}
 
     def teacher_embeddings(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
@@ -108,8 +108,9 @@ class RunModels:
 
 
 def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
-    """Rank clips for each rank entry with metrics that has no earlier result in `kept`; return all results by entry.
+    """Rank clips for all rank entries with metrics, and return a dict from entry to result.
 
+    kept: Earlier results, which are returned too; their entries are not ranked again.
     A result compares the metrics with two baselines, chance and the untrained model.
     """
     recipe, data = models.recipe, models.data
@@ -156,10 +157,10 @@ def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str
 def _rank_entry(
     name: str, models: RunModels, clips: Sequence[Clip], queries: Sequence[Query], has_csv: bool
 ) -> tuple[ScoreMatrix, Pool, str] | None:
-    """Rank clips by the rank entry `name`, and write the scores; return None except in the first process.
+    """Rank clips by the rank entry `name`, write the scores, and return them with the pool of ranked clips.
 
-    Returns: The score matrix, the pool of clips, and the description of the checkpoint. With several processes, only
-    the first process writes. has_csv: Whether to write a submission file, too.
+    Returns: The score matrix, the pool, and the description of the checkpoint. With several processes, only the first
+    process writes and returns these; the other processes return None. has_csv: Whether to write a submission file, too.
     """
     entry, run = models.recipe.rank[name], models.run
     log.info("rank entry %s: ranking %s", name, describe_size(queries, clips))

@@ -212,10 +212,10 @@ def validation_at_checkpoint(ranked: RankEntry, lines: Sequence[EpochLine]) -> M
 
 
 def _choosing_metric(ranked: RankEntry, validation: Sequence[Mapping[str, float]]) -> str | None:
-    """Return the validation metric that chose a rank entry's checkpoint, or else the most usual one; or None.
+    """Return the name of the validation metric that chose a rank entry's checkpoint, or of a default metric.
 
-    No metric chose the checkpoint if it is `last`, or if the entry uses several models. Then the result is the first
-    metric in the list CHOSEN_BY that `validation` contains. None: `validation` does not contain the metric.
+    No metric chose the checkpoint if it is `last`, or if the entry uses several models. The default is then the first
+    metric in the list CHOSEN_BY that `validation` contains. Returns None if `validation` does not contain the metric.
     validation: Dicts from metric to value, one per run.
     """
     best = ranked.checkpoint if isinstance(ranked, ByOneModel) else None

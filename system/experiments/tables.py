@@ -285,7 +285,10 @@ class StudyTable:
 
 
 def _mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return mean and standard deviation (n - 1); both None without numbers or with NaN, the latter for one number."""
+    """Return the mean and the standard deviation (n - 1) of values, each None if it is undefined.
+
+    Both are undefined without values and with NaN. The standard deviation of a single value is undefined.
+    """
     if not values or any(map(math.isnan, values)):
         return None, None
     return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None

@@ -80,7 +80,7 @@ class AudioFiles:
                 raise AudioError(f"{path}: the file changed while it was in use")
             return to_int16(wave)
         except AudioError as error:
-            if not _is_unchanged(path, sound):
+            if not _is_damaged(path, sound):
                 raise KitError(f"{error}; start a new run") from error
             note_broken(path, self.folder, error)
             raise KitError(
@@ -88,11 +88,11 @@ class AudioFiles:
             ) from error
 
 
-def _is_unchanged(path: str, sound: Sound) -> bool:
-    """Return whether a file that could not be decoded must be damaged, since no other cause is possible.
+def _is_damaged(path: str, sound: Sound) -> bool:
+    """Return whether an audio file is certainly damaged, after an attempt to decode it has failed.
 
-    This is so if libsndfile reads the file's format, and the file still has its earlier length and sample rate,
-    `sound`. If ffmpeg reads the format, there may be other causes, such as Ctrl-C or a full disk.
+    The file is damaged if libsndfile reads its format, and it still has its earlier length and sample rate, `sound`.
+    If ffmpeg reads the format, the attempt may have failed for other reasons, such as Ctrl-C or a full disk.
     """
     try:
         return sound.direct and sound_of(path) == sound

@@ -42,7 +42,10 @@ class Bank:
     threads: Executor | None = None  # that read in parallel; None: reading takes no computation
 
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str, verify: bool) -> None:
-        """Read the bank's index files. hint: Cure, if damaged. verify: Read all series, and drop damaged ones."""
+        """Open the bank by reading its index files.
+
+        hint: Advice on damaged files, the end of error messages. verify: Read all series, and drop damaged ones.
+        """
         self.folder, self.dim, self.dtype, self.repair_hint = folder, dim, dtype, hint
         self._shards: dict[int, Shard] = {}
         if verify:

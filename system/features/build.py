@@ -262,7 +262,7 @@ class _Build:
         self.features.keys |= {clip.id: keys[clip.id] for clip in self.clips if clip.id in keys}
 
     def missing(self, name: str) -> dict[str, list[Clip]]:
-        """Return a dict from each content key (checksum of audio) without frames in the expert's bank to its clips."""
+        """Return the clips without frames in the bank of the expert `name`, by content key (checksum of audio)."""
         bank, keys = self.banks[name], self.features.keys
         found: dict[str, list[Clip]] = {}
         for clip in self.clips:

@@ -70,9 +70,9 @@ class FileFacts:
             ) from error
 
     def get(self, status: Mapping[str, os.stat_result]) -> dict[str, tuple[Any, ...]]:
-        """Return a dict from path to stored values of the files in `status`, without unknown and changed files.
+        """Return the stored values of files, by path; unknown and changed files are left out.
 
-        status: Dict from path to the file's present size and times, for at most a few thousand files.
+        status: Dict from the path of each file to its present size and times, for at most a few thousand files.
         """
         stored = [path for path in status if path not in self._new]
         marks = ", ".join("?" * len(stored))

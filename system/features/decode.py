@@ -94,10 +94,10 @@ def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _end_together(processes: dict[int, BaseProcess], results: SimpleQueue[object], over: threading.Event) -> None:
-    """Kill all processes of a pool, and close `results`, as soon as one is killed; return when `over` is set.
+    """Watch the processes of a pool, and kill all of them as soon as one has ended with an error.
 
     processes: The pool's processes. results: Queue of their results; its pipe is closed after the processes are killed.
-    over: Event that ends this function.
+    over: Event that ends the watch.
     The pool itself detects a dead process in most cases. But if a process dies while the pool reads its result, the
     pool would wait forever for the rest of the result, since the pool itself keeps the pipe open.
     """

@@ -93,7 +93,10 @@ class Shard:
             return file.read(len(self._last_line)) == self._last_line
 
     def _parse_lines(self, lines: bytes, skip_damaged: bool) -> None:
-        """Parse index lines; add their series to the table. skip_damaged: Drop any damaged line, not only last ones."""
+        """Parse index lines, and add their series to the table.
+
+        skip_damaged: Drop all damaged lines. Otherwise, a damaged line before an undamaged line raises KitError.
+        """
         stored = self._stored_rows()
         table = None if self._lost else table_of(lines, stored)
         if table is not None:

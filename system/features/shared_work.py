@@ -135,9 +135,10 @@ class SharedWork:
 
 @contextmanager
 def shared_work(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> Iterator[SharedWork]:
-    """Context manager that reserves missing clips for this process, a limited number at a time.
+    """Context manager that reserves clips without frames for this process, a limited number at a time.
 
-    costs: Dict from the key of each missing clip to the cost of computing its frames; expensive clips come first.
+    costs: Dict from the key of each clip without frames to the cost of computing its frames; expensive clips come
+    first.
     at_once: Two limits for the clips that a process reserves at a time: their number, and the sum of their costs.
     """
     work = SharedWork(bank, costs, at_once)

@@ -52,11 +52,11 @@ class FoundSound(NamedTuple):
 def find_sounds(
     clips: Collection[Clip], banks: Path, threads: Executor, whole: Container[str] = (), verify: bool = False
 ) -> Iterator[tuple[Clip, FoundSound]]:
-    """Yield each clip with its file's checksum, length and sample rate, as stored or, for a new or changed file, read.
+    """Yield each clip with the checksum, length and sample rate of its audio file.
 
-    A file has changed if its size or time has changed. Files that cannot be opened are tried again at each call, since
-    ffmpeg may have been installed meanwhile. Several processes begin at different clips, so that each file is read by
-    only one process.
+    Only new and changed files are read; the facts about other files are stored. A file has changed if its size or time
+    has changed. Files that cannot be opened are tried again at each call, since ffmpeg may have been installed
+    meanwhile. Several processes begin at different clips, so that each file is read by only one process.
 
     Args:
         whole: Ids of clips whose files are decoded completely now, so that damage is found early.
@@ -71,7 +71,7 @@ def find_sounds(
             known = facts.get({path: state for path, state in states.items() if state})
             stored = {path: _parse_row(known.get(path)) for path in states}
             decoded = {clip.path for clip in group if clip.id in whole}
-            unknown = [path for path, found in stored.items() if verify or _is_unknown(found, path in decoded)]
+            unknown = [path for path, found in stored.items() if verify or _must_be_read(found, path in decoded)]
             read = threads.map(lambda path: _read_sound(path, path in decoded, verify), unknown)  # noqa: B023
             for path, found in zip(unknown, read, strict=True):
                 _warn_of_change(path, stored[path], found)
@@ -110,8 +110,11 @@ def _parse_row(row: Sequence[Any] | None) -> FoundSound | None:
     return FoundSound(key, sound, bool(is_decoded), reason or "", sha256)
 
 
-def _is_unknown(found: FoundSound | None, whole: bool) -> bool:
-    """Return whether a file must be read: nothing is stored about it, or (`whole`) it was not decoded yet."""
+def _must_be_read(found: FoundSound | None, whole: bool) -> bool:
+    """Return whether an audio file must be read, because stored facts about it are missing.
+
+    found: The stored facts. whole: Whether the file must have been decoded completely.
+    """
     return found is None or (whole and found.sound is not None and not found.is_decoded)
 
 

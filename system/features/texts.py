@@ -16,9 +16,10 @@ STORED_AT_ONCE = 512  # texts
 def store_vectors(
     bank: Bank, texts: Mapping[str, str], vectors: Callable[[Sequence[str]], torch.Tensor], by_model: str
 ) -> None:
-    """Compute and store the vectors of those `texts`, a dict by key, that a bank lacks.
+    """Compute the vectors of texts that are missing in a bank, and store them there.
 
     Args:
+        texts: Dict from key to text.
         vectors: Function that computes (N, V) vectors of N texts. It gets texts of similar length together, to
             reduce padding.
         by_model: Text for the progress bar, such as "by bert-base-uncased". The bar is only shown for more than one

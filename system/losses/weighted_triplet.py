@@ -45,7 +45,7 @@ class WeightedTriplet(Term):
 
     @property
     def hinge_margin(self) -> float | None:
-        """Margin of the hinge of every negative with clamp `each`; None with clamp `sum`."""
+        """Margin that decides which negatives count; None if `clamp` is `sum`, since the loss then has no margin."""
         return self.margin if self.clamp == "each" else None
 
     def value(self, batch: BatchScores) -> Tensor:

@@ -30,7 +30,10 @@ class BoundaryScore(MomentScore):
         self.rate, self.changes = nn.Parameter(torch.tensor(1.0)), nn.Linear(2 * dim, 2 * dim)
 
     def weights(self, cosines: torch.Tensor) -> FrameWeights:
-        """Convert cosines (B, 3, T) of frames, starts and ends to frame scores, and weights of starts and ends."""
+        """Convert cosines to the scores of frames, and to the weights of moment starts and moment ends.
+
+        cosines: (B, 3, T), three per frame: the cosines of the sentence with the frame, with u and with v.
+        """
         frames, entering, leaving = cosines.unbind(-2)
         steps = STEPS * self.rate
         return FrameWeights(self.scores_of_cosines(frames), self.enter + steps * entering, self.leave + steps * leaving)

@@ -32,7 +32,10 @@ class _Words(NamedTuple):
 
     @property
     def values_per_frame(self) -> int:
-        """Maximum number of values in memory per scored frame: the number of word vectors, or of captions if larger."""
+        """Maximum number of values that are in memory for each scored frame.
+
+        A frame has a dot product with each word vector, and then one score per caption.
+        """
         return max(len(self.vectors), len(self.indices))
 
     def values_per_clip(self, longest: int) -> int:
@@ -119,7 +122,7 @@ class _BestWord(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, dots: torch.Tensor, indices: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Return each frame's highest product with each caption's words. indices: Words' rows. counts: Their number."""
+        """Return the highest dot product of each frame with the words of each caption, (N, F)."""
         best = dots.new_empty(len(indices), dots.shape[1])
         order = counts.argsort(descending=True)  # so that those with an n-th word come first
         having = (counts[:, None] > torch.arange(indices.shape[1], device=counts.device)).sum(0).tolist()

@@ -110,9 +110,10 @@ class MomentScore(nn.Module):
 
 
 def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
-    """Convert log Z (Z: total weight of all labellings of frames) to the log odds of any moment, log(Z - 1).
+    """Convert log Z to the log odds that a clip contains a moment, log(Z - 1).
 
-    The probability of any moment is p = 1 - exp(-log Z), and its log odds are log(p / (1 - p)).
+    Z is the total weight of all labellings of the frames. The probability that the clip contains a moment is
+    p = 1 - exp(-log Z), and its log odds are log(p / (1 - p)).
     """
     log_z = log_z.clamp(min=1e-30)
     return log_z + torch.log(-torch.expm1(-log_z))

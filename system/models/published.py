@@ -50,9 +50,10 @@ def published_model_settings(name: str) -> dict[str, Any]:
 
 
 def find_config(name: str) -> dict[str, Any]:
-    """Return a model's config.json; if it is not on this machine, the known type and size for its Hugging Face name.
+    """Return a published model's configuration: the content of config.json, or else a few built-in values.
 
-    Raises KitError if neither is available.
+    If config.json is not on this machine, the type and the embedding size of the model are looked up by its Hugging
+    Face name. Raises KitError if the name is unknown, too.
     """
     if (config := model_config(name, "model")) is not None:
         return config

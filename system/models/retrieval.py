@@ -51,7 +51,7 @@ class RetrievalModel(nn.Module):
 
     @property
     def moments(self) -> MomentScore:
-        """The model's score, which finds moments. Raises ValueError if its score is not one of moments."""
+        """Score of the model, which finds moments. Raises ValueError if the model has another kind of score."""
         if not isinstance(self.score, MomentScore):
             raise ValueError(
                 "this model cannot find moments: its model.score is not of kind moments; use a model with score moments"

@@ -60,10 +60,7 @@ class Model(Strict):
 
     @property
     def _encoders(self) -> list[tuple[str, EncoderKind, str]]:
-        """Return the name, settings and unit of series of each encoder: "frames" of audio, or "words" of text.
-
-        A series has one vector per unit.
-        """
+        """Name and settings of each encoder, and the parts that it can embed one by one: "frames" or "words"."""
         return [("audio", self.audio, "frames"), ("text", self.text, "words")]
 
     @property

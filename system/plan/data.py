@@ -84,7 +84,10 @@ def _describe_size(source: schema.Source, content: Content) -> str:
 
 
 def _problems_of_clips(name: str, source: schema.Source, content: Content, is_read: bool) -> Iterator[Problem]:
-    """Yield the problems of a data source: missing clips, moments or, if the model reads audio (`is_read`), audio."""
+    """Yield the problems of a data source, such as missing clips, audio or moments.
+
+    is_read: Whether the model reads audio, so that missing audio is a problem.
+    """
     where = f"data {name}"
     if few := few_clips(source, len(content.clips)):
         yield Problem(MISSING, where, f"only {few}")

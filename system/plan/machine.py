@@ -36,7 +36,10 @@ def gpu_memory() -> float | None:
 
 
 def _names_gpu(named: str, uuid: str) -> bool:
-    """Return whether `named`, an entry of CUDA_VISIBLE_DEVICES, is the name of the GPU `uuid` or its beginning."""
+    """Return whether a name in CUDA_VISIBLE_DEVICES denotes the GPU with the UUID `uuid`.
+
+    named: The complete UUID of a GPU, such as GPU-1a2b..., or its first characters.
+    """
     return named.startswith("GPU-") and uuid.startswith(named)
 
 

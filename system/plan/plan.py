@@ -99,7 +99,10 @@ def _encoder_lines(side: str, encoder: EncoderKind) -> Iterator[Row | Problem]:
 
 
 def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iterator[Row | Problem]:
-    """Yield the plan's row on each teacher, and a problem for each missing one that no run in `made_before` makes."""
+    """Yield the plan's row on each teacher, and a problem for each teacher whose files are missing.
+
+    made_before: Folders of models that earlier runs of a study will train; their files are not reported as missing.
+    """
     for name, teacher in recipe.teachers.items():
         if isinstance(teacher, schema.ModelTeacher):
             before = " (trained by an earlier run of this study)" if Path(teacher.folder) in made_before else ""

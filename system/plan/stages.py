@@ -258,9 +258,9 @@ def _tuning_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Itera
 def _memory_warning(
     name: str, stage: schema.Stage, estimates: Estimates, machine: str, size: float, share: float
 ) -> Problem:
-    """Return a warning that a stage's batch does not fit into the share `share` of the `size` bytes of `machine`.
+    """Return a warning that a stage's batch does not fit into memory, with the smallest change that helps.
 
-    The warning names the smallest change that helps. machine: Name of the GPU or the machine, for the message.
+    machine: Name of the GPU or the machine, for the message. size: Bytes of memory. share: Usable share of the memory.
     """
     in_chunks = estimates.recipe.model.embeds_in_chunks
     smaller = estimates.grad_cache_that_fits(stage, share * size) if in_chunks else None

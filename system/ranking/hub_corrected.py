@@ -74,8 +74,8 @@ class RankHubCorrected(RankEntry):
 
     def ranker(self, models: Models) -> Ranker:
         """Return the ranker that corrects the earlier entry's scores, with the best correction on validation data."""
-        bank = list(dict.fromkeys(query.text for source in self.bank for query in models.caption_queries(source)))
-        queries = [Query(id=str(number), text=text, relevant=None) for number, text in enumerate(bank)]
+        texts = list(dict.fromkeys(query.text for source in self.bank for query in models.caption_queries(source)))
+        queries = [Query(id=str(number), text=text, relevant=None) for number, text in enumerate(texts)]
         candidates = {str(one): one for one in self.candidates()}
         table = models.earlier_facts(self).get(FACTS, {}).get(VALIDATED)
         if table is None or table.keys() != candidates.keys():
@@ -84,16 +84,19 @@ class RankHubCorrected(RankEntry):
                 models.chosen[key] = self._validation_table(models, queries)
             table = models.chosen[key]
         chosen = max(candidates, key=table.__getitem__)  # of equal values the first
-        facts = {"of": self.of, "correction": chosen, "bank": self.bank, "bank queries": len(bank), VALIDATED: table}
+        facts = {"of": self.of, "correction": chosen, "bank": self.bank, "bank queries": len(texts), VALIDATED: table}
         return HubCorrectedRanker(models.live_ranker(self.of), queries, candidates[chosen], facts)
 
-    def _validation_table(self, models: Models, bank: Sequence[Query]) -> dict[str, float]:
-        """Return a dict from each correction to the mAP@10 of validation scores corrected by the queries `bank`."""
+    def _validation_table(self, models: Models, reference: Sequence[Query]) -> dict[str, float]:
+        """Return a dict from each correction to the mAP@10 of the validation scores after this correction.
+
+        reference: Queries that show which clips are hubs.
+        """
         queries, inner = models.caption_queries(self.validation), models.live_ranker(self.of, self.validation)
         pool = inner.open(Listed(models.ranked_clips(self.validation)))
         require_clips_and_queries(queries, pool)
         scores = np.concatenate(list(inner.scores(queries, pool)))
-        of_bank = list(inner.scores(bank, pool))
+        of_reference = list(inner.scores(reference, pool))
         column = {clip.id: number for number, clip in enumerate(pool.clips)}
         relevant = [[column[one] for one in query.relevant or [] if one in column] for query in queries]
         names = [clip.file_name for clip in pool.clips]
@@ -102,7 +105,7 @@ class RankHubCorrected(RankEntry):
         for one in self.candidates():
             key = one.kind == "csls", one.strength
             if one.kind != "none" and key not in hubs:
-                hubs[key] = measure_hubs(of_bank, one)
+                hubs[key] = measure_hubs(of_reference, one)
             (values,) = correct_scores([scores], one, hubs.get(key))
             ranks = relevant_ranks(values, relevant, names)
             found[str(one)] = round(float(average_precision(ranks, [len(row) for row in relevant]).mean()), 6)
@@ -112,9 +115,14 @@ class RankHubCorrected(RankEntry):
 class HubCorrectedRanker(Ranker):
     """Corrects the scores of another ranker for hubs."""
 
-    def __init__(self, inner: Ranker, bank: Sequence[Query], correction: Correction, facts: Mapping[str, Any]) -> None:
-        """Create the ranker. inner: Ranker to correct. bank: Queries that show hubs. facts: Stored with the scores."""
-        self.inner, self.bank, self.correction = inner, bank, correction
+    def __init__(
+        self, inner: Ranker, reference: Sequence[Query], correction: Correction, facts: Mapping[str, Any]
+    ) -> None:
+        """Create the ranker. inner: Ranker to correct.
+
+        reference: Queries that show which clips are hubs. facts: Metadata that are stored with the scores.
+        """
+        self.inner, self.reference, self.correction = inner, reference, correction
         self.facts = {**inner.facts, FACTS: dict(facts)}
         self.origin = f"{inner.origin}, hub correction {correction}"
         self._hubs: tuple[Pool, Hubs | None] | None = None  # of the pool that was ranked last
@@ -136,7 +144,7 @@ class HubCorrectedRanker(Ranker):
         if self.correction.kind == "none":
             return None
         if self._hubs is None or self._hubs[0] is not pool:
-            self._hubs = pool, measure_hubs(self.inner.scores(self.bank, pool), self.correction)
+            self._hubs = pool, measure_hubs(self.inner.scores(self.reference, pool), self.correction)
         return self._hubs[1]
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:

@@ -348,9 +348,10 @@ def _score_frames(
     grids: Sequence[Grid],
     queries: MomentQueries,
 ) -> FrameSeries:
-    """Score the frames of each query's recording like separate clips.
+    """Score each query against every frame of the query's recording.
 
-    clips: For each recording, the embeddings of its frames. grids: For each recording, the times of its frames.
+    A frame is scored like a separate clip. clips: For each recording, the embeddings of its frames. grids: For each
+    recording, the times of its frames.
     """
     captions = embed_texts(model, [moment.text for moment in queries.moments])
     values, edges, of_query = [], [], []

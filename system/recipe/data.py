@@ -58,7 +58,10 @@ class Data:
         return make_items(self.readable_clips(source), unit)
 
     def sampler(self, name: str, stage: schema.Stage, seed: tuple[int, int]) -> Sampler:
-        """Return a stage's sampler of batches; KitError if no batch is possible. seed: Recipe's, and stage's index."""
+        """Return the sampler that draws the batches of a stage. Raises KitError if no batch is possible.
+
+        name: Name of the stage. seed: The seed of the recipe, and the index of the stage.
+        """
         sources, train = [self.items(source, stage.unit) for source in stage.train.data], stage.train
         try:
             augment = self.augmentations.get(name)

@@ -59,8 +59,9 @@ def at_path(found: list[Section], dotted: str) -> list[Section]:
 
 
 def _sections_at(found: list[Section], path_for: Callable[[Section], tuple[str, ...]]) -> list[Section]:
-    """Return the sections whose path begins with the path `path_for(section)`, or that have this path as a key.
+    """Return the sections at or below a requested path, and the sections with a key at this path.
 
+    A section with such a key is returned with only this key.
     path_for: Function from a section to the requested path, without the names and positions of this section.
     """
     inside = [
@@ -109,7 +110,10 @@ def _without_placeholders(path: str) -> tuple[str, ...]:
 
 
 def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
-    """Yield the section of a settings class, given as JSON schema `node`, and sections of all classes nested in it."""
+    """Yield the section on a class of settings, and the sections on all classes nested in this class.
+
+    node: JSON schema of the class. defs: JSON schemas of all classes, by name. path: Dotted path of the settings.
+    """
     properties = node["properties"]
     kinds = _listed_values(properties["kind"]) if "kind" in properties else None
     meanings = _meanings(_classes()[node["title"]])

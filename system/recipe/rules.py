@@ -114,7 +114,10 @@ def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator
 
 
 def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages for mistakes in a hub correction (`ranked`), such as the use of ranked captions."""
+    """Yield keys and error messages for mistakes in a rank entry that corrects scores for hubs.
+
+    at, ranked: Keys and values of the entry. earlier: Rank entries before this one. data: The recipe's data sources.
+    """
     inner = earlier.get(str(ranked.get("of")))
     if not isinstance(inner, dict) or inner.get("kind") not in ("checkpoint", "blind"):
         names = [name for name, one in earlier.items() if one.get("kind") in ("checkpoint", "blind")]

@@ -41,10 +41,11 @@ def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
 def training_vocabulary(
     recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]], more: Sequence[str] = ()
 ) -> list[str]:
-    """Return the words of training captions and the texts `more` for a text encoder from scratch; [] for others.
+    """Return the vocabulary of a text encoder from scratch; an empty list for other text encoders.
 
-    If a stage starts from another model, the words of that model come first and in the same order, since the index of a
-    word selects its vector. more: Texts that may replace captions during training.
+    The vocabulary consists of the words of the training captions and of the texts `more`. If a stage starts from
+    another model, the words of that model come first and in the same order, since the index of a word selects its
+    vector. more: Texts that may replace captions during training.
     """
     if not recipe.model.text.reads_vocabulary:
         return []
@@ -183,7 +184,11 @@ def describe_fit(checkpoint: str, source: str) -> str:
 
 
 def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str], device: torch.device) -> Trained:
-    """Open the model of a run at a stage's checkpoint; without a stage, at the one of the first rank entry."""
+    """Open the model of a run at a checkpoint of a stage.
+
+    stage: None: the stage of the first rank entry by one model, or else the last stage. Entries of blind sets come last
+    in this choice. checkpoint: None: the checkpoint of this entry if the entry uses the stage, or else `last`.
+    """
     if not run.vocabulary.exists():
         raise KitError(f"{run.folder} has not been trained yet; {finish_hint(run.folder)}")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
@@ -239,7 +244,11 @@ def _path_changes(run: Run, started_in: str | None) -> list[str]:
 
 
 def existing_path(run: Run, name: str) -> Path:
-    """Return the path `name` of a run's recipe, relative to this folder or, if missing here, to where the run began."""
+    """Return the path of a file that a run's recipe names, even if the run was started in another folder.
+
+    name: The path in the recipe. A relative path is looked up in the working directory, and then in the folder where
+    the run was started.
+    """
     path, started_in = Path(name), run.read_provenance().started_in
     if started_in is None or path.is_absolute() or path.exists():
         return path

@@ -166,7 +166,10 @@ def record_provenance(
 
 
 def _changed_sources(run: Run, recipe: schema.Recipe) -> list[str]:
-    """Return the data sources with changed settings of a run to rank again; training does not use these sources."""
+    """Return the names of data files whose data sources have other settings than in the run's resolved.json.
+
+    Only a run that is ranked again may have such sources; its training does not use them.
+    """
     if not run.ranks_again:
         return []
     before = load_recipe(run.folder / "resolved.json").recipe.data

@@ -22,7 +22,7 @@ ADAPTER = "kit"  # name of the adapters in peft
 
 
 def published_networks(model: RetrievalModel) -> dict[str, nn.Module]:
-    """Return a dict with the trained published network of each encoder, "audio" and "text", as in `lora.networks`."""
+    """Return a dict from encoder, "audio" or "text", to the published network to which adapters can be added."""
     found = {"audio": model.audio.parts().get("network"), "text": getattr(model.text, "trained", None)}
     return {name: network for name, network in found.items() if isinstance(network, nn.Module)}
 
@@ -66,7 +66,7 @@ class Adapters:
                 yield name, layer
 
     def merge_adapters(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return a state_dict of the model without adapters.
+        """Return a state_dict of the model, with the adapters merged into the weights.
 
         The product of each adapter's two matrices is added to the weights of its layer.
         state: The result of `model.state_dict()`. Its adapters must have the model's current values.
@@ -119,5 +119,8 @@ def _layer_kind(layer: str) -> tuple[str, str]:
 
 
 def _exact_pattern(names: list[str]) -> str:
-    """Return a regular expression that matches exactly these names of layers, unlike peft, which compares ends."""
+    """Return a regular expression that matches only the given names of layers.
+
+    Given a list instead, peft would also choose layers whose names end with one of these names.
+    """
     return "|".join(f"(?:{re.escape(name)})" for name in names)

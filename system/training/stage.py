@@ -158,7 +158,7 @@ class StageTraining:
         return self.lines
 
     def _seed_of(self, number: int) -> int:
-        """Return the seed of the draws in step `number`, or of the adapters' start values if it is ADAPTERS."""
+        """Return the seed of the random draws in a step. number: The step, or ADAPTERS for adapters' start values."""
         return int(np.random.SeedSequence([*self.seed, number]).generate_state(1)[0])
 
     def _load_initial_weights(self) -> None:

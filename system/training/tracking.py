@@ -233,7 +233,7 @@ class Tracking:
                 _warn_of_failure(type(one), failure)
 
     def update(self) -> None:
-        """Send the lines of metrics.jsonl that a tracker does not have yet to each tracker."""
+        """Send each tracker the lines of metrics.jsonl that are new for this tracker."""
         if not self.trackers or not self.run.metrics.exists():
             return
         for step, values in metrics_by_step(self.run.read_metrics()):

@@ -98,9 +98,10 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, what: str = "a recipe (.yaml)") -> None:
-    """Add the arguments for a recipe (help text `what`), for --set and, if `runs`, for the run's folder to a parser.
+    """Add the arguments of a verb that reads a recipe to the verb's parser, such as the recipe's path and --set.
 
-    runs: Whether the verb writes a run. If so, options for the device and trackers are added too.
+    runs: Whether the verb writes a run. If so, options for the run's folder, the device and trackers are added too.
+    what: Help text of the recipe's path.
     """
     parser.add_argument("recipe", type=Path, help=what)
     add_changes_argument(parser)

@@ -81,7 +81,7 @@ class CiderAmong:
 
 
 def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np.ndarray | None = None) -> Distribution:
-    """Compute mean, percentiles and histogram of CIDEr-D between all captions, or, with `clip_of`, of different clips.
+    """Compute the mean, the percentiles and a histogram of the CIDEr-D scores of pairs of captions.
 
     Scores are float32. The function needs a few MiB of memory per thread in addition to the features.
 
@@ -173,9 +173,9 @@ def _count_by_lower_bits(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.nd
 
 
 def _scores_at_ranks(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]:
-    """Return the scores at the ranks `ranks` of all sorted scores. high: Number of scores by their upper bits.
+    """Return the scores at the positions `ranks` (from 0) of the sorted list of all scores.
 
-    ranks: Positions from 0. high: (_BINS,).
+    high: (_BINS,) number of scores for each value of their upper bits.
     """
     up_to = high.cumsum()
     bins = np.searchsorted(up_to, ranks, side="right")

@@ -60,13 +60,13 @@ class Corpus:
     """CIDEr-D with document frequencies from the captions of clips. Clips without captions are skipped.
 
     clips: The captions of each clip.
-    documents: Documents in the counts of n-grams. Each caption is one ("caption"), or all captions of a clip ("clip").
+    documents: A document is a single caption ("caption"), or consists of all captions of a clip ("clip").
     tokenizer: Name of the tokenizer, "regex" or "ptb" (needs Java). Raises KitError
     for fewer than two documents, since every n-gram would have the weight 0.
     """
 
     def __init__(self, clips: Sequence[Sequence[str]], documents: str, tokenizer: str) -> None:
-        """Tokenize captions, and count n-grams by documents: each "caption", or all captions of a "clip"."""
+        """Tokenize all captions, and count the number of documents that contain each n-gram."""
         self._tokenizer = tokenizer
         self._clip_of = np.repeat(np.arange(len(clips)), [len(captions) for captions in clips])
         tokens = tokenize([caption for captions in clips for caption in captions], tokenizer)

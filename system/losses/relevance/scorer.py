@@ -48,17 +48,17 @@ class _NgramNumbers:
         return np.array([self._words.setdefault(word, len(self._words)) for word in words], np.int64)
 
     def number_ngrams(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return the number of each n-gram, given by its words without the last (`beginnings`) and the `last` word.
+        """Return the number that identifies each n-gram; a new n-gram gets the next number.
 
-        A new n-gram gets the next number. beginnings: For each n-gram, the number of the n-gram that remains without
-        its last word. last: For each n-gram, the number of its last word.
+        beginnings: For each n-gram, the number of the n-gram that remains without its last word. last: For each n-gram,
+        the number of its last word.
         """
         keys, inverse = np.unique(beginnings << 32 | last, return_inverse=True)
         numbers = [self._grams.setdefault(key, len(self._grams) + 1) for key in keys.tolist()]
         return np.array(numbers, np.int64)[inverse]
 
     def number_occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
-        """Return a feature number for each occurrence of an n-gram in a caption: repeated ones get different numbers.
+        """Return a number for each occurrence of an n-gram in a caption; repeated occurrences get different numbers.
 
         An n-gram that occurs several times thus counts as often as both captions contain it.
         grams: Number of the n-gram of each occurrence. k: Count of each occurrence in its caption, from 1.

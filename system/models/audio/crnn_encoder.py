@@ -84,7 +84,11 @@ class GruEncoder(AudioEncoder):
     """Frames of a frozen expert -> linear -> GRU; see crnn.py. Padding has no effect."""
 
     def __init__(self, expert: str, dim: int, width: int, hidden: int, dropout: float, embedding: Embedding) -> None:
-        """Build the linear layer and the GRU. dim, width: Values per frame of the expert, and before the GRU."""
+        """Build the linear layer and the GRU.
+
+        expert: Name of the expert. dim: Number of values per frame of the expert. width: Number of values per frame
+        after the linear layer, which the GRU reads.
+        """
         super().__init__()
         self.expert, self.embedding = expert, embedding
         self.linear = nn.Linear(dim, width)
@@ -103,7 +107,7 @@ class GruEncoder(AudioEncoder):
 
 
 def build_convolutions(dropout: float) -> nn.Sequential:
-    """Build the convolutions of the CRNN, in the order of the public code.
+    """Build the convolutions of the CRNN, in the same order as in the baseline of DCASE 2022.
 
     The result computes, for B clips of T frames, (B, 1, T, bands) -> (B, 128 channels, T // 4, bands // 64).
     A pooling is (sum x^4)^(1/4) over a rectangle of time x frequency.

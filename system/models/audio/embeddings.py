@@ -43,7 +43,7 @@ class AudioEmbeddings(AudioSettings):
 
     @property
     def is_published(self) -> bool:
-        """Always True: embeddings need no training."""
+        """Always True: the encoder has no weights, so that it is useful before any training."""
         return True
 
     @property

@@ -28,7 +28,11 @@ class NetworkEncoder(AudioEncoder):
     """An encoder around one network for segments, with or without published weights, trained or frozen."""
 
     def __init__(self, expert: str, network: SegmentNetwork, pretrained: Path | None, trainable: bool) -> None:
-        """Store the network. expert: Name of the waves in a batch. pretrained: Path of published weights, or None."""
+        """Store the network, and freeze it unless `trainable` is set.
+
+        expert: Name of the expert whose frames, the waves of clips, are the network's input. pretrained: Path of
+        published weights; None for a network without published weights. trainable: Whether the network is trained.
+        """
         super().__init__()
         self.expert, self.network = expert, network.requires_grad_(trainable)
         self.pretrained, self.trainable = pretrained, trainable

@@ -65,7 +65,11 @@ class SegmentMean(nn.Module):
         self.by_length = by_length
 
     def forward(self, values: torch.Tensor, clips: torch.Tensor, size: int, lengths: torch.Tensor) -> torch.Tensor:
-        """Average each of `size` clips' segments. clips: Clip of each segment. lengths: Samples without padding."""
+        """Return the mean vector of each clip's segments, (B, D).
+
+        values: (S, D) vectors of the segments. clips: (S,) index of each segment's clip. size: Number of clips, B.
+        lengths: (S,) numbers of samples without padding.
+        """
         weights = lengths[:, None].float() / lengths.max() if self.by_length else torch.ones_like(values[:, :1])
         return average_per_clip(values, weights, clips, size)
 
@@ -79,7 +83,11 @@ class SegmentAttention(nn.Module):
         self.weight = nn.Linear(dim, 1)
 
     def forward(self, values: torch.Tensor, clips: torch.Tensor, size: int, lengths: torch.Tensor) -> torch.Tensor:
-        """Average the segments of each of `size` clips by attention. clips: Clip of each segment. lengths: Not used."""
+        """Return the mean vector of each clip's segments, (B, D), weighted by attention.
+
+        values: (S, D) vectors of the segments. clips: (S,) index of each segment's clip. size: Number of clips, B.
+        lengths: Not used.
+        """
         scores = self.weight(values).float()
         highest = scores.new_full((size, 1), -torch.inf).scatter_reduce(0, clips[:, None], scores.detach(), "amax")
         return average_per_clip(values, (scores - highest[clips]).exp(), clips, size)

@@ -49,7 +49,10 @@ class TextSettings(EncoderKind):
         return False
 
     def texts_fault(self, texts: Sequence[str]) -> str | None:
-        """Return why one of the texts cannot be embedded; None if no reason is known without building the network."""
+        """Return an error message if a text cannot be embedded, else None.
+
+        The network is not built for this check, so that some errors are only found later.
+        """
         return None
 
     @abstractmethod

@@ -23,7 +23,7 @@ class EmbeddingGemmaText(VectorSettings):
     kind: Literal["embedding_gemma2"]
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder from a published model, with an untrained layer after it. banks: Folder for its vectors."""
+        """Build the encoder: a published model, followed by an untrained layer if `projection` is linear."""
         from system.models.text.embedding_gemma_encoder import EmbeddingGemmaEncoder
         from system.models.text.pretrained_encoder import Bank
 

@@ -39,7 +39,7 @@ class TextEmbeddings(TextSettings):
 
     @property
     def is_published(self) -> bool:
-        """Always True: embeddings are useful before any training."""
+        """Always True: the encoder has no weights, so that it is useful before any training."""
         return True
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:

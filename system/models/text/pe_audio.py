@@ -25,7 +25,7 @@ class PeAudioText(VectorSettings):
     frozen_scores: ClassVar[tuple[str, ...]] = ("dot_product", "frame_dot_products")
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder from a published model, with an untrained layer after it. banks: Folder for its vectors."""
+        """Build the encoder: a published model, followed by an untrained layer if `projection` is linear."""
         from system.models.text.pe_audio_encoder import PeAudioEncoder
         from system.models.text.pretrained_encoder import Bank
 

@@ -138,7 +138,7 @@ class TokenSettings(PreTrained):
         return text.translate(str.maketrans("", "", self.removed))
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder from a published model, with untrained layers after it. banks: Folder for its vectors."""
+        """Build the encoder: a published model, followed by untrained layers if `head` is linear."""
         from system.models.text.pretrained_encoder import Bank, TokenEncoder
 
         cut = "" if self.max_tokens is None else f"_of_{self.max_tokens}"
@@ -258,7 +258,7 @@ class SentenceTransformers(VectorSettings):
     kind: Literal["sentence_transformers"]
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder from a published model, with untrained layers after it. banks: Folder for its vectors."""
+        """Build the encoder: a published model, followed by an untrained layer if `projection` is linear."""
         from system.models.text.sentence_encoder import load_sentence_encoder
 
         return load_sentence_encoder(self.model, self.dim, self.projection == "linear", self.trainable, banks)
@@ -275,7 +275,7 @@ class Clap(VectorSettings):
     kind: Literal["clap"]
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        """Build the encoder from a published model, with untrained layers after it. banks: Folder for its vectors."""
+        """Build the encoder: a published model, followed by an untrained layer if `projection` is linear."""
         from system.models.text.pretrained_encoder import Bank, ClapEncoder
 
         return ClapEncoder(self.model, self.dim, self.projection == "linear", self.trainable, Bank(banks, "clap"))

@@ -40,7 +40,12 @@ class WordVectorsEncoder(TextEncoder):
         unknown: Literal["each", "one"],
         padding: Literal["masked", "counted"],
     ) -> None:
-        """Open word vectors. unknown: A random vector for each unknown word, or one. padding: Masked, or counted."""
+        """Open a file of word vectors.
+
+        path: The file. dim: Number of values per vector. embedding: Return the vectors of all words, or their mean.
+        unknown: Each unknown word gets a different random vector, or all get one vector. padding: In training, padding
+        is masked, or is counted as words.
+        """
         super().__init__()
         self.path, self.dim, self.embedding, self.unknown = path, dim, embedding, unknown
         self.counts_padding = padding == "counted"
