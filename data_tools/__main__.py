@@ -122,7 +122,10 @@ VERBS = {
 
 
 def main(argv: list[str] | None = None, inside: bool = False) -> int:
-    """Run one command-line verb; return its exit status. inside: Whether another verb calls it, see run_cli."""
+    """Run one command-line verb of this package; return its exit status.
+
+    inside: Whether another verb calls this function. Results then go to standard error.
+    """
     return run_cli("data_tools", "Make, check and compose data sets.", VERBS, argv, inside=inside)
 
 

@@ -382,7 +382,7 @@ def write_queries(path: Path | str, queries: Iterable[Query]) -> None:
 
 
 def _csv_queries(path: Path) -> Iterator[Query]:
-    """Yield the queries of a CSV file: one per row of `caption`, or per caption of Clotho's columns."""
+    """Yield a query for each caption in a CSV file: of the column `caption`, or of Clotho's five columns."""
     rows = read_table(path, columns=[])
     first = rows[0][1]
     if ("caption" in first) == ("file_name" in first):

@@ -77,7 +77,7 @@ def read_moments(path: Path | str) -> list[Moment]:
 
 
 def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[Moment]:
-    """Return the moments without windows that begin after the recording's end; drop moments with only such windows.
+    """Remove windows that begin after the end of the recording; return the moments that still have windows.
 
     The end of a recording is the clip's length. A warning states the numbers of dropped windows and moments. Moments of
     a blind list are not changed. Raises DataError if moments were given and none remains.

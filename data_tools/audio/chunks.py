@@ -171,7 +171,7 @@ def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
 
 
 def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> bool:
-    """Return whether no sound is missing although the header states more bytes than are present.
+    """Return whether the sound is complete, but the header states too many bytes.
 
     That is so if one of these is true:
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from data_tools.audio.parts import after_tags, read_at
 from data_tools.audio.read import AudioError, mono_blocks, opened, resampled
-from data_tools.audio.resampling import Resampling, Wave, resampled_samples, resampler, turn_of
+from data_tools.audio.resampling import Resampling, Wave, filter_period, resampled_samples, resampler
 
 MARGIN = 400  # samples at the lower rate on each side: more than the reach of every filter of resampling.py
 # A frame of an MP3 file may use bits of up to 24 earlier frames (layer III: 255 bytes at 8 kbit/s), and overlaps with
@@ -88,14 +88,14 @@ def read_excerpt(
     Raises: AudioError if the file has changed since sound_of, and for samples that cannot be decoded. ValueError for a
         resampling filter that is too long. OSError for a file that the system cannot read.
     """
-    new, old = turn_of(sound.rate, rate, resampling)
+    new, old = filter_period(sound.rate, rate, resampling)
     margin = math.ceil(MARGIN * max(1.0, sound.rate / rate))
-    turns = max(0, (first * old // new - margin) // old)
-    begin = turns * old
+    periods = max(0, (first * old // new - margin) // old)
+    begin = periods * old
     end = min(sound.samples, (first + count) * old // new + margin + 1)
-    resample = resampler(sound.rate, rate, resampling, turns)
+    resample = resampler(sound.rate, rate, resampling, periods)
     parts = list(resampled(_decoded_blocks(path, sound, begin, end), resample))
-    skipped = first - turns * new
+    skipped = first - periods * new
     wave: Wave = np.concatenate(parts)[skipped : skipped + count]
     return wave
 

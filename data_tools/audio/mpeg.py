@@ -120,8 +120,9 @@ def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Fra
 
 
 def next_sound(content: mmap.mmap, at: int, end: int) -> int:
-    """Return the offset, `at` or later, of the next audio container or pair of MPEG frames; `end` without one.
+    """Find the next audio container or pair of MPEG frames in a file; return its offset.
 
+    The search begins at offset `at`. Its end, `end`, is returned if nothing is found.
     Only zeros may precede a container. The second frame must follow the first one directly, and be of the same kind: a
     tag may contain the bytes of one header by chance, but those of two only once in a billion.
     """

@@ -298,9 +298,10 @@ def _sequential_file() -> type["soundfile.SoundFile"]:
 
 @contextmanager
 def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.SoundFile"]:
-    """Open an audio file after `checks` for missing sound; yield it as a SoundFile whose `path` is the file on disk.
+    """Open an audio file, check by default that no sound is missing, and yield the file as a SoundFile.
 
-    The file on disk is the given one, or a temporary copy of a member of a tar, zip or parquet file.
+    The attribute `path` of the SoundFile is the file on disk: the given one, or a temporary copy of a member of a tar,
+    zip or parquet file.
 
     checks: "all": Refuse files whose end is missing, and files that consist of several files in sequence; read files
     with a wrong header through a corrected copy of the header. "quick": The same, but trust the number of frames in an

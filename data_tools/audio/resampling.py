@@ -17,7 +17,7 @@ Resampling = Literal["soxr_hq", "kaiser_best", "kaiser_best_0.2"]
 Wave = npt.NDArray[np.float32]
 _Samples = npt.NDArray[np.float64]
 
-MIN_PHASES = 320  # of a drifting filter, so that the distance to the nearest phase is below 1/640 of an old sample
+MIN_PHASES = 320  # of a drifting filter, so that the distance to the nearest phase is below 1/640 of an input sample
 MAX_TAPS = 2**24  # of a filter between rates with few common factors: 128 MB
 
 
@@ -49,8 +49,11 @@ def resampled_samples(samples: int, rate: int, wanted: int, how: Resampling) -> 
     return max(1, math.floor(exact + Fraction(1, 2) if how == "soxr_hq" else exact))
 
 
-def turn_of(rate: int, wanted: int, how: Resampling) -> tuple[int, int]:
-    """Return the numbers of new and of old samples after which a resampling filter repeats its weights (one turn)."""
+def filter_period(rate: int, wanted: int, how: Resampling) -> tuple[int, int]:
+    """Return after how many output samples, and input samples, a resampling filter repeats its weights.
+
+    This is a period of the filter.
+    """
     factor = math.gcd(rate, wanted)
     up, down = wanted // factor, rate // factor
     finer = -(-MIN_PHASES // up) if _is_drifting(rate, wanted, how) else 1
@@ -58,16 +61,19 @@ def turn_of(rate: int, wanted: int, how: Resampling) -> tuple[int, int]:
 
 
 def _is_drifting(rate: int, wanted: int, how: Resampling) -> bool:
-    """Return whether the method `how` repeats the rounding errors of resampy 0.2.2's clock between two sample rates."""
+    """Return whether resampling from `rate` to `wanted` Hz has to imitate the rounding errors of resampy 0.2.2.
+
+    True if the method `how` is kaiser_best_0.2, and the time between two output samples is rounded in float64.
+    """
     return how == "kaiser_best_0.2" and Fraction(1 / (wanted / rate)) != Fraction(rate, wanted)
 
 
-def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callable[[Wave, bool], Wave]:
-    """Return a function that resamples a wave by blocks. turns: Filter turns before the first block.
+def resampler(rate: int, wanted: int, how: Resampling, periods: int = 0) -> Callable[[Wave, bool], Wave]:
+    """Return a function that resamples a wave from `rate` to `wanted` Hz, block by block.
 
-    The function takes the next block, (n,), and whether it is the last block. It returns the new samples that are
-    finished. A wave of N samples has N * wanted / rate new samples, however it is divided into blocks: rounded to the
-    nearest number by soxr_hq, rounded down by both kaiser methods. At equal rates the wave is unchanged.
+    The function takes the next block, (n,), and whether it is the last block. It returns the output samples that
+    are finished. A wave of N samples has N * wanted / rate output samples, however it is divided into blocks: rounded
+    to the nearest number by soxr_hq, rounded down by both kaiser methods. At equal rates the wave is unchanged.
 
     Args:
         rate: Sample rate of the wave in Hz.
@@ -76,8 +82,8 @@ def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callab
             resampy 0.3 and later; results are equal within 1e-12 in float64. `kaiser_best_0.2` is the filter in
             resampy up to 0.2.2, for features of 2022 and before. It repeats resampy's rounding errors, which grow from
             the beginning of a wave on.
-        turns: Number of turns in the part of the wave before the first block; 0 for a whole wave. After one turn (see
-            turn_of), the filter repeats its weights.
+        periods: Number of filter periods (see filter_period) in the part of the wave before the first block; 0 for a
+            whole wave.
     Raises ValueError for a kaiser filter with over MAX_TAPS weights, between rates with few common factors.
     """
     if rate == wanted:
@@ -87,84 +93,87 @@ def resampler(rate: int, wanted: int, how: Resampling, turns: int = 0) -> Callab
 
         stream = soxr.ResampleStream(rate, wanted, 1, dtype="float32", quality="HQ")
         return lambda block, last: stream.resample_chunk(np.ascontiguousarray(block), last=last)
-    up, down = turn_of(rate, wanted, how)
+    up, down = filter_period(rate, wanted, how)
     if _is_drifting(rate, wanted, how):
-        return _Drifting(up, down, _KAISER[how], turns)
+        return _Drifting(up, down, _KAISER[how], periods)
     return _Polyphase(up, down, _KAISER[how])
 
 
 class _Polyphase:
-    """Filter with `up` new samples for `down` old ones. A phase is 1 / up of an old sample."""
+    """Filter with `up` output samples for `down` input samples. A phase is 1 / up of an input sample."""
 
     def __init__(self, up: int, down: int, kaiser: _Kaiser, margin: int = 0) -> None:
-        """Design the filter: `up` new samples per `down` old ones. margin: Additional old samples on either side."""
+        """Design the filter: `up` output samples per `down` input samples. margin: More samples on either side."""
         self.up, self.down = up, down
         self.reach, self.weights, self.slopes = _filter_taps(up, down, kaiser)
         self.before = self.reach + margin
-        self.kept = np.zeros(self.before)  # old samples before the next new one, and all later ones
+        self.kept = np.zeros(self.before)  # input samples before the next output sample, and all later ones
         self.came = self.made = 0
 
     def __call__(self, block: Wave, last: bool) -> Wave:
         """Resample the next block of a wave; return the finished samples. last: Whether no block follows."""
         self.came += len(block)
         self.kept = np.concatenate([self.kept, block, np.zeros(self.before + self.down if last else 0)])
-        turns = max(0, (len(self.kept) - 2 * self.before) // self.down)
-        new = self.resample(self.kept[: 2 * self.before + turns * self.down], turns)
-        self.kept = self.kept[turns * self.down :]
+        periods = max(0, (len(self.kept) - 2 * self.before) // self.down)
+        new = self.resample(self.kept[: 2 * self.before + periods * self.down], periods)
+        self.kept = self.kept[periods * self.down :]
         if last:
             new = new[: self.came * self.up // self.down - self.made]
         self.made += len(new)
         result: Wave = new.astype(np.float32)
         return result
 
-    def resample(self, old: _Samples, turns: int) -> _Samples:
-        """Resample one block of input samples (`old`): return the (turns * up,) output samples for `turns` turns."""
-        return self.filtered(self.weights, old, turns)
+    def resample(self, old: _Samples, periods: int) -> _Samples:
+        """Resample one block of input samples, `old`; return the output samples of `periods` filter periods."""
+        return self.filtered(self.weights, old, periods)
 
-    def filtered(self, taps: _Samples, old: _Samples, turns: int, shift: int = 0) -> _Samples:
-        """Apply the filter `taps` to input samples; return the output samples. shift: Delay in 1 / up input samples."""
+    def filtered(self, taps: _Samples, old: _Samples, periods: int, shift: int = 0) -> _Samples:
+        """Apply the filter `taps` to a block of input samples, `old`; return the output samples of `periods` periods.
+
+        shift: Whole number. Output samples are computed for times that are shift / up input samples later.
+        """
         from scipy.signal import upfirdn
 
         ahead = (self.before + self.reach) * self.up + shift
-        padding = -ahead % self.down  # so that scipy skips a whole number of new samples
+        padding = -ahead % self.down  # so that scipy skips a whole number of output samples
         new: _Samples = upfirdn(np.concatenate([np.zeros(padding), taps]), old, self.up, self.down)
-        return new[(ahead + padding) // self.down :][: turns * self.up]
+        return new[(ahead + padding) // self.down :][: periods * self.up]
 
 
 class _Drifting(_Polyphase):
     """Filter that repeats the rounding errors of resampy up to 0.2.2, which change some samples by up to 2e-3.
 
-    Old samples are the input, new samples the output. resampy computes the time of each new sample by adding up steps
-    in float64. Rounding errors accumulate: at 44.1 kHz to 1e-6 old samples after 10 s, and to 1e-3 after 5 minutes.
+    resampy computes the time of each output sample by adding up steps in float64. Rounding errors accumulate: at 44.1
+    kHz to 1e-6 input samples after 10 s, and to 1e-3 after 5 minutes.
 
-    Some new samples have exactly the time of an old one: every 160th from 44.1 to 16 kHz. With the errors, such a
-    sample is slightly earlier or later. If it is earlier, the left and right half of the filter change sides. The
-    halves differ slightly, because resampy rounds down the number of table entries between two old samples.
+    Some output samples have exactly the time of an input sample: every 160th from 44.1 to 16 kHz. With the errors, such
+    a sample is slightly earlier or later. If it is earlier, the left and right half of the filter change sides. The
+    halves differ slightly, because resampy rounds down the number of table entries between two input samples.
 
     Deviation: resampy computes the weights for the erroneous time itself. Here, weights are computed for `up` times
-    between an old sample and the next one, and change linearly between these times. For full-scale noise, results
+    between an input sample and the next one, and change linearly between these times. For full-scale noise, results
     differ from those of resampy 0.2.2 by less than 1e-6 in 30 s, 2e-5 in 5 minutes.
     """
 
-    def __init__(self, up: int, down: int, kaiser: _Kaiser, turns: int) -> None:
-        """Design the filter. turns: Turns (repetitions of its weights) before the first sample; see turn_of."""
+    def __init__(self, up: int, down: int, kaiser: _Kaiser, periods: int) -> None:
+        """Design the filter. periods: Number of filter periods before the first sample; see filter_period."""
         super().__init__(up, down, kaiser, margin=2)  # for a drift of two samples: hours
         self.step = 1 / (up / down)
-        self.clock, self.turned = _clock_after(turns * up, self.step), turns
+        self.clock, self.finished = _clock_after(periods * up, self.step), periods
         edge = np.arange(-self.reach, self.reach + 1) * -up + self.reach * up
         self.wings, self.wing_slopes = (np.append(taps, 0.0)[edge] for taps in (self.weights, self.slopes))
 
-    def resample(self, old: _Samples, turns: int) -> _Samples:
-        """Return the new samples for a block of old ones, with the rounding errors of resampy's clock."""
-        if not turns:
+    def resample(self, old: _Samples, periods: int) -> _Samples:
+        """Resample one block of input samples with resampy 0.2.2's rounding errors; return the output samples."""
+        if not periods:
             return np.zeros(0)
-        drift = self._drift(turns)
+        drift = self._drift(periods)
         shifts = np.rint(drift * self.up).astype(int)
         rest = drift - shifts / self.up
-        new = np.zeros(turns * self.up)
+        new = np.zeros(periods * self.up)
         for shift in np.unique(shifts).tolist():
-            samples = self.filtered(self.weights, old, turns, shift)
-            samples = samples + rest * self.filtered(self.slopes, old, turns, shift)
+            samples = self.filtered(self.weights, old, periods, shift)
+            samples = samples + rest * self.filtered(self.slopes, old, periods, shift)
             new = np.where(shifts == shift, samples, new)
         whole, phase = np.divmod(np.arange(len(new)) * self.down + shifts, self.up)
         early = np.flatnonzero((phase == 0) & (rest < 0))
@@ -174,18 +183,21 @@ class _Drifting(_Polyphase):
         new[early] = (windows * mirrored).sum(axis=1)
         return new
 
-    def _drift(self, turns: int) -> _Samples:
-        """Return the rounding error of resampy's clock at each new sample of `turns` filter turns, in old samples."""
-        count = turns * self.up
+    def _drift(self, periods: int) -> _Samples:
+        """Return the rounding error in resampy 0.2.2's time of each of the next output samples, in input samples.
+
+        The next output samples are those of the next `periods` filter periods.
+        """
+        count = periods * self.up
         clock = np.add.accumulate(np.concatenate([[self.clock], np.full(count, self.step)]))
         whole, phase = np.divmod(np.arange(count) * self.down, self.up)
-        drift: _Samples = clock[:-1] - (self.turned * self.down + whole) - phase / self.up
-        self.clock, self.turned = float(clock[-1]), self.turned + turns
+        drift: _Samples = clock[:-1] - (self.finished * self.down + whole) - phase / self.up
+        self.clock, self.finished = float(clock[-1]), self.finished + periods
         return drift
 
 
-_CLOCK_BLOCK = 2**20  # new samples between two stored times of a clock
-_clocks: dict[float, list[float]] = {}  # by step, the times of a clock every _CLOCK_BLOCK new samples
+_CLOCK_BLOCK = 2**20  # output samples between two stored times of a clock
+_clocks: dict[float, list[float]] = {}  # by step, the times of a clock every _CLOCK_BLOCK output samples
 _growing = threading.Lock()  # held while a list of times grows
 
 
@@ -206,18 +218,20 @@ def _sum_of_steps(start: float, step: float, count: int) -> float:
 
 @lru_cache(maxsize=8)
 def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _Samples]:
-    """Design a filter that makes `up` new samples of `down` old ones; return its reach, weights, and their slopes.
+    """Design a resampling filter; return its length on either side, its weights, and the derivative of its weights.
+
+    The filter makes `up` output samples of `down` input samples.
 
     Returns:
-        reach: Number of old samples on either side of a new one that the filter uses.
-        weights: (2 * reach * up,): `up` weights per old sample. The first belongs to the latest old sample, `reach`
-            after the new one; the last to the earliest, `reach` before it.
-        slopes: (2 * reach * up,): change of each weight if the new sample is one old sample later.
+        reach: Number of input samples on either side of an output sample that the filter uses.
+        weights: (2 * reach * up,): `up` weights per input sample. The first belongs to the latest input sample, `reach`
+            after the output sample; the last to the earliest, `reach` before it.
+        slopes: (2 * reach * up,): change of each weight if the output sample is one input sample later.
     Raises ValueError for over MAX_TAPS weights.
     """
     scale = min(1.0, up / down)
     half = kaiser.zeros * kaiser.entries
-    step = int(scale * kaiser.entries)  # table entries from an old sample to the next; rounded down, as resampy does
+    step = int(scale * kaiser.entries)  # table entries between input samples; rounded down, as resampy does
     reach = half // step + 1
     if 2 * reach * up > MAX_TAPS:
         raise ValueError(
@@ -227,27 +241,30 @@ def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _S
     sinc = kaiser.rolloff * np.sinc(kaiser.rolloff * np.linspace(0, kaiser.zeros, half + 1))
     table = scale * (np.kaiser(2 * half + 1, kaiser.beta)[half:] * sinc)
     distance = scale * np.arange(up) / up
-    left, rising = _wing(table, step, distance * kaiser.entries)
-    right, falling = _wing(table, step, (scale - distance) * kaiser.entries)
+    left, rising = _half_filter(table, step, distance * kaiser.entries)
+    right, falling = _half_filter(table, step, (scale - distance) * kaiser.entries)
     slope = scale * kaiser.entries
     return reach, _join_halves(left, right), _join_halves(slope * rising, -slope * falling)
 
 
 def _join_halves(left: _Samples, right: _Samples) -> _Samples:
-    """Join the halves of a filter, (phases, reach) each, into one array of weights, the latest old sample first."""
+    """Join the left and the right half of a filter into one array of weights, in the order that scipy needs.
+
+    left, right: Weights from _half_filter. The result begins with the weights of the latest input sample.
+    """
     return np.concatenate([right.T[::-1].ravel(), left.T.ravel()])
 
 
-def _wing(table: _Samples, step: int, entry: _Samples) -> tuple[_Samples, _Samples]:
-    """Return filter weights for old samples on one side of new ones, interpolated in `table`, and the weights' slopes.
+def _half_filter(table: _Samples, step: int, entry: _Samples) -> tuple[_Samples, _Samples]:
+    """Return the weights of one half of a resampling filter, and the slopes of these weights.
 
-    Both are (up, reach): a row per phase (position of the new sample between two old ones), and a column per old
-    sample, the nearest first. The slope is the difference between the next table entry and the current one.
+    Both are (up, reach): a row per phase (position of the output sample between two input samples), and a column per
+    input sample, the nearest first. The slope is the difference between the next table entry and the current one.
 
     Args:
         table: The right half of the filter; weights are interpolated linearly in it.
-        step: Number of table entries from an old sample to the next one.
-        entry: (up,) position in the table of the nearest old sample, for each phase.
+        step: Number of table entries from an input sample to the next one.
+        entry: (up,) position in the table of the nearest input sample, for each phase.
     """
     slope = np.diff(table, append=table[-1])
     first = entry.astype(int)

@@ -28,9 +28,9 @@ def waves_of(audio: Any) -> list[np.ndarray] | None:
 
 
 def _require_wave(one: Any, number: int) -> np.ndarray:
-    """Return an array or tensor as a float32 wave. Raises KitError, which names it by `number`, if it cannot be one.
+    """Convert an array or tensor to a float32 wave. Raises KitError for a wrong shape or type, NaN or infinity.
 
-    The error is for a wrong shape or type, and for NaN or infinity.
+    number: Index of the wave, for the error message.
     """
     wave = np.asarray(_on_cpu(one))
     if wave.dtype.kind != "f" or wave.ndim not in (1, 2) or not wave.size:

@@ -66,7 +66,7 @@ class Nearest:
     """
 
     def __init__(self, texts: Iterable[str], ways: tuple[Way, ...]) -> None:
-        """Index the known texts without the differences to ignore (`ways`), such as case and blanks."""
+        """Index the known texts for searches that ignore the differences `ways`, such as case and blanks."""
         self._ways = ways
         self._texts: dict[str, list[str]] = {}
         for text in texts:
@@ -102,7 +102,7 @@ class Nearest:
         return text
 
     def _kind_of_difference(self, text: str, known: str) -> int:
-        """Return how two texts differ: the index in `_ways` of a kind of difference; len(_ways) for another kind."""
+        """Return the index in `_ways` of the only difference between two texts; len(_ways) for several differences."""
         same = (index for index, (_, strip) in enumerate(self._ways) if strip(text) == strip(known))
         return next(same, len(self._ways))
 

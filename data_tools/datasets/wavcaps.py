@@ -82,11 +82,11 @@ def _audio_files(audio: Path) -> dict[str, str]:
 
 
 def audio_folder(path: Path, among: Sequence[str] = ("Audio", "WavCaps_mp3/Audio", "Zip_files")) -> Path | None:
-    """Return the audio folder of a JSON file of WavCaps; None if missing. among: Places to search, without <part>.
+    """Find the folder with the audio files of a JSON file of WavCaps; return None if no such folder exists.
 
-    The usual places are next to the folder json_files of the JSON file: Audio/<part>/ (aac-datasets),
-    WavCaps_mp3/Audio/<part>/ (the baseline of 2025) and Zip_files/<part>/ (the Hugging Face hub). The first one that
-    exists is returned.
+    The first existing folder <folder>/<part>/ of those in `among` is returned; they are next to the folder json_files
+    of the JSON file. The usual ones are Audio/ (aac-datasets), WavCaps_mp3/Audio/ (the baseline of 2025) and Zip_files/
+    (the Hugging Face hub).
     path: The JSON file, json_files/<part>/<name>.json.
     """
     lists, part = path.absolute().parent.parent, path.absolute().parent.name

@@ -89,7 +89,10 @@ def number(value: float) -> float | None:
 
 
 def closed_list(names: Mapping[str, Any], base: type[Strict]) -> Any:
-    """Return a pydantic union, by the key `kind`, of all subclasses of `base` in a module. names: Its globals()."""
+    """Return a pydantic union of all subclasses of `base` in a module; the key `kind` selects the subclass.
+
+    names: The result of globals() in the module.
+    """
     kinds = [value for value in names.values() if isinstance(value, type) and issubclass(value, base)]
     return Annotated[Union[tuple(kind for kind in kinds if kind is not base)], Field(discriminator="kind")]  # noqa: UP007
 

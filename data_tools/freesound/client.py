@@ -297,7 +297,7 @@ class Client:
             token.renew(content)
 
     async def _get_counted(self, url: str, *asked: Any) -> Response:
-        """Wait until the API's limits allow a request; make it, and return the answer. asked: See Http.get."""
+        """Make a request when the API's limits allow it, and return the answer. asked: Other arguments of Http.get."""
         request = await self.quota.take()
         self.requests += 1
         try:

@@ -119,7 +119,7 @@ class Quota:
         return max(used.wait, wait + minutes * MINUTE)
 
     def _answer_time(self, skipped: int, now: float) -> float | None:
-        """Return when the request before the newest `skipped` ones was answered; None if fewer requests are stored.
+        """Return the time at which an earlier request was answered; None if too few requests are stored.
 
         skipped: 0 for the time of the newest request, 1 for that of the one before it, and so on.
         now: Current time. A request that is not answered yet counts as answered at the latest time at which its answer

@@ -179,9 +179,11 @@ class Store(Facts):
         return [Window(*row) for row in self.database.execute("SELECT * FROM windows ORDER BY first LIMIT ?", (limit,))]
 
     def replace_window(self, window: Window, progress: Progress, count: int | None = None) -> None:
-        """Replace a time window by its unread parts, `progress`; record it if its sounds are not as many as `count`.
+        """Replace a time window in the store by the parts of the window that remain to be read.
 
-        Commits nothing itself.
+        The function does not commit. If the window was given up (`progress.uneven`), it is recorded with the API's
+        number of its sounds.
+        progress: State of the window, with its remaining parts. count: Number of sounds in the window according to the API.
         """
         self.database.execute("DELETE FROM windows WHERE first = ?", (window.first,))
         for part in progress.windows:
@@ -233,7 +235,7 @@ class Store(Facts):
         return advance(window, answer, known), changes
 
     def _summarise(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
-        """Summarise a page of a search; also return a dict from sound id to upload time in the search index, in ms.
+        """Return a summary of a search page (counts, last second), and a dict from sound id to index time in ms.
 
         A sound that appears twice on the page counts once. The index time of a sound is its upload time. If this is
         outside the window, because Freesound's search index and database differ, the sound gets the index time of the
@@ -293,7 +295,7 @@ class Store(Facts):
         )
 
     def _record_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
-        """Record a page's null items, which are sounds without data, except the first `stored` of them.
+        """Record the null items of a search page: sounds without data that no earlier crawl has stored.
 
         Earlier records for this page or a later one are deleted first, if their upload times are between the start of
         the window and `reached`.
@@ -301,7 +303,7 @@ class Store(Facts):
         Args:
             indexed: Dict from the id of each sound on the page to its index time in ms.
             reached: Last second of upload on the page.
-            stored: Number of nulls on the page that an earlier crawl has stored as sounds.
+            stored: Number of nulls on the page that an earlier crawl has stored as sounds; the first ones are skipped.
         """
         query = "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?"
         self.database.execute(query, (*_milliseconds(window.first, reached), window.page))

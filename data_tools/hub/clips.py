@@ -56,11 +56,11 @@ class Found(NamedTuple):
 
 
 def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
-    """Return a dict from each parquet, tar and zip file to the given folder. partial: Accept missing shards.
+    """Find all parquet, tar and zip files in `paths`; return a dict from each to the folder that contains it.
 
-    The given folder is the one of `paths` that contains the file. If `paths` has the file itself, it is the folder of
-    this file. Raises DataError for a folder without such files and, unless `partial`, if the numbers in the files'
-    names show that a file is missing.
+    The folder is the one in `paths`, even if the file is in a subfolder. If `paths` has the file itself, it is the
+    folder of this file. Raises DataError for a folder without such files and, unless `partial`, if the numbers in the
+    files' names show that a file is missing.
     """
     found: dict[Path, Path] = {}
     for path in paths:

@@ -274,10 +274,13 @@ def _plain_values(path: Path, content: _Content, start: int) -> _Values:
 def _row_members(
     path: Path, chunk: Any, page: _Page, levels: int, dictionary: _Values | None
 ) -> Iterator[Member | None]:
-    """Yield each row's value as Member, or None. levels: Definition level of a value. dictionary: Values by index."""
+    """Yield, for each row of a page, the row's value as a Member; None for a row without a value.
+
+    levels: Definition level in parquet of rows with a value. dictionary: Values that the page refers to by index.
+    """
     content = _read_content(path, chunk, page)
     try:
-        defined, start = _has_value(path, page, content, levels)
+        defined, start = _rows_with_value(path, page, content, levels)
         values = _read_values(path, page, content, start, int(defined.sum()), dictionary)
     except IndexError:
         raise _damaged_error(path) from None
@@ -288,8 +291,11 @@ def _row_members(
         yield values.content.member(path, "", *next(following)) if is_defined else None
 
 
-def _has_value(path: Path, page: _Page, content: _Content, levels: int) -> tuple[np.ndarray, int]:
-    """Return whether each row of a page has a value, and the values' offset. levels: Definition level of a value."""
+def _rows_with_value(path: Path, page: _Page, content: _Content, levels: int) -> tuple[np.ndarray, int]:
+    """Find the rows of a page that have a value; return a flag per row, and the offset of the values in the page.
+
+    levels: Definition level in parquet of rows with a value; other rows have a lower level.
+    """
     start = 0
     if 8 in page.fields:
         about = page.fields[8]

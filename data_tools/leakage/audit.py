@@ -108,7 +108,7 @@ class Fingerprints(NamedTuple):
     without: dict[str, str]
 
     def sure_clips(self, clips: Iterable[Clip]) -> list[Clip]:
-        """Return those of the clips whose fingerprint would match any copy of their sound, even under noise."""
+        """Return the clips for which the comparison finds every copy of the sound, even a copy with added noise."""
         unsure = frozenset(self.prints.unsure)
         return [clip for clip in clips if clip.id in self.prints and clip.id not in unsure]
 
@@ -207,7 +207,7 @@ def _find_forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overl
 
 
 def _overlaps_of_value(kind: str, clips: Sequence[Clip], shared: str, audited: Collection[str]) -> list[Overlap]:
-    """Return the overlaps between splits of `clips`, which all have the value `shared`; one id must be in `audited`."""
+    """Return the overlaps between splits of clips with the same value; an overlap has at least one audited clip."""
     splits: dict[str, list[Clip]] = {}
     for clip in clips:
         splits.setdefault(_split_name(clip), []).append(clip)
@@ -228,7 +228,7 @@ def _make_overlap(kind: str, clip: Clip, other: Clip, evidence: str) -> Overlap:
 
 
 def _find_same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprints: Fingerprints) -> list[Overlap]:
-    """Return the overlaps of clips with the same sound: those with ids in `audited`, with any clip in `everything`."""
+    """Find pairs of clips in different splits with the same sound, at least one audited; return the overlaps."""
     listened = [clip for clip in everything if clip.id in fingerprints.prints]
     position = {clip.id: number for number, clip in enumerate(everything)}
     earlier = [clip for clip in listened if clip.id not in audited]

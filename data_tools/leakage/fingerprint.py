@@ -254,10 +254,10 @@ def _score_alignment(one: Fingerprint, other: Fingerprint, shift: int) -> Match 
 
 
 def _find_agreeing_peaks(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
-    """Return for each peak of a recording whether the other recording has it too, and their number beyond chance.
+    """Return for each peak of a recording whether the other recording has it too, and the number of such peaks.
 
-    The other recording's peak may be one frame and one bin away. The number is that of such peaks, minus the highest
-    number after a wrong shift of the recording in time or frequency, by one of WRONG_SHIFTS.
+    The other recording's peak may be one frame and one bin away. The number does not count agreement by chance: the
+    highest number after a wrong shift of the recording in time or frequency (WRONG_SHIFTS) is subtracted.
     frames, bins: Peaks of the recording. others, other_bins: Frames and bins of the peaks of the other recording.
     """
     late, high = np.max(WRONG_SHIFTS, axis=0) + 1

@@ -68,7 +68,7 @@ class Answers:
     def __init__(
         self, corpus: Catalogue, nulls: float = 0.0, changes: tuple[Change, ...] = (), poison: float = 0.0
     ) -> None:
-        """Store the sounds. nulls, poison: Shares that are null, or make pages fail. changes: New and deleted ones."""
+        """Store the sounds, and their faults and changes; the class describes them."""
         self.corpus, self._nulls, self._changes, self._poison = corpus, nulls, list(changes), poison
         self._hidden = {change.number for change in changes if change.there}
         self.cdn = ""
@@ -76,7 +76,10 @@ class Answers:
         self.requests = 0
 
     def search(self, parameters: Mapping[str, str], site: str) -> Reply:
-        """Answer a search with a page of sounds. The query text is ignored; its filter counts. Raises PoisonError."""
+        """Answer a search with a page of the sounds that match the filter; the query text is ignored.
+
+        Raises PoisonError if the page has a sound that makes the server fail.
+        """
         self.requests += 1
         while self._changes and self._changes[0].request <= self.requests:
             change = self._changes.pop(0)

@@ -241,7 +241,10 @@ def _pick_names(values: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
 
 
 def in_uploaders_style(rng: np.random.Generator, text: str, plain: bool) -> str:
-    """Return a text in the style of Freesound's descriptions, with random additions. plain: Change it less often."""
+    """Change a text at random, as in Freesound's descriptions: add credits or links, escape it, or replace it.
+
+    plain: Add credits or links to 10 % of texts, not to 40 %.
+    """
     if rng.random() < 0.04:
         return "" if rng.random() < 0.3 else _choose_one(rng, _OTHER)
     if rng.random() < (0.1 if plain else 0.4):

@@ -88,7 +88,10 @@ def _rates(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 async def _run_all(commands: list[str], environment: dict[str, str]) -> int:
-    """Run commands of data_tools in sequence, with added `environment`; return the first exit status except 0, or 0."""
+    """Run commands of data_tools in sequence until one fails; return its exit status, or 0 if all succeed.
+
+    environment: Additional environment variables.
+    """
     home = str(Path(__file__).parents[2])  # the package may only be importable from the working folder
     environment = environment | {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
     for command in commands:

@@ -65,7 +65,10 @@ def render(rng: Rng, kind: str, events: Sequence[Event]) -> Samples:
 
 
 def _event_sound(rng: Rng, event: Event, n: int, fill: bool = False) -> Samples:
-    """Return an event's sound at a common level, ends faded: n samples, or fewer if it is short and not `fill`."""
+    """Return the sound of an event, at most `n` samples, scaled to a common level and faded at both ends.
+
+    fill: Whether a recording that is shorter than n samples is repeated up to n.
+    """
     return levelled(cut(event.recording, rng, n, fill) if event.recording else synthesise(event.name, rng, n))
 
 

@@ -112,7 +112,11 @@ def write_scored_moments(path: Path, answers: Sequence[Moments], edition: Moment
 
 
 def _write_lines(path: Path, answers: Sequence[tuple[object, ...]], edition: MomentsEdition) -> None:
-    """Write one line of JSON per query. answers: Values of the keys `edition.line`; keys with None are left out."""
+    """Write a file of moments, one line of JSON per query.
+
+    answers: For each query, the values of the keys that the edition requires (`edition.line`), in the same order. Keys
+    with the value None are left out.
+    """
     lines = []
     for values in answers:
         line = {key: value for key, value in zip(edition.line, values, strict=True) if value is not None}
@@ -215,7 +219,11 @@ def _line_faults(content: dict[str, Any]) -> Iterator[Fault]:
 
 
 def _score_form_faults(windows: list[Window], width: int, line: int) -> Iterator[Fault]:
-    """Yield a fault if only some windows have scores: one has not `width` values, as the first in line `line` has."""
+    """Yield a fault if some windows of a file have a score and others have none.
+
+    windows: Windows of one line. width: Number of values of the file's first window: 3 with a score, 2 without. line:
+    Number of the line that contains the first window.
+    """
     for number, window in enumerate(windows, start=1):
         if len(window) != width:
             form, other = ("a score", "none") if len(window) == 3 else ("no score", "one")

@@ -100,7 +100,7 @@ def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
 
 
 def is_truth(data: bytes) -> bool:
-    """Return whether the first line of a file has true windows, not windows that a system found. data: Its bytes."""
+    """Return whether a file has true windows, not windows found by a system. data: Bytes of the file."""
     first = first_object(data)
     return TRUE_WINDOWS in first and WINDOWS not in first
 

@@ -213,7 +213,7 @@ def _read_rows(path: Path) -> list[Row]:
 
 
 def _refuse_repeated(path: Path, line: int, kind: str, text: str, line_of_text: dict[str, int]) -> None:
-    """Raise SubmissionError if `text` is a key of line_of_text (also on an earlier line); otherwise add it."""
+    """Add `text` with its line number to `line_of_text`. Raises SubmissionError if an earlier line has the text."""
     if line_of_text.setdefault(text, line) != line:
         first = line_of_text[text]
         raise SubmissionError(f"{path}: line {line}: {kind} {text!r} is already on line {first}; keep one of them")

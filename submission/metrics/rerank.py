@@ -77,10 +77,11 @@ def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Itera
 
 
 def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, names: Ints) -> Scores:
-    """Exchange a query's scores among the judged clips, to sort them by the weighted mean with the judge's scores.
+    """Reorder the judged clips of a query by the mean of matrix score and judge's score; return all new scores.
 
-    Before their mean is taken, the scores of the matrix and those of the judge are standardised (mean 0, standard
-    deviation 1). Returns: (C,), the scores of all C clips.
+    The judged clips exchange their scores among each other. The mean is weighted. Before the mean is taken, the scores
+    of the matrix and those of the judge are standardised (mean 0, standard deviation 1). Returns: (C,), the scores of
+    all C clips.
 
     Args:
         columns: Columns of the judged clips, best clip first.

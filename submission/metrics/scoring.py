@@ -24,7 +24,7 @@ from submission.ordering import concatenate_ranks, ranks_from_lists, relevant_ra
 
 
 def ranks_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> RelevantRanks:
-    """Return the ranks of every query's relevant clips, from `annotations` if given, in a ranked CSV of an edition.
+    """Return the ranks of every query's relevant clips in a ranked CSV of an edition.
 
     truth: The queries that the file must contain, and the pool. annotations: If given, only the queries in
     `annotations` are scored, with the relevant clips given there.

@@ -39,7 +39,7 @@ def require_new(out: Path) -> None:
 
 
 def _blind_entry(first: str) -> str:
-    """Return a name for the blend's entry that ranks the blind set, other than `first`, its other entry."""
+    """Return a name for the second entry of a blend, which ranks the blind set. first: Name of the first entry."""
     return "blind" if first != "blind" else "blind_set"
 
 

@@ -98,8 +98,9 @@ def _join_unique(texts: Iterable[str]) -> str:
 
 
 def _merge_tables(tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Merge dicts of several runs into one; a value that differs from an earlier value of its KEY gets LABEL/KEY.
+    """Merge the dicts of several runs into one; keep different values of the same key under separate keys.
 
+    The first value has the key KEY. Another run's value has the key LABEL/KEY if it differs from the first one.
     tables: Dict from the label of a run to its dict.
     """
     united: dict[str, Any] = {}

@@ -14,10 +14,11 @@ from submission.runs.record import RankedResult
 def ranked_result(
     matrix: ScoreMatrix, edition: Edition, untrained: ScoreMatrix | None, **facts: object
 ) -> RankedResult:
-    """Return a ranked entry's result: metrics of its score matrix and of the `untrained` model's, and other `facts`.
+    """Compute the metrics of a ranked entry's score matrix; return them as a result, together with other `facts`.
 
-    untrained: Score matrix of the untrained model for comparison, or None. facts: The fields of RankedResult that are
-    not computed from the matrix: data, checkpoint, ceiling, also_trained_on, and the paths scores and csv.
+    untrained: Score matrix of the untrained model, to add its metric for comparison, or None. facts: The fields of
+    RankedResult that are not computed from the matrix: data, checkpoint, ceiling, also_trained_on, and the paths scores
+    and csv.
     """
     summary = summarise_matrix(matrix, edition)
     hubs = summary.hubness

@@ -198,9 +198,10 @@ def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) ->
 
 
 def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
-    """Return the error message for CSVs without a common edition. editions_of: Possible editions, and header, of each.
+    """Return the error message for CSVs without a common edition, with a command that converts one of the CSVs.
 
-    The message has a command that converts the first CSV without the target edition. The target is the edition of
+    editions_of: Dict from each CSV to its possible editions and its header.
+    The command converts the first CSV without the target edition. The target is the edition of
     --edition (`wanted`), if a ranked CSV has it. Otherwise it is the edition of the CSV with the shortest ranked lists,
     because lists can only be shortened.
     """

@@ -90,7 +90,7 @@ def meet() -> "tuple[Store, int, int]":
 
 
 def this_start(store: "Store", rank: int, n: int) -> "Store":
-    """Return a part of torchrun's key-value store whose keys only the processes of this start or restart use.
+    """Return torchrun's key-value store with a key prefix that is unique to this start or restart of the processes.
 
     store: torchrun's store. rank: Rank of this process. n: Number of processes.
     torchrun uses one store for all restarts, and in torch 2.11 all starts use the same keys. A process could thus read

@@ -191,7 +191,7 @@ class ExpertSettings(Resampled):
         return None
 
     def setting_fault(self, clips: Sequence[Clip]) -> str | None:
-        """Return a message if a setting fits the file of no clip; None if it fits any file, or if this is not known."""
+        """Return an error message if one setting is wrong for the files of all clips, otherwise None."""
         return None
 
     def read(self, path: str) -> "np.ndarray":
@@ -269,11 +269,12 @@ class PublishedWeights(ExpertSettings):
 
 
 def some_file_faults(expert: ExpertSettings, clips: Sequence[Clip]) -> tuple[list[tuple[bool, str]], str | None]:
-    """Check some clips' files; return (unusable, message) of faulty files, and a message if all are faulty, else None.
+    """Check the files of some clips; return a list of their faults, and a message if all of them are faulty.
 
-    Faults are found by the expert's `file_fault` and `setting_fault`. If all files have a fault, one of the expert's
-    settings is probably wrong, such as the hop of frames. If some checked file has no fault, there is no message
-    (None).
+    Faults are found by the expert's `file_fault`, and are in its form: (whether the file is unusable, message). If all
+    files have a fault, one of the expert's settings is probably wrong, such as the hop of frames. If `setting_fault`
+    finds a wrong setting, its message is returned with an empty list. The message is None if a checked file has no
+    fault, or if only one file was checked.
     """
     some = clips[:: max(1, math.ceil(len(clips) / READ_FILES))]
     if text := expert.setting_fault(some):

@@ -29,11 +29,11 @@ RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is
 def forward_weights(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the log weight of all labellings (in a moment or not) of the frames up to t, per t and state of frame t.
+    """Sum the weights of all labellings up to each frame; return the log sum per frame and state of the frame.
 
-    A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on `scores`, (B, T) for T frames of B
-    recordings, and on the weights `enter` and `leave` of moment starts and ends. lengths: (B,) numbers of frames
-    without padding. Returns: (B, T, 2); the last axis is the state of frame t.
+    This is the forward algorithm. A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on
+    `scores`, (B, T) for T frames of B recordings, and on the weights `enter` and `leave` of moment starts and ends.
+    lengths: (B,) numbers of frames without padding. Returns: (B, T, 2); the last axis is the state of frame t.
     Frames after a recording's end have the values of its last frame. Scores after the end, even NaN, are ignored.
     """
     scores = scores.masked_fill(~length_mask(lengths, scores.shape[1]), 0.0)
@@ -74,10 +74,11 @@ def raise_scores(
     probability: float,
     frame_share: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Raise scores and `enter` until P(any moment) >= `probability`. frame_share: Part of the rise that scores get.
+    """Raise the frame scores and the weights of moment starts until a moment has at least the given probability.
 
-    The scores and `enter` are raised by the smallest constant d >= 0 that is sufficient. d is found by bisection in [0,
-    64] in float64, since log Z rises with d. The probability of a moment is 1 - exp(-log Z).
+    The scores and `enter`, the weights of moment starts, are raised by the smallest constant d >= 0 that is sufficient.
+    d is found by bisection in [0, 64] in float64, since log Z rises with d. The probability of a moment is
+    1 - exp(-log Z).
 
     probability: In (0, 1). k is frame_share, in [0, 1]: scores are raised by k d, and `enter` by (1 - k) d. Returns:
     scores + k d, (B, T) for T frames of B recordings, and enter + (1 - k) d, both float64. The latter has the shape ()
@@ -173,7 +174,9 @@ def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor,
 def _forward_and_backward(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the log weights of all labellings of the frames up to t, and from t on. Arguments as in forward_weights.
+    """Sum the weights of all labellings up to each frame, and from it on; return both log sums per frame and state.
+
+    The arguments are those of forward_weights.
 
     A labelling gives each frame the state 0 or 1. Both results are (B, T, 2) for T frames of B recordings; the last
     axis is the state of frame t: 0 (no moment) or 1 (in a moment).

@@ -149,10 +149,11 @@ def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) ->
 
 
 def _find_highest(scores: WindowScores, edges: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return first frames, last frames and scores of the `count` best windows, or more. edges: Frame starts, last end.
+    """Find the `count` windows with the highest scores; return their first frames, last frames and scores.
 
-    There are more windows if several have the lowest of these scores. The three arrays, (W,) for W windows, are ordered
-    by the first frame, then by the last frame.
+    edges: (T + 1,) starts of the T frames and end of the last frame, in seconds.
+    More than `count` windows are returned if several have the lowest of these scores. The three arrays, (W,) for W
+    windows, are ordered by the first frame, then by the last frame.
     """
     bounds = scores.best_score_per_start()
     if not np.isfinite(bounds).any():
@@ -253,7 +254,7 @@ def _similar_moments(
 
 
 def _similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each window and first frame of a moment, the range of the moment's last frame for an IoU >= 0.7.
+    """Find, per window and first frame, the last frames of all moments that have an IoU >= 0.7 with the window.
 
     windows: (C, 2) starts and ends of C windows in seconds. edges: (T + 1,) starts of the T frames and end of the last
     frame, in seconds. Returns: Two arrays (C, T). Moments that begin with frame i, and have this IoU with window c, end
@@ -269,11 +270,11 @@ def _similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray,
 
 
 def mean_edge_sums(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
-    """Return, per window, three sums over similar moments: probability x start, probability x end, and probability.
+    """Sum, per window, the starts, the ends and the probabilities of all moments that have an IoU >= 0.7 with it.
 
     windows: (C, 2) starts and ends of C windows in seconds. scores: For every range of frames, the log probability that
-    it is one whole moment. edges: (T + 1,) starts of the T frames and end of the last one, in seconds. Returns: (C, 3).
-    Similar moments have an IoU of at least 0.7 with the window.
+    it is one whole moment. edges: (T + 1,) starts of the T frames and end of the last one, in seconds. Returns: (C, 3):
+    sum of starts and sum of ends, both weighted by the probability of the moment, and sum of probabilities.
     """
     similar = _similar_moments(windows, scores, edges)
     sums = [

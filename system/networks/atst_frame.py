@@ -58,7 +58,7 @@ class AtstFrame(SegmentNetwork):
     dim = DIM
 
     def __init__(self, is_floor_of_batch: bool) -> None:
-        """Build the network. is_floor_of_batch: Whether log-mels have a floor below the batch's maximum in training."""
+        """Build the network with untrained weights. The class describes `is_floor_of_batch`."""
         super().__init__()
         self.is_floor_of_batch = is_floor_of_batch
         self.register_buffer("window", torch.hann_window(FFT), persistent=False)

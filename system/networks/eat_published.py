@@ -58,5 +58,5 @@ VARIANTS: dict[Name, Variant] = {
 
 
 def frame_count(seconds: float) -> int:
-    """Return the number of frames of a segment, 63 for 10 s: a frame is 160 ms, and the last one must begin in it."""
+    """Return the number of frames (160 ms each) that begin within a segment: 63 for 10 s."""
     return max(1, -(-round(seconds * RATE) // (HOP * PATCH)))

@@ -21,22 +21,24 @@ class MelPower(nn.Module):
     """Waves (B, N), N >= size -> (B, T, bands) float64, T = 1 + (N - size) // hop: power spectra, summed in bands.
 
     B waves of N samples have T columns each. window: (size,). basis: (K, bands), mel filters for the K frequencies of
-    the FFT. hop: Samples from one column to the next. moved: (size, 2 K), the rounding errors of published DFT kernels
-    in float32. The product of the wave with these errors is added to the FFT, so that the result is that of the
+    the FFT. hop: Samples from one column to the next. kernel_errors: (size, 2 K), the rounding errors of published DFT
+    kernels in float32. The product of the wave with these errors is added to the FFT, so that the result is that of the
     published kernels. None: only the FFT is computed.
     """
 
     window: torch.Tensor
     basis: torch.Tensor
-    moved: torch.Tensor | None
+    kernel_errors: torch.Tensor | None
 
-    def __init__(self, window: torch.Tensor, basis: torch.Tensor, hop: int, moved: torch.Tensor | None = None) -> None:
-        """Store window, mel filters (`basis`) and hop. moved: Rounding errors of published kernels to add; or None."""
+    def __init__(
+        self, window: torch.Tensor, basis: torch.Tensor, hop: int, kernel_errors: torch.Tensor | None = None
+    ) -> None:
+        """Store the window, the mel filters, the hop and the kernel errors; the class describes them."""
         super().__init__()
         self.hop = hop
         self.register_buffer("window", window.double(), persistent=False)
         self.register_buffer("basis", basis.double(), persistent=False)
-        self.register_buffer("moved", moved, persistent=False)
+        self.register_buffer("kernel_errors", kernel_errors, persistent=False)
 
     @classmethod
     def from_kernels(cls, real: torch.Tensor, imaginary: torch.Tensor, basis: torch.Tensor, hop: int) -> "MelPower":
@@ -69,8 +71,8 @@ class MelPower(nn.Module):
     def _power(self, columns: torch.Tensor) -> torch.Tensor:
         """Compute the mel power of windows of waves: (B, T, size) -> (B, T, bands)."""
         spectrum = torch.view_as_real(torch.fft.rfft(columns * self.window))
-        if self.moved is not None:
-            spectrum += (columns.float() @ self.moved).view(spectrum.shape)
+        if self.kernel_errors is not None:
+            spectrum += (columns.float() @ self.kernel_errors).view(spectrum.shape)
         return spectrum.square().sum(-1) @ self.basis
 
 

@@ -89,8 +89,9 @@ def mel_basis(geometry: Geometry) -> torch.Tensor:
 class M2d(SegmentNetwork):
     """Waves -> log-mel -> transformer. Input: segments, which are clips or pieces of clips, padded to one length.
 
-    A frame is made from all patches of a time step: their vectors side by side (`stacked`, 3,840 values for five bands
-    of patches), or the mean of the vectors (768). The vector of a segment is the mean of its frames before the padding.
+    A frame is made from all patches of a time step. With `bands` = `stacked`, it has their vectors side by side (3,840
+    values for five bands of patches); with `mean`, it is the mean of the vectors (768 values). The vector of a segment
+    is the mean of its frames before the padding.
 
     The log-mel is padded with zeros, in normalised units, to a multiple of the patch's columns, and divided into chunks
     of U columns, which the transformer processes independently. If U is no multiple of the patch's columns, the last
@@ -106,7 +107,7 @@ class M2d(SegmentNetwork):
     dim: int
 
     def __init__(self, geometry: Geometry, bands: Bands) -> None:
-        """Build the network with untrained weights. bands: Whether a frame joins or averages the bands' patches."""
+        """Build the network with untrained weights. The class describes `bands`."""
         super().__init__()
         self.geometry, self.bands = geometry, bands
         self.dim = DIM * geometry.rows if bands == "stacked" else DIM

@@ -80,7 +80,10 @@ class Geometry(NamedTuple):
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Shortest and longest input, in seconds. The shortest input can just be reflected at its ends."""
+        """Shortest and longest possible input, in seconds.
+
+        The shortest input has just enough samples for its padding by reflection.
+        """
         return (self.size // 2 + 1) / self.rate, LONGEST
 
 
