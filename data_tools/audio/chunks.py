@@ -173,11 +173,9 @@ def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
 def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> bool:
     """Return whether the sound is complete, but the header states too many bytes.
 
-    That is so if one of these is true:
-
-    * The stated size is that of the whole file, with or without its first 8 bytes.
-    * The file ends with a whole sample, at most _MAX_EXCESS bytes before the stated end of the sound.
-    * The size in the file's first header is correct, and at most _MAX_TRAILER bytes of sound are missing.
+    This is true in three cases. First: The stated size is that of the whole file, with or without its first 8 bytes.
+    Second: The file ends with a whole sample, at most _MAX_EXCESS bytes before the stated end of the sound.
+    Third: The size in the file's first header is correct, and at most _MAX_TRAILER bytes of sound are missing.
 
     Args:
         present: Number of bytes from the first byte of the sound to the end of the file.

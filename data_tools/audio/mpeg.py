@@ -123,7 +123,7 @@ def next_sound(content: mmap.mmap, at: int, end: int) -> int:
     """Find the next audio container or pair of MPEG frames in a file; return its offset.
 
     The search begins at offset `at`. Its end, `end`, is returned if nothing is found.
-    Only zeros may precede a container. The second frame must follow the first one directly, and be of the same kind: a
+    Only zeros may precede a container. The second frame must follow the first one directly, and be of the same kind. A
     tag may contain the bytes of one header by chance, but those of two only once in a billion.
     """
     start = content[at : min(end, at + 2**20)].lstrip(b"\0")

@@ -182,8 +182,8 @@ class Store(Facts):
         """Replace a time window in the store by the parts of the window that remain to be read.
 
         The function does not commit. If the window was given up (`progress.uneven`), it is recorded with the API's
-        number of its sounds.
-        progress: State of the window, with its remaining parts. count: Number of sounds in the window according to the API.
+        number of its sounds, `count`.
+        progress: State of the window, with its remaining parts.
         """
         self.database.execute("DELETE FROM windows WHERE first = ?", (window.first,))
         for part in progress.windows:

@@ -100,7 +100,7 @@ def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
 
 
 def is_truth(data: bytes) -> bool:
-    """Return whether a file has true windows, not windows found by a system. data: Bytes of the file."""
+    """Return whether a file (`data`) has true windows, not windows found by a system. Only its first line is read."""
     first = first_object(data)
     return TRUE_WINDOWS in first and WINDOWS not in first
 

@@ -173,7 +173,7 @@ def _describe_curve(label: str, values: list[float]) -> str:
 
 
 def _relevance_drawing(file: Path, settings: RelevanceSettings) -> Drawing:
-    """Return the drawing of caption similarities (CIDEr-D) and of the factor by which each reduces the loss's margin."""
+    """Return the drawing of caption similarities (CIDEr-D) and of the reduced margins of the loss."""
     points = [(f"{point.percentile:g}", f"{point.factor:g}") for point in settings.relax]
     text = ", ".join(f"{factor} at percentile {percentile}" for percentile, factor in points)
     return Drawing(

@@ -39,7 +39,7 @@ def require_new(out: Path) -> None:
 
 
 def _blind_entry(first: str) -> str:
-    """Return a name for the second entry of a blend, which ranks the blind set. first: Name of the first entry."""
+    """Return a name for the second entry of a blend, which ranks the blind set; `first` is already in use."""
     return "blind" if first != "blind" else "blind_set"
 
 

@@ -273,8 +273,8 @@ def some_file_faults(expert: ExpertSettings, clips: Sequence[Clip]) -> tuple[lis
 
     Faults are found by the expert's `file_fault`, and are in its form: (whether the file is unusable, message). If all
     files have a fault, one of the expert's settings is probably wrong, such as the hop of frames. If `setting_fault`
-    finds a wrong setting, its message is returned with an empty list. The message is None if a checked file has no
-    fault, or if only one file was checked.
+    finds a wrong setting, its message is returned with an empty list. There is no message (None) if a checked file
+    has no fault, or if only one file was checked.
     """
     some = clips[:: max(1, math.ceil(len(clips) / READ_FILES))]
     if text := expert.setting_fault(some):

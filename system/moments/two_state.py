@@ -76,8 +76,8 @@ def raise_scores(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Raise the frame scores and the weights of moment starts until a moment has at least the given probability.
 
-    The scores and `enter`, the weights of moment starts, are raised by the smallest constant d >= 0 that is sufficient.
-    d is found by bisection in [0, 64] in float64, since log Z rises with d. The probability of a moment is
+    Moment starts have the weights `enter`. The scores and `enter` are raised by the smallest constant d >= 0 that is
+    sufficient. A bisection in [0, 64], in float64, finds d, since log Z rises with d. The probability of a moment is
     1 - exp(-log Z).
 
     probability: In (0, 1). k is frame_share, in [0, 1]: scores are raised by k d, and `enter` by (1 - k) d. Returns:
