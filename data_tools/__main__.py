@@ -24,7 +24,7 @@ VERBS = {
         resumes=True,
     ),
     "fetch": Verb(
-        "fetch the audio of the best descriptions, as FLAC with a manifest; never a sound that is on an exclusion list",
+        "fetch the sounds whose descriptions have the best scores, as FLAC with a manifest; none of an exclusion list",
         "python -m data_tools fetch data/freesound.sqlite --scores data/classified/scores.csv "
         "--exclude data/exclusion_lists/dcase2025_task6_excluded_freesound_ids.csv --out data/freesound",
         "freesound.fetch",

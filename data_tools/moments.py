@@ -99,8 +99,8 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
         raise DataError(f"all windows of {moments_text} begin after the end of their recording; {hint}")  # prose: ok
     if n_outside:
         message = (
-            "left out windows that begin after the end of their recording (%s), and moments without any other window "
-            "(%s); %s"
+            "left out windows that begin after the end of their recording (%s), and moments with only such "
+            "windows (%s); %s"
         )
         log.warning(message, f"{n_outside:,}", f"{len(given) - len(remaining):,}", hint)
     return remaining

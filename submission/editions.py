@@ -191,8 +191,8 @@ _2022 = Edition(
         ranking_length="confirmed: a row of the baseline's test.output.csv lists as many file names",
         map_ks="confirmed: the metric is that of the baseline's eval_script.py (positions 1 to 10) and README",
         recall_ks="confirmed: the recall metrics are those of the baseline's eval_script.py and README",
-        label="secondary: labels are as the submission page says, quoted by BioDCASE 2025; "
-        f"names are split at dots by {_VALIDATOR}",
+        label="secondary: the form of labels is that of the submission page, as BioDCASE 2025 quotes it; labels have "
+        f"no dots, because names are split at dots by {_VALIDATOR}",
         names=f"inferred: the file names are derived from {_VALIDATOR}; the style `task` is from {_QUOTED_PAGE}",
         systems=f"confirmed: {_SUBMISSION_PAGE}",
         abbreviation=f"confirmed: {_VALIDATOR}",
@@ -217,7 +217,7 @@ _2023 = _changed_year(
         map_ks="confirmed: the metric is that of the baseline's postprocessing/xmodal_retrieval.py, "
         "github.com/xieh97/dcase2023-audio-retrieval",
         recall_ks="confirmed: the recall metrics are those of the baseline's postprocessing/xmodal_retrieval.py",
-        excluded="remembered: whether a list of excluded sounds of 2023 exists is not known; none was found",
+        excluded="remembered: no list of excluded sounds of 2023 was found, but one may exist",
     ),
     name="2023",
     rank_prefix="fname_",
@@ -277,7 +277,7 @@ _CUSTOM = replace(
     sources={
         **dict.fromkeys(_2022.sources, _OURS),
         **_parse_sources(
-            ranking_length="inferred: this project has chosen the value; a smaller pool is listed completely"
+            ranking_length="inferred: this project has chosen the value; if there are fewer clips, all are listed"
         ),
     },
 )
@@ -322,8 +322,8 @@ _2026 = MomentsEdition(
         thresholds=f"confirmed: {_SCORER_2026}",
         max_windows=f"confirmed: {_SCORER_2026}: max_pred_windows",
         max_seconds=f"confirmed: {_SCORER_2026}: length_ranges",
-        lengths="inferred: the ranges are those of Moment-DETR, which the scorer has in a comment, without upper limit "
-        "for `long`; the three parts of `short` are chosen by this project",
+        lengths="inferred: the ranges are those of Moment-DETR, which a comment in the scorer lists, but `long` has no "
+        "upper limit; this project has divided `short` into three ranges",
         label="secondary: labels are like that of the package of a participant, Zhang_XJTLU_task6_1",
         names="secondary: the names are like that in the package of a participant, Zhang_XJTLU_task6_1.output.jsonl",
         systems=f"confirmed: {_SUBMISSION_PAGE}",

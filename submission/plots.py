@@ -32,7 +32,7 @@ CURVES = {
     ),
     "violations": (
         "Share of negatives that violate the margin",
-        "share of negatives within the margin",
+        "share of negatives",
         {"violations": "full margin", "violations_relaxed": "relaxed margin"},
     ),
     "spread": (

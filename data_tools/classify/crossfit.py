@@ -110,7 +110,7 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
         of_label = np.flatnonzero(texts.labels == label)
         count = len(np.unique(texts.groups[of_label]))
         if count < fitting.folds:
-            origin = counted(count, "clip") if label else f"{count} groups with the same uploader or text"
+            origin = counted(count, "clip") if label else f"{count} groups (texts of one uploader, or equal texts)"
             raise DataError(
                 f"the {name} come from only {origin}, too few for {fitting.folds} folds; give more {name}, or lower "
                 "--folds"

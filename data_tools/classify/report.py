@@ -170,9 +170,7 @@ def _draw_roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], figure
     figure = _empty_figure()
     left, right = figure.subplots(1, 2)
     left.set(xlabel="descriptions taken for captions", ylabel="captions found", title="ROC")
-    right.set(
-        xlabel="captions found", ylabel="captions among the texts taken for captions", title="precision and recall"
-    )
+    right.set(xlabel="recall of captions", ylabel="precision: share of captions", title="precision and recall")
     for weighting, values in scores.items():
         colour = _COLOURS[weighting]
         wrong, right_share, _ = roc_curve(labels, values)

@@ -193,15 +193,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     audio = "folder with the audio, in <split>/ or directly, also in tar or zip files (default: the argument root)"
     files.add_argument("--audio", type=Path, help=audio)
     features = (
-        "folder of published features, for the recipe key feature_files: files VID.npz or VID.npy of the recordings "
-        "VID, in <split>/ or directly"
+        "folder of published features, for the recipe key feature_files: one file VID.npz or VID.npy per recording, "
+        "in <split>/ or directly"
     )
     files.add_argument("--features", type=Path, help=features)
     keep_help = "also list recordings whose file is missing (recordings of a blind list are always listed)"
     add("--keep-missing", action="store_true", help=keep_help)
     list_help = (
-        "split of the queries without windows: blind, or train for unlabelled recordings, as system rank --windows "
-        "--as-training needs them (default: blind)"
+        "split of the queries without windows: blind, or, if windows are to be found for training (system rank "
+        "--windows --as-training), train (default: blind)"
     )
     add("--list-split", choices=("blind", "train"), default="blind", help=list_help)
     add("--name", default="castella", help="name of the recordings' source, for their ids (default: castella)")

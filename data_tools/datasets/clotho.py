@@ -160,7 +160,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--holdout",
         type=float,
         metavar="SHARE",
-        help="move this share of the development split to validation (0.2 for v1)",
+        help="move this share of development to validation (0.2 is usual for Clotho v1, which has no validation split)",
     )
     add("--seed", type=int, default=0, help="random seed for the clips of --holdout (default: 0)")
     add("--keep-missing", action="store_true", help="list clips even if all audio is missing")

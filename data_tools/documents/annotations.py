@@ -31,7 +31,7 @@ NO_LENGTH = "windows of no length"
 REVERSED = "reversed windows"
 BEFORE = "windows that begin before the recording"
 BEHIND = "windows that lie outside the recording"
-OVER = "windows that end up to 2 s after the recording"
+OVER = "windows that end at most 2 s after the recording"
 FAR_OVER = "windows that end more than 2 s after the recording"
 NONE_LEFT = "queries without a window left"
 TWO_LENGTHS = "recordings of two lengths"
@@ -264,7 +264,7 @@ def repaired_window(window: Window, seconds: float | None) -> tuple[Window | Non
     seconds: Length of the recording; None if unknown.
 
     >>> repaired_window((70, 81), 83), repaired_window((5, 5), 83), repaired_window((80, 84), 83)
-    (((70, 81), ''), (None, 'windows of no length'), ((80, 83), 'windows that end up to 2 s after the recording'))
+    (((70, 81), ''), (None, 'windows of no length'), ((80, 83), 'windows that end at most 2 s after the recording'))
     """
     start, end = window
     if end == start:

@@ -87,7 +87,11 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the connection to the Freesound API: address, key, limits, and time-out."""
     add = parser.add_argument_group("connection").add_argument
     add("--site", help=f"address of the API (default: the environment variable {ADDRESS}, or {SITE})")
-    add("--key-file", type=Path, help=f"file of mode 600 with the API key (default: the environment variable {KEY})")
+    add(
+        "--key-file",
+        type=Path,
+        help=f"file of mode 600 with the API key (default: the key is in {KEY}, an environment variable)",
+    )
     add("--per-minute", type=int, default=PER_MINUTE, help="maximum requests per minute (default: %(default)s)")
     add("--per-day", type=int, default=PER_DAY, help="maximum requests in 24 hours (default: %(default)s)")
     add("--workers", type=int, default=4, help="maximum requests at the same time (default: %(default)s)")

@@ -182,7 +182,7 @@ class Client:
                 failures[:] = [*failures, error] if error.kind in ("server", "overloaded") else []
                 is_enough = failures and len(failures) % enough == 0
                 if is_enough and await self._fails_only_for(window, [failure.kind for failure in failures[-enough:]]):
-                    raise NoPageError(f"only this search fails at {self.site} ({error})") from None
+                    raise NoPageError(f"{self.site} fails for this search, but not for others ({error})") from None
                 raise
 
         return await self._retry(ask, SEARCH_ATTEMPTS, self._no_answer_error)

@@ -279,7 +279,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("store", type=Path, metavar="STORE", help="SQLite file of the crawl, to create or continue")
     add("--since", metavar="DATE", help="only sounds uploaded since this date; `last`: since the last crawl")
     add("--filter", help="only sounds that match a filter of the API, such as 'duration:[3 TO 120]'")
-    refresh = "update sounds whose uploader objects to generative training, or has changed the licence or AI preference"
+    refresh = "update stored sounds that may not be used to train AI, or have a new licence or AI preference"
     add("--refresh", action="store_true", help=refresh)
     dry_run = "only print how many sounds, requests, days and bytes are left, which takes one request"
     add("--dry-run", action="store_true", help=dry_run)
@@ -306,7 +306,7 @@ def run(arguments: argparse.Namespace) -> int:
     if store.suffix.lower() in OF_TEXT and store.is_file() and not store.stat().st_size:
         raise DataError(
             f"{store}: is an empty file, not a store of Freesound sounds; give a new store, such as "
-            f"{store.with_suffix('.sqlite')} (crawl reads no lists of words or ids)"
+            f"{store.with_suffix('.sqlite')}"
         )
     read_access(arguments)  # raises its errors before a store is created
     if arguments.refresh or arguments.since == "last":

@@ -110,7 +110,7 @@ def _print_selection(selection: Selection) -> None:
         print(f"{count:>8}  not fetched: {reason}")
     marks = [LICENCES[name] for name in NON_COMMERCIAL]
     if restricted := sum(any(mark in sound.licence for mark in marks) for sound in selection.chosen):
-        hint = "--licences cc0 by leaves out these sounds"
+        hint = "to leave out these sounds, add --licences cc0 by"
         licences = ", ".join(NON_COMMERCIAL)
         print(f"{restricted:>8}  of the sounds to fetch are for non-commercial use only ({licences}); {hint}")
     for sound_id, lists in list(selection.excluded.items())[:10]:
@@ -165,9 +165,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
     add("--scores", type=Path, required=True, help="the file scores.csv made by classify")
-    threshold = 'fetch only sounds with a score above this value (default: %(default)s, as in "Take it easy")'
+    threshold = 'fetch only sounds with a score above this value (default: %(default)s, as in the paper "Take it easy")'
     add("--threshold", type=float, default=0.2, help=threshold)
-    weighting = "class weighting in the training of the scores to use (default: %(default)s)"
+    weighting = "use the scores of the classifier trained with this class weighting (default: %(default)s)"
     add("--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help=weighting)
     lists = "lists of sounds never to fetch: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none` for no list"
     add("--exclude", type=Path, nargs="+", required=True, metavar="LIST", help=lists)
@@ -175,7 +175,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rate", type=int, default=44_100, help="sample rate of the FLAC files, in Hz (default: %(default)s)")
     add("--limit", type=int, default=MAX_SOUNDS, help="maximum number of sounds, best scores first (default: all)")
     add("--originals", action="store_true", help="fetch the uploaders' files instead of previews (128 kbit/s MP3)")
-    token = f"file of mode 600 with the token, or with JSON to renew it (default: the environment variable {TOKEN})"
+    token = f"file of mode 600 with the token, or with JSON to renew it (default: the token is in {TOKEN}, a variable)"
     add("--token-file", type=Path, help=token)
     add("--dry-run", action="store_true", help="print what would be fetched, and fetch nothing")
     _add_rules(parser)

@@ -104,7 +104,7 @@ def _lines(report: StatusReport) -> list[str]:
     until = f", up to {report.until}" if report.until else ""
     lines = [
         f"{report.sounds:>8}  sounds stored, of {report.counted or 'an unknown number'} that the API counted last",
-        f"{report.missing:>8}  stored sounds were missing in the last searches; {report.gone} are deleted on Freesound",
+        f"{report.missing:>8}  stored sounds were missing in the last searches; {report.gone} of these are deleted",
         f"{report.fitting:>8}  stored sounds are 3 s to 2 min long",
         f"{report.windows:>8}  time windows are left to read{until}",
         f"{report.requests_in_last_minute:>8}  requests in the last minute",

@@ -81,8 +81,8 @@ def archived_samples(path: Path, audio: str | None) -> Iterator[Sample]:
             continue
         if len(sounds) > 1:
             raise DataError(
-                f"{where}: has the audio files {', '.join(sounds)}, since the names before the first dot are "
-                "equal; choose a suffix by --audio, or rename the files"
+                f"{where}: several audio files have the same name before the first dot ({', '.join(sounds)}); choose a "
+                "suffix by --audio, or rename the files"
             )
         fields: dict[str, Any] = {"__key__": key.removeprefix("/"), "__shard__": path.stem}
         for suffix, member in files.items():

@@ -35,7 +35,7 @@ KINDS = (FORBIDDEN, FREESOUND_ACROSS, NAME_ACROSS, YOUTUBE_ACROSS, SOUND_ACROSS,
 QUIET = "sound too short, silent or steady for a comparison"
 UNSURE = "sound so short or steady that noise may hide a copy"
 NOT_COMPARED = "sound not compared"
-COMPARED_UNSURELY = "sound compared, but a copy under noise may be missed"
+COMPARED_UNSURELY = "sound compared, but a noisy copy of it may be missed"
 
 _YOUTUBE_NAME = re.compile(r"(?:.*/)?Y?([A-Za-z0-9_-]{11})(?:_[0-9]{1,9})?\.\w+")
 

@@ -126,7 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--per-minute", type=int, default=PER_MINUTE, help="maximum requests per minute (default: %(default)s)")
     add("--per-day", type=int, default=PER_DAY, help="maximum requests in 24 hours (default: %(default)s)")
     add("--no-throttle", action="store_true", help="do not limit the number of requests")
-    add("--speed", type=float, default=1.0, help="shorten the minutes of the request limit by this factor")
+    add("--speed", type=float, default=1.0, help="shorten the minute and the day of the request limits by this factor")
     add(
         "--fault",
         action="append",
@@ -147,7 +147,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="SHARE",
-        help="share of sounds that make each search page fail that contains one of them",
+        help="share of sounds that break searches: a page with such a sound fails",
     )
     add(
         "--indexed",

@@ -130,7 +130,7 @@ def known_answers_message(system: PackedSystem) -> str:
     """Return the message for a system that does not submit the blind set, but queries whose answers are known."""
     return (
         f"{system.label} submits queries whose answers are known ({system.answered_by}), not the blind set; rank the "
-        "blind set in the run, or add the file of the blind set as `output` in about.yaml"
+        "blind set in the run, or add your results for the blind set as `output` in about.yaml"
     )
 
 
@@ -148,7 +148,7 @@ def _package_problems(
     of_moments = isinstance(edition, MomentsEdition)
     for run in (run for runs in systems for run in runs):
         if run.is_of_validation:
-            yield f"{run.folder}:{run.entry} ranks a validation split; name an entry of the split for the results"
+            yield f"{run.folder}:{run.entry} ranks a validation split; name an entry of the split that you report"
         if isinstance(run, FinishedMoments) != of_moments:
             tasks = ("finds moments", "ranks clips") if of_moments else ("ranks clips", "finds moments")
             yield (

@@ -119,8 +119,8 @@ def timelines_section(run: FinishedMoments, this: MomentSummary, store: AudioSto
             "Green, above: the true windows. Middle: the probability that each frame is in a moment. Orange, below: "
             "the windows found; paler ones are less probable, and those below "
             f"{FAINT:g} of the best score are left out. "
-            "Queries are sorted by the sum of the IoU of their first window and their AP. A click on the axis, or on "
-            "the button of a window, plays from there.",
+            "Queries are sorted by the sum of two values: the IoU of the first window, and the average precision. A "
+            "click on the axis, or on the button of a window, plays from there.",
             f"Players contain at most the first {LONGEST:g} s of a recording, as mono MP3.",
         ],
         axes=axes,

@@ -45,7 +45,7 @@ def run_section(run: Finished) -> Section:
         "Hardware": ", ".join(part for part in (result.hardware, provenance.machine) if part),
         "Software": ", ".join(f"{name} {version}" for name, version in versions if version),
         "Time": f"{_format_duration(result.training_seconds)} of training, "
-        f"{_format_duration(result.seconds)} since the run was started or, at last, resumed",
+        f"{_format_duration(result.seconds)} since the run was started, or was resumed for the last time",
         "Ranked": f"{run.entry}: {counted(ranked.queries, 'query', ',')} against "
         f"{counted(ranked.clips, 'clip', ',')} of {ranked.data}",
         "Checkpoint": ranked.checkpoint,

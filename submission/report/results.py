@@ -139,7 +139,7 @@ def differences_table(this: Comparable, others: Mapping[str, Comparable], subjec
             ]
         )
     header = ("other", "difference", "95 % bootstrap", "p", "queries better / equal / worse")
-    return Table(f"{subject} minus each other system: {this.primary}, query by query", header, rows)
+    return Table(f"{subject} minus each of the other systems: {this.primary}, query by query", header, rows)
 
 
 def ranks_section(summary: Summary, path: Path) -> Section:
@@ -179,8 +179,8 @@ def scores_section(run: FinishedRun, gaps: ScoreGaps, folder: Path) -> Section:
     marks = loss_margins(run)
     text = (
         f"For {percent(wins)} of {n} the best relevant clip scores higher than every clip that is "
-        f"not relevant; its median score is {np.median(positive):.3f}, that of the hardest negative "
-        f"{np.median(negative):.3f}."
+        f"not relevant. The median score of the best relevant clips is {np.median(positive):.3f}, and that of the "
+        f"hardest negatives {np.median(negative):.3f}."
     )
     shares_of_margins = [
         f"For {percent(float(np.mean(margin >= mark)))} of {n} the difference of these scores reaches {name}."

@@ -122,9 +122,7 @@ def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) 
         if matrix:
             queries, columns = len(matrix.query_ids), len(matrix.clip_ids)
     if problems:
-        verdict = (
-            f"the file has {counted(len(problems), 'problem')}, listed above; a row has the number of its first line"
-        )
+        verdict = f"the file has {counted(len(problems), 'problem')}, listed above; rows are named by their first line"
         return _CheckResult(problems, queries or None, columns or None, verdict, truth is not None)
     verdict = f"ok: {counted(queries, 'query')} x {counted(columns, unit)}"
     return _CheckResult([], queries, columns, verdict, truth is not None, hint="" if truth else NOT_COMPARED)

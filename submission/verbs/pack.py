@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `pack` to its parser."""
     runs = (
-        "a system to submit: a finished run or one of its ranked entries, a blend, the runs of a blend, or, for a "
-        "system of another program, the score matrix (.npy) for its results"
+        "a system to submit: a finished run, or one of its ranked entries (RUN:ENTRY); a blend; the runs of your own "
+        "blend, joined by commas; or the score matrix (.npy) of another program"
     )
     parser.add_argument("systems", nargs="+", metavar="RUN[:ENTRY][,RUN...]", help=runs)
     needed = "(default: none; required without --template)"
@@ -87,8 +87,8 @@ def _open_system(text: str) -> Submitted:
     if text.endswith(".npy"):
         if any(clips is None for clips in read_scores(Path(text)).relevant):
             raise SubmissionError(
-                f"{text} has queries without relevant clips, like a blind set; give scores of the split for the "
-                "results, and name this file as `output` in about.yaml"
+                f"{text} has queries without relevant clips, like a blind set; give scores of the split that "
+                "you report, and name this file as `output` in about.yaml"
             )
         return Submitted([], matrix=Path(text))
     runs = [open_any_finished(name) for name in text.split(",")]

@@ -149,7 +149,7 @@ def _hub_lines(entry: RankedResult) -> Iterator[str]:
     """Yield a line on hubs: how unevenly clips occur in the top 10 of queries. Yield nothing if not known."""
     if entry.hub_skewness is not None and entry.never_found is not None:
         never = f"{100 * entry.never_found:.1f} % of clips are never in the top 10 of a query"
-        yield f"  hubs       the clips' counts in the top 10 have skewness {entry.hub_skewness:.2f}, {never}"
+        yield f"  hubs       skewness of the number of top-10 lists per clip: {entry.hub_skewness:.2f}; {never}"
 
 
 def report(run: Run) -> str:

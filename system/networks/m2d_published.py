@@ -134,4 +134,4 @@ def find_address(path: Path) -> str:
             return f"{_RELEASES}/{release}/{name}"
         if path.parent.name == name.removesuffix(".zip"):
             return f"the archive {_RELEASES}/{release}/{name}; unpack it, or name the archive itself"
-    return "github.com/nttcslab/m2d/releases (keep the file's name, or that of its folder)"
+    return "github.com/nttcslab/m2d/releases (keep the name of the file, or of its folder)"

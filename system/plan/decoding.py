@@ -51,7 +51,7 @@ def _speed_text(stage: schema.Stage, estimates: Estimates, speed: float | None, 
         needed |= {name: gpu.flops for name, gpu in GPUS.items()}
     crops = {name: stage.batch_size * per_second / flops for name, per_second in needed.items()}
     needed_speeds = ", ".join(f"{name} {count:.3g}" for name, count in crops.items())
-    needed_speeds = f"crops per second that devices need to be kept busy: {needed_speeds}"
+    needed_speeds = f"needed to keep devices busy, in crops per second: {needed_speeds}"
     if speed is None:
         return f"decoding speed not measured, since no audio file is readable; {needed_speeds}"
     waiting = [name for name, count in crops.items() if count > speed]

@@ -225,7 +225,8 @@ def _frames_text(stage: schema.Stage, estimates: Estimates, step: float, gpu_byt
         return f"{size / GIB:.1f} GiB, {where}, as set by `frames_on`"
     if gpu_bytes is None:
         return (
-            f"{size / GIB:.1f} GiB, on the GPU if a step leaves twice this memory free, else read ahead from the banks"
+            f"{size / GIB:.1f} GiB; kept on the GPU if a step leaves twice this memory free, or read ahead from the "
+            "banks"
         )
     fits = 2 * size < GPU_SHARE * gpu_bytes - step
     return f"{size / GIB:.1f} GiB, {'on the GPU' if fits else 'read ahead from the banks'}"

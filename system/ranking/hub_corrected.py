@@ -60,7 +60,7 @@ class RankHubCorrected(RankEntry):
     def how_scored(self) -> str:
         """Text for the plan: how the scores are computed."""
         bank = ", ".join(self.bank)
-        return f"ranked by {self.of}, corrected for hubs by captions of {bank}, as chosen on {self.validation}"
+        return f"ranked by {self.of}, corrected for hubs by captions of {bank}; settings chosen on {self.validation}"
 
     def candidates(self) -> list[Correction]:
         """Return the corrections to choose from. `none` is first, so that it is chosen if no correction is better."""

@@ -46,7 +46,7 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
             yield ("data", name, "make"), "the command must begin with: python -m data_tools"
     stages = dict(_dict_items(child(value, "stages")))
     for name in RUN_FOLDERS & stages.keys():
-        yield ("stages", name), f"every run has another folder with the name {name}; give the stage another name"
+        yield ("stages", name), f"every run already has a folder named {name}; give the stage another name"
     for position, (name, stage) in enumerate(stages.items()):
         yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
     yield from _check_relevance(child(value, "relevance"), data)
@@ -209,7 +209,7 @@ def _check_stage(
     if isinstance(at_once, int) and isinstance(batch_size, int) and at_once >= batch_size:
         yield (
             (*at, "grad_cache_chunk"),
-            f"grad_cache_chunk must be less than batch_size, which is {batch_size}, or null",
+            f"grad_cache_chunk must be null, or less than batch_size, which is {batch_size}",
         )
     monitored = child(monitor, "metrics")
     for part in ("schedule", "stop"):

@@ -337,8 +337,8 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
     if files and model.text.identity() != facts.text:
         options = " ".join(f"--set model.text.{name}=FILE" for name in files)
         raise KitError(
-            f"{folder} was trained with another file of model.text.{' and '.join(files)} (its checksum is in "
-            f"model.json); name the file of the training with {options}"
+            f"{folder} was trained with another file of model.text.{' and '.join(files)} (model.json has the checksum "
+            f"of that file); name the file of the training with {options}"
         )
     load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
     noted = facts.model_dump(by_alias=True, exclude_unset=True, exclude={"sha256"})

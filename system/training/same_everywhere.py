@@ -98,8 +98,8 @@ def warn_of_batch_shares(name: str, recipe: schema.Recipe) -> None:
     if process_count() > 1 and recipe.model.batch_properties:
         properties = " and ".join(recipe.model.batch_properties)
         log.warning(
-            "stage %s: each of %d processes computes %s from its share of a batch, so the trained model differs from "
-            "that of one process",
+            "stage %s: each of %d processes computes %s from its share of a batch, so the result differs from "
+            "training with one process",
             name,
             process_count(),
             properties,

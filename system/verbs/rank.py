@@ -84,14 +84,14 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
         help="file of moments (.jsonl): the queries, each with the recording to search in",
     )
     fit = (
-        "fit how each model's scores of frames become windows (scale and offset of the scores, weights of moment "
-        "starts and ends) to the known moments of this split of the manifest; needed for models not trained on moments"
+        "fit the numbers that turn a model's scores of frames into windows (scale, offset, weights of moment starts "
+        "and ends) to this split of the manifest, whose windows are known; needed for models not trained on moments"
     )
     windows.add_argument("--fit", metavar="SPLIT", help=fit)
     by = (
-        "how to find windows; overlap: windows that most probably have an IoU of 0.7 with a moment; posterior: most "
-        "probable windows; thresholds: frames above thresholds (default: thresholds for PE-A-Frame without --fit, "
-        "else overlap)"
+        "how to find windows; overlap: windows that most probably have an IoU of 0.7 or more with a moment; posterior: "
+        "windows that most probably are exactly one moment; thresholds: frames above thresholds (default: thresholds "
+        "for PE-A-Frame without --fit, else overlap)"
     )
     windows.add_argument("--by", choices=WAYS, help=by)
     threshold = (

@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         from system.runs.plots import draw_relevance
 
         files = ", ".join(path.stem for path in arguments.files)
-        title = f"{files}: {distribution.pairs:,} pairs, {_format_zero_share(distribution)} of them 0"
+        title = f"{files}: {distribution.pairs:,} pairs, {_format_zero_share(distribution)} with CIDEr-D 0"
         draw_relevance(distribution, percents, MarginFactor(distribution.percentiles, factors), title, arguments.figure)
         log.info("wrote the figure %s", arguments.figure)
     return 0
@@ -165,6 +165,6 @@ def _format(
     return (
         f"corpus     {counted(len(clips), 'clip', ',')}, {counted(sum(map(len, clips)), 'caption', ',')}; "
         f"documents: {arguments.documents}s, tokenizer: {arguments.tokenizer}\n"
-        f"pairs      {distribution.pairs:,} ({arguments.pairs}), {_format_zero_share(distribution)} of them 0\n"
+        f"pairs      {distribution.pairs:,} ({arguments.pairs}), {_format_zero_share(distribution)} with CIDEr-D 0\n"
         f"CIDEr-D    mean {distribution.mean:.5f}  {scores}"
     )

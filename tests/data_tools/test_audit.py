@@ -268,8 +268,8 @@ def test_audit_lists_clips_that_are_too_steady_or_silent_to_be_compared(
         ("sound not compared", "x/train/silent.wav", "sound too short, silent or ste"),
         ("sound not compared", "x/train/none.wav", str(tmp_path / "none.wav")[:30]),
         ("sound not compared", "x/test/zeros.wav", "sound too short, silent or ste"),
-        ("sound compared, but a copy under noise may be missed", "x/train/alarm.wav", "sound so short or steady that "),
-        ("sound compared, but a copy under noise may be missed", "x/test/hum.wav", "sound so short or steady that "),
+        ("sound compared, but a noisy copy of it may be missed", "x/train/alarm.wav", "sound so short or steady that "),
+        ("sound compared, but a noisy copy of it may be missed", "x/test/hum.wav", "sound so short or steady that "),
     ]
 
 

@@ -263,7 +263,8 @@ def test_classifier_folds_keep_groups_together_and_training_skips_texts_of_the_t
 def test_classifier_data_with_too_few_groups_for_its_folds_is_refused() -> None:
     labels = [True] * 5 + [False] * 6
     with pytest.raises(
-        DataError, match="the descriptions come from only 2 groups with the same uploader or text, too few for 3 folds"
+        DataError,
+        match=r"descriptions come from only 2 groups \(texts of one uploader, or equal texts\), too few for 3 folds",
     ):
         assign_folds(as_texts(labels, range(11), [*range(5), 5, 5, 5, 6, 6, 6]), Fitting(folds=3))
     with pytest.raises(DataError, match="the captions come from only 1 clip, too few for 2 folds"):

@@ -182,7 +182,7 @@ def test_blend_refuses_validation_scores_with_another_hubness_correction_or_spli
     )
     assert main(["pack", "a:validation", *packing]) == 1
     assert (
-        "a:validation ranks a validation split; name an entry of the split for the results" in capsys.readouterr().err
+        "a:validation ranks a validation split; name an entry of the split that you report" in capsys.readouterr().err
     )
 
 

@@ -60,7 +60,7 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
         "whole file: no row for the query 'Sound 1, near' (line 3 of captions.csv)",
         "whole file: no row for the query 'Sound 1 far' (line 3 of captions.csv)",
     ]
-    assert shown.err == f"error: {bad}: the file has 4 problems, listed above; a row has the number of its first line\n"
+    assert shown.err == f"error: {bad}: the file has 4 problems, listed above; rows are named by their first line\n"
     assert main(["score", str(bad), "--truth", str(truth_path)]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""

@@ -313,7 +313,7 @@ def test_plan_for_reading_audio_files_reports_decoding_speed_and_no_bank(mp3s: P
     assert "3 batches ahead" in fact(shown, "only frames")
     text = fact(shown, "only decoding")
     assert "crops per second decoded here by 2 threads (measured)" in text
-    assert "need to be kept busy: this CPU's" in text
+    assert "needed to keep devices busy, in crops per second: this CPU's" in text
     for clip in read_manifest(mp3s):
         Path(clip.path).unlink()
     shown = plan(load_recipe(path).recipe)

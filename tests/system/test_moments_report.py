@@ -46,7 +46,7 @@ def test_moment_report_shows_the_metrics_of_the_run(made: Path, opened: Finished
     ):
         assert figure(name, value) in html
     assert "short, over 0 to 10 s" in html
-    assert "This entry minus each other system" in html
+    assert "This entry minus each of the other systems" in html
 
 
 def test_moment_report_lists_worst_queries_first(made: Path, opened: FinishedMoments) -> None:

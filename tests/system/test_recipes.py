@@ -394,7 +394,7 @@ def test_set_option_accepts_json_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["scores", "submission", "figures"])
 def test_training_stage_named_like_a_folder_of_a_run_is_refused(tmp_path: Path, name: str) -> None:
     content = valid(tmp_path) | {"stages": {name: tiny.stage()}, "rank": {}}
-    with pytest.raises(RecipeError, match=f"stages.{name}: every run has another folder with the name {name}"):
+    with pytest.raises(RecipeError, match=f"stages.{name}: every run already has a folder named {name}"):
         load(tmp_path, content)
 
 

@@ -237,7 +237,10 @@ def test_relevance_verb_on_clotho_prints_known_values(
     clips = read_corpus(path, None)
     found = Corpus(clips, "clip", "regex").distribution([80, 90, 99], "other_clips")
     assert "1,045 clips, 5,225 captions; documents: clips, tokenizer: regex" in out
-    assert f"pairs      {5225**2 - 5 * 5225:,} (other_clips), {100 * found.zeros / found.pairs:.1f} % of them 0" in out
+    assert (
+        f"pairs      {5225**2 - 5 * 5225:,} (other_clips), {100 * found.zeros / found.pairs:.1f} % with CIDEr-D 0"
+        in out
+    )
     assert f"mean {found.mean:.5f}  c80 {found.percentiles[0]:.5f}  c90 {found.percentiles[1]:.5f}" in out
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in figure.parent.iterdir()] == ["relevance.png"]
