@@ -31,7 +31,7 @@ def prose(path: Path) -> str:
 
 
 @pytest.mark.parametrize("floor", ROOMS)
-def test_file_trees_in_readmes_are_made_of_the_modules_first_lines(root: Path, floor: str) -> None:
+def test_file_trees_in_readmes_show_the_first_line_of_each_module(root: Path, floor: str) -> None:
     assert (root / floor / "README.md").read_text() == trees.with_tree(root / floor), "run tests/helpers/trees.py"
     titles = [line.split(maxsplit=1)[1:] for line in trees.tree(root / floor).splitlines()]
     assert [title for title in titles if not title or len(title[0].split()) > 10] == []
@@ -43,7 +43,9 @@ MOST_WORDS = {"README.md": 1300, "system/README.md": 2300} | {
 
 
 @pytest.mark.parametrize(("page", "most"), MOST_WORDS.items())
-def test_readmes_have_over_100_words_and_keep_to_their_limits(root: Path, page: str, most: int) -> None:
+def test_each_readme_has_over_100_words_and_at_most_its_maximum_number_of_words(
+    root: Path, page: str, most: int
+) -> None:
     assert 100 < len((root / page).read_text().split()) <= most
 
 

@@ -354,7 +354,9 @@ def test_check_fails_if_a_file_of_the_recipe_is_missing(
     assert shown.endswith("\n1 MISTAKE\n" if name == "large_batch" else "\n1 MISSING\n")
 
 
-def test_check_accepts_a_recipe_whose_data_run_will_make(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_accepts_a_missing_manifest_if_the_recipe_has_a_command_that_makes_it(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = (desk / "no_manifest.yaml").read_text()
     made = "{manifest: nowhere.jsonl, make: python -m data_tools scenes x --seed 1"
     text = text.replace(

@@ -154,7 +154,7 @@ def test_killed_export_leaves_no_partial_model(
 
 
 @pytest.mark.parametrize(("out", "more"), [("scores.npy", []), ("best.csv", ["--top", "3"])])
-def test_rank_verb_after_a_kill_gives_the_same_result(
+def test_rank_verb_run_again_after_a_kill_gives_the_same_result(
     stride: int, out: str, more: list[str], kills: Kills, work: Path, small: Path, tmp_path: Path
 ) -> None:
     """The same command then gives the same lists, and scores but for rounding, with the cache as the kill left it."""

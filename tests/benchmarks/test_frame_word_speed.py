@@ -83,7 +83,7 @@ def measured(root: Path, code: str, *arguments: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("reduce", ["mean", "best_frame", "best_word"])
-def test_time_and_memory_of_a_frame_word_evaluation_are_measured(reduce: str, root: Path) -> None:
+def test_time_and_memory_of_scoring_frames_against_words_in_evaluation_are_measured(reduce: str, root: Path) -> None:
     found = measured(root, _EVALUATION, reduce)
     print(
         f"\n{reduce}: 1,045 clips of 15 to 29 s, 5,225 captions, {found['seconds']:.0f} s ({found['cpu']:.0f} s of CPU "
@@ -94,7 +94,9 @@ def test_time_and_memory_of_a_frame_word_evaluation_are_measured(reduce: str, ro
 
 @pytest.mark.parametrize("words", ["trained", "frozen"])
 @pytest.mark.parametrize("reduce", ["mean", "best_frame", "best_word"])
-def test_time_and_memory_of_a_frame_word_training_batch_are_measured(reduce: str, words: str, root: Path) -> None:
+def test_time_and_memory_of_scoring_frames_against_words_in_training_are_measured(
+    reduce: str, words: str, root: Path
+) -> None:
     found = measured(root, _TRAINING, reduce, words)
     print(
         f"\n{reduce}, {words} words: 32 clips of 1,500 frames, 32 captions of 20 words, forward and backward "

@@ -48,7 +48,7 @@ def saved_bytes(encoder: torch.nn.Module, given: Any, half: bool) -> float:
         "aistat2025/eat",
     ],
 )
-def test_memory_of_audio_encoder_activations_matches_the_plan(root: Path, name: str) -> None:
+def test_memory_estimate_of_audio_encoder_activations_is_within_15_percent_of_measured(root: Path, name: str) -> None:
     recipe = load_recipe(root / f"recipes/{name}.yaml").recipe
     audio, stage = recipe.model.audio, next(iter(recipe.stages.values()))
     torch.manual_seed(0)
@@ -67,7 +67,7 @@ def test_memory_of_audio_encoder_activations_matches_the_plan(root: Path, name: 
     assert sum(parts.values()) > parts["activations"] > 0
 
 
-def test_memory_of_text_encoder_activations_matches_the_plan(root: Path) -> None:
+def test_memory_estimate_of_text_encoder_activations_is_within_15_percent_of_measured(root: Path) -> None:
     """RoBERTa-large, with its published sizes."""
     recipe = load_recipe(root / "recipes/dcase2025_baseline/clotho.yaml").recipe
     sizes = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}

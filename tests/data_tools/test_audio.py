@@ -28,7 +28,7 @@ def test_mono_file_at_the_requested_rate_is_read_unchanged(wav: Path) -> None:
     check_audio(wav)
 
 
-def test_waveform_peak_of_each_part_is_the_maximum_of_all_channels(tmp_path: Path) -> None:
+def test_peaks_of_equal_time_spans_of_a_waveform_are_the_maxima_over_all_channels(tmp_path: Path) -> None:
     """The peak is the maximum over channels; of a long part only the beginning is read, in any format."""
     short = np.stack([[0, 0.5, 0, 0, 0.1], [-0.25, 0, 0, -1, 0]], axis=1)
     soundfile.write(tmp_path / "a.wav", short, RATE, subtype="FLOAT")
@@ -129,7 +129,7 @@ def test_broken_audio_is_refused(tmp_path: Path, kind: str, message: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["zero bytes", "no samples", "text", "header only", "half of a WAV"])
-def test_audio_seconds_refuses_broken_headers(tmp_path: Path, kind: str) -> None:
+def test_broken_audio_file_is_refused_when_its_duration_is_read(tmp_path: Path, kind: str) -> None:
     broken(tmp_path / "x.wav", kind)
     with pytest.raises(AudioError):
         audio_seconds(tmp_path / "x.wav")

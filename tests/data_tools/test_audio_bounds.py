@@ -27,7 +27,9 @@ def claims(path: Path, samples: int, rate: int = RATE) -> Path:
 
 @pytest.mark.parametrize("head", [b"RIFF", b"RIFF\xff\xff\xff\xffWAVE", b"FORM\x7f\xff\xff\xffAIFF"])
 @pytest.mark.parametrize("read", [check_audio, audio_seconds, lambda path: read_audio(path, RATE)])
-def test_wav_of_zeros_without_sound_data_is_refused_quickly(tmp_path: Path, head: bytes, read: object) -> None:
+def test_wav_or_aiff_without_a_sound_chunk_is_refused_after_1000_chunks(
+    tmp_path: Path, head: bytes, read: object
+) -> None:
     path = tmp_path / "x.wav"
     with path.open("wb") as file:
         file.write(head)

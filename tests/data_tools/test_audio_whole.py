@@ -208,7 +208,9 @@ def test_wav_is_refused_if_its_data_size_exceeds_the_file_by_over_a_kilobyte(
 
 
 @pytest.mark.parametrize("kind", ["WAV", "RF64", "W64", "AIFF", "AU", "CAF"])
-def test_long_text_after_the_sound_is_refused_with_its_size(tmp_path: Path, kind: str) -> None:
+def test_text_of_five_kilobytes_after_the_sound_is_refused_and_the_error_states_its_size(
+    tmp_path: Path, kind: str
+) -> None:
     data = made(kind)
     expected = samples(tmp_path / "x", data)
     assert np.array_equal(samples(tmp_path / "x", data + 102 * b"some text "), expected)
@@ -540,7 +542,7 @@ def test_file_that_yields_fewer_samples_than_stated_is_refused(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("kind", ["NIST", "VOC", "IRCAM", "SVX", "AVR", "PVF"])
-def test_format_without_detectable_truncation_is_refused(tmp_path: Path, kind: str) -> None:
+def test_rare_audio_formats_such_as_nist_and_voc_are_refused(tmp_path: Path, kind: str) -> None:
     assert "is not supported; convert it to WAV or FLAC" in refusal(tmp_path / "x", made(kind))
 
 
@@ -568,7 +570,9 @@ def test_check_verb_lists_truncated_and_joined_audio_files(tmp_path: Path) -> No
 @needs_ffmpeg
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["t.m4a", "t.mp4", "t.wma", "t.webm", "t.mka", "t.aac", "t.ac3", "t.wv"])
-def test_truncated_mp4_and_wma_files_are_refused_and_joined_ones_never_read_in_part(tmp_path: Path, name: str) -> None:
+def test_truncated_mp4_or_wma_is_refused_and_two_concatenated_are_read_whole_or_refused(
+    tmp_path: Path, name: str
+) -> None:
     path, _ = encoded_by_ffmpeg(tmp_path, name)
     data = path.read_bytes()
     whole = samples(path, data)

@@ -78,7 +78,7 @@ def test_audit_finds_every_kind_of_overlap_planted_in_hand_made_clips(tmp_path: 
     ]
 
 
-def test_audit_omits_overlaps_between_manifests_given_with_option_against() -> None:
+def test_audit_omits_overlaps_among_the_manifests_to_compare_against() -> None:
     known = [clip("a.wav", "development", "1"), clip("b.wav", "evaluation", "1"), clip("c.wav", "evaluation", "1")]
     new = [clip("d.wav", "train", "1", source="y"), clip("e.wav", "train", "2", source="y")]
     kind = "same Freesound id across splits"
@@ -214,7 +214,7 @@ APART = (
 )
 
 
-def test_audit_verdict_denies_shared_sounds_if_all_fingerprints_are_sure(
+def test_audit_verdict_says_no_sound_is_shared_if_all_fingerprints_are_reliable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed, last, status = verdict(
@@ -228,7 +228,7 @@ def test_audit_verdict_denies_shared_sounds_if_all_fingerprints_are_sure(
     assert "      3  clips whose sound was compared\n      0  Freesound id" in printed  # and no other is named
 
 
-def test_audit_compares_clips_with_a_test_split_given_with_option_against(
+def test_audit_compares_clips_with_the_test_split_in_a_manifest_to_compare_against(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, split in (("a.wav", "train"), ("b.wav", "test")):
@@ -283,7 +283,7 @@ def test_audit_lists_clips_that_are_too_steady_or_silent_to_be_compared(
     ],
     ids=["unsure", "one side", "neither", "no files"],
 )
-def test_audit_verdict_makes_no_claim_without_sure_fingerprints(
+def test_audit_verdict_leaves_shared_sound_undecided_without_reliable_fingerprints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], train: Wave | None, test: Wave | None, output: str
 ) -> None:
     printed, last, status = verdict(tmp_path, capsys, train={"a.wav": train}, test={"b.wav": test})
@@ -356,7 +356,9 @@ def clotho(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "clotho.jsonl"
 
 
-def test_audit_finds_clothos_five_shared_ids_and_four_names(clotho: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_finds_five_freesound_ids_and_four_file_names_in_two_splits_of_clotho(
+    clotho: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["audit", str(clotho), "--list", str(clotho.with_suffix(".csv"))]) == 1
     printed = capsys.readouterr().out
     listed = rows(clotho.with_suffix(".csv"))
@@ -440,7 +442,7 @@ def test_audit_imports_no_heavy_packages(root: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_audit_finds_clips_in_mixed_recordings_by_their_moment_queries(
+def test_audit_finds_test_captions_among_the_moment_queries_of_mixed_recordings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The queries of Clotho-Moment are captions of Clotho: the recording is listed with the clip it was mixed from."""

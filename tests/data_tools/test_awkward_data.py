@@ -240,7 +240,7 @@ def test_check_uses_the_last_of_several_clips_with_the_same_id() -> None:
     assert [one.path for one in _LastOfEachId(clips)] == ["other.wav", "last.wav"]
 
 
-def test_wrong_shifts_that_fingerprints_are_compared_at_are_distinct_and_symmetric() -> None:
+def test_shifts_that_measure_chance_agreement_of_fingerprints_are_distinct_and_symmetric() -> None:
     assert {(-frames, -bins) for frames, bins in fingerprint.WRONG_SHIFTS} == set(fingerprint.WRONG_SHIFTS)
     assert len(set(fingerprint.WRONG_SHIFTS)) == len(fingerprint.WRONG_SHIFTS)
 

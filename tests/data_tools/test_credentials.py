@@ -309,7 +309,9 @@ def test_api_key_is_not_in_the_url_of_a_search(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_api_key_is_not_in_files_output_or_the_process_list(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_api_key_appears_in_no_file_and_no_output_and_no_process_list(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Checks files, output and process arguments of crawls that succeed, are refused, and fail."""
     out = b""
     with serving("--sounds", "300", "--fault", "500=0.3", "--no-throttle") as settings:

@@ -314,7 +314,7 @@ def test_checksum_of_the_first_download_is_stored(site: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", [b"", PAGE])
-def test_empty_or_html_file_instead_of_a_download_is_downloaded_again(
+def test_empty_or_html_file_in_place_of_a_download_is_replaced_by_a_new_download(
     content: bytes, site: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "w.bin"

@@ -68,7 +68,7 @@ FEW = {
 @pytest.mark.parametrize(
     ("name", "rate"), [one if one in FEW else pytest.param(*one, marks=pytest.mark.slow) for one in ALL]
 )
-def test_excerpts_of_lossy_files_equal_parts_of_the_whole_file(name: str, rate: int, tmp_path: Path) -> None:
+def test_excerpts_of_lossy_files_match_the_same_sections_of_whole_files(name: str, rate: int, tmp_path: Path) -> None:
     wav, path = tmp_path / "sound.wav", tmp_path / name
     soundfile.write(wav, stereo(rate, 23.1), rate)
     subprocess.run(["ffmpeg", "-v", "error", "-i", wav, *FORMATS[name], path], check=True)
@@ -77,14 +77,16 @@ def test_excerpts_of_lossy_files_equal_parts_of_the_whole_file(name: str, rate: 
 
 @pytest.mark.parametrize("rate", [22_050, 44_056, 96_000])
 @pytest.mark.parametrize("suffix", [".wav", ".flac", ".aiff"])
-def test_excerpts_of_lossless_files_equal_parts_of_the_whole_file(suffix: str, rate: int, tmp_path: Path) -> None:
+def test_excerpts_of_lossless_files_match_the_same_sections_of_whole_files(
+    suffix: str, rate: int, tmp_path: Path
+) -> None:
     path = tmp_path / f"sound{suffix}"
     soundfile.write(path, stereo(rate, 6.1), rate)
     assert largest_difference(path) < 1e-5
 
 
 @pytest.mark.parametrize("resampling", ["kaiser_best", "kaiser_best_0.2"])
-def test_excerpts_resampled_with_filters_of_resampy_equal_parts_of_the_whole_file(
+def test_excerpts_resampled_with_resampy_filters_match_the_same_sections_of_whole_files(
     resampling: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "sound.flac"
@@ -92,7 +94,7 @@ def test_excerpts_resampled_with_filters_of_resampy_equal_parts_of_the_whole_fil
     assert largest_difference(path, resampling) == 0, "even the clock of resampy 0.2 is continued"
 
 
-def test_excerpts_of_real_recordings_equal_parts_of_the_whole_file(shared: Path) -> None:
+def test_excerpts_of_real_recordings_match_the_same_sections_of_whole_files(shared: Path) -> None:
     paths = sorted((shared / "data/esc10/audio").glob("*.flac"))[:5]
     assert len(paths) == 5
     assert max(largest_difference(path, seconds=1.0) for path in paths) < 1e-5

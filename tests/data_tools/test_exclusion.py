@@ -121,7 +121,7 @@ def test_invalid_exclusion_lists_are_refused(tmp_path: Path, name: str, content:
     assert "\n" not in str(output.value)
 
 
-def test_exclusion_list_that_is_missing_a_folder_or_without_ids_is_refused(tmp_path: Path) -> None:
+def test_exclusion_list_is_refused_if_it_is_missing_or_a_folder_or_has_no_valid_id(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none.csv: no such file"):
         read_exclusions([tmp_path / "none.csv"])
     with pytest.raises(DataError, match="is a folder; name a file"):

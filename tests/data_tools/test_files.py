@@ -93,7 +93,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return found
 
 
-def test_replaced_file_is_synced_before_its_rename_and_its_folder_after_it(
+def test_replacing_a_file_syncs_the_new_file_then_renames_it_then_syncs_the_folder(
     tmp_path: Path, calls: list[tuple[str, str]]
 ) -> None:
     with replacing(tmp_path / "a.txt") as temporary:

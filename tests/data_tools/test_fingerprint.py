@@ -122,7 +122,7 @@ def test_fingerprint_peaks_are_chosen_per_half_second_and_per_clip() -> None:
 # Scores by hand
 
 
-def test_fingerprint_peaks_agree_within_one_frame_and_one_bin_of_the_other_recording() -> None:
+def test_fingerprint_peaks_agree_if_at_most_one_frame_and_one_bin_apart() -> None:
     frames, bins = np.array([0, 10, 20, 30]), np.array([50, 100, 150, 200], np.uint16)
     others, other_bins = np.array([1, 9, 22, 30]), np.array([49, 101, 150, 202], np.uint16)
     agree, score = module._find_agreeing_peaks(frames, bins, others, other_bins)
@@ -165,7 +165,7 @@ def test_offset_length_and_score_of_fingerprint_matches_equal_hand_values() -> N
     assert near_duplicates([one], []) == near_duplicates([], [one]) == []
 
 
-def test_fingerprints_match_from_ten_agreeing_peaks_or_twenty_if_unsure() -> None:
+def test_fingerprints_match_from_10_agreeing_peaks_or_from_20_if_both_are_unreliable() -> None:
     ten, nine = (made(*apart(count)) for count in (10, 9))
     assert near_duplicates([ten], [ten]) == [Match(0, 0, 0.0, pytest.approx(1.8), 10.0)]
     assert near_duplicates([nine], [nine]) == []
@@ -190,7 +190,7 @@ def test_fingerprint_score_is_lower_if_the_strongest_peaks_disagree() -> None:
         assert all(match.seconds == pytest.approx((79 - elsewhere) * 0.2) for match in found)  # those that agree
 
 
-def test_agreeing_share_of_the_recording_with_fewer_peaks_has_more_weight() -> None:
+def test_share_of_agreeing_peaks_weights_the_recording_with_fewer_peaks_higher() -> None:
     """Noise adds 40 stronger peaks to 80: none of the 30 strongest on that side agree, and all 20 on the other."""
     frames, bins = apart(80)
     levels = [1.0] * 20 + [0.0] * 60
@@ -202,7 +202,7 @@ def test_agreeing_share_of_the_recording_with_fewer_peaks_has_more_weight() -> N
         assert match.score == pytest.approx(80 * share)
 
 
-def test_fingerprint_score_is_the_lower_one_of_both_directions() -> None:
+def test_fingerprint_score_of_two_recordings_is_their_lower_number_of_agreeing_peaks() -> None:
     """Ten peaks of the first are doubled in the second, a frame later: 40 agree in one direction, 30 in the other."""
     frames, bins = apart(30)
     one = made(frames, bins)
@@ -375,7 +375,7 @@ def test_silent_and_featureless_sounds_have_no_fingerprint(tmp_path: Path, sound
     ],
     ids=["tone", "beeps", "alarm", "hum", "wind", "0.5 s"],
 )
-def test_steady_or_short_sounds_have_an_unsure_fingerprint(tmp_path: Path, wave: Wave) -> None:
+def test_steady_or_short_sounds_have_an_unreliable_fingerprint(tmp_path: Path, wave: Wave) -> None:
     one = printed(tmp_path, wave)
     assert one is not None
     assert not one.sure

@@ -240,7 +240,7 @@ def test_verb_hub_finds_columns_by_usual_names_presets_or_options(tmp_path: Path
     assert listed(tmp_path / "numbered.parquet", "--out", out)[0].captions == ["c1", "c2", "c10"]
 
 
-def test_verb_hub_takes_captions_of_a_retrieval_corpus_from_its_relevant_queries(
+def test_verb_hub_gives_a_retrieval_clip_the_texts_of_its_relevant_queries_as_captions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "caps_t2a"
@@ -277,7 +277,7 @@ def test_wavcaps_is_read_from_its_zip_files(tmp_path: Path) -> None:
     assert main(["check", str(tmp_path / "m.jsonl")]) == 0
 
 
-def test_wavcaps_part_without_zip_files_is_named_and_only_the_longest_list_of_a_part_is_read(
+def test_verb_hub_reports_wavcaps_sources_without_zip_files_and_reads_one_list_per_source(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, out = tmp_path / "WavCaps", tmp_path / "m.jsonl"
@@ -532,7 +532,7 @@ def test_verb_hub_refuses_column_options_for_shards_written_by_export(
     assert not out.exists()
 
 
-def test_clip_with_an_invalid_field_in_an_exported_shard_is_left_out_with_its_key(
+def test_clip_with_an_invalid_field_in_an_exported_shard_is_skipped_and_its_key_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = exported(tmp_path)
@@ -575,7 +575,7 @@ def test_export_divides_shards_by_split_and_size_and_refuses_a_folder_with_other
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "webdataset"])
-def test_killed_export_ends_with_the_same_shards(tmp_path: Path, form: str) -> None:
+def test_killed_and_resumed_export_writes_the_same_shards_as_an_uninterrupted_one(tmp_path: Path, form: str) -> None:
     manifest = exported(tmp_path, 60)
     for path in (tmp_path / "in").iterdir():
         path.write_bytes(path.read_bytes() + bytes(60_000))  # all shards take long enough to be killed

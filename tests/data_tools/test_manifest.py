@@ -138,7 +138,7 @@ def test_invalid_manifest_is_refused(tmp_path: Path, content: bytes, message: st
         read_manifest(tmp_path / "m.jsonl")
 
 
-def test_missing_manifest_folder_and_empty_manifest_are_refused(tmp_path: Path) -> None:
+def test_reading_a_missing_file_or_folder_and_writing_an_empty_manifest_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_manifest(tmp_path / "none.jsonl")
     with pytest.raises(DataError, match="is a folder; name a file"):

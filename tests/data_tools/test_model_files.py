@@ -90,7 +90,7 @@ def test_incomplete_cached_model_is_not_used(cache: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "owner/model"])
-def test_offline_hub_model_is_reported_at_once(cache: Path, name: str) -> None:
+def test_error_for_a_model_missing_from_the_cache_says_the_hub_does_not_answer(cache: Path, name: str) -> None:
     message = rf"text model {name}: not a folder, not in the cache \S+hub, and http://127.0.0.1:9 does not answer"
     with pytest.raises(DataError, match=message):
         fetch(name)
@@ -154,7 +154,7 @@ def test_unknown_hub_name_is_reported(empty_hub: str, monkeypatch: pytest.Monkey
     assert asked == ["sentence-transformers/nobody", "nobody"]
 
 
-def test_hub_download_is_resumed_and_refused_without_weights(
+def test_cached_hub_model_without_weights_is_refused_until_a_download_adds_the_weights(
     empty_hub: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import huggingface_hub

@@ -165,7 +165,7 @@ def test_fetch_skips_only_the_sound_whose_preview_is_refused(tmp_path: Path, sta
         assert len(transport.urls) <= 4
 
 
-def test_error_for_a_refused_original_file_mentions_the_token_unless_another_host_refused_it(tmp_path: Path) -> None:
+def test_error_mentions_the_access_token_only_if_the_api_itself_refuses_the_original_file(tmp_path: Path) -> None:
     def original(client: Client) -> Any:
         return client.download_original(7, tmp_path / "x")
 
@@ -477,7 +477,9 @@ def sounds_in(path: Path) -> int:
 
 
 @pytest.mark.slow
-def test_crawl_that_status_and_export_read_can_be_interrupted_and_resumed(tmp_path: Path, capsys: Any) -> None:
+def test_verbs_status_and_export_read_a_running_crawl_which_resumes_after_an_interrupt(
+    tmp_path: Path, capsys: Any
+) -> None:
     path = tmp_path / "store"
     with serving("--sounds", "2000", "--no-throttle") as settings:
         process = started(settings, "crawl", path, "--per-minute", "6")

@@ -176,7 +176,7 @@ def test_sounds_uploaded_in_the_same_second_as_a_failing_one_are_stored(tmp_path
         assert store.fact("complete") == store.fact("until")
 
 
-def test_server_outage_is_not_taken_for_a_failing_sound(tmp_path: Path) -> None:
+def test_server_outage_does_not_mark_a_sound_as_failing(tmp_path: Path) -> None:
     transport = Direct(
         make_answers(700, 7, 0.0, 0), tamper=lambda number, given: page_of(500) if 2 < number < 20 else given
     )
@@ -196,7 +196,7 @@ def too_large(limit: int) -> Callable[[int, Response], Response]:
     return overloaded
 
 
-def test_crawl_counts_sounds_in_parts_if_the_server_fails_at_the_total(tmp_path: Path) -> None:
+def test_crawl_adds_up_counts_of_shorter_time_spans_if_the_server_cannot_give_the_total(tmp_path: Path) -> None:
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=too_large(400))
     read_all(tmp_path / "store", transport)
     assert_whole(tmp_path / "store", transport.answers)
@@ -208,7 +208,7 @@ def test_crawl_counts_sounds_in_parts_if_the_server_fails_at_the_total(tmp_path:
     assert_whole(tmp_path / "store", transport.answers)
 
 
-def test_dry_run_of_a_crawl_counts_sounds_in_parts_if_the_server_fails_at_the_total(
+def test_crawl_dry_run_adds_up_counts_of_shorter_spans_if_the_server_gives_no_total(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=too_large(400))
@@ -217,7 +217,9 @@ def test_dry_run_of_a_crawl_counts_sounds_in_parts_if_the_server_fails_at_the_to
 
 
 @pytest.mark.parametrize("text", ["type:mp3 OR type:wav", 'license:"Attribution" OR duration:[900 TO 1000]'])
-def test_filter_with_or_is_still_limited_to_the_time_window_of_the_crawl(text: str, tmp_path: Path) -> None:
+def test_search_filter_with_the_operator_or_stays_limited_to_the_time_window_of_the_crawl(
+    text: str, tmp_path: Path
+) -> None:
     transport = Direct(make_answers(600, 7, 0.0, 0))
     with closing(Store(tmp_path / "store", create=True)) as store:
         crawl._plan_windows(store, None, text, SITE)
@@ -440,7 +442,7 @@ def test_index_rebuild_during_a_crawl_is_detected(tmp_path: Path) -> None:
     assert_whole(tmp_path / "store", answers)
 
 
-def test_two_different_drops_of_the_number_of_sounds_are_not_taken_for_one_lasting_drop(
+def test_two_drops_of_the_api_sound_count_to_different_levels_mark_no_sound_as_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two rebuilds, a week apart, with no read between them."""

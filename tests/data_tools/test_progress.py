@@ -51,7 +51,7 @@ def test_shown_time_left_uses_the_rate_of_this_process_only(caplog: pytest.LogCa
     assert said(caplog) == ["finetune: 910 of 1,000 steps, about 9.0 min left, loss 0.1234"]
 
 
-def test_progress_lines_work_without_total_and_for_bytes() -> None:
+def test_progress_lines_show_mib_for_bytes_and_leave_out_an_unknown_total() -> None:
     lines = Lines("openl3", None, "byte")
     lines.advance(3 << 20)
     assert lines.progress_text(60) == "openl3: 3 MiB"

@@ -103,7 +103,7 @@ def test_request_of_a_killed_process_counts_for_its_maximum_duration(tmp_path: P
     assert run_virtually(killed())[0] == pytest.approx(UNANSWERED + MINUTE)
 
 
-def test_long_pause_that_the_api_requests_outlasts_a_restart_and_a_shorter_pause(tmp_path: Path) -> None:
+def test_long_pause_set_by_the_api_is_kept_after_a_restart_and_a_shorter_pause(tmp_path: Path) -> None:
     async def paused() -> float:
         open_quota(tmp_path / "quota").pause(DAY)
         quota = open_quota(tmp_path / "quota")
@@ -114,7 +114,7 @@ def test_long_pause_that_the_api_requests_outlasts_a_restart_and_a_shorter_pause
     assert run_virtually(paused())[0] == pytest.approx(DAY)
 
 
-def test_accelerated_clock_states_the_real_time_but_waits_shorter() -> None:
+def test_clock_with_speed_1000_shows_the_current_time_and_waits_a_thousandth_as_long() -> None:
     assert abs(Clock(1000).now() - time.time()) < 60
     assert Clock(1000).wall_seconds(MINUTE) == 0.06
 
@@ -144,7 +144,7 @@ def test_quota_stored_with_an_accelerated_clock_works_at_real_speed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("ahead", [2 * UNANSWERED, 10 * DAY, 1e12])
-def test_request_times_stored_by_a_clock_ahead_do_not_block_requests(tmp_path: Path, ahead: float) -> None:
+def test_stored_request_times_in_the_future_do_not_block_requests(tmp_path: Path, ahead: float) -> None:
     async def work() -> float:
         quota = open_quota(tmp_path / "quota", 5, 100)
         now = LoopClock().now()
@@ -179,7 +179,7 @@ def test_time_estimate_for_further_requests_matches_hand_values(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("speed", [1.0, 1000.0])
-def test_sandbox_limits_requests_over_the_same_periods_as_the_client(speed: float) -> None:
+def test_freesound_sandbox_limits_requests_per_minute_and_per_day_like_the_client(speed: float) -> None:
     async def work() -> list[str | None]:
         throttle = Throttle(2, 3, LoopClock(speed))
         output = []

@@ -355,7 +355,7 @@ def test_filters_with_operators_find_the_expected_sounds(text: str) -> None:
     assert every(answers, filter=text, fields=fields) == expected
 
 
-def test_or_without_parentheses_in_a_filter_makes_other_clauses_optional() -> None:
+def test_operator_or_without_parentheses_makes_the_other_clauses_of_a_filter_optional() -> None:
     """Lucene's parser does this. Parentheses around a user's filter avoid it."""
     answers = make_answers(400, 2, 0.0, 0)
     within = "created:[2020-01-01T00:00:00Z TO NOW]"
@@ -398,7 +398,7 @@ def test_sandbox_verb_refuses_invalid_options(capsys: pytest.CaptureFixture[str]
         Faults({"500": -0.1}, 1)
 
 
-def test_sandbox_runs_the_commands_of_option_then_in_order_until_one_fails(
+def test_sandbox_verb_runs_its_follow_up_commands_in_order_and_stops_at_the_first_failure(
     tmp_path: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "a b.sqlite"

@@ -288,7 +288,7 @@ def read_captions(settings: Settings, split: str) -> list[str]:
     return [text for scene in _plan_split(settings, split, settings.counts[split], pool) for text in scene.captions]
 
 
-def test_more_test_scenes_than_different_captions_are_refused() -> None:
+def test_evaluation_split_with_more_scenes_than_possible_captions_is_refused() -> None:
     pool: dict[str, list[Recording]] = {name: [] for name in ("dog", "rain", "siren")}
     with pytest.raises(DataError, match=r"no unused caption is left for a scene of one .*; ask for fewer clips"):
         _plan_split(Settings(name="many", seed=5, counts={"evaluation": 2000}), "evaluation", 2000, pool)
@@ -318,7 +318,9 @@ def test_complete_scene_folder_is_unchanged(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [[], ["--moments", "castella", "--length", "30"]])
-def test_scenes_verb_after_a_kill_completes_to_the_same_files(tmp_path: Path, root: Path, kind: list[str]) -> None:
+def test_killed_and_resumed_scenes_verb_writes_the_same_files_as_an_uninterrupted_one(
+    tmp_path: Path, root: Path, kind: list[str]
+) -> None:
     counts = ["--seed", "7", "--development", "150", "--validation", "5", "--evaluation", "5"]
     out, whole = tmp_path / "cut" / "s", tmp_path / "whole" / "s"
     command = [sys.executable, "-m", "data_tools", "scenes", str(out), *counts, *kind]
@@ -383,7 +385,7 @@ def labels(folder: Path, rows: list[tuple[str, str]], split: str = "evaluation")
     return folder
 
 
-def test_highest_possible_map_at_10_with_equal_labels_matches_hand_values(tmp_path: Path) -> None:
+def test_mean_average_precision_at_10_of_a_perfect_labeller_matches_hand_values(tmp_path: Path) -> None:
     assert ceiling(labels(tmp_path, [("one", "dog")]), "evaluation") == 1.0
     assert ceiling(labels(tmp_path, [("one", "dog")] * 2), "evaluation") == pytest.approx(0.75)  # rank 1 or 2
     different = [
@@ -400,7 +402,7 @@ def test_highest_possible_map_at_10_with_equal_labels_matches_hand_values(tmp_pa
     assert ceiling(labels(tmp_path, [("one", "a")] * 40), "evaluation") == pytest.approx(harmonic / 40)
 
 
-def test_highest_possible_map_at_10_with_equal_labels_equals_the_mean_over_random_orders(tmp_path: Path) -> None:
+def test_mean_average_precision_of_a_perfect_labeller_equals_the_mean_over_random_orders(tmp_path: Path) -> None:
     rng = generator(1)
     rows = [("overlap", ";".join(rng.choice(["a", "b", "c"], 2, replace=False))) for _ in range(40)]
     rows += [("one", "a")] * 15 + [("sequence_2", "a;b"), ("sequence_2", "b;a")]

@@ -93,7 +93,7 @@ def test_resumed_transcode_writes_only_missing_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_transcode_ends_with_the_same_files(tmp_path: Path, root: Path) -> None:
+def test_killed_and_resumed_transcode_writes_the_same_files_as_an_uninterrupted_one(tmp_path: Path, root: Path) -> None:
     manifest = source(tmp_path, 1000, 0.1)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert main(["transcode", str(manifest), "--out", str(whole)]) == 0

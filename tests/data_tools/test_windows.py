@@ -45,12 +45,12 @@ def test_time_window_of_one_second_is_read_page_by_page() -> None:
     assert Window(5, 6).halves == (Window(5, 5), Window(6, 6))
 
 
-def test_crawl_compares_a_finished_part_of_a_time_window_again_if_sounds_have_vanished() -> None:
+def test_crawl_checks_already_read_sounds_of_a_time_window_again_if_sounds_have_vanished() -> None:
     gone = advance(Window(300, 999, expected=252, read_from=0), PageListing(251, PAGE, 700, 149), 0)
     assert gone.windows == (Window(0, 299, compared=True), Window(700, 999, expected=102, read_from=300))
 
 
-def test_smaller_sound_count_of_a_time_window_is_accepted_at_the_third_attempt() -> None:
+def test_crawl_accepts_a_time_window_with_fewer_sounds_than_expected_at_the_third_request() -> None:
     window = Window(700, 999, expected=103, read_from=300)
     early = PageListing(100, 100, 990, 99)
     for attempt in (1, 2):

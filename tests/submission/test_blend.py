@@ -56,7 +56,7 @@ def test_raw_standardised_and_rank_blends_match_hand_computed_scores() -> None:
     assert blend(parts, "rank").values.tolist() == [[0, 0.5, 1], [1, 0.25, 0.25], [0.5, 0.5, 0.5]]
 
 
-def test_blend_does_not_depend_on_order_of_parts() -> None:
+def test_blend_does_not_depend_on_the_order_of_score_matrices() -> None:
     parts = {str(seed): drawn(seed, 1.0) for seed in range(3)}
     there, back = blend(parts), blend(dict(reversed(parts.items())))
     assert np.array_equal(there.values, back.values)
@@ -96,7 +96,7 @@ def test_blend_refuses_invalid_weights(weights: list[float], words: str) -> None
         blend({"one": matrix_of(np.eye(2)), "two": matrix_of(np.eye(2))}, "raw", weights)
 
 
-def test_blend_with_searched_weights_scores_at_least_as_well_as_each_part() -> None:
+def test_blend_with_searched_weights_scores_at_least_as_well_as_each_score_matrix() -> None:
     parts = {"good": drawn(1, 1.5), "fair": drawn(2, 1.0), "noise": drawn(3, 0.0)}
     weights, reached = search_weights(parts, "raw", E2022)
     assert reached == pytest.approx(map_of(blend(parts, "raw", weights)))
@@ -125,7 +125,7 @@ def ensemble_by_hand(parts: list[ScoreMatrix]) -> tuple[list[float], float]:
     return [chosen.count(index) / len(chosen) for index in range(len(parts))], best
 
 
-def test_weight_search_equals_a_slow_greedy_search_that_adds_a_part_twenty_times() -> None:
+def test_weight_search_equals_a_slow_greedy_search_that_adds_a_score_matrix_twenty_times() -> None:
     """Seeds 9 and 11 reach their best at the 20th pick."""
     for seed in (9, 11):
         parts = [drawn(100 * seed + n, 1.2) for n in range(3)]
@@ -134,7 +134,7 @@ def test_weight_search_equals_a_slow_greedy_search_that_adds_a_part_twenty_times
         assert (weights, reached) == (expected, pytest.approx(best))
 
 
-def test_weight_search_prefers_the_mean_of_fewest_parts_among_equal_scores() -> None:
+def test_weight_search_chooses_the_blend_of_fewest_score_matrices_if_metrics_are_equal() -> None:
     """The second part is perfect, also with a small share of the first, which argmax adds again."""
     parts = {"noise": drawn(1, 0.0), "perfect": matrix_of(100 * np.eye(40))}
     assert search_weights(parts, "raw", E2022) == ([0.0, 1.0], 1.0)

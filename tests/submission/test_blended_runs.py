@@ -73,7 +73,9 @@ def add_validation(capsys: pytest.CaptureFixture[str], *names: str) -> None:
     assert system(shlex.split(command)) == 0
 
 
-def test_blend_of_runs_has_the_weighted_mean_and_reads_as_a_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_of_runs_is_the_weighted_mean_and_is_accepted_by_verbs_like_a_run(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["blend", "a", "b", "--weights", "3", "1", "--out", "both"]) == 0
     printed = capsys.readouterr().out
     assert "  0.75  ../a:evaluation\n  0.25  ../b:evaluation\n" in printed
@@ -238,7 +240,7 @@ def moments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_blend_of_runs_of_moments_reads_as_a_run(
+def test_blend_of_moment_runs_is_accepted_by_verbs_like_a_run(
     moments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(moments)
@@ -264,7 +266,7 @@ def test_blend_of_runs_of_moments_reads_as_a_run(
     assert "to search weights for moments, give both --validation FILES and --truth TRUTH" in capsys.readouterr().err
 
 
-def test_blend_of_frame_probabilities_is_their_weighted_mean_between_all_frame_edges(moments: Path) -> None:
+def test_blend_of_frame_probabilities_with_different_frame_edges_is_the_weighted_mean(moments: Path) -> None:
     runs = [open_finished_moments(str(moments / name)) for name in "ab"]
     parts = parts_of(runs, [3, 1])
     qid = next(iter(runs[0].frames))

@@ -12,7 +12,7 @@ from submission.errors import SubmissionError
 from submission.formats.ranked_csv import write_ranked_csv
 
 
-def test_edition_2022_has_the_published_columns_ranking_length_and_metric() -> None:
+def test_edition_2022_has_published_columns_and_ranking_length_and_metric() -> None:
     edition = get_edition(2022)
     assert ",".join(edition.columns) == (
         "caption,file_name_1,file_name_2,file_name_3,file_name_4,file_name_5,"

@@ -100,7 +100,7 @@ def test_pack_reports_facts_missing_in_about_yaml_by_key(here: Path, capsys: pyt
     assert "the edition of tested.npy is not known; add --edition" in capsys.readouterr().err
 
 
-def test_pack_refuses_missing_or_blind_score_matrices_and_wrong_editions(
+def test_pack_refuses_missing_score_matrices_and_those_of_a_blind_set_and_wrong_editions(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments, expected in (

@@ -69,7 +69,7 @@ def test_scores_and_texts_survive_a_round_trip_through_a_matrix_csv(tmp_path: Pa
     assert (tmp_path / "two.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
 
 
-def test_score_that_readers_would_round_twice_is_written_with_more_digits(tmp_path: Path) -> None:
+def test_matrix_csv_adds_digits_if_reading_through_float64_would_change_a_float32_score(tmp_path: Path) -> None:
     # The shortest text of this float32 lies so near the middle to the next that a float64 on the way is the middle.
     scores = np.array([[0x15AE43FD]], dtype=np.uint32).view(np.float32)
     shortest = str(scores.astype("U")[0, 0])

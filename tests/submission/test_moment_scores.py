@@ -254,7 +254,7 @@ def test_found_window_with_equal_iou_to_two_true_windows_matches_the_later_one()
     assert ap([[2, 12, 0.9], [4, 14, 0.8]], truths[::-1], 0.65) == 1
 
 
-def test_average_precision_is_limited_with_more_than_ten_true_windows() -> None:
+def test_only_the_first_10_of_16_correct_windows_count_for_average_precision() -> None:
     truths = [[10 * n, 10 * n + 5] for n in range(16)]
     assert ap(truths, truths) == pytest.approx(10 / 16)
 

@@ -82,7 +82,7 @@ def test_windows_of_a_file_with_weight_zero_are_not_used() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-60, 1e-30, 1.0, 1e300])
-def test_blend_of_scaled_scores_keeps_the_order_and_ratios_of_windows(scale: float) -> None:
+def test_blended_windows_keep_order_and_score_ratios_for_very_small_and_large_scores(scale: float) -> None:
     windows = [[0, 5, scale], [10, 15, 5 * scale], [20, 25, 3 * scale]]
     parts = {"one": [answer(windows)], "other": [answer([[10, 15, scale]])]}
     found = find_windows(parts, "raw", E2026)

@@ -185,7 +185,7 @@ def test_check_verb_accepts_a_truth_of_moments(capsys: pytest.CaptureFixture[str
     assert output(capsys, "check", "truth.jsonl", status=1) == [problem]
 
 
-def test_check_refuses_the_kits_own_file_of_moments_or_a_blind_list_with_one_message_each(
+def test_check_gives_one_error_for_an_internal_moments_file_or_a_list_without_windows(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     own = [{"id": "a_1", "text": "Rain", "clip": "a", "windows": windows} for windows in ([[0, 5]], None)]

@@ -320,7 +320,7 @@ def test_scoring_against_a_blind_list_of_moments_is_refused() -> None:
         blind.windows()
 
 
-def test_written_moment_submission_is_sorted_cut_and_without_scores(tmp_path: Path) -> None:
+def test_written_moment_submission_has_the_10_best_windows_sorted_and_without_scores(tmp_path: Path) -> None:
     windows = [[n, n + 1.5, round(0.1 * (n % 6), 1)] for n in range(12)]
     path, out = tmp_path / "dev.jsonl", tmp_path / "out.jsonl"
     path.write_bytes(answer_bytes(pred_relevant_windows=windows))

@@ -286,7 +286,7 @@ def pack_alone(output: str | None, *extra: str) -> int:
     return packed("--report", "report.pdf", *extra, systems=["alone:posterior"])
 
 
-def test_package_that_answers_queries_with_known_answers_is_marked_not_ready(
+def test_package_for_queries_whose_answers_are_known_is_marked_not_ready(
     without_blind: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Tested with the windows of the run, of an ensemble over the same queries, and of some of the queries."""

@@ -44,7 +44,7 @@ def axis_of(windows: list[list[float]], seconds: float | None = 60.0) -> Axis:
     return axis
 
 
-def test_report_scores_the_window_listed_first_as_the_answer() -> None:
+def test_verb_report_treats_the_first_listed_window_as_the_answer() -> None:
     summary = summarise_entry(run_of({"a": [[0, 10, 0.9], [20, 30, 0.5]]}))
     assert summary.values["R1@0.7"] == 1
     assert summary.values["mAP"] == 1

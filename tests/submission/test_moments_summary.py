@@ -135,7 +135,7 @@ def test_comparison_of_moment_systems_uses_the_primary_metric_in_any_line_order(
         compare(here, [hits_and_misses({"a_1": 1, "a_2": 1})])
 
 
-def test_comparison_of_moment_systems_uses_the_mean_of_several_others() -> None:
+def test_moment_system_is_compared_with_the_mean_metric_of_several_other_systems() -> None:
     system, one, none = (hits_and_misses({"a_1": x, "b_1": y}) for x, y in ((1, 1), (1, 0), (0, 0)))
     assert compare(system, [one, none]).mean == 0.75
 
@@ -157,7 +157,7 @@ def test_summary_notes_dropped_true_windows_and_queries() -> None:
     assert summarise_moments({"a": [[0, 1]]}, truth_of({"a": [[0, 1]]}, None), E2026).chance is None
 
 
-def test_score_of_whole_recording_windows_is_missing_if_a_recording_length_is_unknown() -> None:
+def test_chance_level_of_moment_metrics_is_missing_if_a_recording_length_is_unknown() -> None:
     truth = truth_of({"a_1": [[0, 10]], "b_1": [[0, 10]]})
     known = truth.queries["a_1"]
     assert summarise_moments({"a_1": [[0, 10]], "b_1": [[0, 10]]}, truth, E2026).chance == 0

@@ -153,7 +153,7 @@ def check_output_by_hand(rows: list[list[str]], edition: str, scores: Path) -> N
 LABEL_2024 = "de-la-Cruz_U-X_task8_1"
 
 
-def test_pack_notes_outputs_for_queries_with_known_answers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_notes_outputs_for_queries_whose_answers_are_known(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     matrix = read_scores(here / "run1/scores/by_map.npy")
     texts = [f"blind {text}" for text in matrix.query_texts]
     write_scores(here / "blind.npy", replace(matrix, relevant=[None] * len(matrix)))
@@ -182,7 +182,7 @@ def test_packing_twice_gives_the_same_bytes(here: Path) -> None:
     assert (here / "mine.NOT_READY.zip").read_bytes() == first
 
 
-def test_pack_option_style_task_names_files_like_the_2023_task(here: Path) -> None:
+def test_package_with_option_style_task_has_the_file_names_of_the_2023_task(here: Path) -> None:
     assert packed("2023", "--style", "task") == 0
     with zipfile.ZipFile("mine.NOT_READY.zip") as archive:
         names = {name.rpartition("/")[2] for name in archive.namelist()}

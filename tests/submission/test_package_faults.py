@@ -119,7 +119,7 @@ def test_check_reports_an_unreadable_zip_directory_as_one_problem(members: Membe
     ]
 
 
-def test_check_reports_links_special_files_bad_paths_and_bad_pdfs_in_a_package(members: Members) -> None:
+def test_links_and_special_files_and_bad_paths_and_bad_pdfs_in_a_package_are_reported(members: Members) -> None:
     (problem,) = check_archive(write_zip(members, mode=stat.S_IFLNK | 0o777), E2022)
     assert problem == f"{OUTPUT}: is a link; replace it by the file itself"
     for mode, shown in ((stat.S_IFIFO | 0o644, "prw-r--r--"), (stat.S_IFCHR | 0o600, "crw-------")):
@@ -244,7 +244,7 @@ def test_about_yaml_that_is_not_yaml_is_refused(text: str) -> None:
         parse_yaml(text.encode("latin-1"))
 
 
-def test_refused_yaml_in_about_yaml_is_reported_with_its_line() -> None:
+def test_error_for_unsupported_yaml_in_the_file_about_yaml_gives_the_line_number() -> None:
     for text, words in (
         ("a: 1\nb: 2\na: 3", "line 3: the key is given twice (first on line 1); keep one"),
         (

@@ -86,7 +86,7 @@ def test_written_ranked_csv_equals_that_of_pandas_byte_for_byte() -> None:
     assert format_table([["a", "b, c", "d"], *rows]) == frame.to_csv(index=False, lineterminator="\n").encode()
 
 
-def test_ranked_csv_of_a_pool_smaller_than_its_lists_is_refused(tmp_path: Path) -> None:
+def test_ranked_csv_is_refused_if_an_edition_lists_more_clips_than_the_score_matrix_has(tmp_path: Path) -> None:
     ids = list("abcdefghi")
     matrix = ScoreMatrix(np.zeros((1, 9), dtype=np.float32), ["q"], ["q"], ids, ids, [None])
     with pytest.raises(SubmissionError, match="the pool has 9 clips, but a row of edition 2022 lists 10"):
@@ -196,7 +196,7 @@ def test_ranked_csv_differences_from_the_truth_are_reported_with_their_lines(
     check_problems(check_ranked_csv(fault(lines), E2022, truth)[1], expected)
 
 
-def test_ranked_csv_with_windows_line_ends_or_without_the_last_is_accepted(tmp_path: Path, truth_path: Path) -> None:
+def test_ranked_csv_with_crlf_line_ends_or_without_final_line_end_is_accepted(tmp_path: Path, truth_path: Path) -> None:
     data = b"".join(good_lines(tmp_path))
     truth = read_clotho_truth(truth_path)
     for same in (data.replace(b"\n", b"\r\n"), data.removesuffix(b"\n")):

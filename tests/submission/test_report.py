@@ -109,7 +109,7 @@ def test_report_shows_the_figures_of_the_run(made: Path, whole: Read) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_report_in_another_edition_has_its_metrics_and_no_ceiling(run: Path) -> None:
+def test_report_in_edition_2025_shows_map_at_16_and_omits_the_ceiling_of_map_at_10(run: Path) -> None:
     for entry in ("best", "last"):
         change(run / "result.json", lambda content, entry=entry: content["rank"][entry].update(ceiling=0.7654))
     own = report(run, entry="last")
@@ -334,7 +334,7 @@ def test_report_of_a_matrix_with_only_relevant_clips_notes_missing_negatives(run
 
 
 @pytest.mark.usefixtures("quick")
-def test_report_uses_the_loss_margins_of_the_training_stages_of_ranked_checkpoints(made: Path, run: Path) -> None:
+def test_report_describes_the_ranking_loss_margins_used_to_train_the_ranked_checkpoints(made: Path, run: Path) -> None:
     finished = open_finished(f"{made}:best")
     output = {0.2: "the margin 0.2 of the ranking loss, which training relaxes by CIDEr-D"}
     assert loss_margins(finished) == output

@@ -179,7 +179,9 @@ def failed(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
     return capsys.readouterr().err
 
 
-def test_rerank_reports_invalid_arguments_and_judged_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rerank_refuses_invalid_arguments_and_invalid_judged_pairs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     matrix = drawn(1)
     write_scores(tmp_path / "a.npy", matrix)
     pairs = pairs_of(matrix, 2, lambda row, column: 1.0)

@@ -19,7 +19,7 @@ from system.recipe.load import load_recipe
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
 
 
-def test_run_files_match_the_record_models_exactly(unbroken: Path) -> None:
+def test_result_json_and_provenance_json_match_their_schema_classes_exactly(unbroken: Path) -> None:
     result, noted = read_result(unbroken), read_provenance(unbroken)
     assert result.format == FORMAT
     for path, record in (("result.json", result), ("provenance.json", noted)):
@@ -89,7 +89,7 @@ def test_run_with_an_edited_resolved_json_is_refused_as_damaged(unbroken: Path, 
         open_finished(str(run))
 
 
-def test_metadata_of_a_score_matrix_has_the_models_run_folder_under_the_key_from() -> None:
+def test_field_from_in_score_matrix_metadata_is_the_run_folder_of_the_model() -> None:
     written: dict[str, Any] = {"recipe": "r", "from": "folder", "checkpoint": "last", "experts": {}, "text": None}
     facts = ModelFacts(recipe="r", run="folder", checkpoint="last", experts={}, text=None)
     assert facts.document() == written

@@ -61,7 +61,7 @@ def test_custom_edition_of_a_small_pool_ranks_all_its_clips(
     assert (tmp_path / "again.csv").read_bytes() == out.read_bytes()
 
 
-def test_metrics_with_k_beyond_the_pool_equal_those_with_k_at_its_size() -> None:
+def test_metrics_at_10_in_a_pool_of_7_clips_equal_metrics_at_7() -> None:
     found = ranks_in_matrix(matrix_of(7))
     values = summarise(found, recall_ks=(7, 10), map_ks=(10, 7)).values
     assert values["mAP@10"] == values["mAP@7"] < 1

@@ -35,7 +35,9 @@ def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_run_is_scored_like_its_matrix_in_its_edition(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_is_scored_like_its_score_matrix_and_in_the_edition_of_the_rank_entry(
+    run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = output(capsys, "score", run)
     assert "mAP@16" in first, "the first entry is of 2025"
     assert first == output(capsys, "score", f"{run}:last")
@@ -55,7 +57,7 @@ def test_comparing_runs_of_two_editions_needs_the_edition_option(run: str, capsy
     assert f"the files have different editions ({run}:last: 2025, {run}:best: 2022); add --edition YEAR" in said
 
 
-def test_run_is_written_in_its_edition_but_not_over_another_edition(
+def test_write_uses_the_edition_of_the_run_and_keeps_an_existing_csv_of_another_edition(
     run: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output(capsys, "write", f"{run}:best", "--out", "a.csv")
@@ -81,7 +83,7 @@ def test_matrices_of_a_run_record_the_edition_of_their_entry(run: str, capsys: p
     assert edition_in_facts(read_scores(Path("apart.npy"))) is None
 
 
-def test_edition_of_a_score_matrix_whose_blend_lists_no_parts_is_unknown() -> None:
+def test_edition_of_a_blended_score_matrix_without_listed_sources_is_unknown() -> None:
     assert edition_in_facts(small_matrix(facts={"of": {}})) is None
 
 

@@ -229,7 +229,7 @@ def test_atst_log_mel_matches_original_code(golden: Golden) -> None:
 
 
 @pytest.mark.slow
-def test_atst_log_mel_floor_is_taken_per_segment_or_in_training_per_batch(golden: Golden) -> None:
+def test_atst_log_mel_floor_is_per_batch_in_training_and_per_segment_in_evaluation(golden: Golden) -> None:
     both = torch.cat([wave(golden, "A3"), wave(golden, "B")[:, :96_000] / 100])
     of_batch = atst(True).train().log_mel(both)[1]
     assert torch.equal(atst(True).eval().log_mel(both)[1], atst().log_mel(both[1:])[0]), "in training alone"

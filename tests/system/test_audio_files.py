@@ -85,7 +85,7 @@ def test_training_from_audio_files_gives_similar_losses_as_from_a_bank(
 
 
 @pytest.mark.slow
-def test_training_from_audio_files_without_resampling_gives_the_weights_of_a_bank(
+def test_training_from_audio_files_and_from_a_bank_gives_equal_weights_without_resampling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.narrowed(monkeypatch)
@@ -143,7 +143,7 @@ def test_run_that_reads_audio_files_ranks_and_embeds(
     assert not list(tmp_path.rglob("waveform-*"))
 
 
-def test_resumed_run_reads_waveforms_from_its_first_source_although_the_disk_has_filled(
+def test_resumed_run_still_reads_waveforms_from_the_bank_when_the_disk_has_become_full(
     mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.narrowed(monkeypatch)
@@ -260,7 +260,9 @@ def test_content_keys_are_written_to_disk_a_thousand_at_a_time(tmp_path: Path, m
 @pytest.mark.slow
 @pytest.mark.collapses
 @pytest.mark.parametrize("steps", [1, 4])
-def test_two_processes_on_files_have_the_losses_and_weights_of_one(mp3s: Path, tmp_path: Path, steps: int) -> None:
+def test_two_processes_that_train_on_audio_files_match_losses_and_weights_of_one_process(
+    mp3s: Path, tmp_path: Path, steps: int
+) -> None:
     # One step of a usual rate; or four of a rate so small that rounding does not grow in batch norms.
     rate: dict[str, Any] = {"kind": "adamw", "lr": 1e-3 if steps == 1 else 1e-7, "weight_decay": 0.01}
     made = content(mp3s, tmp_path, losses=[NT_XENT], optimizer=rate, epochs=1, steps_per_epoch=steps)
@@ -327,7 +329,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content[:third] + bytes(third) + content[2 * third :])
 
 
-def test_run_refuses_a_damaged_audio_file_to_be_ranked_before_training(
+def test_run_refuses_a_damaged_audio_file_of_a_rank_entry_before_training_starts(
     mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny.narrowed(monkeypatch)

@@ -81,7 +81,9 @@ def test_very_low_moment_scores_keep_their_order() -> None:
             assert float(score(clips, captions)) == pytest.approx(wanted, abs=0.15)
 
 
-def test_series_are_padded_in_parts_of_at_most_max_padded_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_are_padded_in_blocks_that_stay_within_the_limit_of_padded_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clips = awkward.recordings()
     for bound in (3 * awkward.DIM, 10 * awkward.DIM, 15 * awkward.DIM, 30 * awkward.DIM):
         monkeypatch.setattr(embeddings, "MAX_PADDED", bound)
@@ -234,7 +236,7 @@ def test_cost_estimate_of_a_frozen_passt_ignores_patchout() -> None:
     assert cost(Passt.model_validate(frozen | {"patchout_tokens": 200}), 10) == whole
 
 
-def test_passt_with_attention_pooling_does_not_count_as_published() -> None:
+def test_passt_with_attention_pooling_differs_from_the_published_model() -> None:
     values = PASST | {"weights": "x.pt", "head": "none"}
     assert Passt.model_validate(values).is_published
     assert not Passt.model_validate(values | {"segment_pooling": "attention"}).is_published
@@ -277,7 +279,7 @@ def test_run_disk_estimate_counts_checkpoints_of_all_stages(tmp_path: Path) -> N
         assert one.checkpoint_bytes == BYTES * ((1 + count) * trainable + 2 * trainable)
 
 
-def test_expected_hours_of_a_manifest_that_two_sources_name_count_once(tmp_path: Path) -> None:
+def test_hours_of_a_manifest_used_by_two_sources_are_counted_once_in_the_estimate(tmp_path: Path) -> None:
     recipe = tiny.recipe(tmp_path / "m", tmp_path)
     recipe["data"]["again"] = recipe["data"]["train"]
     validated = schema.Recipe.model_validate(recipe)

@@ -49,7 +49,7 @@ def run(moments_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder / "run"
 
 
-def test_all_weights_of_a_moment_score_with_learned_boundaries_are_trained(run: Path) -> None:
+def test_all_weights_of_a_moment_model_with_learned_boundaries_are_trained(run: Path) -> None:
     """All numbers and the layer have moved from their start."""
     score = open_trained(run).model.moments
     start = {"scale": 10.0, "offset": -3.0, "enter": -2.0, "leave": -2.0, "rate": 1.0}

@@ -47,7 +47,7 @@ def as_batch(*arrays: np.ndarray, padding: int = 3) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("frames", range(1, 9))
-def test_transition_weights_per_frame_match_the_sum_over_all_labellings(frames: int) -> None:
+def test_posteriors_with_transition_weights_per_frame_match_sums_over_all_labellings(frames: int) -> None:
     weights = weights_of(*chain(frames))
     total = sum(weights.values())
     scores, lengths, enter, leave = as_batch(*chain(frames))
@@ -83,7 +83,9 @@ def test_gradient_of_transition_weights_per_frame_is_correct() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("frames", [2, 5, 8])
-def test_raised_frame_scores_and_enter_weights_give_a_moment_the_wanted_probability(frames: int, share: float) -> None:
+def test_raising_frame_scores_and_start_weights_gives_a_moment_the_required_probability(
+    frames: int, share: float
+) -> None:
     """The probability of any moment, by all labellings, is the wanted one."""
     scores, enter, leave = chain(frames)
     scores = scores - 8
@@ -97,7 +99,7 @@ def test_raised_frame_scores_and_enter_weights_give_a_moment_the_wanted_probabil
     assert 1 - 1 / sum(weights.values()) == pytest.approx(0.9, abs=1e-6)
 
 
-def test_enter_weight_common_to_all_recordings_is_raised_for_each_one_separately() -> None:
+def test_common_start_weight_of_moments_is_raised_separately_for_each_recording() -> None:
     """Two recordings of different scores get different rises."""
     scores = torch.tensor([[-3.0, -4.0], [-9.0, -9.0]])
     more, entered = raise_scores(scores, torch.tensor([2, 2]), torch.tensor(-1.0), torch.tensor(-1.0), 0.9, 0.5)

@@ -276,7 +276,9 @@ def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("clips", [False, True])
 @pytest.mark.parametrize(("seed", "longest"), [(0, 14), (1, 14), (2, 3), (3, 2), (4, 1)])
-def test_cider_distribution_matches_sorted_scores(seed: int, longest: int, clips: bool) -> None:
+def test_cider_score_distribution_matches_one_computed_from_all_sorted_scores(
+    seed: int, longest: int, clips: bool
+) -> None:
     """Short captions of few words give many ties; the last corpus has no words at all."""
     random = np.random.default_rng(seed)
     captions = random_captions(random, 50, words=3 if longest < 4 else 8, longest=longest)

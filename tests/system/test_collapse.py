@@ -37,7 +37,7 @@ def test_spread_of_series_ignores_padding() -> None:
     assert share_of_zeros(half) == pytest.approx(1 / 3)
 
 
-def test_model_with_low_spread_zero_embeddings_or_equal_scores_counts_as_collapsed() -> None:
+def test_low_spread_or_zero_embeddings_or_equal_scores_are_reported_as_a_collapse() -> None:
     anywhere = Embedded(torch.eye(4))
     assert collapse_messages(collapse_diagnostics(anywhere, anywhere, 0.5)) == []
     nearly_one = Embedded(torch.ones(4, 2) + 0.001 * torch.eye(4)[:, :2])
@@ -57,7 +57,7 @@ def test_share_of_captions_with_equal_scores_matches_hand_value() -> None:
     ) == pytest.approx(2 / 3)
 
 
-def test_scores_that_are_all_clamped_to_zero_count_as_collapsed() -> None:
+def test_scores_that_are_all_clamped_to_zero_are_reported_as_a_collapse() -> None:
     """Frames that look away from every word: the embeddings differ, the scores do not."""
     clips = Embedded(torch.randn(4, 3, 5).abs(), torch.full((4,), 3))
     words = Embedded(-torch.randn(6, 2, 5).abs(), torch.full((6,), 2))

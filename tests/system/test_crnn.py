@@ -80,7 +80,7 @@ def test_masked_batch_norm_matches_hand_values() -> None:
     assert torch.allclose(norm.running_mean, 0.1 * kept.mean(1))
 
 
-def test_crnn_with_counted_padding_matches_public_code_in_training() -> None:
+def test_crnn_that_includes_padding_in_training_matches_public_code() -> None:
     encoder = crnn(padding="counted", embedding="mean").train()
     values = series(frames(30, 11, 47))
     found = encoder({"logmel": values}).values

@@ -108,7 +108,7 @@ def test_losses_and_weights_of_several_processes_match_one_process(one: Path, se
     assert_alike(one / name, several / name)
 
 
-def test_rankings_of_several_processes_match_one_process_for_every_kind(one: Path, several: Path) -> None:
+def test_every_kind_of_rank_entry_gives_equal_scores_with_one_and_several_processes(one: Path, several: Path) -> None:
     names = {path.name for path in (one / "ranked/scores").glob("*.npy")}
     assert names == {f"{name}.npy" for name in ("a", "b", "both", "taught", "blind", "blind_other", "blind_both")}
     for name in names:

@@ -170,7 +170,7 @@ def test_changed_names_file_of_npy_embeddings_is_refused_for_a_finished_run(
     assert "audio.txt: no such file; save the file at this path, or set its path with --set" in capsys.readouterr().err
 
 
-def test_embedding_named_by_a_file_name_of_two_clips_is_refused(
+def test_embedding_is_refused_if_its_file_name_belongs_to_two_clips(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clips = clips_in(folder)
@@ -181,7 +181,7 @@ def test_embedding_named_by_a_file_name_of_two_clips_is_refused(
     assert "'0.wav' fits two clips, set/validation/0.wav and set/evaluation/1.wav; name embeddings by clip ids" in error
 
 
-def test_model_of_given_embeddings_refuses_wrong_sizes_stages_and_export(
+def test_model_of_given_embeddings_refuses_wrong_sizes_and_training_stages_and_export(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     resolved = json.loads(json.dumps(load_recipe(recipe(folder)).recipe.model_dump(mode="json")))
@@ -199,7 +199,7 @@ def test_model_of_given_embeddings_refuses_wrong_sizes_stages_and_export(
     assert "uses embeddings of another model, which cannot be exported; copy the recipe" in capsys.readouterr().err
 
 
-def test_embedding_names_with_windows_line_ends_are_read_and_names_not_text_refused(tmp_path: Path) -> None:
+def test_embedding_names_in_crlf_text_files_are_read_and_names_in_bytes_or_null_refused(tmp_path: Path) -> None:
     path = write_table(tmp_path / "a.npy", ["a", "b"], vectors(1, 2), "id")
     path.with_suffix(".txt").write_bytes(b"a\r\nb\r\n")
     assert "b" in read_vectors([path], "clip")

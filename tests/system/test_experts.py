@@ -43,7 +43,7 @@ def test_yamnet_network_matches_public_embeddings(shared: Path, goldens: Path) -
     assert np.abs(scores - golden["scores"]).max() < 0.03  # int8 against float32
 
 
-def test_yamnet_with_exact_log_mel_changes_3_of_10_classes_of_the_int8_model(shared: Path, goldens: Path) -> None:
+def test_yamnet_predicts_another_class_from_exact_log_mel_for_3_of_10_recordings(shared: Path, goldens: Path) -> None:
     """Its own log-mel gives its classes; the definition's gives another one for three of these ten."""
     golden = np.load(goldens / "yamnet_esc10.npz")
     network, expected = load_network(shared / YAMNET_FILE, CPU), golden["scores"].argmax(1)

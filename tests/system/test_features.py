@@ -355,7 +355,7 @@ def test_processes_start_reading_at_different_clips(tmp_path: Path, monkeypatch:
         assert list(features.keys) == [clip.id for clip in clips]
 
 
-def test_clip_has_its_frames_after_another_clip_of_the_same_audio_has_changed(
+def test_clip_keeps_its_frames_when_an_identical_audio_file_of_another_clip_changes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clips = write_levels(tmp_path / "world", 3, 0.5)

@@ -64,7 +64,7 @@ def test_trainable_first_tokens_are_independent_of_other_texts(minilm: str, tmp_
     assert all(p.grad is not None for p in encoder.parameters())
 
 
-def test_text_encoder_ignores_the_characters_in_its_setting_removed(minilm: str, tmp_path: Path) -> None:
+def test_text_encoder_removes_the_characters_listed_in_its_settings(minilm: str, tmp_path: Path) -> None:
     encoder = settings(minilm, removed=',.!?;:"').build([], tmp_path)
     with torch.no_grad():
         assert torch.equal(encoder(['A "dog", barks!']).values, encoder(["A dog barks"]).values)

@@ -114,7 +114,7 @@ def test_hub_correction_with_a_degenerate_query_bank_is_finite(kind: Any) -> Non
         measure_hubs([], correction)
 
 
-def test_qb_norm_activates_only_clips_that_are_best_for_a_bank_query() -> None:
+def test_qb_norm_selects_only_clips_that_rank_first_for_a_query_of_the_query_bank() -> None:
     bank = np.array([[0.9, 0.1, 0.0], [0.8, 0.7, 0.0]], np.float32)
     hubs = measure_hubs([bank], Correction("qb_norm", 1.0))
     assert hubs.is_activated is not None
@@ -206,7 +206,7 @@ def test_validation_map_of_hub_corrections_matches_a_loop_over_ranks(run: Path, 
     assert len(set(table.values())) > 5
 
 
-def test_hub_correction_ignores_unreadable_bank_clips_and_the_current_folder(
+def test_hub_correction_skips_unreadable_training_clips_and_works_from_another_folder(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run with broken training clips and a relative manifest, ranked again by the verb rank from another folder."""

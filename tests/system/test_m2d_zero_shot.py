@@ -107,7 +107,7 @@ def settings(minilm: str, **changes: Any) -> FirstToken:
     return FirstToken.model_validate({"kind": "first_token", "model": minilm} | values | changes)
 
 
-def test_embedding_of_a_first_token_encoder_without_linear_layers_has_the_transformers_size(
+def test_first_token_embedding_without_linear_layers_has_the_width_of_the_transformer(
     minilm: str, tmp_path: Path
 ) -> None:
     chosen = settings(minilm)

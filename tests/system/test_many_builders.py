@@ -186,7 +186,7 @@ def _build_with_workers(clips: list[Clip], banks: Path) -> None:
 
 
 @pytest.mark.slow
-def test_decoding_processes_end_with_a_killed_build(tmp_path: Path) -> None:
+def test_decoding_processes_exit_when_the_build_process_is_killed(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 20}))
     build = multiprocessing.get_context("spawn").Process(target=_build_with_workers, args=(clips, tmp_path / "banks"))
     build.start()

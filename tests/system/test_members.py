@@ -42,7 +42,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("waveforms", ["files", "bank"])
-def test_training_on_audio_in_archives_gives_the_weights_of_plain_files(
+def test_training_on_audio_in_archives_and_in_plain_files_gives_equal_weights(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waveforms: str
 ) -> None:
     tiny.narrowed(monkeypatch)

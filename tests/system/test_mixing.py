@@ -165,7 +165,7 @@ def test_mixing_draws_have_expected_frequencies() -> None:
     assert {text: count / cats for text, count in texts.items()} == pytest.approx(expected, abs=0.04)
 
 
-def test_every_caption_of_a_mixed_clip_is_joined_with_one_of_the_other_clip() -> None:
+def test_each_caption_of_a_clip_is_joined_with_a_caption_of_the_clip_mixed_into_it() -> None:
     augmentation = Augmentation(mixing(), [CATS, RAIN])
     (many,) = augmentation([Item(CATS, tuple(CATS.captions), (0, 1, 2))], [0])
     assert many.captions == ("A cat and It rains!", "Cats meow and It rains!", "Meowing and It rains!")

@@ -105,7 +105,7 @@ def test_moment_losses_match_hand_values() -> None:
     assert float(found) == pytest.approx(entropy, abs=1e-6)
 
 
-def test_two_state_loss_with_zero_transition_weights_equals_cross_entropy() -> None:
+def test_loss_of_the_two_state_model_with_zero_transition_weights_equals_cross_entropy() -> None:
     labels = drawn(3, 7, seed=2) > 0
     lengths = [7, 4, 1]
     for row, length in enumerate(lengths):
@@ -146,7 +146,7 @@ def test_frame_transformer_ignores_padding(positions: int) -> None:
     assert settings.trained_parts.keys() == encoder.parts().keys()
 
 
-def test_frame_transformer_attends_only_within_max_positions_frames() -> None:
+def test_frame_transformer_with_max_positions_4_attends_only_within_blocks_of_4_frames() -> None:
     settings = FrameTransformer(
         kind="frame_transformer", experts={"logmel": LOGMEL}, width=16, layers=1, heads=2, ffn_dim=24,
         max_positions=4, dropout=0.0, embedding="frames",
@@ -208,7 +208,7 @@ def test_validation_loss_is_the_mean_over_moments(tmp_path: Path) -> None:
     assert found == {"loss": pytest.approx(math.log(1 + math.exp(-1)) + 1 / 3, abs=1e-6)}
 
 
-def test_fitted_moment_score_has_the_highest_likelihood_per_frame() -> None:
+def test_fitted_moment_model_has_the_highest_likelihood_per_frame() -> None:
     """However long a recording is, it counts as any other: no number may be moved without a loss."""
     values = [drawn(length, seed=length) for length in (4, 24)]
     windows = [[(1.0, 3.0)], [(2.0, 5.0), (9.0, 10.0), (20.0, 22.0)]]

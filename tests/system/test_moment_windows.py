@@ -69,7 +69,7 @@ def test_moment_windows_that_overlap_a_better_one_are_left_out() -> None:
     assert [one[:2] for one in found] == [(2, 3), (2, 4), (5, 7)], "equal scores: the earlier, then the shorter"
 
 
-def test_best_windows_are_found_even_if_equal_scores_exceed_the_first_candidates() -> None:
+def test_best_windows_are_found_even_if_1640_candidates_have_equal_scores() -> None:
     """1640 windows with equal scores, all with frame 40, exceed the first candidates."""
     table = table_of(100, {(i, j): 1.0 for i in range(41) for j in range(40, 80)} | {(90, 91): 0.0})
     found = best_windows(table, SECOND.edges(100, 100.0), Decoding(max_iou=0.0))

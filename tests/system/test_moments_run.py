@@ -202,7 +202,7 @@ def test_finished_moment_run_is_opened_with_its_queries_and_found_windows(run: P
         _ = open_finished_moments(str(damaged)).answers
 
 
-def test_submission_scores_and_compares_moment_entries_by_their_name(
+def test_moment_entries_of_a_run_are_scored_and_compared_by_name(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each entry is compared with its truth; a file next to it needs a truth file."""

@@ -109,7 +109,7 @@ class TestSeveral:
         found = overlap_candidates(as_scores(table), np.arange(61.0), Decoding())
         assert len(found) == 15
 
-    def test_windows_of_several_models_may_end_after_the_last_frame_of_all_but_one_model(self) -> None:
+    def test_windows_of_several_models_may_lie_where_only_one_model_has_frames(self) -> None:
         """40 frames of half a second, and 30 of a second that end with a moment from 24 to 29 s."""
         values = torch.tensor([0.0] * 24 + [1.0] * 5 + [0.0])
         members = [

@@ -563,7 +563,7 @@ def test_incompatible_passt_settings_are_reported(changes: dict[str, Any], said:
     assert found == [said]
 
 
-def test_passt_lists_as_trained_only_parts_with_parameters() -> None:
+def test_passt_lists_only_modules_with_trainable_parameters_as_trained() -> None:
     for changes in ({}, {"segment_pooling": "attention", "hidden": 7}, {"trainable": False, "weights": "x.pt"}):
         made = Settings.model_validate(settings(**changes))
         with skip_weight_init():

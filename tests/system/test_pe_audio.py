@@ -77,7 +77,7 @@ def test_pe_sounds_match_transformers_5_0(folder: Path, golden: dict[str, np.nda
 
 
 @torch.inference_mode()
-def test_pe_texts_match_transformers_5_0_and_not_the_state_after_the_final_norm(
+def test_pe_audio_text_embedding_matches_transformers_5_0_before_the_final_norm(
     folder: Path, golden: dict[str, np.ndarray]
 ) -> None:
     with silence_transformers():

@@ -27,5 +27,5 @@ def test_plan_problems_are_ordered_by_kind_and_joined_by_message() -> None:
     ]
 
 
-def test_plan_without_problems_ends_with_the_line_nothing_is_missing() -> None:
+def test_plan_without_problems_prints_that_nothing_is_missing() -> None:
     assert list(problem_summary([])) == ["nothing is missing"]

@@ -359,7 +359,7 @@ def test_download_accepts_the_name_of_a_hub_model(
     assert "nowhere: no such file" in refused(capsys, "download", "nowhere")
 
 
-def test_clap_recipe_is_that_of_kind_published(root: Path) -> None:
+def test_shipped_clap_recipe_has_the_settings_derived_from_the_published_model_name(root: Path) -> None:
     shipped = load_recipe(root / "recipes/zero_shot/clap.yaml").recipe.model
     assert Model.model_validate(published_model_settings("laion/clap-htsat-unfused")) == shipped
 

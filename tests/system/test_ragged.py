@@ -64,7 +64,7 @@ def test_ragged_scores_match_pairwise_scores(
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
-def test_scoring_a_long_clip_computes_at_most_max_dot_products_at_a_time(
+def test_scoring_a_long_clip_computes_blocks_within_the_limit_of_dot_products(
     reduce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MAX_DOT_PRODUCTS limits the dot products per block; clips that fit are scored together."""

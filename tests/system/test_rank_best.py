@@ -21,7 +21,7 @@ def lists(path: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("top", [1, 7, 24])
-def test_lists_of_the_top_option_of_rank_are_the_start_of_the_full_ranking(
+def test_verb_rank_with_option_top_lists_the_first_clips_of_the_full_ranking(
     unbroken: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top: int
 ) -> None:
     """Lists and written scores agree, in blocks of two queries and in one block."""

@@ -97,7 +97,7 @@ def test_windows_are_found_by_clip_models_and_by_frame_models(
 
 
 @pytest.mark.slow
-def test_fit_option_changes_found_windows_and_ignores_known_ones_after_the_end(
+def test_option_fit_changes_windows_and_ignores_true_windows_after_the_recording_ends(
     manifest: Path, runs: Path, tmp_path: Path
 ) -> None:
     clips, moments = read_manifest(manifest), read_moments(manifest.parent / "moments.jsonl")
@@ -247,7 +247,7 @@ def test_unreadable_recordings_are_counted_and_skipped_by_a_fit(
     assert "8 of 8 recordings (first" in capsys.readouterr().err
 
 
-def test_windows_of_queries_without_known_words_need_allow_unknown(
+def test_finding_windows_of_queries_without_known_words_requires_option_allow_unknown(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moments = read_moments(manifest.parent / "moments.jsonl")
@@ -272,7 +272,7 @@ def test_rank_reports_recording_lengths_in_the_manifest_that_differ_from_the_aud
     assert any("frames and manifest disagree about the length of 12 recordings of 12" in line for line in said)
 
 
-def test_frame_word_models_find_windows_with_edges_of_their_experts_frames(
+def test_windows_found_by_scores_of_frames_against_words_begin_and_end_at_frame_edges(
     manifest: Path, runs: Path, tmp_path: Path
 ) -> None:
     """The frames of an encoder that gives one for each of its expert's."""

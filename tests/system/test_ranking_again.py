@@ -74,7 +74,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "log.txt"}
 
 
-def test_new_rank_edition_ranks_again_without_training(
+def test_rank_entry_added_with_a_new_edition_is_ranked_without_training(
     desk: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     before, stamp = result(), Path("runs/done/scores/evaluation.npy").stat().st_mtime_ns
@@ -103,7 +103,7 @@ def test_new_rank_edition_ranks_again_without_training(
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_out_folder_with_other_settings_is_refused_with_the_set_options_to_resume_it(
+def test_error_for_a_run_folder_with_other_settings_names_set_options_to_resume_that_run(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path("runs/done/provenance.json")
@@ -176,7 +176,7 @@ def test_run_opens_with_the_checkpoint_of_its_first_rank_entry_other_than_a_mean
         assert re.fullmatch(opened, open_trained(Path("runs/done")).facts.checkpoint)
 
 
-def test_package_submits_the_blind_set_of_the_same_checkpoints(
+def test_package_of_a_rank_entry_submits_the_blind_set_ranked_by_the_same_checkpoints(
     desk: Path, world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unpack(world)
@@ -365,7 +365,9 @@ def test_broken_blind_set_leaves_the_run_unchanged(desk: Path, world: Path, caps
     assert "set/captions.csv: needs the column caption" in capsys.readouterr().err
 
 
-def test_invalid_blind_entries_are_refused_with_the_recipe(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_refuses_a_recipe_with_invalid_rank_entries_of_kind_blind(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     mean = {"kind": "mean", "of": ["evaluation", "blind"], "edition": 2025, "csv": False}
     change(blind=blind(stage="odd"), mixed=mean)
     assert main(["check", "mine.yaml"]) == 1

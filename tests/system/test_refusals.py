@@ -62,7 +62,7 @@ def test_resuming_with_changed_data_is_refused(world: Path, tmp_path: Path, caps
     assert "changed since this run began" in refused(capsys, "train", path, "--out", tmp_path / "run")
 
 
-def test_missing_manifest_split_and_foreign_folder_are_refused(
+def test_missing_manifest_and_missing_split_and_non_empty_out_folder_are_refused(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = tiny.recipe(tmp_path / "none.jsonl", tmp_path)

@@ -123,7 +123,9 @@ def test_unfinished_run_errors_name_the_resume_command(
     assert (runs / "b/result.json").exists()
 
 
-def test_verb_runs_prints_no_run_yet_for_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_runs_reports_an_empty_folder_and_refuses_a_missing_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "no run yet" in listed(capsys, tmp_path)
     assert "no such folder" in refused(capsys, "runs", tmp_path / "none")
 

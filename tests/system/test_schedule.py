@@ -59,7 +59,7 @@ def test_plateau_schedule_matches_torch_scheduler() -> None:
             theirs.step(values[epoch])
 
 
-def test_plateau_schedule_lowers_the_rate_if_a_higher_is_better_metric_stays_equal() -> None:
+def test_plateau_schedule_lowers_the_rate_if_a_maximised_metric_does_not_increase() -> None:
     rising = stage(plateau(metric="m1", patience=0, threshold=0))
     assert rate_factor(rising, 0, 1, [{"m1": 0.1}, {"m1": 0.2}]) == 1
     assert rate_factor(rising, 0, 1, [{"m1": 0.2}, {"m1": 0.2}]) == pytest.approx(0.1)

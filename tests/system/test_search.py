@@ -182,7 +182,7 @@ def test_waveforms_and_their_files_have_equal_embeddings(model: Retriever, folde
     assert np.allclose(model.encode_audio([stereo], rate=rate), expected[:1], atol=1e-4)
 
 
-def test_python_interface_accepts_numpy_file_names_and_numbers(model: Retriever, folder: Path) -> None:
+def test_python_interface_accepts_numpy_arrays_of_file_names_and_numpy_integers(model: Retriever, folder: Path) -> None:
     paths = [str(folder / f"{number}.wav") for number in range(2)]
     expected = model.encode_audio(paths)
     for names in (np.array(paths), list(np.array(paths)), (path for path in paths)):

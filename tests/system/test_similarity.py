@@ -50,7 +50,7 @@ def made(seed: int, lengths: list[int], known: int | None = None, dim: int = 5) 
     return series(*(vectors[draw.integers(0, len(vectors), length)].reshape(-1, dim) for length in lengths))
 
 
-def test_frame_word_scores_match_hand_values() -> None:
+def test_scores_of_frames_against_words_match_hand_values() -> None:
     # Frames (1, 0), (0, 1), (-1, 0) against words (2, 1), (-1, 1): dots 2, -1 | 1, 1 | -2, 1 -> 2, 0, 1, 1, 0, 1.
     clips, captions = series([[1, 0], [0, 1], [-1, 0]], [[0, 1]]), series([[2, 1], [-1, 1]], [[-1, 1]])
     mean = frame_word(clips, captions, "mean")
@@ -65,7 +65,7 @@ def test_frame_word_scores_match_hand_values() -> None:
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("positions", [1, 40, 1 << 24])
 @pytest.mark.parametrize("known", [None, 4])
-def test_frame_word_scores_match_a_loop_for_any_block_size(
+def test_scores_of_frames_against_words_match_a_loop_for_any_block_size(
     reduce: Any, positions: int, known: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", positions)
@@ -81,7 +81,7 @@ def test_frame_word_scores_match_a_loop_for_any_block_size(
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("positions", [20, 1 << 24])
 @pytest.mark.parametrize("trained_words", [True, False])
-def test_frame_word_gradients_match_those_of_a_loop(
+def test_gradients_of_scores_of_frames_against_words_match_those_of_a_loop(
     reduce: Any, positions: int, trained_words: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", positions)
@@ -111,7 +111,9 @@ def test_words_with_nearly_equal_vectors_are_scored_separately() -> None:
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
-def test_frame_word_memory_is_bounded_in_training(reduce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_scores_of_frames_against_words_is_bounded_in_training(
+    reduce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tensors kept for the backward pass, by their size, while the whole has 64 times the places."""
     monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", 1 << 10)
     clips, captions = made(6, [16] * 16, dim=2), made(7, [16] * 16, dim=2)
@@ -126,13 +128,13 @@ def test_frame_word_memory_is_bounded_in_training(reduce: Any, monkeypatch: pyte
     assert captions.values.grad.any()
 
 
-def test_frame_word_refuses_pooled_embeddings() -> None:
+def test_scoring_frames_against_words_refuses_pooled_embeddings() -> None:
     pooled = Embedded(torch.ones(2, 3))
     with pytest.raises(ValueError, match="but these embeddings are pooled"):
         frame_word(pooled, series([[1.0, 2.0, 3.0]]), "mean")
 
 
-def test_frame_word_matches_original_code(goldens: Path) -> None:
+def test_scores_of_frames_against_words_match_the_original_code(goldens: Path) -> None:
     """STSQ is `mean`, MTSQ (a word's best frame) `best_frame`, MQST (a frame's best word) `best_word`."""
     golden = np.load(goldens / "xieh97_frameword.npz")
     clips, captions = series(*golden["ns_audio"]), series(*golden["ns_text"])
@@ -142,7 +144,7 @@ def test_frame_word_matches_original_code(goldens: Path) -> None:
     assert np.abs(frame_word(clips, captions, "mean").numpy() - golden["ns_score_matrix"]).max() < 1e-9
 
 
-def test_frame_word_matches_first_score_of_original_model(goldens: Path) -> None:
+def test_score_of_frames_against_words_matches_the_original_model_for_one_clip(goldens: Path) -> None:
     golden = np.load(goldens / "xieh97_frameword.npz")
     dots = golden["model_frame_word_matrix_00"].astype(np.float64)  # (T, W) dot products, unclamped or clamped at 0
     score = frame_word(series(dots), series(np.eye(dots.shape[1])), "mean").item()

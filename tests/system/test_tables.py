@@ -48,7 +48,7 @@ def test_study_table_in_percent_has_one_decimal() -> None:
     ]
 
 
-def test_study_table_of_audio_to_text_metrics_has_text_to_audio_chance_of_all_editions() -> None:
+def test_study_table_of_audio_to_text_metrics_also_shows_chance_of_text_to_audio_metrics() -> None:
     other = StudyRow("other", "evaluation", BAD.runs, {"chance mAP@16": 0.2})
     lines = StudyTable([GOOD, other], ["A2T HR@1"], percent=False).markdown().splitlines()
     assert lines[0].endswith("| p of T2A mAP@10 | chance mAP@10 | ceiling mAP@10 | chance mAP@16 |")

@@ -175,7 +175,7 @@ def test_teacher_trained_on_ranked_clips_is_refused(
     assert "is unknown (trained_on.csv is missing" in capsys.readouterr().err
 
 
-def test_teacher_training_clips_match_by_freesound_id(
+def test_training_clips_of_a_teacher_are_found_among_ranked_clips_by_freesound_id(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [list(row.values()) for _, row in read_table(distilled / "trained_on.csv", ["id", "freesound_id"])]
@@ -195,7 +195,7 @@ def test_teacher_training_clips_match_by_freesound_id(
     assert said in capsys.readouterr().err, "no other that has an id"
 
 
-def test_caption_keys_of_teachers_differ_by_clip_by_index_and_by_text(world: Path) -> None:
+def test_caption_keys_for_teachers_depend_on_the_clip_and_the_index_and_the_text(world: Path) -> None:
     one, other = read_manifest(world)[:2]
     other = other.model_copy(update={"captions": one.captions})
     assert caption_key(one, 0) != caption_key(other, 0)
@@ -243,7 +243,7 @@ def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("use", ["teacher", "start"])
-def test_check_and_run_report_the_same_missing_models_of_teachers_and_starts(
+def test_check_and_run_report_the_same_missing_teachers_and_initial_models(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], use: str
 ) -> None:
     """A run that has only started is not a model yet; a run that trained nothing never is."""
@@ -268,7 +268,9 @@ def test_check_and_run_report_the_same_missing_models_of_teachers_and_starts(
         (distilled / "result.json").unlink(missing_ok=True)
 
 
-def test_frame_word_teacher_is_refused(distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teacher_that_scores_frames_against_words_is_refused(
+    distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = load_recipe(tmp_path / "self.yaml").recipe
     data = load_data(recipe)
     recipe_of_series = SimpleNamespace(model=SimpleNamespace(score=SimpleNamespace(of_series=True)))
@@ -453,7 +455,7 @@ def test_damaged_embeddings_file_is_refused(tmp_path: Path) -> None:
         _read_embeddings("other", array, [], SimpleNamespace())  # type: ignore[arg-type]
 
 
-def test_start_model_trained_on_ranked_clips_is_refused(
+def test_initial_model_trained_on_ranked_clips_is_refused(
     distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [list(row.values()) for _, row in read_table(distilled / "trained_on.csv", ["id", "freesound_id"])]

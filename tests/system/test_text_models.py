@@ -110,7 +110,9 @@ def test_every_file_of_a_model_folder_changes_its_identity(kind: str, tmp_path: 
         1,
     ),
 )
-def test_changed_text_model_is_embedded_again(file: str, changes: Any, minilm: Path, tmp_path: Path) -> None:
+def test_texts_are_embedded_again_if_a_file_of_the_text_model_has_changed(
+    file: str, changes: Any, minilm: Path, tmp_path: Path
+) -> None:
     published = Path(shutil.copytree(minilm, tmp_path / "published"))
     changed = Path(shutil.copytree(minilm, tmp_path / "changed"))
     edit(changed / file, **changes)

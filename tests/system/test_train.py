@@ -638,7 +638,7 @@ def test_killed_run_resumes_from_the_last_state_with_the_same_bits(
     assert done == {one.name: sha256_of(one) for one in (tmp_path / "run/only").glob("*.[sp][at]*")}
 
 
-def test_best_weights_saved_between_states_do_not_delete_weights_that_a_resumed_run_needs(tmp_path: Path) -> None:
+def test_weights_of_the_saved_training_state_are_kept_when_later_better_weights_are_saved(tmp_path: Path) -> None:
     """The state has epoch 1; 2 and 3 are better. If the process is killed, epoch 1 is the best of the state again."""
     files = lambda: sorted(path.name for path in tmp_path.glob("e*"))  # noqa: E731
     writer = checkpoints.CheckpointWriter(tmp_path)

@@ -42,7 +42,7 @@ def weight(scores: np.ndarray, labels: tuple[int, ...], enter: float, leave: flo
 
 
 @pytest.mark.parametrize("frames", range(1, 13))
-def test_two_state_posteriors_match_sums_over_all_labellings_of_frames(frames: int) -> None:
+def test_posteriors_of_the_two_state_model_match_sums_over_all_labellings_of_frames(frames: int) -> None:
     rng = np.random.default_rng(frames)
     scores, (enter, leave) = rng.normal(size=frames) * 2, rng.normal(size=2) * 2
     weights = {labels: weight(scores, labels, enter, leave) for labels in product((0, 1), repeat=frames)}
@@ -64,7 +64,9 @@ def test_two_state_posteriors_match_sums_over_all_labellings_of_frames(frames: i
 
 @pytest.mark.parametrize("frames", range(1, 9))
 @pytest.mark.parametrize("probability", [0.5, 0.99, 0.999])
-def test_raised_scores_give_a_moment_exactly_the_wanted_probability(frames: int, probability: float) -> None:
+def test_raising_frame_scores_by_a_constant_gives_a_moment_the_required_probability(
+    frames: int, probability: float
+) -> None:
     """The probability of any moment by all labellings; a recording that is heard enough keeps its scores."""
     rng = np.random.default_rng(frames)
     enter, leave = rng.normal(size=2)
@@ -86,7 +88,7 @@ def test_raised_scores_give_a_moment_exactly_the_wanted_probability(frames: int,
     assert (raised[0] - scores[0]).max() > 0
 
 
-def test_raised_scores_rise_with_the_probability_and_ignore_padding() -> None:
+def test_higher_required_moment_probability_raises_scores_more_and_padding_has_no_effect() -> None:
     scores = torch.tensor([[-3.0, -4.0, -2.0, 50.0], [-5.0, -5.0, -5.0, -5.0]])
     lengths = torch.tensor([3, 4])
     rises = []
@@ -99,7 +101,7 @@ def test_raised_scores_rise_with_the_probability_and_ignore_padding() -> None:
     assert all((after > before).all() for before, after in pairwise(rises))
 
 
-def test_two_state_posteriors_of_two_frames_match_hand_values() -> None:
+def test_posteriors_of_the_two_state_model_for_two_frames_match_hand_values() -> None:
     """Two frames of score log 2 and log 3, enter log 5, leave log 7: 00 weighs 1, 10 2 x 7, 01 3 x 5, 11 2 x 3."""
     scores, lengths = torch.log(tensor(2, 3))[None], torch.tensor([2])
     enter, leave = torch.log(tensor(5, 7))
@@ -110,7 +112,7 @@ def test_two_state_posteriors_of_two_frames_match_hand_values() -> None:
     assert inside.tolist() == [pytest.approx(20), pytest.approx(21)]
 
 
-def test_gradients_of_the_two_state_partition_match_its_posteriors() -> None:
+def test_gradient_of_the_log_partition_of_the_two_state_model_is_the_frame_posterior() -> None:
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(3, 6, dtype=F64, generator=generator, requires_grad=True)
     enter, leave = (torch.tensor(value, dtype=F64, requires_grad=True) for value in (-1.5, 0.5))
@@ -122,7 +124,7 @@ def test_gradients_of_the_two_state_partition_match_its_posteriors() -> None:
     assert (scores.grad - expected).abs().max() < 1e-12, "the gradient of log Z is the posterior of every frame"
 
 
-def test_two_state_ignores_padding_and_other_recordings_of_the_batch() -> None:
+def test_two_state_model_ignores_padding_and_other_recordings_of_the_batch() -> None:
     generator = torch.Generator().manual_seed(1)
     lengths = [1, 5, 9, 2]
     rows = [torch.randn(length, generator=generator) * 3 for length in lengths]
@@ -154,14 +156,14 @@ def test_two_state_ignores_padding_and_other_recordings_of_the_batch() -> None:
     assert torch.isfinite(log_likelihood(padded, together, labels, *step)).all()
 
 
-def test_two_state_keeps_the_order_of_very_low_scores_in_float32() -> None:
+def test_two_state_model_keeps_the_order_of_very_low_scores_in_float32() -> None:
     """log(1 + e^x) of one frame in float32 is about e^x for small values."""
     scores = torch.tensor([[-16.0], [-17.0], [-18.0], [-40.0]])
     found = log_partition(scores, torch.ones(4, dtype=torch.long), torch.tensor(-2.0), torch.tensor(-2.0))
     assert found.tolist() == pytest.approx(scores[:, 0].double().exp().tolist(), rel=1e-5)
 
 
-def test_two_state_posteriors_are_finite_for_extreme_scores() -> None:
+def test_posteriors_of_the_two_state_model_are_finite_for_extreme_scores() -> None:
     scores = torch.tensor([[500.0, -500.0, 500.0, 0.0]])
     asked = scores, torch.tensor([4]), torch.tensor(-50.0), torch.tensor(-50.0)
     assert torch.isfinite(log_partition(*asked)).all()
