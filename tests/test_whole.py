@@ -148,7 +148,7 @@ def test_full_disk_while_making_scenes_is_reported(tmp_path: Path, root: Path) -
 
 
 @pytest.mark.slow
-def test_quick_start_reaches_75_percent_of_the_ceiling(root: Path, tmp_path: Path) -> None:
+def test_quick_start_reaches_75_percent_of_the_score_of_a_perfect_labeller(root: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "system", "run", str(root / "recipes/quickstart.yaml")]
     done = subprocess.run(
         command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True

@@ -322,7 +322,7 @@ def test_crawl_stores_all_sounds_that_exist_throughout_while_others_appear_and_v
 
 
 @pytest.mark.slow
-def test_second_crawl_reads_only_time_windows_whose_counts_have_changed(tmp_path: Path) -> None:
+def test_later_crawl_of_a_store_reads_only_time_windows_whose_counts_have_changed(tmp_path: Path) -> None:
     answers = make_answers(4000, 9, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     answers._hidden = {100, 3500}
@@ -335,7 +335,9 @@ def test_second_crawl_reads_only_time_windows_whose_counts_have_changed(tmp_path
     assert len(stored(tmp_path / "store")) == 4000
 
 
-def test_second_crawl_reads_the_sounds_uploaded_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_crawl_reads_the_sounds_uploaded_after_the_first_crawl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers = make_answers(3000, 9, 0.0, 0)
     until = answers.corpus.created(2000)
     monkeypatch.setattr(crawl.time, "time", lambda: until / 1000)

@@ -36,7 +36,7 @@ def crawled(path: Path, settings: dict[str, str], *arguments: str) -> subprocess
 
 
 @pytest.mark.slow
-def test_crawl_status_and_export_verbs_work_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbs_crawl_and_status_and_export_work_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import pandas
 
     path = tmp_path / "store.sqlite"

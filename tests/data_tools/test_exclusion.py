@@ -80,7 +80,7 @@ def test_freesound_ids_are_compared_without_leading_zeros_and_blanks() -> None:
     ]
 
 
-def test_repeated_id_in_an_exclusion_list_counts_once(tmp_path: Path) -> None:
+def test_repeated_id_in_an_exclusion_list_is_counted_once(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("sound_id\n5\n05\n5\n")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "a.csv").write_text("sound_id\n5\n")

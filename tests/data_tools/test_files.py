@@ -102,7 +102,7 @@ def test_replacing_a_file_syncs_the_new_file_then_renames_it_then_syncs_the_fold
     assert calls == [("fsync", temporary.name), ("replace", "a.txt"), ("fsync", tmp_path.name)]
 
 
-def test_folder_content_is_synced_before_its_rename(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+def test_folder_content_is_synced_before_the_folder_is_renamed(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
     with replacing_folder(tmp_path / "model") as temporary:
         (temporary / "text").mkdir()
         (temporary / "text" / "b").write_text("b")

@@ -144,7 +144,7 @@ def test_fingerprints_of_different_clicks_have_a_low_score() -> None:
     assert score == 60 - 56  # laid 13 bins higher, all but the last four agree
 
 
-def test_share_of_agreeing_fingerprint_peaks_counts_only_the_strongest_third() -> None:
+def test_share_of_agreeing_peaks_is_taken_over_the_strongest_third_of_the_peaks() -> None:
     levels = np.array([1, 8, 3, 4, 7, 2, 0, 5, 6], np.float16)  # the strongest three of nine: 8, 7, 6
     agree = np.array([0, 1, 1, 1, 0, 1, 1, 1, 1], bool)
     assert module._share_of_strongest(agree, levels) == pytest.approx(2 / 3)

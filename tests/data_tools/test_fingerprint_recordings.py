@@ -118,7 +118,7 @@ def test_ten_altered_copies_of_recordings_match_their_originals(few: Recordings,
     assert few.found(tmp_path, change) == (set(range(10)), UPLOADED_TWICE_OF_FEW)
 
 
-def test_fingerprint_matches_do_not_depend_on_the_direction_of_comparison(few: Recordings) -> None:
+def test_fingerprint_matches_are_the_same_in_either_order_of_two_recordings(few: Recordings) -> None:
     assert all(one.sure for one in few.prints.values())
     prints = list(few.prints.values())
     there, back = near_duplicates(prints[:6], prints), near_duplicates(prints, prints[:6])

@@ -114,7 +114,7 @@ def test_crawl_ends_soon_if_the_server_does_not_answer_like_freesound(tmp_path: 
         (page_of(503, 90), 90),
     ],
 )
-def test_pause_that_the_api_requests_is_respected(answer: Response, seconds: float, tmp_path: Path) -> None:
+def test_pause_set_by_the_api_is_respected(answer: Response, seconds: float, tmp_path: Path) -> None:
     transport = Direct(make_answers(100, 7, 0.0, 0), tamper=lambda number, given: answer if number == 1 else given)
     assert read_all(tmp_path / "store", transport, workers=1) == pytest.approx(seconds, abs=0.1)
 
@@ -147,7 +147,7 @@ def test_retry_after_header_is_read_as_seconds_or_as_a_date(header: str, least: 
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_crawl_omits_only_the_sounds_at_which_the_server_fails(
+def test_crawl_omits_only_the_sounds_that_the_server_fails_to_list(
     seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers = make_answers(700, seed, 0.0, 0, poison=0.003)
@@ -296,7 +296,7 @@ def test_later_rebuild_of_the_search_index_marks_no_stored_sound_as_missing(
     assert len(stored(tmp_path / "store")) == 2999
 
 
-def test_server_that_fails_at_every_nonempty_page_marks_no_sound_as_failing(tmp_path: Path) -> None:
+def test_errors_for_every_nonempty_page_mark_no_sound_as_failing(tmp_path: Path) -> None:
     def failing(number: int, given: Response) -> Response:
         return page_of(500) if json.loads(given.body).get("count") else given
 

@@ -129,7 +129,7 @@ def test_quota_periods_scale_with_clock_speed(tmp_path: Path, speed: float) -> N
     assert arrivals[-1] <= 1.001 * least + 1 / speed
 
 
-def test_quota_stored_with_an_accelerated_clock_works_at_real_speed(tmp_path: Path) -> None:
+def test_quota_stored_by_an_accelerated_clock_is_valid_for_a_clock_of_normal_speed(tmp_path: Path) -> None:
     async def both() -> float:
         await ask(open_quota(tmp_path / "quota", 60, 2000, 1000.0), 60, 1, lambda: 0.0)
         fast = open_quota(tmp_path / "quota", 60, 2000, 1000.0)

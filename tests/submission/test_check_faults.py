@@ -198,7 +198,7 @@ def test_check_counts_thousands_of_unknown_names_on_one_line_quickly(lines: list
     )
 
 
-def test_check_counts_further_problems_of_a_kind_on_one_line() -> None:
+def test_check_counts_further_problems_of_the_same_kind_on_one_line() -> None:
     problems = [Problem(line, f"a{line}", "a") for line in (1, 2, 3, 4, 6, 7, 9)]
     problems[3:3] = [Problem(3, "b3", "b")]
     problems += [Problem(9, "a9 again", "a"), Problem(None, "c", "c"), Problem(None, "d", "c"), Problem(None, "e", "c")]

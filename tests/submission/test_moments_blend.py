@@ -223,7 +223,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_blend_verb_uses_weights_from_validation(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_verb_uses_moment_weights_from_validation(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["blend", "good.jsonl", "poor.jsonl", "--out", "equal.jsonl"]) == 0
     shares = ["  0.50  good.jsonl", "  0.50  poor.jsonl"]
     assert capsys.readouterr().out.splitlines() == [*shares, "wrote equal.jsonl: 3 queries, windows with raw scores"]

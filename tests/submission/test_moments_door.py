@@ -149,7 +149,7 @@ def test_check_verb_accepts_valid_moment_files_and_notes_oddities(capsys: pytest
     assert (found["notes"][0]["line"], found["notes"][0]["kind"]) == (3, "a window has no length")
 
 
-def test_check_verb_counts_repeated_oddities_of_a_kind_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_verb_counts_repeated_oddities_of_the_same_kind_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     windows = [[n, n] for n in range(25)]
     write_lines("odd.jsonl", [{"qid": "a", "query": "q", "vid": "v", "pred_relevant_windows": windows}])
     lines = output(capsys, "check", "odd.jsonl")

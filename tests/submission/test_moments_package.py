@@ -100,7 +100,7 @@ def test_moments_found_for_a_blind_list_are_written_and_pass_check(
     assert "only the organisers can score a blind set" in capsys.readouterr().err
 
 
-def test_package_of_four_systems_passes_check(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_package_of_four_moment_systems_passes_check(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert packed() == 0
     assert "mine.NOT_READY.zip: NOT READY, the package has no technical report" in capsys.readouterr().out
     assert packed("--report", "report.pdf") == 0

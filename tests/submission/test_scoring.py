@@ -97,7 +97,7 @@ def test_annotations_of_2025_replace_the_relevant_clips_of_a_matrix(tmp_path: Pa
     assert found.groups.tolist() == [0, 1]
 
 
-def test_score_verb_scores_both_directions_and_writes_per_query_table(
+def test_score_verb_covers_text_to_audio_and_audio_to_text_and_writes_a_table_per_query(
     tmp_path: Path, matrix: ScoreMatrix, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_scores(tmp_path / "s.npy", matrix)

@@ -74,7 +74,9 @@ def test_write_uses_the_edition_of_the_run_and_keeps_an_existing_csv_of_another_
     assert "would overwrite the input file" in capsys.readouterr().err
 
 
-def test_matrices_of_a_run_record_the_edition_of_their_entry(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_matrices_of_a_run_record_the_edition_of_their_rank_entry(
+    run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     noted = {name: edition_in_facts(read_scores(Path(run, f"scores/{name}.npy"))) for name in ("last", "best", "mean")}
     assert noted == {"last": "2025", "best": "2022", "mean": "2022"}
     assert output(capsys, "score", f"{run}/scores/mean.npy") == output(capsys, "score", f"{run}:mean")

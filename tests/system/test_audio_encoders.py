@@ -104,7 +104,7 @@ def test_batch_frames_have_the_dtype_of_their_bank(tmp_path: Path) -> None:
         assert Resident.bytes_needed(["a", "b"], features) == 7 * np.dtype(dtype).itemsize
 
 
-def test_log_mel_frequencies_that_do_not_rise_are_refused() -> None:
+def test_log_mel_frequencies_that_do_not_increase_are_refused() -> None:
     settings = {"kind": "logmel_slaney", "sample_rate": 16_000, "bands": 64, "window_seconds": 0.04}
     for lowest, highest in ((500, 400), (12, 8001)):
         with pytest.raises(ValueError, match=f"lowest is {lowest} Hz and highest {highest} Hz: lowest must"):
@@ -279,7 +279,7 @@ def test_panns_network_with_folded_batch_norms_gives_the_same_output(narrow: Cal
         assert torch.allclose(network(x), expected, atol=1e-5)
 
 
-def test_panns_training_uses_a_random_part_and_pools_without_padding(
+def test_panns_training_uses_a_random_section_of_a_clip_and_pools_without_padding(
     narrow: Callable[..., PannsEncoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = narrow().train()

@@ -56,7 +56,9 @@ def audio_settings(content: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(("content", "out"), AUDIO)
-def test_trained_parts_in_the_settings_match_those_of_the_built_encoder(content: dict[str, Any], out: int) -> None:
+def test_trained_model_parts_in_the_settings_match_those_of_the_built_encoder(
+    content: dict[str, Any], out: int
+) -> None:
     settings = audio_settings(content)
     with skip_weight_init():
         encoder = settings.build_without_files(out)
@@ -175,7 +177,7 @@ def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_memory_estimate_includes_trained_and_frozen_parts(tmp_path: Path) -> None:
+def test_memory_estimate_includes_trained_and_frozen_model_parts(tmp_path: Path) -> None:
     recipe = made(tmp_path, PANNS, BERT_BASE)
     stage = recipe.stages["only"]
     found = {name: Content([], source.expected) for name, source in recipe.data.items()}

@@ -98,7 +98,7 @@ def test_training_from_audio_files_and_from_a_bank_gives_equal_weights_without_r
     assert all(np.array_equal(bank[name], files[name]) for name in bank)
 
 
-def test_samples_decoded_in_parts_differ_by_at_most_one_16_bit_step(mp3s: Path, tmp_path: Path) -> None:
+def test_audio_samples_decoded_piece_by_piece_differ_by_at_most_one_16_bit_step(mp3s: Path, tmp_path: Path) -> None:
     clips, banks = read_manifest(mp3s), tmp_path / "banks"
     bank, files = (build_features(clips, WAVEFORM, banks, waveforms=source) for source in ("bank", "files"))  # type: ignore[arg-type]
     draw, differing, samples = np.random.default_rng(0), 0, 0

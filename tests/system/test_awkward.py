@@ -52,7 +52,7 @@ PASST = {"kind": "passt", "network": "s16", "patchout_time": 15, "patchout_bands
 # --- scores ------------------------------------------------------------------------------------------------------
 
 
-def test_moment_scores_of_mixed_lengths_match_single_recordings() -> None:
+def test_moment_scores_of_a_batch_of_mixed_lengths_match_those_of_single_recordings() -> None:
     score, clips, captions = MomentScore(), awkward.recordings(), awkward.sentences()
     with torch.inference_mode():
         together = score(clips, captions)

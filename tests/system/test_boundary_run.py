@@ -57,7 +57,7 @@ def test_all_weights_of_a_moment_model_with_learned_boundaries_are_trained(run: 
     assert all(abs(value - start[name]) > 1e-4 for name, value in score.trained_numbers().items())
 
 
-def test_plan_and_run_count_the_same_weights_of_a_boundary_score(run: Path, tmp_path: Path) -> None:
+def test_plan_and_run_count_the_same_weights_of_a_boundary_model(run: Path, tmp_path: Path) -> None:
     """2 x D inputs and outputs, with a bias; single numbers are not counted, as in other scores."""
     recipe = open_trained(run).recipe
     counted = RunResult.model_validate_json((run / "result.json").read_text()).parameters

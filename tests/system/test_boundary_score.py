@@ -143,7 +143,7 @@ def test_clip_score_with_boundaries_is_the_log_odds_of_any_moment() -> None:
                 assert float(found[row, column]) == pytest.approx(math.log(total - 1), abs=1e-3)
 
 
-def test_fitting_a_boundary_score_changes_its_scalar_parameters_but_not_its_layers() -> None:
+def test_fitting_a_boundary_model_changes_its_scalar_parameters_but_not_its_layers() -> None:
     """Cosines of entering and leaving are high where moments begin and end, so that the fitted factor is above 0."""
     torch.manual_seed(0)
     score, grid = BoundaryScore(2), Grid(1.0, 0.5)

@@ -130,7 +130,7 @@ def test_hub_model_configuration_without_sizes_raises_unknown_size(content: byte
         text_to_count(str(tmp_path))
 
 
-def test_estimated_hours_and_frames_count_shared_clips_once(tmp_path: Path) -> None:
+def test_shared_clips_are_counted_once_in_the_estimated_hours_and_frames(tmp_path: Path) -> None:
     recipe, stage = made(tmp_path)
     own = clips("a", [3600.0] * 2, 1)
     found = {

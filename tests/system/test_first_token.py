@@ -36,7 +36,7 @@ def first_tokens(model: str, texts: list[str]) -> np.ndarray:
         )
 
 
-def test_frozen_first_tokens_match_transformers_and_are_stored(minilm: str, tmp_path: Path) -> None:
+def test_frozen_first_token_embeddings_match_transformers_and_are_stored(minilm: str, tmp_path: Path) -> None:
     encoder = settings(minilm).build([], tmp_path)
     expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))
     assert torch.allclose(encoder(TEXTS).values, expected, atol=1e-5)
@@ -52,7 +52,7 @@ def test_frozen_first_tokens_match_transformers_and_are_stored(minilm: str, tmp_
     assert len(encoder.bank) == 3
 
 
-def test_trainable_first_tokens_are_independent_of_other_texts(minilm: str, tmp_path: Path) -> None:
+def test_trainable_first_token_embeddings_are_independent_of_other_texts(minilm: str, tmp_path: Path) -> None:
     encoder = settings(minilm, trainable=True, dropout=0.2).build([], tmp_path).eval()
     assert encoder.frozen_parameters() == 0
     expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))

@@ -67,7 +67,9 @@ def test_stage_lowers_the_learning_rate_and_ends_early_when_the_loss_hardly_chan
     assert json.loads((done / "result.json").read_text())["parameters"]["frozen"]["text"] > 0
 
 
-def test_exported_model_ranks_like_its_run(done: Path, world: Path, tmp_path: Path) -> None:
+def test_exported_model_that_scores_frames_against_words_ranks_like_its_run(
+    done: Path, world: Path, tmp_path: Path
+) -> None:
     expected = read_scores(done / "scores/evaluation.npy").values
     assert np.ptp(expected) > 0
     assert main(["export", str(done), "--out", str(tmp_path / "model")]) == 0

@@ -431,7 +431,7 @@ def test_moment_metrics_of_queries_with_untrained_texts_match_hand_values() -> N
 
 
 @pytest.mark.slow
-def test_fitted_score_is_stored_in_run_and_export_and_used_without_fit_option(
+def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_fit(
     manifest: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The run and its export find the windows of the entry again, without --fit."""

@@ -35,7 +35,7 @@ def model(world: Path, tmp_path: Path) -> RetrievalModel:
     return build_model(load_recipe(written(world, tmp_path, adamw())).recipe, ["deep", "tone"])
 
 
-def test_parameters_have_the_learning_rate_of_their_part_or_the_base_rate(model: RetrievalModel) -> None:
+def test_parameters_have_the_learning_rate_of_their_model_part_or_the_base_rate(model: RetrievalModel) -> None:
     settings = schema.AdamW.model_validate(adamw(lr_by_part={"text": 1e-5}))
     groups, rates = parameter_groups(model, settings)
     assert rates == [0.001, 1e-5]
@@ -47,7 +47,7 @@ def test_parameters_have_the_learning_rate_of_their_part_or_the_base_rate(model:
     assert [id(p) for p in alone["params"]] == [id(p) for p in model.parameters()]
 
 
-def test_frozen_part_is_in_evaluation_mode_for_its_steps(model: RetrievalModel) -> None:
+def test_frozen_model_part_is_in_evaluation_mode_for_the_frozen_steps(model: RetrievalModel) -> None:
     model.text.norm = torch.nn.BatchNorm1d(2)
     frozen = FrozenStart(model, schema.AdamW.model_validate(adamw(frozen_start={"text": 2})))
     for step, training in enumerate((False, False, True, True)):
@@ -63,7 +63,7 @@ def test_frozen_part_is_in_evaluation_mode_for_its_steps(model: RetrievalModel) 
 
 
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_setting_frozen_start_keeps_the_weights_of_a_model_part_for_the_given_steps(
+def test_model_part_keeps_its_weights_for_the_steps_given_by_setting_frozen_start(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int | None
 ) -> None:
     seen: list[tuple[torch.Tensor, torch.Tensor, int]] = []
@@ -87,7 +87,7 @@ def test_setting_frozen_start_keeps_the_weights_of_a_model_part_for_the_given_st
     assert min(moments[4:]) > 0
 
 
-def test_run_resumed_while_a_part_is_frozen_is_bit_identical(
+def test_run_resumed_while_a_model_part_is_frozen_is_bit_identical(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(world, tmp_path, adamw(lr_by_part={"audio": 1e-4}, frozen_start={"logmel": 4}))
@@ -156,7 +156,7 @@ def test_invalid_settings_for_parts_of_the_model_are_refused(
         load_recipe(written(world, tmp_path, adamw(**changes)))
 
 
-def test_part_without_trainable_parameters_is_refused(world: Path, tmp_path: Path) -> None:
+def test_model_part_without_trainable_parameters_is_refused(world: Path, tmp_path: Path) -> None:
     content = tiny.recipe(world, tmp_path, only=tiny.stage(optimizer=adamw(lr_by_part={"text": 1e-5})))
     content["model"]["text"] = {
         "kind": "sentence_transformers", "model": "nobody/nothing", "dim": 8, "projection": "none", "trainable": False,

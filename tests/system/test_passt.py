@@ -467,7 +467,7 @@ def test_mean_by_length_weights_a_short_last_passt_segment_by_its_audio() -> Non
     assert cosines == pytest.approx([0.7071, 0.999998], abs=1e-4)
 
 
-def test_passt_takes_a_random_part_only_in_training() -> None:
+def test_passt_uses_a_random_section_of_a_clip_only_in_training() -> None:
     clip = torch.arange(20).short()[None, :, None]
     part = crop_long_clips(Series(clip, torch.tensor([20])), 8)
     assert part.lengths.tolist() == [8]

@@ -29,7 +29,7 @@ def ragged(filled: Embedded) -> Ragged:
     return Ragged(torch.cat([series[:length] for series, length in pairs]), filled.lengths)
 
 
-def test_selected_rows_and_padded_parts_of_ragged_series_match_hand_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selected_rows_and_padded_blocks_of_ragged_series_match_hand_values(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Ragged(torch.arange(12.0).view(6, 2), torch.tensor([3, 0, 1, 2]))
     found = pool.rows([3, 0, 3, 1])
     assert found.values[:, 0].tolist() == [8, 10, 0, 2, 4, 8, 10]

@@ -98,7 +98,7 @@ def test_pairs_written_for_a_judge_are_those_of_the_top_lists(unbroken: Path, wo
         ("5", "q.csv", "would overwrite"),
     ],
 )
-def test_invalid_uses_of_the_top_option_of_rank_are_refused(
+def test_invalid_uses_of_option_top_of_verb_rank_are_refused(
     unbroken: Path,
     world: Path,
     tmp_path: Path,
@@ -119,7 +119,7 @@ def test_invalid_uses_of_the_top_option_of_rank_are_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["q.csv"]
 
 
-def test_broken_clip_lowers_the_highest_allowed_value_of_the_top_option_of_rank(
+def test_broken_clip_lowers_the_highest_allowed_value_of_option_top_of_verb_rank(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "sounds"

@@ -206,7 +206,7 @@ def test_window_files_never_overwrite_input_files(
     assert moments.read_bytes() == (manifest.parent / "moments.jsonl").read_bytes()
 
 
-def test_mixed_known_and_blind_moments_are_refused(
+def test_moments_with_and_without_true_windows_in_one_file_are_refused(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moments = [
@@ -221,7 +221,7 @@ def test_mixed_known_and_blind_moments_are_refused(
     assert not (tmp_path / "a.truth.jsonl").exists()
 
 
-def test_unreadable_recordings_are_counted_and_skipped_by_a_fit(
+def test_unreadable_recordings_are_counted_and_skipped_with_option_fit(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone = [

@@ -212,7 +212,7 @@ def audiocaps(path: Path) -> Path:
     return path
 
 
-def test_read_corpus_accepts_clotho_audiocaps_and_manifests(tmp_path: Path) -> None:
+def test_reading_a_corpus_accepts_clotho_and_audiocaps_and_manifests(tmp_path: Path) -> None:
     (tmp_path / "clotho.csv").write_text(
         'file_name,caption_1,caption_2\na.wav,A dog barks,"Rain, falling"\nb.wav,x,y\n'
     )
@@ -314,7 +314,7 @@ def test_relevance_factors_outside_0_to_1_are_refused(
 
 
 @pytest.mark.parametrize("percents", [[80, 80, 99], [90, 80, 99], [80, 99, 99]])
-def test_relax_percentiles_that_do_not_rise_are_refused(percents: list[float], tmp_path: Path) -> None:
+def test_relax_percentiles_that_do_not_increase_are_refused(percents: list[float], tmp_path: Path) -> None:
     relax = [{"percentile": percent, "factor": 0.5} for percent in percents]
     with pytest.raises(KitError, match="the percentiles of relax must rise, but are"):
         Relevance(settings(relax=relax), corpus(), tmp_path)

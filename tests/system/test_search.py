@@ -120,7 +120,7 @@ def test_query_of_unknown_words_fails_and_others_are_answered(
 
 
 @pytest.mark.parametrize("top", ["0", "-1", "two", "²"])
-def test_invalid_values_of_the_top_option_are_refused(
+def test_invalid_values_of_option_top_are_refused(
     unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], top: str
 ) -> None:
     status, _, errors = search(capsys, unbroken, folder, "a", f"--top={top}")

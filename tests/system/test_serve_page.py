@@ -49,7 +49,7 @@ def find(page: "Page", query: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_search_page_shows_results_plays_clips_and_shares_a_search(
+def test_search_page_shows_results_and_plays_clips_and_shares_a_search(
     browser: Browser, site: Served, width: int, height: int
 ) -> None:
     page = browser.page(width, height)

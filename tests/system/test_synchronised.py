@@ -85,7 +85,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
 
 
 @pytest.mark.slow
-def test_synchronised_batch_norm_of_parts_matches_that_of_the_whole_batch(parts: Parts) -> None:
+def test_synchronised_batch_norm_over_parts_of_a_batch_matches_the_whole_batch(parts: Parts) -> None:
     expected = outcome(slice(None))
     for name, value in expected.items():
         found = torch.cat([one[name] for one, _ in parts]) if name in ("output", "given") else parts[1][0][name]

@@ -309,7 +309,7 @@ def test_text_model_in_bfloat16_is_computed_in_float32(minilm: Path, tmp_path: P
     assert float((found * expected).sum()) > 0.999  # both of unit length
 
 
-def test_interrupted_text_embedding_resumes_after_its_last_part(
+def test_interrupted_text_embedding_resumes_after_the_last_stored_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(stored_texts, "STORED_AT_ONCE", 4)

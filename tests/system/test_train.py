@@ -167,7 +167,7 @@ def test_training_on_tones_learns_to_rank_them_by_pitch(world: Path, tmp_path: P
 
 @pytest.mark.parametrize("unit", ["clip", "pair"])
 @pytest.mark.parametrize("mix", ["equal", "size"])
-def test_training_works_with_every_unit_and_every_mix_of_data_sources(
+def test_training_works_with_every_value_of_setting_unit_and_every_mix_of_data_sources(
     world: Path, tmp_path: Path, unit: str, mix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
