@@ -36,7 +36,7 @@ class _Layout(NamedTuple):
         name: Number of bytes of the field with a chunk's name.
         size: Number of bytes of the field with a chunk's size.
         order: Byte order of the sizes.
-        counted: Number of header bytes that the stated size of a chunk includes.
+        counted: Number of bytes that the stated size of a chunk has in addition to the body: 0, or both fields.
         align: Chunks start at multiples of this number of bytes.
         sound: Name of the chunk that contains the samples.
     """
@@ -173,9 +173,12 @@ def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
 def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> bool:
     """Return whether the sound is complete, but the header states too many bytes.
 
-    This is true in three cases. First: The stated size is that of the whole file, with or without its first 8 bytes.
-    Second: The file ends with a whole sample, at most _MAX_EXCESS bytes before the stated end of the sound.
-    Third: The size in the file's first header is correct, and at most _MAX_TRAILER bytes of sound are missing.
+    This is true in three cases:
+
+    * The stated size of the sound is that of the whole file, with or without the file's first 8 bytes.
+    * The file ends after a whole sample, and the sound should end at most 8 bytes (_MAX_EXCESS) later.
+    * The file has the length that its first header states, and the sound should end at most 1,024 bytes
+      (_MAX_TRAILER) later.
 
     Args:
         present: Number of bytes from the first byte of the sound to the end of the file.

@@ -122,9 +122,10 @@ def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Fra
 def next_sound(content: mmap.mmap, at: int, end: int) -> int:
     """Find the next audio container or pair of MPEG frames in a file; return its offset.
 
-    The search begins at offset `at`. Its end, `end`, is returned if nothing is found.
-    Only zeros may precede a container. The second frame must follow the first one directly, and be of the same kind. A
-    tag may contain the bytes of one header by chance, but those of two only once in a billion.
+    A container is found only at offset `at`, or after zero bytes that begin there. A pair of frames is found anywhere
+    from `at` to `end`. If nothing is found, `end` is returned.
+    The second frame must follow the first one directly, and be of the same kind. By chance, a tag may contain the bytes
+    of one frame header, but it contains those of two headers only once in a billion.
     """
     start = content[at : min(end, at + 2**20)].lstrip(b"\0")
     if is_container(start[:8]):

@@ -50,9 +50,9 @@ def resampled_samples(samples: int, rate: int, wanted: int, how: Resampling) -> 
 
 
 def filter_period(rate: int, wanted: int, how: Resampling) -> tuple[int, int]:
-    """Return after how many output samples, and input samples, a resampling filter repeats its weights.
+    """Return the period of a resampling filter, as a number of output samples and a number of input samples.
 
-    This is a period of the filter.
+    After each period, the filter repeats its weights.
     """
     factor = math.gcd(rate, wanted)
     up, down = wanted // factor, rate // factor
@@ -82,8 +82,8 @@ def resampler(rate: int, wanted: int, how: Resampling, periods: int = 0) -> Call
             resampy 0.3 and later; results are equal within 1e-12 in float64. `kaiser_best_0.2` is the filter in
             resampy up to 0.2.2, for features of 2022 and before. It repeats resampy's rounding errors, which grow from
             the beginning of a wave on.
-        periods: Number of filter periods (see filter_period) in the part of the wave before the first block; 0 for a
-            whole wave.
+        periods: Length of the part of the wave that was left out before the first block; 0 for a whole wave. The unit
+            is the number of input samples after which the filter repeats its weights; see filter_period.
     Raises ValueError for a kaiser filter with over MAX_TAPS weights, between rates with few common factors.
     """
     if rate == wanted:
@@ -128,9 +128,11 @@ class _Polyphase:
         return self.filtered(self.weights, old, periods)
 
     def filtered(self, taps: _Samples, old: _Samples, periods: int, shift: int = 0) -> _Samples:
-        """Apply the filter `taps` to a block of input samples, `old`; return the output samples of `periods` periods.
+        """Apply the filter `taps` to a block of input samples, `old`; return the output samples.
 
-        shift: Whole number. Output samples are computed for times that are shift / up input samples later.
+        The result has periods * up samples: `up` for each of the `periods` periods of the filter.
+        shift: Whole number. Each output sample is computed for a time after its own time. The delay is shift / up, in
+        units of the time between two input samples.
         """
         from scipy.signal import upfirdn
 
@@ -147,12 +149,13 @@ class _Drifting(_Polyphase):
     kHz to 1e-6 input samples after 10 s, and to 1e-3 after 5 minutes.
 
     Some output samples have exactly the time of an input sample: every 160th from 44.1 to 16 kHz. With the errors, such
-    a sample is slightly earlier or later. If it is earlier, the left and right half of the filter change sides. The
-    halves differ slightly, because resampy rounds down the number of table entries between two input samples.
+    a sample is slightly earlier or later. If it is earlier, resampy mirrors its weights: it uses the left half of the
+    filter on the right, and the right half on the left. The halves differ slightly, because resampy rounds down the
+    number of table entries between two input samples.
 
-    Deviation: resampy computes the weights for the erroneous time itself. Here, weights are computed for `up` times
-    between an input sample and the next one, and change linearly between these times. For full-scale noise, results
-    differ from those of resampy 0.2.2 by less than 1e-6 in 30 s, 2e-5 in 5 minutes.
+    Deviation: resampy computes the weights for the exact time, including the error. Here, weights are computed for a
+    grid of times, with `up` times per input sample, and interpolated linearly between them. For full-scale noise,
+    results differ from those of resampy 0.2.2 by less than 1e-6 in 30 s, 2e-5 in 5 minutes.
     """
 
     def __init__(self, up: int, down: int, kaiser: _Kaiser, periods: int) -> None:
@@ -184,9 +187,10 @@ class _Drifting(_Polyphase):
         return new
 
     def _drift(self, periods: int) -> _Samples:
-        """Return the rounding error in resampy 0.2.2's time of each of the next output samples, in input samples.
+        """Return the errors of resampy 0.2.2 in the times of the next output samples.
 
-        The next output samples are those of the next `periods` filter periods.
+        These samples are the ones that follow the finished samples, for `periods` periods of the filter. An error is
+        resampy's time, a sum of rounded steps, minus the exact time. The unit is the time between two input samples.
         """
         count = periods * self.up
         clock = np.add.accumulate(np.concatenate([[self.clock], np.full(count, self.step)]))
@@ -226,7 +230,8 @@ def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[int, _Samples, _S
         reach: Number of input samples on either side of an output sample that the filter uses.
         weights: (2 * reach * up,): `up` weights per input sample. The first belongs to the latest input sample, `reach`
             after the output sample; the last to the earliest, `reach` before it.
-        slopes: (2 * reach * up,): change of each weight if the output sample is one input sample later.
+        slopes: (2 * reach * up,): derivative of each weight with respect to the time of the output sample. The unit of
+            time is the time between two input samples.
     Raises ValueError for over MAX_TAPS weights.
     """
     scale = min(1.0, up / down)
@@ -258,13 +263,14 @@ def _join_halves(left: _Samples, right: _Samples) -> _Samples:
 def _half_filter(table: _Samples, step: int, entry: _Samples) -> tuple[_Samples, _Samples]:
     """Return the weights of one half of a resampling filter, and the slopes of these weights.
 
-    Both are (up, reach): a row per phase (position of the output sample between two input samples), and a column per
-    input sample, the nearest first. The slope is the difference between the next table entry and the current one.
+    Both have the shape (up, reach): `up` rows, one per phase, and `reach` columns, one per input sample, the nearest
+    first. A phase is a position of the output sample between two input samples. The slope is the difference between the
+    next table entry and the current one.
 
     Args:
         table: The right half of the filter; weights are interpolated linearly in it.
         step: Number of table entries from an input sample to the next one.
-        entry: (up,) position in the table of the nearest input sample, for each phase.
+        entry: (up,) for each of the `up` phases, the position in `table` that belongs to the nearest input sample.
     """
     slope = np.diff(table, append=table[-1])
     first = entry.astype(int)

@@ -133,11 +133,12 @@ def _decode_entities(text: str) -> str:
 
 
 def _remove_boilerplate(boilerplate: re.Pattern[str], text: str, only_at_starts: bool = False) -> str:
-    """Return a text without `boilerplate` and the rest of its sentence. only_at_starts: Cut only at a clause's start.
+    """Return a text without `boilerplate` and the rest of its sentence.
 
     Words before a match that only introduce it are removed too. A shortened sentence keeps its final ., ! or ?.
     Matches in double quotes stay.
-    With `only_at_starts`, matches at the start of sentences and brackets are cut too.
+    only_at_starts: Remove only matches at the start of a sentence, of a bracket, or of a clause, which begins after a
+    comma, semicolon, colon or dash.
     """
     remaining, at = "", 0
     for match in _unquoted(boilerplate, text):

@@ -34,8 +34,8 @@ def count_above(scores: np.ndarray, threshold: float) -> int:
 def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> list[dict[str, float]]:
     """Divide texts into ten groups by score; return a dict of each group's mean score and true share of captions.
 
-    The groups are equal parts of [0, 1]; empty groups are left out. Mean and share are weighted. The keys of a dict
-    are `score` (mean), `captions` (share) and `texts` (number).
+    The groups are equal parts of [0, 1]; empty groups are left out. In the mean and the share, each text has its weight
+    from `weights`. The keys of a dict are `score` (mean), `captions` (share) and `texts` (number).
     """
     bins = np.minimum((scores * _BINS).astype(int), _BINS - 1)
     total, of_scores, of_captions = (

@@ -107,10 +107,11 @@ def classify(
 
 
 def _grouped_texts(descriptions: Sequence[Described], captions: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
-    """Return descriptions and (clip, caption) pairs as Texts, grouped by uploader or clip. rows: Embedding rows.
+    """Return descriptions and (clip, caption) pairs as Texts, grouped by uploader or clip.
 
     Equal descriptions without an uploader form a group too. All texts of a group are scored by a network that learnt
     none of them.
+    rows: For each description, then for each caption, its row in the array of embeddings.
     """
     keys = [("by", item.uploader) if item.uploader else ("text", item.cleaned.text) for item in descriptions]
     keys += [("clip", clip) for clip, _ in captions]

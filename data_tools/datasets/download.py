@@ -75,7 +75,7 @@ def download(
 
 
 def _delete_part(part: Path, version: Path | None) -> None:
-    """Delete an unfinished download, and the file that names its version (None: no such file)."""
+    """Delete an unfinished download, and the small file that stores its version (None: no such file)."""
     part.unlink(missing_ok=True)
     if version:
         version.unlink(missing_ok=True)
@@ -146,9 +146,10 @@ def file_problem(path: Path) -> str | None:
 
 
 async def _fetch(address: str, path: Path, part: Path, version: Path | None) -> None:
-    """Download a file, or its rest. part: File received so far. version: File that names its version, or None.
+    """Download a file, or the rest of a file that was received in part. part: The part received so far.
 
-    The server names the version. `version` is None if the checksum of the whole file is known.
+    version: Path of a small file that stores the server's identifier of the version of `part`, such as an ETag. None if
+    the checksum of the whole file is known, since the identifier is then not needed.
     """
     import aiohttp
 

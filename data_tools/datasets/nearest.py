@@ -61,8 +61,8 @@ class Nearest:
 
     texts: The known texts. ways: Differences to ignore, such as case and blanks: TEXT_WAYS for queries, NAME_WAYS for
     file names.
-    The time of a search depends on the length of the given text only, not on the number of known texts. An exception is
-    the first search for a text that equals no known text even without these differences. It indexes all known texts.
+    The time of a search depends on the length of the given text only, not on the number of known texts. There is one
+    exception: The first search for a text that has other differences than `ways` from all known texts indexes them all.
     """
 
     def __init__(self, texts: Iterable[str], ways: tuple[Way, ...]) -> None:

@@ -48,17 +48,18 @@ def read_captions(
 
     Args:
         audio: Column with the name of a row's audio file, relative to `folder`. All rows of one file become one clip.
-            Names such as a.wav and ./a.wav mean one file; the clip gets the first of them. If such names are in
-            different splits, only the rows of one split are used, with a warning: test before validation before
-            training.
+            Names such as a.wav and ./a.wav mean one file; the clip gets the first of them. If such names are in splits
+            of different kinds (test, validation, training), a warning is logged, and only the rows of one split are
+            used: test before validation before training.
         captions: Columns of captions. If there are several, a cell may be empty, but not all cells of a row.
         folder: Folder of the audio files.
         source: Source of the clips, for their ids.
         split_column: Column of a row's split; None: all rows have `split`.
         quoting: "csv": quotes around a cell are removed, as in RFC 4180. "none": quotes are part of the text. None:
             "csv", but "none" if the delimiter is a tab.
-    Raises DataError for a missing column, an empty or bad caption, an unknown split, and a file name in two splits.
-        Also for one file with two names in two splits of the same kind, such as the test splits test and evaluation.
+    Raises DataError for a missing column, an empty or bad caption, an unknown split, and one name in two splits. Also
+        for two names of one file, such as a.wav and ./a.wav, in two splits of the same kind, such as test and
+        evaluation.
     """
     names: dict[str, str] = {}  # by the resolved file: "a.wav", "./a.wav" and a link to it are one clip
     texts: dict[str, dict[Split, list[str]]] = {}

@@ -84,10 +84,10 @@ def _audio_files(audio: Path) -> dict[str, str]:
 def audio_folder(path: Path, among: Sequence[str] = ("Audio", "WavCaps_mp3/Audio", "Zip_files")) -> Path | None:
     """Find the folder with the audio files of a JSON file of WavCaps; return None if no such folder exists.
 
-    The first existing folder <folder>/<part>/ of those in `among` is returned; they are next to the folder json_files
-    of the JSON file. The usual ones are Audio/ (aac-datasets), WavCaps_mp3/Audio/ (the baseline of 2025) and Zip_files/
-    (the Hugging Face hub).
-    path: The JSON file, json_files/<part>/<name>.json.
+    path: The JSON file, <root>/json_files/<part>/<name>.json.
+    among: Names of folders in <root> that may contain the audio. The first existing folder <root>/<name>/<part>/ is
+    returned. The default has the folders of aac-datasets (Audio/), of the baseline of 2025 (WavCaps_mp3/Audio/) and of
+    the Hugging Face hub (Zip_files/).
     """
     lists, part = path.absolute().parent.parent, path.absolute().parent.name
     folders = (lists.parent / above / part for above in among)

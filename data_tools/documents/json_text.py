@@ -215,8 +215,8 @@ def checksum_of(path: Path, kind: str) -> str:
 def quick_sha256(path: Path) -> str:
     """Return a checksum of a file's size, and of its first and last 64 KiB (ENDS_BYTES), without reading the rest.
 
-    If both ends are nearly constant, as in digital silence, the result is the sha256 of all bytes. Otherwise different
-    files of equal length would have the same checksum. Raises OSError for a missing or unreadable file.
+    If both ends are nearly constant, as in digital silence, the result is the sha256 of all bytes, because different
+    files of equal length often have such ends in common. Raises OSError for a missing or unreadable file.
     """
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)

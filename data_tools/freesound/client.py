@@ -212,10 +212,10 @@ class Client:
     async def _fails_only_for(self, window: Window, kinds: Sequence[str]) -> bool:
         """Return whether the server fails for this time window only. kinds: Kinds of the errors of the last attempts.
 
-        If so, the caller should try smaller windows. The result is True if a search of all sounds succeeds. It is True
-        without this search if the server was overloaded (kind "overloaded") in all of the last attempts, and the window
-        was halved fewer than UNPROVEN_SPLITS times. A window of one second cannot overload the server: if it was
-        overloaded, the result is False.
+        If so, the caller should try smaller windows. If an attempt on a window of one second ended with an overloaded
+        server (kind "overloaded"), the result is False, since so small a search cannot be the cause. If all attempts
+        ended like this, and the window was halved fewer than 8 times (UNPROVEN_SPLITS), the result is True. In all
+        other cases, all sounds are searched: True if the server answers.
         """
         if set(kinds) == {"overloaded"} and window.splits < UNPROVEN_SPLITS:
             return bool(window.halves)
@@ -381,8 +381,8 @@ class Client:
 def resolve_url(site: str, base: str, url: str) -> str:
     """Return the absolute address of `url`, relative to `base`. Raises LostError if it does not belong to the site.
 
-    An address belongs to the site if it has the site's scheme, and its host or a subdomain of its host. A sandbox may
-    use all ports of this machine. Files are requested from no other address, whatever an answer or a redirect names.
+    An address belongs to the site if it has the site's scheme, and its host or a subdomain of its host. If the site is
+    a test server on this machine, all ports of this machine belong to it. Files are requested from no other address.
     """
     try:
         address = urljoin(base, url)

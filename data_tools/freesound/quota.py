@@ -122,8 +122,9 @@ class Quota:
         """Return the time at which an earlier request was answered; None if too few requests are stored.
 
         skipped: 0 for the time of the newest request, 1 for that of the one before it, and so on.
-        now: Current time. A request that is not answered yet counts as answered at the latest time at which its answer
-        can arrive. A stored time that is even later, because the clock was wrong, is replaced by this time.
+        now: Current time.
+        A request that is not answered yet counts as answered at the latest time at which its answer can arrive. No
+        result is later than this limit for a request made now, since a later stored time is an error of the clock.
         """
         query = "SELECT min(counted_to, ?) FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?"
         row = self._database.execute(query, (now + self._clock.wall_seconds(UNANSWERED), skipped)).fetchone()

@@ -181,8 +181,8 @@ class Store(Facts):
     def replace_window(self, window: Window, progress: Progress, count: int | None = None) -> None:
         """Replace a time window in the store by the parts of the window that remain to be read.
 
-        The function does not commit. If the window was given up (`progress.uneven`), it is recorded with the API's
-        number of its sounds, `count`.
+        The function does not commit. If the API's count of sounds in the window (`count`) never matched the sounds that
+        the API listed (`progress.uneven`), the window and this count are recorded.
         progress: State of the window, with its remaining parts.
         """
         self.database.execute("DELETE FROM windows WHERE first = ?", (window.first,))
@@ -303,7 +303,8 @@ class Store(Facts):
         Args:
             indexed: Dict from the id of each sound on the page to its index time in ms.
             reached: Last second of upload on the page.
-            stored: Number of nulls on the page that an earlier crawl has stored as sounds; the first ones are skipped.
+            stored: Number of nulls on the page whose sounds an earlier crawl has stored. It is unknown which nulls
+                these are, so the first ones on the page are not recorded.
         """
         query = "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?"
         self.database.execute(query, (*_milliseconds(window.first, reached), window.page))

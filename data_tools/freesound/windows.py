@@ -29,7 +29,7 @@ class Window:
         expected: Number of sounds that this window should have by the count in the previous answer; None if unknown.
             The API's own count of this window is lower if sounds were removed or omitted.
         read_from: First second of the part that was read just before this window; None if unknown.
-        attempt: Number of answers so far that could not be complete.
+        attempt: Number of answers so far that were not accepted, because sounds seemed to be missing from them.
         splits: Number of times that the window was halved because no page arrived.
         compared: Whether its sounds were read before. If so, a part whose number of stored sounds equals the API's
             count is not read again.
@@ -79,7 +79,8 @@ class Progress:
         windows: The parts that remain to be read.
         complete: Whether one answer listed all sounds of the window, so that all other stored sounds of the window no
             longer exist.
-        uneven: Whether the window was given up although the API's count differs from its number of sounds.
+        uneven: Whether the API's count of sounds in the window differs, after the last attempt, from the number of
+            sounds that the API listed.
     """
 
     windows: tuple[Window, ...] = ()
@@ -138,8 +139,8 @@ def _unread_part(window: Window, answer: PageListing) -> tuple[Window, ...]:
 def _part_to_read_again(window: Window, answer: PageListing) -> tuple[Window, ...]:
     """Return the part that was read just before `window` if it must be read again; () otherwise.
 
-    `window` is the rest after this part. The answer for the part stated how many sounds remain. If the API now counts
-    fewer sounds in the rest, the earlier answer may have omitted sounds.
+    The answer for that part also showed how many sounds `window` should have (`window.expected`). If the API now counts
+    fewer sounds in `window`, the earlier answer may have omitted sounds.
     """
     if window.expected is None or window.read_from is None or answer.count >= window.expected:
         return ()

@@ -56,11 +56,11 @@ class Found(NamedTuple):
 
 
 def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
-    """Find all parquet, tar and zip files in `paths`; return a dict from each to the folder that contains it.
+    """Find all parquet, tar and zip files in `paths`; return a dict from each file to a folder.
 
-    The folder is the one in `paths`, even if the file is in a subfolder. If `paths` has the file itself, it is the
-    folder of this file. Raises DataError for a folder without such files and, unless `partial`, if the numbers in the
-    files' names show that a file is missing.
+    If `paths` contains a folder, all files in this folder and its subfolders get this folder. If `paths` contains a
+    file, this file gets the folder that it is in. Raises DataError for a folder without such files and, unless
+    `partial`, if the numbers in the files' names show that a file is missing.
     """
     found: dict[Path, Path] = {}
     for path in paths:
@@ -116,7 +116,8 @@ def read_hub(
         columns: Names of the columns with audio, captions and names; empty fields are found by usual names.
         source: Source of the clips, for their ids.
         split: Split of all clips; None: by the names of files and folders, or else "train".
-        given: Names of the options that the user gave and that files written by `export` do not accept.
+        given: Names of those options of the user that are not allowed for files written by `export`. If there are any,
+            a file written by `export` raises DataError.
     From files that `export` wrote, the exported clips are read; columns, source and split are then ignored.
     Raises DataError for a missing shard, a missing column of a parquet file, and two different audio files of one name;
     AudioError for a damaged file.
@@ -166,7 +167,7 @@ def split_of(path: Path, folder: Path) -> Split:
 
 
 def clip_of(sample: Sample, columns: Columns, source: str, split: Split) -> Clip:
-    """Make the clip of a sample, a row of a parquet file or the files of one name in an archive.
+    """Make the clip of a sample: either of one row of a parquet file, or of all files of one name in an archive.
 
     Raises MissingColumnError for a missing column; DataError for a sample without audio and for a bad caption.
     """

@@ -276,7 +276,8 @@ def _row_members(
 ) -> Iterator[Member | None]:
     """Yield, for each row of a page, the row's value as a Member; None for a row without a value.
 
-    levels: Definition level in parquet of rows with a value. dictionary: Values that the page refers to by index.
+    levels: Definition level of a row with a value. Parquet stores a definition level for each row; it is lower for a
+    row without a value. dictionary: Values that the page refers to by index.
     """
     content = _read_content(path, chunk, page)
     try:
@@ -294,7 +295,8 @@ def _row_members(
 def _rows_with_value(path: Path, page: _Page, content: _Content, levels: int) -> tuple[np.ndarray, int]:
     """Find the rows of a page that have a value; return a flag per row, and the offset of the values in the page.
 
-    levels: Definition level in parquet of rows with a value; other rows have a lower level.
+    levels: Definition level of a row with a value. Parquet stores a definition level for each row; it is lower for a
+    row without a value.
     """
     start = 0
     if 8 in page.fields:

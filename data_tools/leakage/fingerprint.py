@@ -18,8 +18,9 @@ are for short everyday sounds, and the effect of each was measured:
   agrees with another even at a shifted pitch.
 * The score is lower if the strongest peaks do not agree. A common cry or beep under another sound is thus no match.
 
-The constants were chosen on the recordings of ESC-10 with even Freesound ids and on invented sounds of 46 kinds. The
-wrong alignments in frequency were added after two recordings of sneezes, one with an odd id, had matched.
+The constants were chosen on the recordings of ESC-10 with even Freesound ids and on invented sounds of 46 kinds; those
+with odd ids are for tests. There is one exception: The wrong alignments in frequency were added because two recordings
+of sneezes had wrongly matched, and one of them has an odd id.
 """
 
 from collections.abc import Iterator, Sequence
@@ -186,8 +187,9 @@ class _Index:
     Attributes:
         starts: One number per recording: its first frame, counted from the beginning of the first recording.
         slots: (CODES,) for each possible code, its number, 1 to V; 0 for a code that no recording has.
-        begins: (V + 1,) for each number of a code, the index in `positions` at which its times begin.
-        sizes: (V + 1,) for each number of a code, how many times it has; 0 if they are more than MAX_OCCURRENCES.
+        begins: (V + 1,) item n is the index in `positions` of the first time of the code with number n.
+        sizes: (V + 1,) item n is the count of times of the code with number n in `positions`. It is 0 for a code with
+            more than 1,000 times (MAX_OCCURRENCES), which is not used, and for n = 0.
         positions: Times of all pairs, sorted by code: frames from the beginning of the first recording.
     """
 

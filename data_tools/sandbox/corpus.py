@@ -140,9 +140,11 @@ class Catalogue:
         return float(self._random_values(purpose, number))
 
     def _random_values(self, purpose: str, number: Any) -> Any:
-        """Return a random value in [0, 1) for each number, by splitmix64. The seed depends on the purpose.
+        """Return a random value in [0, 1) for each number, by splitmix64.
 
         Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
+
+        purpose: Name of the use of the values, such as "id". Each name has its own sequence of values.
 
         number: One number, or an array of unsigned 64-bit integers.
         """

@@ -71,8 +71,9 @@ def blend_in_blocks(
 def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition) -> tuple[list[float], float]:
     """Find the weights with the best primary metric of the blended score matrices `parts`; return weights and metric.
 
-    The search adds one matrix after another to a sum: each time the one that gives the sum the best metric. The best of
-    these sums is used; the weight of a matrix is its share of the additions to it.
+    The search adds one matrix after another to a sum: each time the one that gives the sum the best metric. A matrix
+    may be added several times. The best of these sums is used. The weight of a matrix is the number of times that it
+    was added to the best sum, divided by the number of all additions.
     parts: Dict from name to score matrix, which should be of a validation split.
     Raises the same errors as blend, and SubmissionError if the relevant clips are not known.
     """

@@ -49,7 +49,7 @@ def blend_moments(
     Source: designed here; score x IoU is the vote of boxes in object detection (Gidaris and Komodakis, ICCV 2015,
     section 4).
     Raises SubmissionError if the files differ in queries or recordings, and for invalid weights. Also for raw scores
-    that are missing, below 0, or too large for their sum.
+    that are missing, below 0, or so large that their sum is not finite.
     """
     candidates = _collect_candidates(parts, how, edition)
     return candidates.blended(weight_factors(weights, len(parts)), edition)
@@ -63,8 +63,9 @@ def search_moment_weights(
     Args:
         parts: Dict from the name of a file to its queries with windows, which should be of a validation split.
         truth: True windows of these queries.
-    The search adds one file after another to a blend: each time the one that gives the blend the best metric. The best
-    of these blends is used; the weight of a file is its share of the additions to it.
+    The search adds one file after another to a blend: each time the one that gives the blend the best metric. A file
+    may be added several times. The best of these blends is used. The weight of a file is the number of times that it
+    was added to the best blend, divided by the number of all additions.
     Raises the same errors as blend_moments.
     """
     candidates, true_windows = _collect_candidates(parts, how, edition), truth.windows()

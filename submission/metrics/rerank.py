@@ -63,8 +63,9 @@ def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Itera
 
     The judged clips are sorted by a weighted mean of the matrix's and the judge's scores. Before, both are standardised
     over the judged clips of the query (mean 0, standard deviation 1). Clips with equal means stay in their order. The
-    judged clips exchange their scores in the matrix, so that other clips keep their ranks. If equal scores would cause
-    another order, they are lowered in their last bits.
+    judged clips exchange their scores in the matrix, so that other clips keep their ranks. Clips with equal scores are
+    ranked by file name. If this would change the new order, the score of the clip that belongs after the other is
+    lowered by the smallest possible step.
     judged: Result of judged_rows. weight: Weight of the judge, from 0 (matrix unchanged) to 1 (only the judge).
     """
     names = name_positions(matrix.file_names)

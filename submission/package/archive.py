@@ -7,8 +7,8 @@ files in the archive are:
 <name>/task<T>/<label>/<label>.meta.yaml
 <name>/task<T>/<label>.technical_report.pdf     one report on all systems, with the label of the first system
 
-Sources: for the names, the item `names` of an edition's attribute `sources`; for the layout, the validator of DCASE2020
-Task 1.
+Sources: submission/editions.py states the source of each edition's file names (item `names` of the attribute
+`sources`). The layout is that of the validator of DCASE2020 Task 1.
 """
 
 import os

@@ -64,7 +64,7 @@ def make_meta(
 
     Numbers of parameters are those of all models of the system; frozen experts are counted once. Lengths are in
     minutes, as in DCASE's templates.
-    Sources: the attribute `sources` of the editions.
+    Sources: those that submission/editions.py states in the attribute `sources` of each edition.
     """
     members = count_members(runs)
     summary = summarise_matrix(scored, edition)

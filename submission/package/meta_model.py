@@ -2,8 +2,8 @@
 
 Pydantic models that check meta.yaml: the keys that it must have in an edition, and the types of their values.
 
-Sources: the items `result` and `external` of the editions' attribute `sources`. Other keys of meta.yaml are allowed and
-not checked.
+Sources: those that submission/editions.py states for each edition (items `result` and `external` of the attribute
+`sources`). Other keys of meta.yaml are allowed and not checked.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """meta.yaml of a system of moments, filled from its runs.
 
-Source: the item `result` of the edition's attribute `sources`. The template spells the key `freezed_parameters` like
-this.
+Source: DCASE's template of meta.yaml, which submission/editions.py names (item `result` of the attribute `sources`).
+The spelling of the key `freezed_parameters` is that of this template.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -40,9 +40,10 @@ log = logging.getLogger(__name__)
 class RunModels:
     """Models of a run whose stages are trained.
 
-    untrained: The same model before its training, with published weights. features: Frames of the ranked clips. chosen:
-    Validation results of the compared corrections, for each rank entry that corrects the scores of hubs (clips with
-    high scores for many queries); kept so that they are computed once.
+    trained: The run's model with trained weights. untrained: The run's model before its training, with published
+    weights. features: Frames of the ranked clips. chosen: Validation results of the compared corrections, for each rank
+    entry that corrects the scores of hubs (clips with high scores for many queries); kept so that they are computed
+    once.
     """
 
     recipe: schema.Recipe
@@ -82,7 +83,8 @@ class RunModels:
     def live_ranker(self, name: str, source: str | None = None) -> Ranker:
         """Return a ranker of the rank entry `name`, for any queries.
 
-        source: Data source whose clips it ranks; None: the data source of the rank entry that asks for this ranker.
+        source: Data source whose clips are ranked. None: the data source of the rank entry that is computed now. This
+        may be another entry than `name`, and use the scores of `name`.
         """
         models = self if source is None else replace(self, features=self.data.features)
         return self.recipe.rank[name].ranker(models)

@@ -92,9 +92,9 @@ def figures_of_run(scores: Path) -> Figures:
 def figures_of_moments(result: MomentsResult) -> Figures:
     """Compute the metrics of the study's table for each query, from the found windows of a rank entry.
 
-    Queries of one recording form a group, since their values are not independent. The metrics of some queries only
-    (by the length of windows, or with a text that was not trained on) have one value for all of these queries; NaN if
-    no query belongs to them.
+    Queries of one recording form a group, since their values are not independent. Some metrics are for a part of the
+    queries: those with windows of a certain length, or those with a text that was not trained on. Such a metric has a
+    single value for this part, not one per query; NaN if the part is empty.
     """
     record = get_moments_edition(result.edition)
     summary = summarise_moments_file(Path(result.windows), read_moment_truth(Path(result.truth), record), record)

@@ -18,11 +18,11 @@ class Distill(Term):
     -(1/2B) sum_i [sum_j softmax_j(T_ij / u) ln softmax_j(s_ij / t) + the same for the transposed matrices].
     It uses no ground truth. Its minimum is the entropy of the teachers' distributions, which is not subtracted.
 
-    Source: SALSA (2024), stage 2 with `loss_weight` 0. Values and gradients agree to 1e-9. So does the gradient of a
-    learned temperature, which the teachers then use too. Deviations: loss terms are added with their
-    weights (SALSA squares loss_weight in distillation: 0.5 counts as 0.25). If two clips have equal captions, each clip
-    has its own caption embedding of a teacher. SALSA uses the embedding written last for both clips. On a synthetic
-    example whose teacher embeds these captions differently, SALSA's loss is 6.13 instead of 7.73.
+    Source: SALSA (2024), stage 2 with `loss_weight` 0. Values and gradients agree with SALSA's to 1e-9. This includes
+    the gradient of a learned temperature t if u = t, as in SALSA. Deviations: loss terms are added with their weights
+    (SALSA squares loss_weight in distillation: 0.5 counts as 0.25). If two clips have equal captions, each clip has its
+    own caption embedding of a teacher. SALSA uses the embedding written last for both clips. On a synthetic example
+    whose teacher embeds these captions differently, SALSA's loss is 6.13 instead of 7.73.
     """
 
     kind: Literal["distill"]

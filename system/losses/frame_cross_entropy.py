@@ -9,9 +9,9 @@ from system.losses.base import BatchScores, Tensor, Term
 
 
 class FrameCrossEntropy(Term):
-    """Binary cross-entropy of the frames' scores: the mean over a recording's frames, then over the batch. If the
-    weights of moment starts and ends are 0, it equals the loss `two_state` with `per_frame`. This loss does not train
-    these weights.
+    """Binary cross-entropy of the frames' scores: the mean over a recording's frames, then over the batch. This loss
+    neither uses nor trains the model's weights of moment starts and ends. If these weights are 0, it equals the loss
+    `two_state` (likelihood of the true moments) with `per_frame`, which divides by the number of frames.
     """
 
     kind: Literal["frame_cross_entropy"]

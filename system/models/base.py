@@ -74,7 +74,8 @@ class EncoderKind(Strict):
     def batch_property(self) -> str | None:
         """Description of a property of a batch, such as padding, that changes embeddings in training; None if none.
 
-        An example is "the length to which clips are padded". Batch norms and the padded length of frames do not count.
+        An example is "the length to which clips are padded", for an encoder of waveforms. Two properties are never
+        returned: the statistics of batch norms, and the length to which series of frames are padded.
         With several processes, each process can only use the property in the part of the batch that it embeds.
         """
         return None

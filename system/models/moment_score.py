@@ -22,7 +22,8 @@ SCALE, OFFSET, TRANSITION = 10.0, -3.0, -2.0  # initial values
 class FrameWeights(NamedTuple):
     """Weights that determine the probable moments in R series of frames.
 
-    The sum of the weights of some frames, starts and ends is the log weight of the moments that consist of them.
+    The log weight of a set of moments is a sum: the weights of all frames in the moments, plus the weights of all their
+    starts and ends.
     scores: (R, T), the weight of each frame if it is in a moment. enter, leave: The weights of a moment's start and of
     its end: one number each, or (R, T) if they depend on the frame.
     """
@@ -39,8 +40,9 @@ class MomentScore(nn.Module):
     unit_length: Whether frames and sentences are compared by cosines; if False, by dot products.
     published_threshold: Lowest probability of a frame in a window, for a published score without trained weights of
     moment starts and ends; None for all other scores.
-    frame_share: Share, in [0, 1], of a number d that makes a moment more probable if the query is known to be heard.
-    This share is added to each frame's score, and the rest of d to the weight of a moment's start.
+    frame_share: Number k in [0, 1], used if a moment has to be more probable because the query is known to be heard.
+    `raise_scores` then finds a constant d. It adds k d to each frame's score and (1 - k) d to the weight of a moment's
+    start.
     """
 
     unit_length = True

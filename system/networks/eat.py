@@ -46,10 +46,10 @@ class Eat(SegmentNetwork):
     """Waves at 16 kHz -> log-mel -> transformer. A frame is 160 ms, the mean over 8 bands; the vector of a segment is
     its class token, or the mean of its patch tokens.
 
-    Columns after the end of a clip are zeros before the normalisation, which is louder than silence. `columns` 1024:
-    every segment has 1,024 columns, and patch tokens of the zeros count in the mean, as in the original's settings for
-    10 s. `multiple_of_16`: the columns of a clip are padded to the next multiple of 16. Later tokens are masked, so
-    that the padding of a segment has no effect.
+    Columns after the end of a clip are set to 0 before the normalisation. In a log-mel, 0 is louder than silence.
+    `columns` 1024: every segment has 1,024 columns, and patch tokens of the zeros count in the mean, as in the
+    original's settings for 10 s. `multiple_of_16`: the columns of a clip are padded to the next multiple of 16. Later
+    tokens are masked, so that the padding of a segment has no effect.
     Source: Chen et al., "EAT: Self-Supervised Pre-Training with Efficient Audio Transformer" (2024);
     github.com/cwx-worst-one/EAT at 06c1c34. On the examples in tests/golden, results differ from the original's by at
     most a relative 1e-4 (tokens) and 2e-5 (vectors).

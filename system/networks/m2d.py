@@ -98,7 +98,7 @@ class M2d(SegmentNetwork):
     columns of each full chunk are ignored (9 of 1,001). The padding is excluded from attention, so it has no effect.
     Source: Niizumi et al., "Masked Modeling Duo" (2024); github.com/nttcslab/m2d at f0c4128,
     `examples/portable_m2d.py`. On the examples in tests/golden, results differ from the original's by at most 5e-4
-    (log-mel) and a relative 2e-5 (frames). Deviations: frame k of a chunk begins k time steps after the chunk. In the
+    (log-mel) and a relative 2e-5 (frames). Deviations: frame k of a chunk begins k time steps after its start. In the
     original, the time of frame k is k times the duration divided by the number of frames, up to 0.16 s earlier. If
     padding would make the last chunk longer than U, it gets as many steps as a full chunk; the original fails. Training
     masks no patches at random.

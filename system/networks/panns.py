@@ -22,8 +22,8 @@ from system.networks.weights import Weights
 class PannsNetwork(nn.Module, ABC):
     """Log-mel columns (B, 1, T, 64), normalised by `normalise_bands` -> maps (B, 2048, T // 32, 2), T >= 32.
 
-    reach: Number of frames before and after a frame whose input also changes this frame. The keys of the weights are
-    those of the published checkpoint. The front-end and the classifier are left out.
+    reach: A frame of the output depends on its own input, and on the input of this many frames on each side. The keys
+    of the weights are those of the published checkpoint. The front-end and the classifier are left out.
     """
 
     reach: ClassVar[int]

@@ -272,8 +272,8 @@ class Estimates:
         """Bytes of the checkpoints of all stages.
 
         Each metric is assumed to be best at another epoch. The last checkpoint of a stage includes AdamW's two moments.
-        With `save_minutes`, twice as many best epochs are counted: the files of best epochs at the last saved state of
-        training are kept until the next state is saved, in addition to those of newer best epochs.
+        With `save_minutes`, twice as many best epochs are counted. The reason: Files that belong to the last saved
+        state of training are kept until the next state is saved, even if newer epochs are better.
         """
         weights = sum(self.parameters_by_part.values()) + count_parameters(self._audio_encoder, trainable=False)
         stages = self.recipe.stages.values()

@@ -78,8 +78,9 @@ def process_lines(
 
     The row has the memory of a process, the time of its share of a step, and the exchanged bytes.
 
-    Memory: All weights, gradients and AdamW's moments, and the activations of the largest share of a batch. Also twice
-    the gathered embeddings, for their gradients, and a copy of the gradients, for their sum.
+    Memory: All weights, gradients and AdamW's moments, and the activations of the largest share of a batch. Several
+    processes also need the gathered embeddings, the gradients of these embeddings, and a second copy of the gradients
+    of the weights, to sum the gradients of all processes.
     Time: Operations of the largest share. The time of the exchange is not included; it depends on the network.
     """
     share, sent = largest_share(stage, estimates, processes), exchanged_bytes(stage, estimates, processes)

@@ -187,7 +187,8 @@ class Models(Protocol):
     def live_ranker(self, name: str, source: str | None = None) -> Ranker:
         """Return a ranker of the rank entry `name`, for any queries.
 
-        source: Data source whose clips it ranks; None: the data source of the entry that is ranked now.
+        source: Data source whose clips are ranked. None: the data source of the rank entry that is computed now. This
+        may be another entry than `name`, and use the scores of `name`.
         """
 
     def caption_queries(self, source: str) -> Sequence[Query]:

@@ -256,7 +256,8 @@ def _batches_by_length(
 ) -> Iterator[tuple[list[int], FrameWeights, torch.Tensor]]:
     """Yield groups of queries that fit into memory: indexes, weights of their recordings' frames, numbers of frames.
 
-    The B recordings of a group have similar lengths. The weights are in float64, the numbers of frames (B,).
+    The B recordings of a group have similar lengths. The weights are in float64. The numbers of frames have the shape
+    (B,).
     score: Score of moments in float64, on the CPU.
     """
     lengths, _ = series.frame_counts_and_lengths

@@ -140,9 +140,10 @@ def score_of_windows(trained: Trained) -> MomentScore:
     """Return the module (MomentScore) that scores the frames of a recording, so that windows can be found.
 
     This module may differ from the trained module, which ranks clips. The scale, the offset, and the weights of moment
-    starts and ends are either trained values or values fitted to known moments. The fitted values of the run's first
-    rank entry of moments are used if the run is finished and the model is at that entry's checkpoint, and for a model
-    exported from such a run. Otherwise the trained values are used; if that entry has `fit`, a warning is logged.
+    starts and ends are either trained values or values fitted to known moments. The values fitted for the run's first
+    rank entry of moments are used if the run is finished and the model is at the checkpoint of this entry. They are
+    also used for a model that was exported with them. Otherwise the trained values are used, and a warning is logged if
+    the entry has the setting `fit`.
     Raises ValueError for a model without a score of moments.
     """
     score, fitted = deepcopy(trained.model.moments), trained.facts.fitted

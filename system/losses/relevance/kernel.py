@@ -106,7 +106,7 @@ def score_captions(
     features of all captions: the index of each caption's first feature, the number of each feature, and its weight if
     the caption is a candidate. postings: Result of `build_postings`, for M references. penalty: (L, M) factors for the
     difference in length of a candidate and a reference; a row for each of the L different lengths of candidates.
-    level: (R,) row in penalty of each candidate.
+    level: (R,) for each candidate, the index of its row in `penalty`.
     """
     slot, begin, column, weight, dense_row, dense = postings
     for r in range(len(captions)):

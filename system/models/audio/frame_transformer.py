@@ -17,7 +17,8 @@ class FrameTransformer(AudioSettings):
     """Linear layer to `width`, BART-type encoder, and linear layer to the size of text embeddings. There is one output
     per frame, for finding moments.
 
-    Source: ours, after a small trial of `two_state` with two layers of attention on the frames of YAMNet.
+    Source: designed here. The basis was a small trial: two layers of attention on the frames of YAMNet, trained with
+    the loss `two_state`, the likelihood of the true moments.
     """
 
     kind: Literal["frame_transformer"]

@@ -19,9 +19,10 @@ class Passt(FromPublished):
     clip of 10.02 s weigh as much as its first 10 s. The embedding then has a cosine of only 0.67 to 0.75 with that of
     the first 10 s.
 
-    Source: the retrieval systems of CP-JKU (2023, 2024) and the DCASE 2025 baseline. They use s16, segments of 10 s,
-    patchout 15 (time) and 2 (bands), and no masks. The system of 2023: s10, patchout 50 and 3, masks of 192 columns
-    and 48 bands.
+    Source: the retrieval systems of CP-JKU (2023, 2024) and the DCASE 2025 baseline. All use segments of 10 s. The
+    system of 2024 and the baseline use the network s16 (patches start every 16 columns and bands), patchout 15 in time
+    and 2 in bands, and no masks. The system of 2023 uses s10 (every 10 columns and bands), patchout 50 in time and 3 in
+    bands, and masks of 192 columns and 48 bands.
     """
 
     kind: Literal["passt"]
