@@ -112,10 +112,11 @@ def rows_joined_by_quote(lines: Sequence[str], delimiter: str, width: int) -> li
 def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, width: int) -> bool:
     r"""Return whether a record seems to be several rows that a quote has joined: its lines begin or end like rows.
 
-    The first value of the record is compared with the first value of each line. If the first value of the record is
-    prose, the last values are compared instead. The record seems to be several rows if a line has enough values for a
-    row, and its value has the same form as the record's. Forms are a file name with a certain suffix, a number, and a
-    single word. In a table of one column, the result is True for every record of several lines.
+    The first value of the record is compared with the first value of each later line. If the first value is prose, the
+    last value of the record is compared instead, with the last value of each line before the end. The record seems to
+    be several rows if a line has enough values for a row, and the compared values have the same form. Forms are a file
+    name with a certain suffix, a number, and a single word. In a table of one column, the result is True for every
+    record of several lines.
 
     Args:
         lines, values: Lines and values of one record. width: Number of the table's columns.

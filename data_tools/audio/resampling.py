@@ -153,7 +153,7 @@ class _Drifting(_Polyphase):
     filter on the right, and the right half on the left. The halves differ slightly, because resampy rounds down the
     number of table entries between two input samples.
 
-    Deviation: resampy computes the weights for the exact time, including the error. Here, weights are computed for a
+    Deviation: resampy computes the weights for its own time, including the error. Here, weights are computed for a
     grid of times, with `up` times per input sample, and interpolated linearly between them. For full-scale noise,
     results differ from those of resampy 0.2.2 by less than 1e-6 in 30 s, 2e-5 in 5 minutes.
     """

@@ -137,8 +137,8 @@ def _remove_boilerplate(boilerplate: re.Pattern[str], text: str, only_at_starts:
 
     Words before a match that only introduce it are removed too. A shortened sentence keeps its final ., ! or ?.
     Matches in double quotes stay.
-    only_at_starts: Remove only matches at the start of a sentence, of a bracket, or of a clause, which begins after a
-    comma, semicolon, colon or dash.
+    only_at_starts: Remove only matches at the start of sentences, brackets and clauses. A clause begins after a comma,
+    semicolon, colon or dash.
     """
     remaining, at = "", 0
     for match in _unquoted(boilerplate, text):

@@ -213,7 +213,7 @@ class Client:
         """Return whether the server fails for this time window only. kinds: Kinds of the errors of the last attempts.
 
         If so, the caller should try smaller windows. If an attempt on a window of one second ended with an overloaded
-        server (kind "overloaded"), the result is False, since so small a search cannot be the cause. If all attempts
+        server (kind "overloaded"), the result is False, since so small a search cannot overload it. If all attempts
         ended like this, and the window was halved fewer than 8 times (UNPROVEN_SPLITS), the result is True. In all
         other cases, all sounds are searched: True if the server answers.
         """

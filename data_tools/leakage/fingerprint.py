@@ -18,9 +18,9 @@ are for short everyday sounds, and the effect of each was measured:
   agrees with another even at a shifted pitch.
 * The score is lower if the strongest peaks do not agree. A common cry or beep under another sound is thus no match.
 
-The constants were chosen on the recordings of ESC-10 with even Freesound ids and on invented sounds of 46 kinds; those
-with odd ids are for tests. There is one exception: The wrong alignments in frequency were added because two recordings
-of sneezes had wrongly matched, and one of them has an odd id.
+The constants were chosen on the recordings of ESC-10 with even Freesound ids and on invented sounds of 46 kinds. The
+recordings with odd ids are for tests. There is one exception: The wrong alignments in frequency were added because two
+recordings of sneezes had wrongly matched, and one of these has an odd id.
 """
 
 from collections.abc import Iterator, Sequence

@@ -283,8 +283,8 @@ class Provenance(Record):
         contents: Dict from data source to a checksum of all its audio.
         experts: Dict from expert to the values that identify its model.
         text: Fingerprint that identifies a pre-trained text encoder.
-        starts: The trained models from which the training started: dict from the folder of a model to the checksums of
-            the files in this folder.
+        starts: Trained models at the start of the training: dict from the folder of each model to the checksums of its
+            files.
         teachers: Dict from teacher to the checksums of the files that identify its weights.
         augment: Checksums of the files that are read for random changes of the training data (augmentation), and of
             files that name the relevant clips of validation queries.
@@ -327,9 +327,8 @@ class EpochLine(Record):
         loss: Mean training loss over the steps of the epoch.
         positive: Mean score of matching pairs of a clip and a caption.
         hardest_negative: Mean, over clips and captions, of the highest score with a partner that does not match.
-        violations: Share of those pairs of a clip and a caption that violate the margin of the loss, among all pairs
-            that do not match. The score of such a pair is above the score of the matching pair minus the margin. None
-            without a margin.
+        violations: Share of the pairs that do not match whose score is too high: above the score of the matching pair
+            minus the margin of the loss. None without a margin.
         violations_relaxed: The same for the relaxed margin, if the loss has one.
         skipped: Number of updates that were skipped because the fp16 loss was not finite.
         validation: Dict from validation metric to its value.

@@ -200,7 +200,7 @@ def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) ->
 def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
     """Return the error message for CSVs without a common edition, with a command that converts one of the CSVs.
 
-    editions_of: Dict from each CSV to its possible editions and its header. wanted: Edition of the option --edition.
+    editions_of: Dict from each CSV to its possible editions and its header. wanted: The edition given by --edition.
     The command converts a CSV to a target edition: the first CSV that does not have this edition. If a ranked CSV has
     the edition `wanted`, this edition is the target. Otherwise the target is the edition of the CSV with the shortest
     ranked lists, because lists can only be shortened.

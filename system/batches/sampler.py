@@ -92,8 +92,9 @@ class Augment(Protocol):
 class _Shuffled:
     """An endless stream of the n items of a data source, in rounds of n draws.
 
-    chances: (n,) weights of the items, above 0. None: each round has every item once, in random order. An item of
-    weight w occurs n * w / W times in a round, rounded down or up (systematic sampling). W is the sum of all weights.
+    chances: (n,) weights of the items, above 0. None: each round has every item once, in random order. With
+    weights, an item of weight w occurs n * w / W times in a round, rounded down or up (systematic sampling). W is the
+    sum of all weights.
     """
 
     def __init__(self, items: list[Item], seed: tuple[int, ...], chances: np.ndarray | None) -> None:

@@ -50,9 +50,8 @@ class VggSound(PublishedWeights):
     changes only rounding. Clips are resampled by soxr HQ, not by ffmpeg; with resampy's filters, frames differ by up to
     3 % of the largest value.
 
-    The paper "Take it easy" (2022) reports 2.3 frames per second, but the public code computes 3.1. The poolings
-    described in the paper do not explain the difference. The setting `time_pooling` averages neighbouring frames, to
-    try other rates.
+    The paper "Take it easy" (2022) reports 2.3 frames per second, but the public code computes 3.1. None of the
+    poolings in the paper gives 2.3. The setting `time_pooling` averages neighbouring frames, to try other rates.
     """
 
     kind: Literal["vggsound"]

@@ -51,8 +51,8 @@ class BatchScores:
     clip_scores: Function that returns the scores (B, B) between any two clips.
     each_caption_scores: Function that returns the scores (N, N) between any two single captions. With the score
     `frame_word`, this table and the table of clip_scores may not be symmetric. This score compares the frames of a clip
-    with the words of a caption. Here, the vectors of a row's clip or caption take the place of the frames, and those of
-    a column take the place of the words.
+    with the words of a caption. In these two tables, the vectors of a row's clip or caption are used as frames, and
+    those of a column's clip or caption as words.
     temperature: Temperature that is trained with the model; its absolute value is used. None if the model has none.
     teachers: Dict from the teacher's name to its cosines (B, N) of every clip and every single caption.
     learned: Dict from name to each parameter of a loss that is trained with the model, such as a scale.

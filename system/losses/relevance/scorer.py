@@ -60,8 +60,8 @@ class _NgramNumbers:
     def number_occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
         """Return a number for each occurrence of an n-gram in a caption; repeated occurrences get different numbers.
 
-        Thus, if an n-gram occurs m times in one caption and n times in another, the two have min(m, n) numbers in
-        common.
+        Thus, if an n-gram occurs m times in one caption and n times in another, the captions have min(m, n) of its
+        numbers in common.
         grams: Number of the n-gram of each occurrence. k: Count of each occurrence in its caption, from 1.
         The first occurrence gets the number of the n-gram. Occurrence k gets the number of a longer n-gram, whose last
         word is an artificial word for k. Artificial words are numbered downwards from the largest number.

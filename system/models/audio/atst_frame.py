@@ -13,8 +13,8 @@ class AtstFrame(FromPublished):
     """ATST-Frame (base) on segments of 32 kHz waveforms. The vector of a segment is the mean of its frames. The vectors
     of a clip's segments are pooled, and mapped to the size of text embeddings by a linear layer.
 
-    Source: Li et al. (2023). SALSA (2024) uses the network as a retrieval encoder, with segments of 10 s. Its log-mel
-    has a floor 80 dB below the largest value of the batch (`floor: batch`).
+    Source: Li et al. (2023). SALSA (2024) uses the network as a retrieval encoder, with segments of 10 s.
+    SALSA limits the log-mel to a floor of 80 dB below the largest value of the batch (`floor: batch`).
     """
 
     kind: Literal["atst_frame"]
