@@ -57,7 +57,7 @@ def read_castella(
     keep_missing: bool = False,
     list_split: Split = "blind",
 ) -> Published:
-    """Read the recordings and moments of all published files in a folder. list_split: Split of queries without windows.
+    """Read the recordings and moments of all published files in a folder.
 
     Args:
         root: Folder with <name>_{train,val,test}_release.jsonl, or with json/en/{train,val,test}.json, which is used

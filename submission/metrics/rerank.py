@@ -127,9 +127,10 @@ def average_precisions(matrix: ScoreMatrix, edition: Edition) -> Values:
 
 
 def search_weight(matrix: ScoreMatrix, judged: Judged, edition: Edition) -> tuple[float, Sequence[Values]]:
-    """Find the judge's weight with the highest mAP@k; return the weight, and AP@k without and with the judge.
+    """Find the best weight of a judge's scores in reranking; return it, and AP@k without and with the judge.
 
-    Of equally good weights, the smallest is returned. The AP@k are two arrays (Q,), one value per query.
+    The best weight has the highest mAP@k; of equally good weights, the smallest is returned. The AP@k are two arrays
+    (Q,), one value per query.
     """
     found = {weight: average_precisions(reranked(matrix, judged, weight), edition) for weight in WEIGHTS}
     best = max(WEIGHTS, key=lambda weight: round(float(found[weight].mean()), 12))

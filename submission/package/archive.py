@@ -52,9 +52,9 @@ class PackedSystem(NamedTuple):
         description: Description of the submitted file, for a message.
         output: Content of the submitted file.
         meta: Content of meta.yaml.
-        truth: Queries that the submitted file must contain; None if only its format can be checked.
-        answered_by: Name of a ranked entry or file with the true windows or relevant clips of the submitted queries;
-            "" for a blind set, for which these are unknown.
+        truth: Queries of the blind set or split, to compare the file with; None to check only the format of the file.
+        answered_by: Name of the ranked entry, or of the file, that states the correct answers to the submitted queries;
+            "" for a blind set, whose answers are unknown.
     """
 
     label: str

@@ -93,7 +93,7 @@ def pack(
     report: Path | None = None,
     style: str = "label",
 ) -> Package:
-    """Write the package (.zip) of the submitted systems and return it. style: Naming style of the files in it.
+    """Write the package (.zip) of the submitted systems; return its path, its content, and reasons why it is not ready.
 
     Args:
         about_path: The participant's about.yaml; paths in it are relative to its folder.

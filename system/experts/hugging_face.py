@@ -18,9 +18,9 @@ from system.networks.hugging_face_types import ROWS, TOKENS_PER_SECOND, Type
 class HuggingFaceExpert(SegmentExpert):
     """Frames (T, D) of an audio model of the library transformers, with the feature extractor of the model.
 
-    With output `clip`, a segment has one vector: the projection of CLAP, the pooled output of AST and PE, or the mean
-    of the tokens of other models. With output `frames`, the tokens are the frames, for AST and CLAP averaged over
-    frequency."""
+    With output `clip`, a segment has one vector: CLAP's projection, the pooled output of AST and Perception Encoder
+    (PE), or the mean of the tokens of other models. With output `frames`, the tokens are the frames, for AST and CLAP
+    averaged over frequency."""
 
     kind: Literal["hugging_face"]
     model: str  # hub name or folder

@@ -37,7 +37,7 @@ class SharedWork:
     """
 
     def __init__(self, bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> None:
-        """Store the keys of missing series, most costly first. at_once: Number and cost of keys to reserve at once."""
+        """Store the bank and the keys of the wanted series, sorted by falling cost, without reserving any."""
         self._bank, self._costs, self._at_once = bank, costs, at_once
         self._left = deque(sorted(costs, key=costs.__getitem__, reverse=True))
         self._computed_elsewhere: list[str] = []  # that another process was computing at the last check

@@ -129,9 +129,9 @@ class _OpenedRun:
 def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> ModelRanker:
     """Return the ranker of an opened model, for any clips and queries. cache: Folder of clips' embeddings.
 
-    with_windows: Whether to find windows (times of the query) in recordings too, if the model has a score of moments.
+    with_windows: Whether to find windows (times of the query) in recordings too, if the model was made for moments.
     Windows are found as in the recipe's first rank entry of moments. Without such an entry, they are found by the
-    published threshold if the model's score has one, else by their posterior probability.
+    threshold that was published with the model or, without one, by their posterior probability.
     """
     settings, windows = trained.recipe.model, None
     if with_windows and isinstance(trained.model.score, MomentScore):

@@ -58,7 +58,7 @@ class _NgramNumbers:
         return np.array(numbers, np.int64)[inverse]
 
     def number_occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
-        """Return a number for each occurrence of an n-gram in a caption; repeated occurrences get different numbers.
+        """Number the occurrences of n-grams: the k-th occurrence of an n-gram has the same number in every caption.
 
         Thus, if an n-gram occurs m times in one caption and n times in another, the captions have min(m, n) of its
         numbers in common.
