@@ -274,7 +274,7 @@ def _plain_values(path: Path, content: _Content, start: int) -> _Values:
 def _row_members(
     path: Path, chunk: Any, page: _Page, levels: int, dictionary: _Values | None
 ) -> Iterator[Member | None]:
-    """Yield, for each row of a page, the row's value as a Member; None for a row without a value.
+    """Yield the file position of each row's value in a parquet page, as a Member; None for a row without a value.
 
     levels: Definition level of a row with a value. Parquet stores a definition level for each row; it is lower for a
     row without a value. dictionary: Values that the page refers to by index.

@@ -229,7 +229,7 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
             continue
         if len(columns) > 1:
             text = f"the file {shown(name)} has more than one column: {where}; keep one of them"
-            yield text, "a file has several columns"
+            yield text, "an audio file has several columns"
         if truth and name not in known:
             yield unknown_name_fault(name, f"column {where}", truth)
     for name in sorted(known - columns_of_name.keys()):

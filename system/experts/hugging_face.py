@@ -38,7 +38,7 @@ class HuggingFaceExpert(SegmentExpert):
 
     @classmethod
     def with_weights_in(cls, folder: Path) -> Self:
-        """Return the settings of an expert of this kind, with usual values. The folder is not used."""
+        """Return the usual settings of this kind, whose weights are named by a hub model, not by files in `folder`."""
         return cls.model_validate({"kind": "hugging_face", **cls.usual})
 
     @property

@@ -116,23 +116,23 @@ def _choose_by_similarity(batch: BatchScores, scores: "Callable[[], Tensor]", si
 
 @choice
 def text_hard(batch: BatchScores) -> Indices:
-    """Return two negatives per item, as indexes: clip and captions of the item with the most similar captions."""
+    """Return each item's negative clip and captions, as indexes: those of the item with the most similar captions."""
     return _choose_by_similarity(batch, lambda: batch.caption_scores, 1)
 
 
 @choice
 def text_easy(batch: BatchScores) -> Indices:
-    """Return two negatives per item, as indexes: clip and captions of the item with the least similar captions."""
+    """Return each item's negative clip and captions, as indexes: those of the item with the least similar captions."""
     return _choose_by_similarity(batch, lambda: batch.caption_scores, -1)
 
 
 @choice
 def audio_hard(batch: BatchScores) -> Indices:
-    """Return two negatives per item, as indexes: clip and captions of the item with the most similar clip."""
+    """Return each item's negative clip and captions, as indexes: those of the item with the most similar clip."""
     return _choose_by_similarity(batch, batch.clip_scores, 1)
 
 
 @choice
 def audio_easy(batch: BatchScores) -> Indices:
-    """Return two negatives per item, as indexes: clip and captions of the item with the least similar clip."""
+    """Return each item's negative clip and captions, as indexes: those of the item with the least similar clip."""
     return _choose_by_similarity(batch, batch.clip_scores, -1)

@@ -195,7 +195,7 @@ class Models(Protocol):
         """Return the captions of a data source's readable clips as queries."""
 
     def ranked_clips(self, source: str) -> Sequence[Clip]:
-        """Return the readable clips of a data source."""
+        """Return the clips of a data source that can be ranked, because their audio is readable."""
 
     def earlier_facts(self, entry: "RankEntry") -> Mapping[str, Any]:
         """Return the metadata that a finished run stored with a rank entry's scores; empty while a run is ranked."""

@@ -106,9 +106,10 @@ def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
 
 
 def _refuse_ranked_clips(model: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Data, permit: str) -> None:
-    """Raise KitError if the recipe ranks a training clip of a model. permit: How to allow the model, for the message.
+    """Raise KitError if a clip that the recipe ranks is among the training clips of a model.
 
-    clips: The training clips. model: Description of the model, for the message.
+    clips: The training clips. model: Description of the model, for the message. permit: Setting that permits the model
+    all the same, for the message.
     """
     found = list(_ranked_training_clips(clips, recipe, data))
     if found:

@@ -96,9 +96,9 @@ class MarginFactor:
     """The factor r(c) on the margin of a pair with CIDEr-D c: linear between thresholds, constant outside them.
 
     thresholds: (K,) ascending scores. factors: (K,) values of r at the thresholds. If several thresholds are equal, r
-    at this score is the factor of the first of them; just above it, r is the factor of the last of them. Example: if
-    95 % of the pairs of a corpus share no n-gram, the percentiles 80 and 90 are both 0. With the factors 1 and 0.7,
-    pairs with score 0 have r = 1, and pairs with any higher score have r <= 0.7.
+    at this score is the factor of the first of them; just above it, r is the factor of the last of them. Example:
+    the thresholds are percentiles of a corpus, and 95 % of its pairs share no n-gram, so that the percentiles 80 and 90
+    are both 0. With the factors 1 and 0.7, pairs with score 0 have r = 1, and pairs with a higher score r = 0.7.
     """
 
     def __init__(self, thresholds: Sequence[float], factors: Sequence[float]) -> None:

@@ -65,7 +65,7 @@ class SegmentMean(nn.Module):
         self.by_length = by_length
 
     def forward(self, values: torch.Tensor, clips: torch.Tensor, size: int, lengths: torch.Tensor) -> torch.Tensor:
-        """Return the mean vector of each clip's segments, (B, D).
+        """Return the mean vector of each clip's segments, (B, D); with `by_length`, weighted by their lengths.
 
         values: (S, D) vectors of the segments. clips: (S,) index of each segment's clip. size: Number of clips, B.
         lengths: (S,) numbers of samples without padding.
