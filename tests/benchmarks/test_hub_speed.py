@@ -69,7 +69,9 @@ def measured(*arguments: object) -> tuple[float, float]:
     return seconds, memory
 
 
-def test_ten_thousand_clips_are_listed_exported_and_read_at_random(sets: dict[str, Path], tmp_path: Path) -> None:
+def test_ten_thousand_clips_in_archives_are_listed_in_a_minute_and_read_as_fast_as_files(
+    sets: dict[str, Path], tmp_path: Path
+) -> None:
     manifests = {form: tmp_path / f"{form}.jsonl" for form in sets}
     for form, path in sets.items():
         seconds, memory = measured("hub", path, "--out", manifests[form])

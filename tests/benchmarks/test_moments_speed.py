@@ -33,7 +33,7 @@ QUERIES, SECONDS = 1_347, 300
 
 @pytest.mark.parametrize("by", ["overlap", "posterior", "thresholds"])
 @pytest.mark.parametrize("rate", [1, 2])
-def test_time_and_memory_of_finding_windows_for_castella_are_limited(rate: int, by: By) -> None:
+def test_moment_search_of_the_size_of_the_castella_test_split_takes_at_most_60_s_and_1_gb(rate: int, by: By) -> None:
     """Random scores of frames, 1 and 2 a second: within 60 s and 1 GB on two cores; scoring within 1 s."""
     frames, generator, grid = rate * SECONDS, torch.Generator().manual_seed(rate), Grid(1 / rate, 0.5 / rate)
     values = list(0.2 * torch.randn(QUERIES, frames, generator=generator))

@@ -35,7 +35,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformersEnc
     return settings.build([], tmp_path_factory.mktemp("banks")).eval()  # dropout off: equal embeddings
 
 
-def test_text_encoder_step_on_captions_sorted_by_length_is_faster_than_padding_to_the_longest(
+def test_sorting_captions_by_length_makes_text_encoder_steps_faster_than_full_padding(
     encoder: SentenceTransformersEncoder, shared: Path
 ) -> None:
     texts = [text for captions in clotho(shared)[:512] for text in captions]

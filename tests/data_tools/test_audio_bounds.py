@@ -114,7 +114,7 @@ def test_implausible_sample_values_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", [1, 6, 7, 1000])
-def test_read_samples_do_not_depend_on_the_block_size(
+def test_audio_read_in_blocks_has_the_same_samples_for_every_block_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     wave = np.random.default_rng(0).normal(0, 0.1, (500, 3)).astype(np.float32)

@@ -570,7 +570,7 @@ def test_check_verb_lists_truncated_and_joined_audio_files(tmp_path: Path) -> No
 @needs_ffmpeg
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["t.m4a", "t.mp4", "t.wma", "t.webm", "t.mka", "t.aac", "t.ac3", "t.wv"])
-def test_truncated_mp4_or_wma_is_refused_and_two_concatenated_are_read_whole_or_refused(
+def test_truncated_mp4_or_wma_is_refused_and_concatenated_files_are_never_read_in_part(
     tmp_path: Path, name: str
 ) -> None:
     path, _ = encoded_by_ffmpeg(tmp_path, name)

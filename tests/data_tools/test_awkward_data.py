@@ -77,7 +77,7 @@ def test_search_window_is_split_only_after_consecutive_overload_answers(tmp_path
 
 
 @pytest.mark.parametrize(("detail", "pause"), [("Limit of 2000/day", HOUR), ("Limit of 60/minute", MINUTE)])
-def test_pause_after_a_429_answer_is_as_long_as_the_exceeded_limit_needs(
+def test_answer_429_pauses_a_crawl_a_minute_at_the_minute_limit_or_an_hour_at_a_day_limit(
     detail: str, pause: float, tmp_path: Path
 ) -> None:
     _, seconds = searched(tmp_path / "s", lambda number, given: answer(429, detail=detail) if number == 1 else given)
@@ -107,7 +107,7 @@ def test_preview_redirects_are_followed(redirects: int, tmp_path: Path) -> None:
     assert length == 7
 
 
-def test_request_counts_against_the_quota_from_the_time_of_its_answer(tmp_path: Path) -> None:
+def test_quota_dates_an_answered_request_at_the_arrival_of_the_answer(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", create=True)
 
     async def search() -> float:
@@ -240,7 +240,7 @@ def test_check_uses_the_last_of_several_clips_with_the_same_id() -> None:
     assert [one.path for one in _LastOfEachId(clips)] == ["other.wav", "last.wav"]
 
 
-def test_shifts_that_measure_chance_agreement_of_fingerprints_are_distinct_and_symmetric() -> None:
+def test_shifts_for_chance_agreement_of_fingerprints_are_unique_and_each_has_an_opposite() -> None:
     assert {(-frames, -bins) for frames, bins in fingerprint.WRONG_SHIFTS} == set(fingerprint.WRONG_SHIFTS)
     assert len(set(fingerprint.WRONG_SHIFTS)) == len(fingerprint.WRONG_SHIFTS)
 

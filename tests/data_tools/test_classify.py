@@ -201,7 +201,9 @@ def test_layers_and_initial_weights_of_the_classifier_match_its_paper() -> None:
     assert 0.99 * 768**-0.5 < next(network.parameters()).detach().abs().max().item() <= 768**-0.5
 
 
-def test_classifier_scores_are_sigmoids_of_its_outputs_in_any_row_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classifier_score_of_each_listed_row_is_the_sigmoid_of_the_network_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(classifier, "_ROWS_AT_ONCE", 7)
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(40, DIM)).astype(np.float16)
@@ -463,7 +465,7 @@ def test_classifier_does_not_learn_from_shuffled_labels(tmp_path: Path, monkeypa
     assert all(0.4 < report["weightings"][weighting]["roc_auc"] < 0.6 for weighting in WEIGHTINGS)
 
 
-def test_texts_of_an_uploader_and_captions_of_a_clip_share_a_fold(
+def test_all_texts_of_one_uploader_share_a_fold_and_all_captions_of_one_clip_share_a_fold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Texts] = []

@@ -349,7 +349,9 @@ def audiocaps(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_audiocaps_matches_file_names_and_groups_captions(audiocaps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audiocaps_finds_audio_by_youtube_id_and_start_time_and_groups_captions_by_clip(
+    audiocaps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     soundfile.write(audiocaps / "a.flac", np.zeros(160), 16_000)
     (audiocaps / "test").mkdir()
     (audiocaps / "a.flac").rename(audiocaps / "test" / "-aB_30.flac")
@@ -383,7 +385,7 @@ NAMES = [
 
 @pytest.mark.parametrize("folder", ["test", ""])
 @pytest.mark.parametrize("name", NAMES)
-def test_audiocaps_accepts_file_names_of_downloaders(tmp_path: Path, name: str, folder: str) -> None:
+def test_audiocaps_finds_audio_files_named_by_common_download_programs(tmp_path: Path, name: str, folder: str) -> None:
     rows = [(101, "-bCdEfGhIjK", 30), (102, "_bCdEfGh_12", 0), (103, "YbCdEfGhIjK", 300), (104, "gone_efghij", 5)]
     (tmp_path / "test.csv").write_text(AUDIOCAPS + "".join(f"{n},{id},{start},sound {n}\n" for n, id, start in rows))
     (tmp_path / folder).mkdir(exist_ok=True)
@@ -454,7 +456,7 @@ def wavcaps(folder: Path, content: object) -> Path:
     return path
 
 
-def test_audiocaps_and_wavcaps_in_aac_datasets_folders_are_read_without_options(tmp_path: Path) -> None:
+def test_audiocaps_and_wavcaps_folders_made_by_the_package_aac_datasets_are_read(tmp_path: Path) -> None:
     folder, out = tmp_path / "AUDIOCAPS", tmp_path / "m.jsonl"
     for split in ("train", "val", "test"):
         (folder / "audio_32000Hz" / split).mkdir(parents=True)
@@ -475,7 +477,7 @@ def test_audiocaps_and_wavcaps_in_aac_datasets_folders_are_read_without_options(
     assert [clip.id for clip in read_manifest(out)] == ["sb_final/train/7.flac"]
 
 
-def test_root_folder_of_aac_datasets_is_read_as_clotho(tmp_path: Path) -> None:
+def test_clotho_is_found_inside_the_root_folder_made_by_the_package_aac_datasets(tmp_path: Path) -> None:
     inner = small_clotho(tmp_path / "CLOTHO_v2.1", ["a.wav", "b.wav"], ["a.wav", "b.wav"])
     found = []
     for number, root in enumerate((inner, tmp_path)):

@@ -181,7 +181,7 @@ def test_downloaded_file_with_another_checksum_is_refused_and_removed(site: str,
     assert path.read_bytes() == b"mine"
 
 
-def test_download_errors_and_oversized_files_are_refused(
+def test_download_reports_server_errors_and_refuses_oversized_files(
     site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = r"download http\S+ on another machine, and put it at \S+w\.pth"

@@ -153,7 +153,7 @@ def test_excerpts_read_in_several_threads_are_the_same(tmp_path: Path) -> None:
         assert np.array_equal(part, read_excerpt(path, sound, RATE, first, RATE))
 
 
-def test_quick_sha256_depends_on_both_ends_and_the_size(tmp_path: Path) -> None:
+def test_function_quick_sha256_hashes_the_start_and_the_end_and_the_size_of_a_file(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     content = draw.integers(0, 256, 300_000, np.uint8).tobytes()
     paths = {name: tmp_path / name for name in ("one", "same", "start", "end", "longer", "middle")}
@@ -175,7 +175,7 @@ def test_quick_sha256_depends_on_both_ends_and_the_size(tmp_path: Path) -> None:
     assert len({found[name] for name in ("one", "start", "end", "longer")}) == 4
 
 
-def test_quick_sha256_reads_files_with_silent_ends_whole(tmp_path: Path) -> None:
+def test_function_quick_sha256_hashes_the_whole_file_if_the_start_and_the_end_are_silent(tmp_path: Path) -> None:
     for name, level in (("one", 1), ("other", 2)):
         wave = np.zeros(200_000, np.int16)
         wave[100_000] = level

@@ -64,7 +64,7 @@ def test_only_temporary_files_of_ended_processes_are_removed(tmp_path: Path) -> 
     assert not kept[5].exists(), "its process is gone by now"
 
 
-def test_folder_is_written_next_to_temporary_files_of_other_processes(tmp_path: Path) -> None:
+def test_writing_a_folder_keeps_the_temporary_folders_of_running_processes(tmp_path: Path) -> None:
     others = [tmp_path / f".model.{os.getppid()}.part", tmp_path / f".mode.{GONE}.part", tmp_path / ".model.part"]
     for path in (*others, tmp_path / f".model.{GONE}.part"):
         path.mkdir()

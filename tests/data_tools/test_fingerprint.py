@@ -74,7 +74,7 @@ def test_fingerprint_peaks_do_not_depend_on_the_block_size(monkeypatch: pytest.M
         assert np.allclose(one, np.concatenate(other), rtol=1e-3)
 
 
-def test_fingerprint_selects_the_peaks_with_the_highest_values_of_each_group() -> None:
+def test_fingerprint_keeps_the_most_prominent_peaks_of_each_time_span() -> None:
     groups, values = np.array([0, 0, 0, 1, 1, 2]), np.array([1.0, 3.0, 2.0, 5.0, 4.0, 0.0])
     assert module._best_of_each(groups, values, 1).tolist() == [False, True, False, True, False, True]
     assert module._best_of_each(groups, values, 2).tolist() == [False, True, True, True, True, True]
@@ -108,7 +108,7 @@ def test_codes_of_peak_pairs_match_hand_computed_values() -> None:
     assert max(made([0, 63], [703, 703]).codes) < module.CODES
 
 
-def test_fingerprint_peaks_are_chosen_per_half_second_and_per_clip() -> None:
+def test_fingerprint_has_15_peaks_of_each_half_second_and_the_strongest_of_the_whole_clip() -> None:
     wave = np.concatenate([noise(0, 1), noise(1, 1) / 100, np.zeros(RATE, np.float32)])
     one = module._fingerprint_of_wave(wave)
     assert one is not None
@@ -202,7 +202,7 @@ def test_share_of_agreeing_peaks_weights_the_recording_with_fewer_peaks_higher()
         assert match.score == pytest.approx(80 * share)
 
 
-def test_fingerprint_score_of_two_recordings_is_their_lower_number_of_agreeing_peaks() -> None:
+def test_fingerprint_score_is_the_smaller_count_of_agreeing_peaks_of_the_two_recordings() -> None:
     """Ten peaks of the first are doubled in the second, a frame later: 40 agree in one direction, 30 in the other."""
     frames, bins = apart(30)
     one = made(frames, bins)

@@ -219,7 +219,7 @@ def test_audio_in_an_archive_is_read_like_a_plain_audio_file(tmp_path: Path) -> 
             assert check_audio(member) is None
 
 
-def test_verb_hub_finds_columns_by_usual_names_presets_or_options(tmp_path: Path) -> None:
+def test_verb_hub_finds_caption_columns_by_usual_names_or_by_a_preset_or_by_options(tmp_path: Path) -> None:
     out = tmp_path / "m.jsonl"
     rows = [packed.row(number, text="A dog barks.It rains. .", index=number) for number in range(2)]
     packed.write_parquet(tmp_path / "mteb" / "test-00000-of-00001.parquet", rows)
@@ -240,7 +240,7 @@ def test_verb_hub_finds_columns_by_usual_names_presets_or_options(tmp_path: Path
     assert listed(tmp_path / "numbered.parquet", "--out", out)[0].captions == ["c1", "c2", "c10"]
 
 
-def test_verb_hub_gives_a_retrieval_clip_the_texts_of_its_relevant_queries_as_captions(
+def test_verb_hub_makes_the_texts_of_the_relevant_queries_the_captions_of_each_clip(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "caps_t2a"
@@ -277,7 +277,7 @@ def test_wavcaps_is_read_from_its_zip_files(tmp_path: Path) -> None:
     assert main(["check", str(tmp_path / "m.jsonl")]) == 0
 
 
-def test_verb_hub_reports_wavcaps_sources_without_zip_files_and_reads_one_list_per_source(
+def test_verb_hub_reads_one_json_file_per_wavcaps_source_and_reports_sources_without_zip(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, out = tmp_path / "WavCaps", tmp_path / "m.jsonl"

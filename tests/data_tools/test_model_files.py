@@ -110,7 +110,7 @@ def test_offline_error_suggests_an_installed_package(cache: Path, name: str, mon
 
 
 @pytest.mark.parametrize("name", ["./none", "/none/model", "~/none", "a/b/c", "no such", "é"])
-def test_path_like_names_are_not_searched_on_the_hub(cache: Path, name: str) -> None:
+def test_name_that_looks_like_a_path_is_not_searched_on_hugging_face(cache: Path, name: str) -> None:
     assert local_folder(name) is None
     with pytest.raises(DataError, match="no such folder; give a folder that contains a model, or a Hugging Face name"):
         fetch(name)

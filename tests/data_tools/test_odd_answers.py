@@ -119,7 +119,7 @@ def test_invalid_items_of_a_search_page_are_listed_and_the_others_stored(tmp_pat
     assert len(transport.urls) < 30
 
 
-def test_deeply_nested_json_error_is_reported(tmp_path: Path) -> None:
+def test_error_answer_with_deeply_nested_json_is_reported(tmp_path: Path) -> None:
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Response(403, b"[" * 200_000, 0))
     with pytest.raises(
         DataError,

@@ -139,7 +139,7 @@ def test_crawl_ends_with_an_error_if_every_answer_is_429(tmp_path: Path) -> None
         ("Fri, 99 Dec 2099 23:59:59 GMT", 0, 0),
     ],
 )
-def test_retry_after_header_is_read_as_seconds_or_as_a_date(header: str, least: float, most: float) -> None:
+def test_http_header_retry_after_is_read_as_seconds_or_as_a_date(header: str, least: float, most: float) -> None:
     assert least <= retry_after(header) <= most
 
 
@@ -217,9 +217,7 @@ def test_crawl_dry_run_adds_up_counts_of_shorter_spans_if_the_server_gives_no_to
 
 
 @pytest.mark.parametrize("text", ["type:mp3 OR type:wav", 'license:"Attribution" OR duration:[900 TO 1000]'])
-def test_search_filter_with_the_operator_or_stays_limited_to_the_time_window_of_the_crawl(
-    text: str, tmp_path: Path
-) -> None:
+def test_crawl_stays_in_each_time_window_if_the_search_filter_contains_an_or_clause(text: str, tmp_path: Path) -> None:
     transport = Direct(make_answers(600, 7, 0.0, 0))
     with closing(Store(tmp_path / "store", create=True)) as store:
         crawl._plan_windows(store, None, text, SITE)
@@ -442,7 +440,7 @@ def test_index_rebuild_during_a_crawl_is_detected(tmp_path: Path) -> None:
     assert_whole(tmp_path / "store", answers)
 
 
-def test_two_drops_of_the_api_sound_count_to_different_levels_mark_no_sound_as_missing(
+def test_crawl_marks_no_sound_missing_if_the_api_lists_half_and_a_week_later_80_percent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two rebuilds, a week apart, with no read between them."""
@@ -554,7 +552,7 @@ def test_refresh_finds_sounds_whose_generative_ai_preference_has_changed(tmp_pat
     assert len(transport.urls) < 2000 / PAGE_SIZE + 20
 
 
-def test_refresh_finds_a_changed_licence_by_counts(tmp_path: Path) -> None:
+def test_refresh_finds_a_changed_licence_by_comparing_sound_counts_per_licence(tmp_path: Path) -> None:
     answers = make_answers(2000, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
     with closing(Store(tmp_path / "store")) as store:

@@ -60,7 +60,7 @@ def test_minimum_time_of_a_number_of_requests_matches_hand_values() -> None:
     ("requests", "per_minute", "per_day"),
     [pytest.param(2600, 60, 2000, marks=pytest.mark.slow), (700, 7, 130), (9, 1, 3), (50, 50, 50)],
 )
-def test_immediately_answered_requests_take_the_minimum_time_of_the_limits(
+def test_immediately_answered_requests_finish_in_the_shortest_time_the_quota_allows(
     tmp_path: Path, requests: int, per_minute: int, per_day: int
 ) -> None:
     quota = open_quota(tmp_path / "quota", per_minute, per_day)
@@ -103,7 +103,7 @@ def test_request_of_a_killed_process_counts_for_its_maximum_duration(tmp_path: P
     assert run_virtually(killed())[0] == pytest.approx(UNANSWERED + MINUTE)
 
 
-def test_long_pause_set_by_the_api_is_kept_after_a_restart_and_a_shorter_pause(tmp_path: Path) -> None:
+def test_long_api_pause_survives_a_restart_and_a_later_shorter_pause(tmp_path: Path) -> None:
     async def paused() -> float:
         open_quota(tmp_path / "quota").pause(DAY)
         quota = open_quota(tmp_path / "quota")

@@ -65,7 +65,7 @@ def resampled(wave: np.ndarray, rate: int, wanted: int, how: Resampling, block: 
 
 
 @pytest.mark.parametrize("rate", [16_000, 32_000, 48_000])
-def test_waveforms_resampled_with_soxr_and_kaiser_best_match_stored_ones(
+def test_resampling_by_method_soxr_or_method_kaiser_best_matches_stored_waveforms(
     goldens: Path, tmp_path: Path, rate: int
 ) -> None:
     golden = np.load(goldens / "resample.npz")
@@ -159,7 +159,7 @@ np.savez(sys.argv[2], **found)
 
 
 @pytest.mark.slow
-def test_resampling_with_kaiser_best_of_resampy_0_2_matches_that_version(tmp_path: Path) -> None:
+def test_method_kaiser_best_0_2_resamples_like_release_0_2_of_the_package_resampy(tmp_path: Path) -> None:
     """Compared with resampy 0.2.2 in a separate environment; two minutes long, so that its clock has drifted."""
     rates = [*RATES, (48_000, 16_000), (32_000, 16_000), (192_000, 44_100)]
     rng = np.random.default_rng(1)

@@ -44,7 +44,7 @@ def events(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_window_of_an_event_is_extended_to_whole_seconds_only_with_setting_whole_seconds() -> None:
+def test_event_window_is_extended_to_whole_seconds_if_the_setting_whole_seconds_is_true() -> None:
     event = TimedEvent("dog", None, round(9.1239 * RATE), np.zeros(round(2.5 * RATE)))
     settings = MomentSettings(name="x", seed=1, moments="castella", counts={"development": 1})
     assert window_of(event, settings) == (9.12, 11.62)
@@ -65,7 +65,7 @@ def test_every_recording_has_at_least_one_query() -> None:
     assert draw_queries(np.random.default_rng(0), settings, "development", "v", []) == {}
 
 
-def test_quiet_seconds_over_5_db_below_the_mean_power_of_a_sound_are_removed() -> None:
+def test_seconds_of_a_sound_more_than_5_db_quieter_than_the_mean_power_are_removed() -> None:
     levels = np.array([0.1, 1.0, 0.1, 1.0, 0.1])  # mean power 0.406; less 5 dB: 0.128
     assert len(loud_seconds(np.repeat(levels, RATE))) == 3 * RATE
     assert len(loud_seconds(np.ones(8000))) == 8000

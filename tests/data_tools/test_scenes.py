@@ -302,7 +302,9 @@ def test_scenes_verb_makes_one_caption_per_clip_if_requested(tmp_path: Path, cap
     assert not (out / "clotho_captions_validation.csv").exists()
 
 
-def test_complete_scene_folder_is_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scenes_verb_leaves_a_complete_folder_unchanged_and_makes_deleted_scenes_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = make(tmp_path / "s")
     times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     capsys.readouterr()

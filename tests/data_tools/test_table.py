@@ -203,7 +203,7 @@ def test_quote_that_opens_a_column_name_is_refused(tmp_path: Path) -> None:
         read_table(tmp_path / "a.csv", ["caption"])
 
 
-def test_table_rows_of_another_length_are_reported_together(tmp_path: Path) -> None:
+def test_table_rows_with_too_few_or_too_many_values_are_reported_in_one_error(tmp_path: Path) -> None:
     rows = ["1,a,0,A dog, barking", "2,b,0", "", "3,c,0,A cat", *["4,d,0,x,y"] * 20]
     (tmp_path / "a.csv").write_text("\n".join(["id,youtube_id,start_time,caption", *rows, ""]))
     with pytest.raises(DataError, match=r"a\.csv: 23 lines in all are blank") as caught:

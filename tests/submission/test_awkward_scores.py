@@ -27,7 +27,7 @@ class Misread(np.ndarray[Any, Any]):
         return np.array([f"{score:.3g}" for score in self.tolist()]) if kind == "U" else np.asarray(self).astype(kind)
 
 
-def test_matrix_csv_adds_digits_to_a_score_if_its_shortest_text_reads_as_another_number() -> None:
+def test_matrix_csv_adds_digits_to_a_score_that_would_be_read_back_as_another_number() -> None:
     bits = np.random.default_rng(3).integers(2**29, 2**30, 1000, dtype=np.uint32)
     scores = np.concatenate([bits.view(np.float32), np.array([7.0385307e-26, 1 / 3], np.float32)])
     for given in (scores, scores.view(Misread)):

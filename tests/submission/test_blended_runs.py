@@ -73,7 +73,7 @@ def add_validation(capsys: pytest.CaptureFixture[str], *names: str) -> None:
     assert system(shlex.split(command)) == 0
 
 
-def test_blend_of_runs_is_the_weighted_mean_and_is_accepted_by_verbs_like_a_run(
+def test_blend_of_runs_is_the_weighted_mean_and_can_be_scored_and_compared_as_a_run(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["blend", "a", "b", "--weights", "3", "1", "--out", "both"]) == 0
@@ -117,7 +117,7 @@ def test_blend_weights_are_searched_on_the_validation_scores_of_the_runs(
     assert "in common" in capsys.readouterr().err
 
 
-def test_blend_of_hub_corrected_entries_uses_hub_corrected_validation_scores(
+def test_blend_of_hubness_corrected_entries_uses_hubness_corrected_validation_scores(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_validation(capsys, "a:corrected", "b:corrected")
@@ -240,7 +240,7 @@ def moments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_blend_of_moment_runs_is_accepted_by_verbs_like_a_run(
+def test_blend_of_moment_runs_can_be_scored_and_compared_and_reported_as_a_run(
     moments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(moments)

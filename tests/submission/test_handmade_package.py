@@ -85,7 +85,9 @@ def read_meta(path: Path) -> dict[str, Any]:
     return content
 
 
-def test_pack_reports_facts_missing_in_about_yaml_by_key(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_reports_each_missing_submission_fact_by_its_yaml_key(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["pack", "tested.npy", "--template", "about.yaml"]) == 0
     about = yaml.safe_load(filled(Path("about.yaml").read_text()))
     del about["systems"][0]["parameters"]

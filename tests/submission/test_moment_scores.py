@@ -266,7 +266,7 @@ def test_moment_windows_that_are_empty_negative_or_outside_the_recording_score_z
     assert ap([window, [0, 10]], [[0, 10]]) == 0.5
 
 
-def test_reversed_window_as_long_as_a_true_one_scores_zero() -> None:
+def test_reversed_window_with_the_length_of_a_true_window_scores_zero() -> None:
     """0 / 0: the official script counts it as right in AP."""
     scores = score_moments({"a": [[30, 20, 0.9], [1, 2, 0.1]]}, {"a": [[10, 20], [40, 45]]})
     assert (scores.ious.tolist(), scores.mean_precision()) == ([0], 0)

@@ -173,7 +173,7 @@ def test_check_verb_lists_problems_of_a_file_that_score_refuses(capsys: pytest.C
     assert re.fullmatch(r"error: bad\.jsonl: line 2: .*\[9\.0, 3\.0, 0\.5\].*2 more.*\n", capsys.readouterr().err)
 
 
-def test_check_verb_accepts_a_truth_of_moments(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_verb_accepts_a_ground_truth_file_of_moments(capsys: pytest.CaptureFixture[str]) -> None:
     assert output(capsys, "check", "truth.jsonl") == ["ok: true windows for 12 queries of 6 recordings"]
     queries = [dict(query) for query in QUERIES]
     queries[1]["relevant_windows"] = [[55, 61]]
@@ -185,7 +185,7 @@ def test_check_verb_accepts_a_truth_of_moments(capsys: pytest.CaptureFixture[str
     assert output(capsys, "check", "truth.jsonl", status=1) == [problem]
 
 
-def test_check_gives_one_error_for_an_internal_moments_file_or_a_list_without_windows(
+def test_check_gives_one_error_for_a_moments_file_of_the_kit_or_a_list_without_windows(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     own = [{"id": "a_1", "text": "Rain", "clip": "a", "windows": windows} for windows in ([[0, 5]], None)]

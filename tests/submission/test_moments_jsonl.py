@@ -72,7 +72,7 @@ def test_moment_files_with_and_without_scores_are_read_unchanged(tmp_path: Path)
         assert is_scored(found) == scored
 
 
-def test_truth_of_moments_is_read_unchanged(tmp_path: Path) -> None:
+def test_ground_truth_of_moments_is_read_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(truth_bytes([*QUERIES, {"qid": "c", "query": "q", "vid": "c", "relevant_windows": [[1, 2]]}]))
     found = read_moment_truth(path, E2026)
@@ -282,7 +282,7 @@ def change(number: int, **changes: Any) -> list[dict[str, Any]]:
         (change(2, relevant_windows=[[1, float("inf")]]), ["line 2: Infinity is not a number in JSON"]),
     ],
 )
-def test_faulty_truth_of_moments_is_refused_with_its_lines(
+def test_faulty_ground_truth_of_moments_is_refused_with_line_numbers(
     queries: list[dict[str, Any]], expected: list[str], tmp_path: Path
 ) -> None:
     require(check_moment_truth(truth_bytes(queries), E2026)[1], expected)
@@ -305,7 +305,9 @@ def test_faulty_truth_of_moments_is_refused_with_its_lines(
         (change(2, duration=61), ["line 2: the recording 'a' has different lengths, 61 s and 60 s"]),
     ],
 )  # fmt: skip
-def test_truth_of_moments_with_oddities_is_read_and_noted(queries: list[dict[str, Any]], expected: list[str]) -> None:
+def test_ground_truth_of_moments_with_oddities_is_read_and_noted(
+    queries: list[dict[str, Any]], expected: list[str]
+) -> None:
     assert len(truth(queries).queries) == 3
     require(truth(queries).notes, expected)
 

@@ -359,7 +359,9 @@ def test_filled_template_of_an_ensemble_suffices_for_pack(here: Path) -> None:
     assert packed("--report", "report.pdf", systems=ensemble) == 0
 
 
-def test_pack_template_refuses_entries_of_blind_lists(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_with_option_template_refuses_a_rank_entry_without_known_answers(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["pack", "run1", "run1:blind_posterior", "--template", "new.yaml"]) == 1
     said = "error: run1: 'blind_posterior' ranks a blind list, which has no metrics; use run1:posterior\n"
     assert capsys.readouterr().err == said

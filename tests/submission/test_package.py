@@ -182,7 +182,7 @@ def test_packing_twice_gives_the_same_bytes(here: Path) -> None:
     assert (here / "mine.NOT_READY.zip").read_bytes() == first
 
 
-def test_package_with_option_style_task_has_the_file_names_of_the_2023_task(here: Path) -> None:
+def test_package_with_value_task_of_option_style_has_the_file_names_of_the_2023_task(here: Path) -> None:
     assert packed("2023", "--style", "task") == 0
     with zipfile.ZipFile("mine.NOT_READY.zip") as archive:
         names = {name.rpartition("/")[2] for name in archive.namelist()}
@@ -210,7 +210,9 @@ def test_blend_of_runs_is_packed_as_one_system(here: Path, capsys: pytest.Captur
     assert re.search("systems.0.output: is missing; .*2 runs.*score matrix", capsys.readouterr().err)
 
 
-def test_package_results_of_2025_use_the_given_annotations(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_in_a_2025_package_are_computed_from_the_given_annotations_file(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two queries: one whose three best clips are relevant, one whose worst is."""
     matrix = read_scores(here / "run1/scores/by_map.npy")
     order = [sorted(range(24), key=lambda column, row=row: -matrix.values[row, column]) for row in (0, 7)]
@@ -313,7 +315,7 @@ def test_filled_template_is_sufficient_for_pack(here: Path, capsys: pytest.Captu
         ({"autors": []}, ["autors: unknown key"]),
     ],
 )
-def test_missing_facts_in_about_yaml_are_reported_by_key(
+def test_missing_submission_facts_are_reported_by_yaml_key(
     here: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], words: list[str]
 ) -> None:
     (here / "about.yaml").write_text(yaml.safe_dump(about() | change))

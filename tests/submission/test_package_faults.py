@@ -239,12 +239,12 @@ def test_package_for_other_queries_than_the_truth_is_refused(
         "\n".join(f"k{n}: 1" for n in range(MAX_NODES)), "x" * 1_000_001,
     ],
 )  # fmt: skip
-def test_about_yaml_that_is_not_yaml_is_refused(text: str) -> None:
+def test_submission_facts_file_with_invalid_yaml_is_refused(text: str) -> None:
     with pytest.raises(DataError, match=r"^not YAML"):
         parse_yaml(text.encode("latin-1"))
 
 
-def test_error_for_unsupported_yaml_in_the_file_about_yaml_gives_the_line_number() -> None:
+def test_error_for_invalid_yaml_in_a_submission_facts_file_gives_the_line_number() -> None:
     for text, words in (
         ("a: 1\nb: 2\na: 3", "line 3: the key is given twice (first on line 1); keep one"),
         (
@@ -323,7 +323,7 @@ def test_yaml_alias_bombs_are_refused(members: Members) -> None:
         ),
     ],
 )
-def test_invalid_facts_in_about_yaml_are_refused_with_their_key(
+def test_invalid_submission_facts_are_refused_with_their_yaml_keys(
     here: Path, content: str | dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_scores(here / "odd.npy", replace(read_scores(here / "run/scores/evaluation.npy"), facts={"of": {"a": 3}}))

@@ -378,7 +378,7 @@ def test_report_caveats_list_reasons_why_figures_may_be_optimistic(run: Path) ->
 
 
 @pytest.mark.usefixtures("quick")
-def test_report_assigns_queries_to_the_expert_with_the_largest_share(run: Path) -> None:
+def test_report_assigns_queries_of_a_clip_to_the_expert_with_the_largest_embedding_norm(run: Path) -> None:
     """One expert dominates two clips, the other the rest; the mAP@10 of their queries is computed here by hand."""
     path = run / "scores/best.clips.csv"
     lines = path.read_text().splitlines()

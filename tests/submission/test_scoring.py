@@ -76,7 +76,7 @@ def test_audio_to_text_metrics_equal_slow_reference(seed: int) -> None:
         assert found[name] == pytest.approx(total)
 
 
-def test_captions_with_equal_scores_are_ordered_by_text_in_audio_to_text(matrix: ScoreMatrix) -> None:
+def test_captions_with_equal_scores_are_ranked_alphabetically_in_audio_to_text_retrieval(matrix: ScoreMatrix) -> None:
     """All scores are equal. In text order, `Barking, loud`, `Dogs`, `Rain`, `a dog` are b1, b2, a2, a1."""
     alike = replace(matrix, values=np.zeros((4, 3), np.float32), query_texts=["a dog", "Rain", "Barking, loud", "Dogs"])
     expected = [[3, 4], [1, 2]]
@@ -126,7 +126,7 @@ def test_ranked_csv_cannot_be_scored_from_audio_to_text(shared: Path, capsys: py
     assert "a ranked CSV ranks only clips; give its score matrix" in capsys.readouterr().err
 
 
-def test_baseline_submission_scores_against_2025_annotations(
+def test_baseline_submission_has_the_expected_map_with_the_2025_annotations(
     shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lists = shared / "data/dcase2022_baseline/test.output.csv"

@@ -70,7 +70,9 @@ def blind(tmp_path: Path) -> tuple[Path, Path]:
     return queries, audio
 
 
-def test_truth_of_a_blind_set_has_its_query_texts_and_its_existing_audio_file_names(blind: tuple[Path, Path]) -> None:
+def test_truth_of_a_blind_set_consists_of_query_texts_and_names_of_existing_audio_files(
+    blind: tuple[Path, Path],
+) -> None:
     truth = read_blind_truth(*blind)
     assert {text: query.relevant for text, query in truth.queries.items()} == {
         'Rain, then "wind" ': None,

@@ -291,7 +291,7 @@ def test_hours_of_a_manifest_used_by_two_sources_are_counted_once_in_the_estimat
 # --- settings and trackers ---------------------------------------------------------------------------------------
 
 
-def test_mistake_in_the_value_of_option_set_is_reported_by_key_without_a_line_number(
+def test_wrong_value_in_the_option_named_set_is_reported_by_key_without_a_line_number(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, finetune=tiny.stage()))

@@ -74,7 +74,7 @@ def test_captions_of_a_clip_are_drawn_again_in_every_step() -> None:
         assert len({drawn[step][clip] for step in drawn}) > 2
 
 
-def test_training_item_has_one_caption_if_setting_unit_is_pair_and_up_to_all_if_clip() -> None:
+def test_setting_named_unit_gives_one_caption_per_item_for_pair_and_several_for_clip() -> None:
     clips = fake_clips(4, "a", 3)
     assert [item.captions for item in make_items(clips, "pair")][:4] == [("a 0 0",), ("a 0 1",), ("a 0 2",), ("a 1 0",)]
     sampler = Sampler([make_items(clips, "clip")], "size", 4, 5, (0,))

@@ -83,7 +83,7 @@ def test_gradient_of_transition_weights_per_frame_is_correct() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("frames", [2, 5, 8])
-def test_raising_frame_scores_and_start_weights_gives_a_moment_the_required_probability(
+def test_raised_frame_scores_and_start_weights_reach_the_given_probability_of_a_moment(
     frames: int, share: float
 ) -> None:
     """The probability of any moment, by all labellings, is the wanted one."""
@@ -99,7 +99,7 @@ def test_raising_frame_scores_and_start_weights_gives_a_moment_the_required_prob
     assert 1 - 1 / sum(weights.values()) == pytest.approx(0.9, abs=1e-6)
 
 
-def test_common_start_weight_of_moments_is_raised_separately_for_each_recording() -> None:
+def test_start_weight_of_moments_is_raised_separately_for_each_recording() -> None:
     """Two recordings of different scores get different rises."""
     scores = torch.tensor([[-3.0, -4.0], [-9.0, -9.0]])
     more, entered = raise_scores(scores, torch.tensor([2, 2]), torch.tensor(-1.0), torch.tensor(-1.0), 0.9, 0.5)
@@ -127,7 +127,7 @@ def test_boundary_weights_match_hand_values() -> None:
     assert weights.leave[0].tolist() == pytest.approx([2.5 * one - 2 for one in leaving], abs=1e-5)
 
 
-def test_clip_score_with_boundaries_is_the_log_odds_of_any_moment() -> None:
+def test_boundary_model_clip_score_is_the_log_odds_that_the_clip_contains_a_moment() -> None:
     torch.manual_seed(0)
     score = BoundaryScore(6)
     clips, captions = Embedded(torch.randn(2, 5, 6), torch.tensor([5, 3])), Embedded(torch.randn(3, 6))

@@ -192,7 +192,7 @@ def test_plan_prints_the_time_for_processors_of_known_speed(
         ("sentence-transformers/all-MiniLM-L6-v2", True, "text 22,861,056; "),
     ],
 )
-def test_plan_of_missing_text_model_has_unknown_size(
+def test_plan_reports_an_unknown_size_if_a_trainable_text_model_is_not_downloaded(
     model: str, trainable: bool, words: str, world: Path, tmp_path: Path
 ) -> None:
     content = tiny.recipe(world, tmp_path)
@@ -206,7 +206,7 @@ def test_plan_of_missing_text_model_has_unknown_size(
     assert ("only memory" in text) != is_unknown
 
 
-def test_check_of_study_reports_state_of_every_cell(
+def test_check_of_a_study_reports_finished_and_remaining_runs_of_every_cell(
     world: Path, tmp_path: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))

@@ -113,7 +113,7 @@ def test_cider_of_captions_added_later_equals_cider_of_all_added_together() -> N
     assert CiderAmong(later, every).scores(40, 41)[0, 41] > 1
 
 
-def test_cider_of_empty_or_common_words_is_zero() -> None:
+def test_cider_is_zero_for_captions_without_words_and_for_words_in_every_caption() -> None:
     assert not scores([[["a", "dog"]]], [["a", "dog"], ["a"]]).any()  # one document: log 1 = 0
     assert not scores([[["a"]], [[]], [["a"]], [[]]], [[], []]).any()  # no words
     assert scores([[["a"]], [[]]], [["a"]])[0, 0] == pytest.approx(2.5)  # a document without words counts

@@ -130,7 +130,9 @@ def test_eat_embeddings_and_frames_computed_from_its_tokens_match_original_code(
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_eat_clip_in_a_longer_segment_matches_the_clip_alone(made: Eat, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eat_embedding_of_a_clip_padded_to_a_longer_segment_matches_the_clip_alone(
+    made: Eat, monkeypatch: pytest.MonkeyPatch
+) -> None:
     golden, waves = modern.golden(), torch.cat([modern.wave("A"), F.pad(modern.wave("B"), (0, 72_000))])
     lengths = torch.tensor([160_000, 88_000])
     assert relative(made(waves, lengths), np.stack([golden["eat_A1008_cls"], golden["eat_B560_cls"]])) < 2e-5
@@ -254,7 +256,7 @@ def test_eat_without_class_token_or_first_norm_exceeds_the_test_tolerance(
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_eat_padding_after_the_normalisation_exceeds_the_test_tolerance(
+def test_planted_padding_after_the_normalisation_in_eat_exceeds_the_test_tolerance(
     made: Eat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def padded(made: Eat, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

@@ -199,7 +199,7 @@ def test_model_of_given_embeddings_refuses_wrong_sizes_and_training_stages_and_e
     assert "uses embeddings of another model, which cannot be exported; copy the recipe" in capsys.readouterr().err
 
 
-def test_embedding_names_in_crlf_text_files_are_read_and_names_in_bytes_or_null_refused(tmp_path: Path) -> None:
+def test_embedding_names_are_read_from_crlf_text_files_and_refused_if_bytes_or_null(tmp_path: Path) -> None:
     path = write_table(tmp_path / "a.npy", ["a", "b"], vectors(1, 2), "id")
     path.with_suffix(".txt").write_bytes(b"a\r\nb\r\n")
     assert "b" in read_vectors([path], "clip")

@@ -43,7 +43,9 @@ def test_yamnet_network_matches_public_embeddings(shared: Path, goldens: Path) -
     assert np.abs(scores - golden["scores"]).max() < 0.03  # int8 against float32
 
 
-def test_yamnet_predicts_another_class_from_exact_log_mel_for_3_of_10_recordings(shared: Path, goldens: Path) -> None:
+def test_log_mel_computed_by_definition_changes_the_yamnet_class_of_3_of_10_recordings(
+    shared: Path, goldens: Path
+) -> None:
     """Its own log-mel gives its classes; the definition's gives another one for three of these ten."""
     golden = np.load(goldens / "yamnet_esc10.npz")
     network, expected = load_network(shared / YAMNET_FILE, CPU), golden["scores"].argmax(1)
@@ -231,7 +233,7 @@ def test_convolutions_computed_in_pieces_match_one_pass(size: int, is_ceiled: bo
         assert not torch.allclose(compute_in_pieces(network, x, 2, 4, 0, 2), whole)
 
 
-def test_context_manager_exact_restores_precision_settings_at_its_end() -> None:
+def test_precision_settings_are_restored_at_the_end_of_exact_arithmetic() -> None:
     torch.set_float32_matmul_precision("high")
     try:
         with exact_arithmetic():

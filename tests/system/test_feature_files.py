@@ -114,7 +114,7 @@ def test_moments_of_recordings_that_the_manifest_lacks_are_refused(
     assert re.search(lost, capsys.readouterr().err)
 
 
-def test_castella_release_given_as_the_moments_file_is_refused_by_name(
+def test_error_for_a_castella_release_given_as_a_moments_file_states_the_castella_format(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = made(published)
@@ -143,7 +143,7 @@ def test_npy_files_of_features_are_found_and_used(published: Path, tmp_path: Pat
         assert np.array_equal(found.frames("msclap", clip.id), before)
 
 
-def test_castella_without_any_feature_file_is_an_error_even_with_a_blind_list(
+def test_castella_verb_fails_if_no_recording_has_a_file_in_the_features_folder(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in (published / "features").glob("*.npz"):
@@ -174,7 +174,7 @@ def test_check_warns_if_the_number_of_parameters_of_a_feature_model_is_not_set(
         assert ("expert msclap: model_parameters is 0" in capsys.readouterr().out) == is_warned
 
 
-def test_feature_hop_is_refused_if_the_lengths_of_all_recordings_fit_one_other_hop(published: Path) -> None:
+def test_feature_hop_is_refused_if_all_recordings_have_the_frame_count_of_one_other_hop(published: Path) -> None:
     clips = [clip for clip in read_manifest(made(published)) if clip.split == "test"][:3]
 
     def fault(rows: tuple[int, ...], seconds: tuple[float, ...], hop: float = 1.0) -> str | None:

@@ -102,7 +102,7 @@ def test_text_model_without_first_token_is_refused(minilm: str, tmp_path: Path) 
         settings(str(tmp_path / "causal")).build([], tmp_path)
 
 
-def test_single_linear_layer_and_max_tokens_match_transformers(minilm: str, tmp_path: Path) -> None:
+def test_embedding_of_a_caption_cut_to_5_tokens_by_max_tokens_matches_transformers(minilm: str, tmp_path: Path) -> None:
     encoder = settings(minilm, trainable=True, hidden=None, max_tokens=5).build([], tmp_path).eval()
     assert isinstance(encoder.mlp, torch.nn.Linear)
     assert encoder.lengths([TEXTS[1], "siren"]) == [5, 3]

@@ -72,7 +72,7 @@ def csls(scores: np.ndarray, bank: np.ndarray, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("strength", [2.0, 10.0])
-def test_hub_corrections_match_the_published_formulas(strength: float) -> None:
+def test_hubness_corrections_match_the_published_formulas(strength: float) -> None:
     scores, bank = SCORES.astype(np.float64), BANK.astype(np.float64)
     expected = np.log(inverted_softmax(scores, bank, strength)) / strength
     hubs = measure_hubs([bank], Correction("inverted_softmax", strength))
@@ -91,7 +91,7 @@ def test_hub_corrections_match_the_published_formulas(strength: float) -> None:
 @pytest.mark.parametrize(
     "correction", [Correction("inverted_softmax", 10.0), Correction("qb_norm", 5.0), Correction("csls", 3.0)]
 )
-def test_hub_correction_in_blocks_matches_the_whole_matrix(correction: Correction) -> None:
+def test_hubness_correction_in_blocks_matches_the_whole_matrix(correction: Correction) -> None:
     whole = corrected_matrix(SCORES, BANK, correction)
     hubs = measure_hubs([BANK[:3], BANK[3:4], BANK[4:]], correction)
     parts = np.concatenate(list(correct_scores([SCORES[:2], SCORES[2:]], correction, hubs)))
@@ -99,7 +99,7 @@ def test_hub_correction_in_blocks_matches_the_whole_matrix(correction: Correctio
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_hub_correction_with_a_degenerate_query_bank_is_finite(kind: Any) -> None:
+def test_hubness_correction_with_a_degenerate_query_bank_is_finite(kind: Any) -> None:
     correction = Correction(kind, 10.0)
     one = corrected_matrix(SCORES, BANK[:1], correction)
     assert np.isfinite(one).all()
@@ -168,7 +168,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_run_chooses_the_hub_correction_on_validation_and_applies_it(run: Path) -> None:
+def test_run_chooses_the_hubness_correction_on_validation_and_applies_the_chosen_one(run: Path) -> None:
     plain, found = (read_scores(run / f"scores/{name}.npy") for name in ("evaluation", "corrected"))
     noted = found.facts["hub correction"]
     table = noted["validation mAP@10"]
@@ -186,7 +186,7 @@ def test_run_chooses_the_hub_correction_on_validation_and_applies_it(run: Path) 
         assert not np.array_equal(plain.values, found.values)
 
 
-def test_validation_map_of_hub_corrections_matches_a_loop_over_ranks(run: Path, tmp_path: Path) -> None:
+def test_validation_map_of_hubness_corrections_matches_a_loop_over_ranks(run: Path, tmp_path: Path) -> None:
     """mAP@10 on validation with each correction, from scores of the verb rank; each query has one relevant clip."""
     table = read_scores(run / "scores/corrected.npy").facts["hub correction"]["validation mAP@10"]
     ranker = open_ranker(run, "only", "last", cache=tmp_path)
@@ -206,7 +206,7 @@ def test_validation_map_of_hub_corrections_matches_a_loop_over_ranks(run: Path, 
     assert len(set(table.values())) > 5
 
 
-def test_hub_correction_skips_unreadable_training_clips_and_works_from_another_folder(
+def test_hubness_correction_skips_unreadable_training_clips_and_works_from_another_folder(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run with broken training clips and a relative manifest, ranked again by the verb rank from another folder."""
@@ -232,7 +232,7 @@ def test_hub_correction_skips_unreadable_training_clips_and_works_from_another_f
     assert found.values == pytest.approx(expected.values, abs=1e-5)
 
 
-def test_hub_correction_is_chosen_again_for_another_checkpoint_or_validation_source(
+def test_hubness_correction_is_chosen_again_for_another_checkpoint_or_validation_source(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entry is chosen again for another checkpoint, and for another validation source; `rank` reads the choice."""
@@ -266,7 +266,7 @@ ENTRY = {
 }  # fmt: skip
 
 
-def test_hub_correction_set_in_the_recipe_matches_formula_and_verb_rank(run: Path, tmp_path: Path) -> None:
+def test_hubness_correction_set_in_the_recipe_matches_formula_and_verb_rank(run: Path, tmp_path: Path) -> None:
     folder = run.parent
     manifest = folder / "world/manifest.jsonl"
     path = hub_recipe(manifest, tmp_path, kinds=["inverted_softmax"], betas=[10.0])
@@ -304,7 +304,7 @@ def test_hub_correction_set_in_the_recipe_matches_formula_and_verb_rank(run: Pat
     assert again == pytest.approx(found.values, abs=1e-5), "the verb rank corrects too"
 
 
-def test_hub_corrected_rank_entry_is_reported_compared_and_packed(
+def test_hubness_corrected_rank_entry_works_in_the_verbs_report_and_compare_and_pack(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert submission(["compare", f"{run}:corrected", f"{run}:evaluation"]) == 0
@@ -339,14 +339,14 @@ ENTRIES = ("corrected", "evaluation")
         ({"bank": ["validation"], "validation": "train"}, "stage only trains on 'train'; name a validation split"),
     ],
 )
-def test_hub_corrections_that_use_the_tested_captions_are_refused(
+def test_hubness_corrections_that_use_the_tested_captions_are_refused(
     changes: dict[str, Any], expected: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = hub_recipe(run.parent / "world/manifest.jsonl", tmp_path, **changes)
     assert expected in refused(capsys, "run", path, "--out", tmp_path / "run")
 
 
-def test_export_warns_that_it_has_no_correction_of_hubs(
+def test_export_of_a_hubness_corrected_run_warns_that_the_model_lacks_the_correction(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
@@ -356,7 +356,7 @@ def test_export_warns_that_it_has_no_correction_of_hubs(
     assert f"to rank with it, use {run}" in caplog.text
 
 
-def test_blind_and_known_sets_of_the_same_clips_get_equal_hub_corrected_scores(
+def test_hubness_corrected_scores_of_clips_are_equal_with_and_without_known_answers(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The evaluation clips as a blind set have the corrected scores of the evaluation entry; both use one choice."""
@@ -392,7 +392,7 @@ def test_blind_and_known_sets_of_the_same_clips_get_equal_hub_corrected_scores(
         assert found == tmp_path / f"run/scores/{of_blind}.npy", "the scores that a package submits"
 
 
-def test_ranker_computes_hub_correction_for_each_pool_of_clips() -> None:
+def test_ranker_computes_hubness_correction_for_each_pool_of_clips() -> None:
     """Two pools of one ranker: the second is not corrected by the hubs of the first."""
 
     class Fixed(Ranker):

@@ -96,7 +96,7 @@ def batch(waves: list[np.ndarray], size: int) -> tuple[torch.Tensor, torch.Tenso
 
 @LIBRARY
 @pytest.mark.parametrize("kind", first_quick(KINDS, 7))
-def test_hub_vectors_match_the_transformers_library_alone_and_in_batches(kind: str) -> None:
+def test_hugging_face_audio_encoder_matches_transformers_for_single_clips_and_batches(kind: str) -> None:
     made, waves = network(kind), [samples(kind, seconds, n) for n, seconds in enumerate(SECONDS)]
     with torch.inference_mode():
         together = made(*batch(waves, max(map(len, waves)) + 999))
@@ -111,7 +111,7 @@ def test_hub_vectors_match_the_transformers_library_alone_and_in_batches(kind: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_hub_frames_are_tokens_that_begin_within_the_clip(kind: str) -> None:
+def test_hugging_face_frames_are_tokens_that_begin_within_the_clip(kind: str) -> None:
     made, wave = network(kind), samples(kind, 1.0)
     with torch.inference_mode():
         frames, lengths = made.frames(*batch([wave], len(wave)))
@@ -151,7 +151,7 @@ def clips(kind: str, *seconds: float) -> dict[str, Series]:
 
 
 @pytest.mark.parametrize("seconds", [1.16, 9.2, 10.04, 30.0])
-def test_segment_seconds_of_hub_frames_must_be_a_multiple_of_a_frame(seconds: float) -> None:
+def test_segment_seconds_of_hugging_face_frames_must_be_a_multiple_of_a_frame(seconds: float) -> None:
     """Some multiples have a rest as floating-point numbers."""
     values = {"segment_seconds": seconds, "hop_seconds": seconds, "trainable": False, "head": "none"}
     frames = HubFrames.model_validate(settings("pe_audio").model_dump() | values | {"kind": "hugging_face_frames"})
@@ -170,7 +170,7 @@ def test_parameter_count_of_a_hub_expert_equals_that_of_its_model(kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["clap", "wav2vec2_normed"])
-def test_hub_encoder_averages_segments_of_a_clip(kind: str) -> None:
+def test_hugging_face_audio_encoder_averages_segments_of_a_clip(kind: str) -> None:
     """A clip of 5 s is the mean of three, the last of 1 s."""
     made = settings(kind, head="none").build(network(kind).dim)
     made.load_pretrained()

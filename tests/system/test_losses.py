@@ -119,7 +119,7 @@ def test_loss_of_clips_with_several_captions_matches_a_loop(captions: list[int])
     assert MATCHING.value(batch).item() == pytest.approx(-np.diagonal(expected).mean())
 
 
-def test_relaxed_loss_without_factors_raises_value_error() -> None:
+def test_relaxed_ranking_loss_without_margin_factors_raises_value_error() -> None:
     with pytest.raises(ValueError, match="needs margin factors"):
         RELAXED.value(batch_scores(torch.ones(2, 2)))
 
@@ -146,7 +146,7 @@ def test_nt_xent_matches_hand_values() -> None:
     assert found.item() == pytest.approx(np.log(1 + np.exp(-1)))
 
 
-def test_nt_xent_variants_with_same_clip_negatives_or_summed_directions_match_loops() -> None:
+def test_nt_xent_with_same_clip_captions_as_negatives_or_summed_directions_matches_loops() -> None:
     random = np.random.default_rng(3)
     scores, ids = random.uniform(-1, 1, (5, 5)), [0, 0, 1, 2, 2]
     public = PUBLIC_NT_XENT.value(batch_scores(scores, ids)).item()

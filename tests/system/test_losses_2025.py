@@ -77,7 +77,9 @@ def test_distillation_and_its_gradients_match_original_code(golden: dict[str, An
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_total_loss_is_the_sum_of_weighted_losses_without_squared_weights(golden: dict[str, Any], name: str) -> None:
+def test_total_loss_is_the_weighted_sum_of_losses_with_each_weight_applied_once(
+    golden: dict[str, Any], name: str
+) -> None:
     """The original squares the first weight: its half is a quarter."""
     case = case_of(golden, name)
     mixed = losses.total_loss(case.batch, [POSITIVES, case.distill])

@@ -114,7 +114,7 @@ def test_m2d_fine_tuned_logits_match_original_code() -> None:
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_m2d_clip_in_a_longer_segment_matches_the_clip_alone() -> None:
+def test_m2d_embedding_of_a_clip_padded_to_a_longer_segment_matches_the_clip_alone() -> None:
     golden, lengths = modern.golden(), torch.tensor([160_000, 88_000])
     waves = F.pad(torch.cat([modern.wave("A"), F.pad(modern.wave("B"), (0, 72_000))]), (0, 40_000))
     expected = np.stack([golden["m2d_608_A_stack_mean"], golden["m2d_608_B_stack_mean"]])
@@ -355,7 +355,7 @@ def test_m2d_keys_and_parameter_count_match_published(name: str, make: Callable[
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize(("name", "frames"), [("80x200p16x4", 76), ("80x1001p16x16p32k", 19)])
 @torch.inference_mode()
-def test_m2d_of_other_geometries_has_as_many_frames_as_steps(name: str, frames: int) -> None:
+def test_m2d_with_another_patch_size_gives_one_frame_per_column_of_patches(name: str, frames: int) -> None:
     """Not compared with the original code: three seconds."""
     geometry = choose_geometry(name, None)
     made = M2d(geometry, "stacked").eval()

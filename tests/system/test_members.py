@@ -78,7 +78,7 @@ def test_interrupted_and_resumed_run_on_audio_in_archives_matches_uninterrupted_
     assert lines(tmp_path / "again") == lines(tmp_path / "run")
 
 
-def test_frames_of_audio_in_archives_match_plain_files_and_follow_a_replaced_archive(
+def test_frames_of_audio_archives_match_plain_files_and_a_new_archive_is_computed_again(
     world: Path, tmp_path: Path
 ) -> None:
     manifest = shards(world, tmp_path, "webdataset")

@@ -127,7 +127,7 @@ def test_modern_experts_give_frames_of_consecutive_segments(kind: str, tmp_path:
     assert made.bank_name() != clip.bank_name()
 
 
-def test_modern_expert_of_stacked_bands_has_3840_values(tmp_path: Path) -> None:
+def test_modern_expert_embedding_has_3840_values_if_bands_are_stacked_and_768_if_averaged(tmp_path: Path) -> None:
     assert expert("m2d", tmp_path).dim == 3840
     assert expert("m2d", tmp_path, bands="mean").dim == 768
 
@@ -165,7 +165,7 @@ def recipe(world: Path, folder: Path, kind: str, **changes: Any) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_check_plans_modern_encoders_with_their_licence(
+def test_verb_check_prints_the_licence_of_the_weights_of_a_modern_encoder(
     world: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", str(recipe(world, tmp_path, kind))]) == 0

@@ -55,7 +55,7 @@ def test_moment_frame_scores_match_hand_values() -> None:
     assert lengths.tolist() == [4]
 
 
-def test_clip_score_is_the_log_odds_of_any_moment() -> None:
+def test_clip_score_is_the_log_odds_that_the_recording_contains_a_moment() -> None:
     score = require_moment_score(3.0, -1.0, -0.5, 0.7)
     clips, captions = Embedded(drawn(2, 5, 6), torch.tensor([5, 3])), Embedded(drawn(3, 6, seed=1))
     with torch.inference_mode():

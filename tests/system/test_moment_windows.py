@@ -89,7 +89,7 @@ def test_window_edges_are_rounded_to_four_digits() -> None:
     assert found == [Found(0.1234, 1.9877, 0.0)]
 
 
-def test_rounded_windows_have_length_and_stay_in_the_recording() -> None:
+def test_rounded_windows_are_longer_than_zero_and_end_within_the_recording() -> None:
     grid = Grid(hop=0.4, first=0.2)
     whole = Decoding(round_to=1.0)
     edges = grid.edges(25, 9.7)

@@ -60,7 +60,7 @@ def test_moment_report_lists_worst_queries_first(made: Path, opened: FinishedMom
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_report_page_shows_windows_and_plays_from_them(
+def test_report_page_shows_moment_windows_and_plays_the_audio_from_a_clicked_window(
     browser: Browser, made: Path, opened: FinishedMoments, width: int
 ) -> None:
     page = browser.page(width)

@@ -380,7 +380,7 @@ def test_files_of_removed_moment_entries_are_deleted_with_a_warning(
 
 
 @pytest.mark.slow
-def test_fitted_clip_model_finds_windows(manifest: Path, tmp_path: Path) -> None:
+def test_model_trained_on_whole_clips_finds_windows_after_fitting_on_validation(manifest: Path, tmp_path: Path) -> None:
     """Trained on the tones of recordings without their times; scale and transitions are fitted to the validation, and
     not to windows after the end."""
     made = tiny_moments.recipe(manifest, tmp_path, unit="clip", captions_per_clip=1, epochs=1)
@@ -417,7 +417,7 @@ def test_metrics_of_random_windows_match_expected_values() -> None:
     assert found["mAP@0.75"] > found["R1@0.7"] + 0.05, "a later window may be the right one"
 
 
-def test_moment_metrics_of_queries_with_untrained_texts_match_hand_values() -> None:
+def test_moment_metrics_over_queries_with_texts_unseen_in_training_match_hand_values() -> None:
     """One of three queries has a text that was trained on. Of the others, one is right."""
     queries = {str(n): MomentQuery(n, str(n), text, "v", 60.0, [[0, 10]]) for n, text in enumerate("abc")}
     truth, edition = MomentTruth(queries, "t.jsonl", []), MOMENTS["2026"]
@@ -483,7 +483,7 @@ def opened_for_page(model: Path, cache: Path, caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.slow
-def test_study_of_moments_writes_a_moments_table(
+def test_study_of_a_moment_recipe_writes_a_table_of_moment_metrics(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = tiny_moments.recipe(manifest, tmp_path, epochs=1)
@@ -522,7 +522,7 @@ def test_study_of_moments_writes_a_moments_table(
         ),
     ],
 )
-def test_incompatible_table_columns_are_refused(
+def test_study_table_columns_for_clips_are_refused_for_a_study_that_ranks_moments(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], columns: list[str], said: str
 ) -> None:
     tiny.write_recipe(tmp_path / "r.yaml", tiny_moments.recipe(manifest, tmp_path))

@@ -101,7 +101,7 @@ class TestSeveral:
         (expected,) = find_windows(MomentScore(), asked, "posterior", Decoding())
         assert found.frames == pytest.approx(expected.frames, abs=1e-9)
 
-    def test_more_than_ten_overlap_candidates_are_taken_per_model(self) -> None:
+    def test_fifteen_separate_events_give_fifteen_candidate_windows_per_model(self) -> None:
         """Fifteen events apart from each other: the eleventh of a model may be another's first."""
         table = np.full((60, 60), -np.inf)
         for n in range(15):

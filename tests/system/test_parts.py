@@ -63,7 +63,7 @@ def test_frozen_model_part_is_in_evaluation_mode_for_the_frozen_steps(model: Ret
 
 
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_model_part_keeps_its_weights_for_the_steps_given_by_setting_frozen_start(
+def test_text_encoder_weights_stay_unchanged_for_the_steps_in_the_setting_frozen_start(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int | None
 ) -> None:
     seen: list[tuple[torch.Tensor, torch.Tensor, int]] = []

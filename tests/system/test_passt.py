@@ -95,7 +95,7 @@ def test_passt_log_mel_matches_original_code(golden: Golden) -> None:
     assert largest(mel_triangles(0, 15_000), golden["mel_basis_eval"]) < 1e-4
 
 
-def test_passt_log_mel_edges_in_training_match_the_random_draws_of_original_code(
+def test_passt_mel_frequency_limits_in_training_match_the_random_draws_of_original_code(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draws = iter(golden["train_draws"].tolist())
@@ -459,7 +459,7 @@ def test_pooling_of_passt_segments_matches_hand_values() -> None:
         assert SegmentMean(by_length)(half, many, 1, torch.full((3000,), 480_000)).item() == pytest.approx(60)
 
 
-def test_mean_by_length_weights_a_short_last_passt_segment_by_its_audio() -> None:
+def test_mean_over_passt_segments_can_weight_each_segment_by_the_length_of_its_audio() -> None:
     """A clip of 10.02 s in segments of 10 s, whose two vectors are orthogonal."""
     values, lengths = torch.eye(2), torch.tensor([320_000, 640])
     pooled = [SegmentMean(by_length)(values, torch.zeros(2).long(), 1, lengths) for by_length in (False, True)]

@@ -66,7 +66,7 @@ def sounds(folder: Path) -> HubAudio:
 
 
 @torch.inference_mode()
-def test_pe_sounds_match_transformers_5_0(folder: Path, golden: dict[str, np.ndarray]) -> None:
+def test_pe_audio_clip_and_frame_embeddings_match_transformers_5_0(folder: Path, golden: dict[str, np.ndarray]) -> None:
     wave = torch.from_numpy(golden["pe_wave_int16"].astype(np.float32) / 32_768)[None]
     lengths = torch.tensor([wave.shape[1]])
     made = sounds(folder)

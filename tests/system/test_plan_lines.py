@@ -10,7 +10,7 @@ def test_values_of_a_plan_section_are_aligned_and_warnings_are_counted() -> None
     assert warnings == ["to fix", "  WARNING  stage only: too large", "1 WARNING", "nothing is missing"]
 
 
-def test_plan_problems_are_ordered_by_kind_and_joined_by_message() -> None:
+def test_plan_problems_are_ordered_by_kind_and_equal_messages_share_one_line() -> None:
     problems = [
         Problem(WARNING, "stage a", "too large"),
         Problem(MISTAKE, "rank b", "set csv: false"),

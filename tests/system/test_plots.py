@@ -48,7 +48,7 @@ def test_figures_draw_every_metric_with_its_label(tmp_path: Path, monkeypatch: p
     assert drawn["loss"].axes[0].get_title() == "pretrain, then finetune"
 
 
-def test_run_without_ranking_loss_has_no_violations_figure(tmp_path: Path) -> None:
+def test_run_without_ranking_loss_has_no_plot_of_margin_violations(tmp_path: Path) -> None:
     lines = [{"stage": "only", "epoch": 1, "seconds": 1.0, "loss": 1.0, "validation": {"loss": 2.0}}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert [path.name for path in plots.draw_run(Run(tmp_path))] == ["loss.svg"]

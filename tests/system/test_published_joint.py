@@ -179,7 +179,9 @@ def test_search_scores_of_a_file_do_not_depend_on_other_files_of_its_folder(soun
     assert alone == pytest.approx(all_of["004.flac"], abs=1e-5)
 
 
-def test_python_embeddings_are_those_of_the_model(sounds: Path, tmp_path: Path) -> None:
+def test_methods_encode_audio_and_encode_text_give_the_embeddings_of_the_published_model(
+    sounds: Path, tmp_path: Path
+) -> None:
     model = load_model(hub_folder("pe_audio"), cache=tmp_path)
     clip, text = sounds / "002.ogg", QUERIES[0]
     audio, texts = model.encode_audio(clip, normalize=False), model.encode_text(text, normalize=False)
@@ -337,7 +339,7 @@ def test_mistakes_in_a_model_of_kind_published_are_reported_with_their_key(
     assert said in str(caught.value)
 
 
-def test_pe_model_without_training_refuses_the_score_cosine() -> None:
+def test_frozen_pe_model_requires_a_dot_product_score_and_refuses_cosine() -> None:
     settings = published_model_settings("facebook/pe-av-small") | {"score": {"kind": "cosine"}}
     with pytest.raises(
         ValueError, match="frozen text encoder pe_audio needs score dot_product or frame_dot_products, not cosine"

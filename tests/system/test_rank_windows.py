@@ -97,7 +97,7 @@ def test_windows_are_found_by_clip_models_and_by_frame_models(
 
 
 @pytest.mark.slow
-def test_option_fit_changes_windows_and_ignores_true_windows_after_the_recording_ends(
+def test_option_fit_changes_found_windows_and_ignores_true_windows_beyond_the_recording(
     manifest: Path, runs: Path, tmp_path: Path
 ) -> None:
     clips, moments = read_manifest(manifest), read_moments(manifest.parent / "moments.jsonl")
@@ -286,7 +286,9 @@ def test_windows_found_by_scores_of_frames_against_words_begin_and_end_at_frame_
     assert found <= edges
 
 
-def test_pieces_of_a_recording_contain_the_frames_around_their_centres(manifest: Path, tmp_path: Path) -> None:
+def test_each_piece_of_a_recording_consists_of_the_frames_centred_within_the_piece(
+    manifest: Path, tmp_path: Path
+) -> None:
     """Frames of 0.08 s; pieces of 1 s every 0.5 s, shorter at both ends of 8 s."""
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))).recipe
     clips = read_manifest(manifest)[:2]
@@ -309,7 +311,7 @@ def test_pieces_of_a_recording_contain_the_frames_around_their_centres(manifest:
     assert {len(short.frames(name, piece)) for piece in short.keys} == {1}
 
 
-def test_piece_of_a_recording_between_two_frames_contains_the_nearer_frame(tmp_path: Path) -> None:
+def test_piece_between_two_frame_centres_contains_the_frame_closest_to_the_piece_centre(tmp_path: Path) -> None:
     """Frames at 0.5, 1.5, 2.5 and 3.5 s; pieces of 0.06 s around 0.35, 1.05, 1.75, 2.45, 3.15 and 3.85 s. 4.2 s are six
     hops of 0.7 s, though 4.2 / 0.7 is more than 6."""
     bank = open_bank(tmp_path / "frames", 1, "float32", {})

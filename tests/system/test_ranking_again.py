@@ -103,7 +103,7 @@ def test_rank_entry_added_with_a_new_edition_is_ranked_without_training(
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_error_for_a_run_folder_with_other_settings_names_set_options_to_resume_that_run(
+def test_error_for_a_run_folder_with_other_settings_prints_options_that_resume_the_run(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path("runs/done/provenance.json")
@@ -160,7 +160,7 @@ def test_blind_set_is_ranked_after_it_arrives(
 
 
 @pytest.mark.usefixtures("desk")
-def test_run_opens_with_the_checkpoint_of_its_first_rank_entry_other_than_a_mean() -> None:
+def test_run_opens_at_the_checkpoint_of_a_single_model_entry_preferably_with_metrics() -> None:
     best, last = entry(), entry(checkpoint="last")
     first = blind(stage="pretrain", checkpoint="m1")
     second = blind(stage="pretrain", checkpoint="last")
@@ -376,7 +376,9 @@ def test_check_refuses_a_recipe_with_invalid_rank_entries_of_kind_blind(
     assert "rank.mixed.of: the entries rank different data sources; name entries of one data source" in said
 
 
-def test_option_name_of_verb_run_sets_its_folder(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_run_uses_the_run_folder_whose_name_is_given_by_the_option_named_name(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", "mine.yaml", "--runs", "runs", "--name", "done"]) == 0
     assert "run        runs/done\n" in capsys.readouterr().out
     assert main(["run", "mine.yaml", "--name", "a/b"]) == 2

@@ -358,7 +358,7 @@ def test_planned_parameters_match_the_model(tmp_path: Path) -> None:
     assert planned.parameters_by_part == model.parameters_by_part()
 
 
-def test_expert_head_of_the_take_it_easy_recipe_has_the_parameter_count_of_its_paper() -> None:
+def test_expert_head_of_the_recipe_named_take_it_easy_has_the_published_parameter_count() -> None:
     """2 layers of width 256, ffn_dim 512, 1,024 positions: BART's encoder without the linear layers around it."""
     from system.networks.layers import SeriesEncoder
 
@@ -398,7 +398,7 @@ def test_training_stage_named_like_a_folder_of_a_run_is_refused(tmp_path: Path, 
         load(tmp_path, content)
 
 
-def test_increasing_margin_factors_are_refused_and_equal_ones_accepted(tmp_path: Path) -> None:
+def test_margin_factors_may_be_equal_but_may_not_increase_with_the_percentile(tmp_path: Path) -> None:
     content = valid(tmp_path)
     content["stages"]["only"]["losses"] = tiny.RELAXED
     load(tmp_path, content | {"relevance": tiny.relevance({60: 0.7, 80: 0.7, 95: 0.4})})
@@ -439,7 +439,7 @@ def test_training_on_a_test_split_is_refused(tmp_path: Path, split: str) -> None
         load(tmp_path, valid(tmp_path), [f"data.train.split={split}"])
 
 
-def test_stage_can_start_only_from_an_earlier_stage_and_a_metric_monitored_there(tmp_path: Path) -> None:
+def test_stage_starts_only_from_an_existing_checkpoint_of_an_earlier_stage(tmp_path: Path) -> None:
     def content(stage: str, checkpoint: str, metrics: list[str]) -> dict[str, Any]:
         start = {"kind": "stage", "stage": stage, "checkpoint": checkpoint}
         first, last = tiny.stage(), tiny.stage()

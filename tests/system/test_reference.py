@@ -91,7 +91,7 @@ def test_unknown_key_path_is_refused_with_similar_paths(capsys: pytest.CaptureFi
         ("model.audio.experts.panns.weights", "model.audio.experts.weights"),
     ],
 )
-def test_key_is_explained_even_if_its_path_has_names_that_a_recipe_chose(
+def test_explanation_of_a_key_ignores_names_chosen_by_the_recipe_in_the_key_path(
     capsys: pytest.CaptureFixture[str], of_a_recipe: str, plain: str
 ) -> None:
     assert printed(capsys, "keys", of_a_recipe) == printed(capsys, "keys", plain)
@@ -128,7 +128,7 @@ def test_recipes_list_has_every_shipped_recipe(root: Path, capsys: pytest.Captur
     assert all(len(line.split()) > 3 for line in lines)
 
 
-def test_recipes_new_copies_a_recipe_and_never_overwrites(
+def test_command_recipes_new_copies_a_shipped_recipe_and_refuses_to_overwrite_a_file(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -99,7 +99,7 @@ def test_locked_run_is_listed_as_running(runs: Path) -> None:
     assert overview(runs / "b").state == "unfinished"
 
 
-def test_unfinished_run_errors_name_the_resume_command(
+def test_error_for_an_unfinished_run_gives_the_command_that_resumes_the_run(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(runs)

@@ -50,7 +50,7 @@ def search(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str,
     return status, *capsys.readouterr()
 
 
-def test_rank_search_and_python_interface_order_clips_in_the_same_way(
+def test_verb_rank_and_verb_search_and_the_python_interface_order_clips_equally(
     unbroken: Path, model: Retriever, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     captions = tmp_path / "captions.csv"

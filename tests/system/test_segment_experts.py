@@ -129,7 +129,9 @@ def test_segment_experts_handle_44_khz_recordings_and_silence(
     assert len(together[2]) >= 1
 
 
-def test_segment_expert_identity_ignores_weight_paths(experts: dict[str, SegmentExpert], tmp_path: Path) -> None:
+def test_bank_name_of_a_segment_expert_does_not_depend_on_the_path_of_the_weights(
+    experts: dict[str, SegmentExpert], tmp_path: Path
+) -> None:
     import shutil
 
     shutil.copytree(hub_folder("wavlm"), tmp_path / "there")

@@ -73,7 +73,7 @@ def test_recordings_with_too_many_frames_are_found_without_times(
     assert located["never.wav"].frames.max() < 0.1
 
 
-def test_recordings_are_ranked_by_the_log_odds_of_any_moment(tmp_path: Path) -> None:
+def test_search_ranks_recordings_by_the_log_odds_of_containing_a_moment(tmp_path: Path) -> None:
     """Against all labellings of ten frames, one by one."""
     search = search_in(tmp_path)
     (answer,) = search.answer([SearchQuery("ab", 3)])
@@ -144,7 +144,9 @@ def site(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
-def test_search_page_shows_moment_windows_and_plays_from_them(browser: Browser, site: Served, width: int) -> None:
+def test_search_page_shows_moment_windows_and_plays_the_audio_from_a_clicked_window(
+    browser: Browser, site: Served, width: int
+) -> None:
     page = browser.page(width)
     page.goto(f"{site.address}?query=a")
     until(page, "document.querySelectorAll('.timeline').length === 3")

@@ -93,7 +93,9 @@ def small(root: Path, folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_recipe_on_all_data_trains_resumes_and_ranks_without_a_bank(root: Path, tmp_path: Path) -> None:
+def test_2025_baseline_recipe_on_all_data_resumes_after_kills_and_stores_no_waveforms(
+    root: Path, tmp_path: Path
+) -> None:
     write_audio(tmp_path / "data")
     write_captions(tmp_path / "data")
     recipe = small(root, tmp_path)

@@ -31,7 +31,7 @@ def write_study(tmp_path: Path, recipe: Path, **changes: Any) -> Path:
     return tiny.write_recipe(tmp_path / "margins.study.yaml", content)
 
 
-def test_study_runs_every_cell_and_prints_mean_and_deviation(
+def test_study_runs_every_cell_and_prints_mean_and_standard_deviation_over_seeds(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
@@ -179,7 +179,7 @@ def test_run_refuses_studies_and_study_refuses_recipes(
 
 
 @pytest.mark.slow
-def test_check_of_a_study_prints_differences_of_cells(world: Path, tmp_path: Path, root: Path) -> None:
+def test_check_of_a_study_prints_the_settings_in_which_cells_differ(world: Path, tmp_path: Path, root: Path) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     cells = {"plain": {}, "wide": {"stages.only.losses.0.margin": 0.5}, "small": {"stages.only.batch_size": 4}}
     study = write_study(tmp_path, recipe, cells=cells)
@@ -207,7 +207,7 @@ def test_check_reports_all_mistakes_of_a_study(world: Path, tmp_path: Path, caps
     assert "MISSING" in capsys.readouterr().out
 
 
-def test_problems_of_only_some_study_cells_name_the_cell(
+def test_check_names_the_study_cell_in_a_problem_that_only_some_cells_have(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))

@@ -23,7 +23,7 @@ BAD = StudyRow("bad", "evaluation", [figures(0.25, 0.25), figures(0.25, 0.25)], 
 TABLE = StudyTable([BAD, GOOD], ["T2A mAP@10", "A2T HR@1"], percent=False)
 
 
-def test_study_table_means_deviations_and_bold_values_match_hand_values() -> None:
+def test_mean_and_deviation_and_bold_values_in_a_study_table_match_hand_values() -> None:
     lines = TABLE.markdown().splitlines()
     assert (
         lines[0]
@@ -48,7 +48,7 @@ def test_study_table_in_percent_has_one_decimal() -> None:
     ]
 
 
-def test_study_table_of_audio_to_text_metrics_also_shows_chance_of_text_to_audio_metrics() -> None:
+def test_study_table_with_audio_to_text_columns_also_has_text_to_audio_chance_columns() -> None:
     other = StudyRow("other", "evaluation", BAD.runs, {"chance mAP@16": 0.2})
     lines = StudyTable([GOOD, other], ["A2T HR@1"], percent=False).markdown().splitlines()
     assert lines[0].endswith("| p of T2A mAP@10 | chance mAP@10 | ceiling mAP@10 | chance mAP@16 |")

@@ -103,7 +103,7 @@ def test_training_with_cached_gradients_gives_the_same_model(done: Path, world: 
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_run_of_the_take_it_easy_recipe_is_bit_identical(
+def test_resumed_run_of_the_recipe_named_take_it_easy_equals_an_uninterrupted_run_exactly(
     world: Path, tmp_path: Path, root: Path
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", schedule(world, tmp_path, grad_cache_chunk=3))
@@ -249,7 +249,7 @@ def test_check_reports_missing_audio_and_model_folders(world: Path, tmp_path: Pa
         assert f"MISSING  text model {model}: {words}" in plan(changed)
 
 
-def test_honest_variant_of_the_take_it_easy_recipe_excludes_the_evaluation_split(root: Path) -> None:
+def test_recipe_named_honest_neither_trains_nor_validates_on_the_evaluation_split(root: Path) -> None:
     paper = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml").recipe
     honest = load_recipe(root / "recipes/take_it_easy/honest.yaml").recipe
     for stage in honest.stages.values():
@@ -261,7 +261,7 @@ def test_honest_variant_of_the_take_it_easy_recipe_excludes_the_evaluation_split
     assert paper.relevance == honest.relevance
 
 
-def test_ablation_cells_of_the_take_it_easy_recipe_change_only_their_named_settings(root: Path) -> None:
+def test_ablation_cells_of_the_recipe_named_take_it_easy_change_only_the_named_settings(root: Path) -> None:
     _, cells = load_study(root / "recipes/take_it_easy/ablations.study.yaml", [])
     recipes = {cell: loaded.recipe for (cell, seed), loaded in cells.items() if seed == 1}
     assert len(recipes) == 14

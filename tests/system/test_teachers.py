@@ -280,7 +280,9 @@ def test_teacher_that_scores_frames_against_words_is_refused(
         open_teachers(["self"], recipe, "finetune", Run(distilled), data, torch.device("cpu"))
 
 
-def test_teachers_entry_ranks_with_the_mean_of_cosines(distilled: Path, world: Path, tmp_path: Path) -> None:
+def test_rank_entry_of_kind_teachers_scores_by_the_mean_cosine_of_the_teacher_models(
+    distilled: Path, world: Path, tmp_path: Path
+) -> None:
     teachers = {
         "first": {"kind": "model", "folder": str(distilled), "stage": "pretrain", "checkpoint": "last"},
         "second": {"kind": "model", "folder": str(distilled), "stage": "finetune", "checkpoint": "last"},
@@ -329,7 +331,7 @@ def test_stage_starts_from_the_weights_of_a_run(distilled: Path, world: Path, tm
 
 
 @pytest.mark.slow
-def test_study_cells_are_trained_with_earlier_cells_as_teachers(
+def test_later_study_cells_can_use_the_models_of_earlier_cells_as_teachers(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = student(world, tmp_path, SELF)

@@ -61,7 +61,7 @@ def test_text_feature_files_are_pooled_and_followed_by_trained_layers(world: Pat
 
 
 @pytest.mark.slow
-def test_model_of_moments_with_features_of_queries_trains_resumes_and_ranks(
+def test_moment_model_with_stored_query_features_trains_reproducibly_and_works_in_search(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

