@@ -142,7 +142,7 @@ def speaking(root: Path, room: str, text: str, times: int, output: IO[bytes] | i
 
 
 @every_room
-@pytest.mark.parametrize("times", [1, 20_000])
+@pytest.mark.parametrize("times", [1, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_verb_whose_output_pipe_is_closed_prints_no_error(room: str, root: Path, times: int) -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -103,7 +103,7 @@ class _Polyphase:
     """Filter with `up` output samples for `down` input samples. A phase is 1 / up of an input sample."""
 
     def __init__(self, up: int, down: int, kaiser: _Kaiser, margin: int = 0) -> None:
-        """Design the filter: `up` output samples per `down` input samples. margin: More samples on either side."""
+        """Design the filter: `up` output samples per `down` input samples. margin: Additional input samples to keep."""
         self.up, self.down = up, down
         self.reach, self.weights, self.slopes = _filter_taps(up, down, kaiser)
         self.before = self.reach + margin

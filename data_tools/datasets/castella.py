@@ -200,8 +200,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     keep_help = "also list recordings whose file is missing (recordings of a blind list are always listed)"
     add("--keep-missing", action="store_true", help=keep_help)
     list_help = (
-        "split of the queries without windows: blind, or, if windows are to be found for training (system rank "
-        "--windows --as-training), train (default: blind)"
+        "split for queries without windows (default: blind); choose train to find windows to train on, with system "
+        "rank --windows --as-training"
     )
     add("--list-split", choices=("blind", "train"), default="blind", help=list_help)
     add("--name", default="castella", help="name of the recordings' source, for their ids (default: castella)")

@@ -279,7 +279,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("store", type=Path, metavar="STORE", help="SQLite file of the crawl, to create or continue")
     add("--since", metavar="DATE", help="only sounds uploaded since this date; `last`: since the last crawl")
     add("--filter", help="only sounds that match a filter of the API, such as 'duration:[3 TO 120]'")
-    refresh = "update stored sounds that may not be used to train AI, or have a new licence or AI preference"
+    refresh = "read stored sounds again, to update changed licences and preferences about the training of AI"
     add("--refresh", action="store_true", help=refresh)
     dry_run = "only print how many sounds, requests, days and bytes are left, which takes one request"
     add("--dry-run", action="store_true", help=dry_run)

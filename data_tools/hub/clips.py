@@ -56,7 +56,7 @@ class Found(NamedTuple):
 
 
 def shards_in(paths: Sequence[Path], partial: bool) -> dict[Path, Path]:
-    """Find all parquet, tar and zip files in `paths`; return a dict from each file to a folder.
+    """Find all parquet, tar and zip files in `paths`; return a dict from each file to the folder that was searched.
 
     If `paths` contains a folder, all files in this folder and its subfolders get this folder. If `paths` contains a
     file, this file gets the folder that it is in. Raises DataError for a folder without such files and, unless

@@ -256,7 +256,7 @@ def _score_alignment(one: Fingerprint, other: Fingerprint, shift: int) -> Match 
 
 
 def _find_agreeing_peaks(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
-    """Return for each peak of a recording whether the other recording has it too, and a corrected number of such peaks.
+    """Return for each peak of a recording whether the other recording has it too; and their number beyond chance.
 
     The other recording's peak may be one frame and one bin away. The number does not count agreement by chance: the
     highest number after a wrong shift of the recording in time or frequency (WRONG_SHIFTS) is subtracted.

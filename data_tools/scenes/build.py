@@ -143,8 +143,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add(f"--{split}", type=int, metavar="N", help=of_moments)
     add("--captions", choices=["5", "1", "noisy"], help="captions per clip; noisy: 1 in Freesound's style (default: 5)")
     held_out = (
-        "share of the wordings, 0 to 0.5, that are used in evaluation only (default: 0); with --moments and a share "
-        "above 0, another wording is used in validation only"
+        "share of the wordings of sounds, 0 to 0.5, that only captions of evaluation use (default: 0); with --moments "
+        "and a share above 0, one further wording per sound is only used in validation"
     )
     add("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
     add("--recordings", type=Path, metavar="FOLDER", help="recordings to compose, in ESC-50's layout")

@@ -160,8 +160,8 @@ def blend_into_folder(arguments: argparse.Namespace) -> int:
     for name, run in runs.items():
         if not run.ranks_blind:
             print(
-                f"note: the blend has no scores of a blind set, because {name} has no blind set that was ranked like "
-                f"its entry {run.entry!r}"
+                f"note: the blend has no scores of a blind set, because {name} has not ranked a blind set with the "
+                f"checkpoints of its entry {run.entry!r}"
             )
     print(f"wrote {arguments.out}; score, compare, report and pack read it like a run")
     return 0

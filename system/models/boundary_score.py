@@ -39,9 +39,9 @@ class BoundaryScore(MomentScore):
         return FrameWeights(self.scores_of_cosines(frames), self.enter + steps * entering, self.leave + steps * leaving)
 
     def _vectors_to_compare(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return three unit vectors per frame, (B, 3, T, D), which are compared with the sentence.
+        """Return three unit vectors per frame, (B, 3, T, D): of the frame, of a moment's start, of a moment's end.
 
-        They represent the frame, a moment that starts at the frame, and a moment that ends before the frame.
+        The sentence is compared with all three. The start is at the frame, the end before the frame.
         frames: (B, T, D). The frame before the first frame is taken as zeros.
         """
         earlier = F.pad(frames, (0, 0, 1, 0))[:, :-1]

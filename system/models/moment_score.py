@@ -77,7 +77,10 @@ class MomentScore(nn.Module):
         return torch.cat(columns, 1)
 
     def _clip_scores_of_weights(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
-        """Return the scores (R,) of R pairs of clip and caption, from frames' `weights`. lengths: Numbers of frames."""
+        """Return the scores (R,) of R pairs of clip and caption: the log odds that the clip contains a moment.
+
+        weights: Weights of the clips' frames, and of moments' starts and ends. lengths: (R,) numbers of frames.
+        """
         return _log_odds(log_partition(weights.scores, lengths, weights.enter, weights.leave))
 
     def trained_numbers(self) -> dict[str, float]:
@@ -112,7 +115,7 @@ class MomentScore(nn.Module):
 
 
 def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
-    """Convert log Z to the log odds that a clip contains a moment, log(Z - 1).
+    """Return the log odds that a clip contains a moment, log(Z - 1). log_z: Log of the total weight Z.
 
     Z is the total weight of all labellings of the frames. The probability that the clip contains a moment is
     p = 1 - exp(-log Z), and its log odds are log(p / (1 - p)).

@@ -60,7 +60,7 @@ class Model(Strict):
 
     @property
     def _encoders(self) -> list[tuple[str, EncoderKind, str]]:
-        """Name and settings of each encoder, and the parts that it can embed one by one: "frames" or "words"."""
+        """(name, settings, parts) per encoder. parts: "frames" or "words", which can have an embedding each."""
         return [("audio", self.audio, "frames"), ("text", self.text, "words")]
 
     @property

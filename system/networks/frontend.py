@@ -33,7 +33,7 @@ class MelPower(nn.Module):
     def __init__(
         self, window: torch.Tensor, basis: torch.Tensor, hop: int, kernel_errors: torch.Tensor | None = None
     ) -> None:
-        """Store the window, the mel filters, the hop and the kernel errors; the class describes them."""
+        """Store the window, the mel filters and the hop. kernel_errors: Rounding errors of published DFT kernels."""
         super().__init__()
         self.hop = hop
         self.register_buffer("window", window.double(), persistent=False)

@@ -238,8 +238,8 @@ def locate(
             )
         elif score.published_threshold is not None and (len(rankers) > 1 or by in ("overlap", "posterior")):
             raise KitError(
-                f"model {ranker.name} only has published scores of frames; add --fit SPLIT, which fits this model "
-                "to a split with known windows, or rank with only this model and --by thresholds"
+                f"model {ranker.name} was published without a way to find windows by overlap; add --fit SPLIT, which "
+                "fits this model to a split with known windows, or rank with only this model and --by thresholds"
             )
         members.append((score, score_recordings(ranker, queries, sliding)[1]))
     published = None if fit is not None else members[0][0].published_threshold

@@ -81,7 +81,7 @@ def test_resampling_by_method_soxr_or_method_kaiser_best_matches_stored_waveform
 
 
 @pytest.mark.parametrize("how", KAISER)
-@pytest.mark.parametrize(("rate", "wanted"), RATES)
+@pytest.mark.parametrize(("rate", "wanted"), first_quick(RATES, 4))
 def test_resampling_with_kaiser_filters_equals_their_definition(how: Resampling, rate: int, wanted: int) -> None:
     wave = np.random.default_rng(rate).normal(0, 0.1, 700).astype(np.float32)
     for length in (1, 2, 50, 700):

@@ -79,7 +79,10 @@ def test_fitted_frame_scores_find_windows_by_overlap(
     text = refused(
         capsys, "rank", hub_folder("pe_audio_frame"), "--windows", *named, "--by", "overlap", "--split", "test"
     )
-    assert "only has published scores of frames; add --fit SPLIT, which fits this model to a split" in text
+    assert (
+        "was published without a way to find windows by overlap; add --fit SPLIT, which fits this model to a split"
+        in text
+    )
 
 
 @pytest.mark.slow
