@@ -113,7 +113,7 @@ def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, widt
     r"""Return whether a record seems to be several rows that a quote has joined: its lines begin or end like rows.
 
     The first value of the record is compared with the first value of each later line. If the first value is prose, the
-    last value of the record is compared instead, with the last value of each line before the end. The record seems to
+    last value of the record is compared instead, with the last value of each line but the last. The record seems to
     be several rows if a line has enough values for a row, and the compared values have the same form. Forms are a file
     name with a certain suffix, a number, and a single word. In a table of one column, the result is True for every
     record of several lines.

@@ -306,8 +306,9 @@ def opened(path: Path | str, checks: Checks = "all") -> Iterator["soundfile.Soun
     checks: "all": Refuse files whose end is missing, and files that consist of several files in sequence; read files
     with a wrong header through a corrected copy of the header. "quick": The same, but trust the number of frames in an
     MP3 file's tag. "none": Open the file without checks and without correction. Use "none" only for a file that was
-    opened with checks before and needed no correction. For such a file, the attributes `name` and `path` of the earlier
-    SoundFile are equal.
+    opened with checks before and needed no correction. To find out whether
+    it needed one, compare the attributes of the earlier SoundFile: `name`, the file that libsndfile read, equals `path`
+    if there was no correction.
 
     Raises AudioError if the file is missing, empty, damaged or in another format.
     """

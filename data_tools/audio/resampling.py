@@ -131,8 +131,8 @@ class _Polyphase:
         """Apply the filter `taps` to a block of input samples, `old`; return the output samples.
 
         The result has periods * up samples: `up` for each of the `periods` periods of the filter.
-        shift: Whole number. Each output sample is computed for a time after its own time. The delay is shift / up, in
-        units of the time between two input samples.
+        shift: Whole number. Each output sample has the value of the signal at a later time: later by shift / up of the
+        time between two input samples.
         """
         from scipy.signal import upfirdn
 
@@ -153,9 +153,9 @@ class _Drifting(_Polyphase):
     filter on the right, and the right half on the left. The halves differ slightly, because resampy rounds down the
     number of table entries between two input samples.
 
-    Deviation: resampy computes the weights for its own time, including the error. Here, weights are computed for a
-    grid of times, with `up` times per input sample, and interpolated linearly between them. For full-scale noise,
-    results differ from those of resampy 0.2.2 by less than 1e-6 in 30 s, 2e-5 in 5 minutes.
+    Deviation: resampy computes the weights for its own time, including the error. Here, weights are computed
+    only for some times (`up` of them between two input samples), and interpolated linearly for all others. For
+    full-scale noise, results differ from those of resampy 0.2.2 by less than 1e-6 in 30 s, 2e-5 in 5 minutes.
     """
 
     def __init__(self, up: int, down: int, kaiser: _Kaiser, periods: int) -> None:

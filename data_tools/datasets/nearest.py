@@ -62,7 +62,7 @@ class Nearest:
     texts: The known texts. ways: Differences to ignore, such as case and blanks: TEXT_WAYS for queries, NAME_WAYS for
     file names.
     The time of a search depends on the length of the given text only, not on the number of known texts. There is one
-    exception: The first search for a text that has other differences than `ways` from all known texts indexes them all.
+    exception: if `ways` are not enough to find a text, the first such search indexes all known texts.
     """
 
     def __init__(self, texts: Iterable[str], ways: tuple[Way, ...]) -> None:

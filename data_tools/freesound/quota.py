@@ -123,8 +123,9 @@ class Quota:
 
         skipped: 0 for the time of the newest request, 1 for that of the one before it, and so on.
         now: Current time.
-        A request that is not answered yet counts as answered at the latest time at which its answer can arrive. No
-        result is later than this limit for a request made now, since a later stored time is an error of the clock.
+        A request that is not answered yet counts as answered at the latest time at which its answer can arrive. The
+        result is at most the time at which the answer to a request made now can arrive: a later time would be an error
+        of the clock.
         """
         query = "SELECT min(counted_to, ?) FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?"
         row = self._database.execute(query, (now + self._clock.wall_seconds(UNANSWERED), skipped)).fetchone()

@@ -158,7 +158,7 @@ def write_scores(path: Path, matrix: ScoreMatrix) -> None:
 def write_blocks(path: Path, labels: Labels, blocks: Iterable[Scores]) -> None:
     """Write a score matrix block by block to the files NAME.npy (`path`) and NAME.json.
 
-    blocks: Finite scores (n, C) of n queries each for C clips, in the order of the queries. Only one block is in memory
+    blocks: Arrays of finite scores, each (n, C) for the next n queries and all C clips. Only one block is in memory
     at a time. Each file is written completely or not at all. An older NAME.json is removed before the new scores
     replace the old ones. After an interruption, one of the files is therefore missing, which read_scores refuses; new
     scores never have old labels.

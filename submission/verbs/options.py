@@ -201,8 +201,8 @@ def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str
     """Return the error message for CSVs without a common edition, with a command that converts one of the CSVs.
 
     editions_of: Dict from each CSV to its possible editions and its header. wanted: The edition given by --edition.
-    The command converts a CSV to a target edition: the first CSV that does not have this edition. If a ranked CSV has
-    the edition `wanted`, this edition is the target. Otherwise the target is the edition of the CSV with the shortest
+    The command converts the first CSV that does not have the target edition. If a ranked CSV has the edition `wanted`,
+    this edition is the target. Otherwise the target is the edition of the CSV with the shortest
     ranked lists, because lists can only be shortened.
     """
     targets = [

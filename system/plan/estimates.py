@@ -199,8 +199,8 @@ class Estimates:
 
         weights: Weights in float32, and their moving average if the stage has one.
         AdamW: Two moments of each trained weight.
-        gradients: Gradients of the trained weights. Activations are freed while these are computed; this is not
-        counted, because the allocator leaves gaps.
+        gradients: Gradients of the trained weights. The memory of activations that is freed
+        while gradients are computed is not subtracted, because it is seldom in blocks of the right size.
         16-bit copies: Copies of all weights in 16 bits.
         activations: Largest size of the layers' values and gradients; with grad_cache_chunk, only for one chunk.
         batch: Frames of the batch's clips.

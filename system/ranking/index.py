@@ -54,8 +54,8 @@ def build_index(pool: Embeddings) -> VectorIndex | None:
     """Build the index of a pool's embeddings; None if no index is built, so that all clips are scored exactly.
 
     pool: Embeddings of the clips, of length 1 if the score only depends on their directions.
-    No index is built for fewer than MIN_CLIPS clips and on a GPU. None is built for a model that compares frames with
-    words, or without the package faiss; these two cases are logged.
+    No index is built for a pool of fewer than MIN_CLIPS clips, or for a pool on a GPU. None is built for a model that
+    compares frames with words, or without the package faiss; these two cases are logged.
     """
     if pool.size < MIN_CLIPS or pool.values.device.type != "cpu":
         return None

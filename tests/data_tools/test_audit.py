@@ -78,7 +78,7 @@ def test_audit_finds_every_kind_of_overlap_planted_in_hand_made_clips(tmp_path: 
     ]
 
 
-def test_audit_with_option_against_reports_no_overlap_between_manifests_of_this_option() -> None:
+def test_audit_reports_no_overlap_between_two_manifests_that_are_both_named_with_against() -> None:
     known = [clip("a.wav", "development", "1"), clip("b.wav", "evaluation", "1"), clip("c.wav", "evaluation", "1")]
     new = [clip("d.wav", "train", "1", source="y"), clip("e.wav", "train", "2", source="y")]
     kind = "same Freesound id across splits"
@@ -228,7 +228,7 @@ def test_audit_verdict_says_no_sound_is_shared_if_all_fingerprints_are_reliable(
     assert "      3  clips whose sound was compared\n      0  Freesound id" in printed  # and no other is named
 
 
-def test_audit_compares_clips_with_the_test_split_in_a_manifest_of_option_against(
+def test_audit_compares_clips_with_a_test_split_in_a_manifest_named_with_against(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, split in (("a.wav", "train"), ("b.wav", "test")):

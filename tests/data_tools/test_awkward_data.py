@@ -107,7 +107,7 @@ def test_preview_redirects_are_followed(redirects: int, tmp_path: Path) -> None:
     assert length == 7
 
 
-def test_quota_dates_an_answered_request_at_the_arrival_of_the_answer(tmp_path: Path) -> None:
+def test_answered_request_is_counted_against_the_quota_from_the_arrival_of_the_answer(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", create=True)
 
     async def search() -> float:
@@ -240,7 +240,7 @@ def test_check_uses_the_last_of_several_clips_with_the_same_id() -> None:
     assert [one.path for one in _LastOfEachId(clips)] == ["other.wav", "last.wav"]
 
 
-def test_shifts_for_chance_agreement_of_fingerprints_are_unique_and_each_has_an_opposite() -> None:
+def test_wrong_shifts_of_fingerprints_are_unique_and_symmetric_around_zero() -> None:
     assert {(-frames, -bins) for frames, bins in fingerprint.WRONG_SHIFTS} == set(fingerprint.WRONG_SHIFTS)
     assert len(set(fingerprint.WRONG_SHIFTS)) == len(fingerprint.WRONG_SHIFTS)
 

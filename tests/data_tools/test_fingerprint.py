@@ -151,7 +151,7 @@ def test_share_of_agreeing_peaks_is_taken_over_the_strongest_third_of_the_peaks(
     assert module._share_of_strongest(agree[:1], levels[:1]) == 0.0
 
 
-def test_offset_length_and_score_of_fingerprint_matches_equal_hand_values() -> None:
+def test_two_matching_fingerprints_have_the_offset_and_length_and_score_computed_by_hand() -> None:
     frames, bins = apart(40)
     one = made(frames, bins)
     assert near_duplicates([one], [one]) == [Match(0, 0, 0.0, pytest.approx(7.8), 40.0)]
@@ -202,7 +202,7 @@ def test_share_of_agreeing_peaks_weights_the_recording_with_fewer_peaks_higher()
         assert match.score == pytest.approx(80 * share)
 
 
-def test_fingerprint_score_is_the_smaller_count_of_agreeing_peaks_of_the_two_recordings() -> None:
+def test_score_of_two_fingerprints_is_that_of_the_recording_with_fewer_agreeing_peaks() -> None:
     """Ten peaks of the first are doubled in the second, a frame later: 40 agree in one direction, 30 in the other."""
     frames, bins = apart(30)
     one = made(frames, bins)

@@ -240,7 +240,7 @@ def test_verb_hub_finds_caption_columns_by_usual_names_or_by_a_preset_or_by_opti
     assert listed(tmp_path / "numbered.parquet", "--out", out)[0].captions == ["c1", "c2", "c10"]
 
 
-def test_verb_hub_makes_the_texts_of_the_relevant_queries_the_captions_of_each_clip(
+def test_verb_hub_uses_the_texts_of_relevant_queries_as_captions_of_a_clip(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "caps_t2a"

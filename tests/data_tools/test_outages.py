@@ -440,7 +440,7 @@ def test_index_rebuild_during_a_crawl_is_detected(tmp_path: Path) -> None:
     assert_whole(tmp_path / "store", answers)
 
 
-def test_crawl_marks_no_sound_missing_if_the_api_lists_half_and_a_week_later_80_percent(
+def test_crawl_marks_no_sound_missing_if_the_api_lists_50_percent_then_80_percent_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two rebuilds, a week apart, with no read between them."""

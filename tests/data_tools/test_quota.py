@@ -94,7 +94,7 @@ def test_requests_of_an_earlier_command_count_against_the_quota_of_the_next(tmp_
     assert run_virtually(both())[0] == pytest.approx(MINUTE)
 
 
-def test_request_of_a_killed_process_counts_for_its_maximum_duration(tmp_path: Path) -> None:
+def test_request_of_a_killed_process_counts_as_answered_after_the_longest_possible_time(tmp_path: Path) -> None:
     async def killed() -> float:
         await open_quota(tmp_path / "quota", 1, 100).take()
         await open_quota(tmp_path / "quota", 1, 100).take()
@@ -179,7 +179,7 @@ def test_time_estimate_for_further_requests_matches_hand_values(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("speed", [1.0, 1000.0])
-def test_freesound_sandbox_limits_requests_per_minute_and_per_day_like_the_client(speed: float) -> None:
+def test_simulated_api_and_client_count_requests_over_the_same_minute_and_the_same_day(speed: float) -> None:
     async def work() -> list[str | None]:
         throttle = Throttle(2, 3, LoopClock(speed))
         output = []

@@ -355,7 +355,7 @@ def test_filters_with_operators_find_the_expected_sounds(text: str) -> None:
     assert every(answers, filter=text, fields=fields) == expected
 
 
-def test_sandbox_filter_with_or_clauses_outside_parentheses_makes_other_clauses_optional() -> None:
+def test_word_or_outside_parentheses_makes_the_other_clauses_of_an_api_filter_optional() -> None:
     """Lucene's parser does this. Parentheses around a user's filter avoid it."""
     answers = make_answers(400, 2, 0.0, 0)
     within = "created:[2020-01-01T00:00:00Z TO NOW]"

@@ -404,7 +404,7 @@ def test_mean_average_precision_at_10_of_a_perfect_labeller_matches_hand_values(
     assert ceiling(labels(tmp_path, [("one", "a")] * 40), "evaluation") == pytest.approx(harmonic / 40)
 
 
-def test_mean_average_precision_of_a_perfect_labeller_equals_the_mean_over_random_orders(tmp_path: Path) -> None:
+def test_map_of_a_perfect_labeller_equals_the_mean_over_random_orders_of_tied_clips(tmp_path: Path) -> None:
     rng = generator(1)
     rows = [("overlap", ";".join(rng.choice(["a", "b", "c"], 2, replace=False))) for _ in range(40)]
     rows += [("one", "a")] * 15 + [("sequence_2", "a;b"), ("sequence_2", "b;a")]

@@ -125,7 +125,7 @@ def ensemble_by_hand(parts: list[ScoreMatrix]) -> tuple[list[float], float]:
     return [chosen.count(index) / len(chosen) for index in range(len(parts))], best
 
 
-def test_blend_weight_search_equals_a_slow_greedy_search_of_twenty_score_matrix_picks() -> None:
+def test_blend_weight_search_equals_a_slow_greedy_search_with_twenty_steps() -> None:
     """Seeds 9 and 11 reach their best at the 20th pick."""
     for seed in (9, 11):
         parts = [drawn(100 * seed + n, 1.2) for n in range(3)]

@@ -277,7 +277,9 @@ def test_blend_of_frame_probabilities_with_different_frame_edges_is_the_weighted
     assert found.frames.tolist() == pytest.approx([0.75 * 0.2 + 0.2, 0.75 * 0.2 + 0.1, 0.75 * 0.6 + 0.1])
 
 
-def test_blend_leaves_out_runs_of_weight_zero_and_labels_runs_of_one_name_uniquely(made: Path, tmp_path: Path) -> None:
+def test_blend_leaves_out_runs_of_weight_zero_and_gives_runs_of_equal_names_unique_labels(
+    made: Path, tmp_path: Path
+) -> None:
     shutil.copytree(made / "a", tmp_path / "a")
     runs = [open_finished(str(folder)) for folder in (made / "a", made / "b", tmp_path / "a")]
     parts: list[Any] = parts_of(runs, [1, 0, 3])

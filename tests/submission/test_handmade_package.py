@@ -102,7 +102,7 @@ def test_pack_reports_each_missing_submission_fact_by_its_yaml_key(
     assert "the edition of tested.npy is not known; add --edition" in capsys.readouterr().err
 
 
-def test_pack_refuses_missing_score_matrices_and_those_of_a_blind_set_and_wrong_editions(
+def test_pack_refuses_a_missing_matrix_and_a_matrix_of_a_blind_set_and_a_wrong_edition(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments, expected in (

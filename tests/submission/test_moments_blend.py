@@ -42,7 +42,7 @@ def test_scores_of_blended_windows_match_hand_computed_values() -> None:
     assert find_windows(parts, "raw", E2026, [1, 0]) == [[0, 10, 0.6], [20, 30, 0.3]]
 
 
-def test_blended_window_score_is_the_mean_over_files_of_the_best_fitting_window_score() -> None:
+def test_score_of_a_blended_window_is_the_mean_score_of_the_most_similar_window_per_file() -> None:
     parts = {"one": [answer([[0, 10, 0.5], [0, 9, 0.4], [0, 8, 0.4]])], "other": [answer([[0, 10, 0.1]])]}
     assert find_windows(parts, "raw", E2026) == [[0, 10, 0.3]]
 

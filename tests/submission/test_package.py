@@ -182,7 +182,7 @@ def test_packing_twice_gives_the_same_bytes(here: Path) -> None:
     assert (here / "mine.NOT_READY.zip").read_bytes() == first
 
 
-def test_package_with_value_task_of_option_style_has_the_file_names_of_the_2023_task(here: Path) -> None:
+def test_package_in_the_style_named_task_has_the_file_names_of_the_2023_task(here: Path) -> None:
     assert packed("2023", "--style", "task") == 0
     with zipfile.ZipFile("mine.NOT_READY.zip") as archive:
         names = {name.rpartition("/")[2] for name in archive.namelist()}

@@ -89,7 +89,7 @@ def test_run_with_an_edited_resolved_json_is_refused_as_damaged(unbroken: Path, 
         open_finished(str(run))
 
 
-def test_score_matrix_metadata_have_the_run_folder_of_the_model_in_the_field_named_from() -> None:
+def test_metadata_of_a_score_matrix_name_the_run_folder_of_the_model() -> None:
     written: dict[str, Any] = {"recipe": "r", "from": "folder", "checkpoint": "last", "experts": {}, "text": None}
     facts = ModelFacts(recipe="r", run="folder", checkpoint="last", experts={}, text=None)
     assert facts.document() == written

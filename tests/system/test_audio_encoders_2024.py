@@ -287,7 +287,7 @@ def test_planted_mistakes_in_atst_exceed_the_test_tolerance(
     assert frames_error(golden, made) > least
 
 
-def test_planted_lack_of_a_lower_log_mel_limit_in_atst_exceeds_the_test_tolerance(
+def test_atst_without_the_lower_limit_of_its_log_mel_exceeds_the_test_tolerance(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(atst_frame, "LOW", -500.0)

@@ -143,7 +143,7 @@ def test_run_that_reads_audio_files_ranks_and_embeds(
     assert not list(tmp_path.rglob("waveform-*"))
 
 
-def test_resumed_run_still_reads_waveforms_from_the_bank_when_the_disk_has_become_full(
+def test_resumed_run_still_reads_waveforms_from_the_bank_although_the_disk_is_now_full(
     mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.narrowed(monkeypatch)

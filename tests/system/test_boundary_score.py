@@ -83,7 +83,7 @@ def test_gradient_of_transition_weights_per_frame_is_correct() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("frames", [2, 5, 8])
-def test_raised_frame_scores_and_start_weights_reach_the_given_probability_of_a_moment(
+def test_scores_raised_to_a_given_probability_of_a_moment_give_exactly_this_probability(
     frames: int, share: float
 ) -> None:
     """The probability of any moment, by all labellings, is the wanted one."""
@@ -99,7 +99,7 @@ def test_raised_frame_scores_and_start_weights_reach_the_given_probability_of_a_
     assert 1 - 1 / sum(weights.values()) == pytest.approx(0.9, abs=1e-6)
 
 
-def test_start_weight_of_moments_is_raised_separately_for_each_recording() -> None:
+def test_scores_of_each_recording_are_raised_separately_to_the_given_probability() -> None:
     """Two recordings of different scores get different rises."""
     scores = torch.tensor([[-3.0, -4.0], [-9.0, -9.0]])
     more, entered = raise_scores(scores, torch.tensor([2, 2]), torch.tensor(-1.0), torch.tensor(-1.0), 0.9, 0.5)

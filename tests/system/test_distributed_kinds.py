@@ -133,7 +133,7 @@ def test_moment_windows_of_several_processes_match_one_process(one: Path, severa
         assert np.allclose(line["pred_relevant_windows"], other["pred_relevant_windows"], atol=1e-3)
 
 
-def test_mixing_clips_and_random_crops_both_change_the_training_loss(
+def test_training_loss_changes_if_clips_are_mixed_and_if_clips_are_cropped_at_random(
     one: Path, recipes: dict[str, Path], tmp_path: Path
 ) -> None:
     """Without them the losses are other ones."""

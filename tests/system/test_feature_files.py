@@ -174,7 +174,7 @@ def test_check_warns_if_the_number_of_parameters_of_a_feature_model_is_not_set(
         assert ("expert msclap: model_parameters is 0" in capsys.readouterr().out) == is_warned
 
 
-def test_feature_hop_is_refused_if_all_recordings_have_the_frame_count_of_one_other_hop(published: Path) -> None:
+def test_feature_hop_is_refused_if_another_hop_fits_the_frame_counts_of_all_recordings(published: Path) -> None:
     clips = [clip for clip in read_manifest(made(published)) if clip.split == "test"][:3]
 
     def fault(rows: tuple[int, ...], seconds: tuple[float, ...], hop: float = 1.0) -> str | None:

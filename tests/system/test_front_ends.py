@@ -148,7 +148,9 @@ def test_panns_checkpoint_without_front_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 6_000])
-def test_mel_power_of_published_kernels_matches_direct_products(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+def test_mel_spectrum_with_published_fourier_kernels_matches_products_of_wave_and_kernels(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
     """The kernels may be far from cosines, and any number of columns may be computed together."""
     monkeypatch.setattr(frontend, "COLUMNS_AT_ONCE", at_once)
     generator = torch.Generator().manual_seed(1)

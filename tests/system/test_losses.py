@@ -146,7 +146,7 @@ def test_nt_xent_matches_hand_values() -> None:
     assert found.item() == pytest.approx(np.log(1 + np.exp(-1)))
 
 
-def test_nt_xent_with_same_clip_captions_as_negatives_or_summed_directions_matches_loops() -> None:
+def test_nt_xent_loss_with_negatives_of_the_same_clip_or_summed_directions_matches_loops() -> None:
     random = np.random.default_rng(3)
     scores, ids = random.uniform(-1, 1, (5, 5)), [0, 0, 1, 2, 2]
     public = PUBLIC_NT_XENT.value(batch_scores(scores, ids)).item()

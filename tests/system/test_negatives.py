@@ -116,7 +116,7 @@ def test_random_negatives_are_uniform_over_allowed_pairs(name: str) -> None:
         assert chi_squared < 45  # 15 degrees of freedom at most: once in 10,000 seeds
 
 
-def test_negatives_of_kind_random_apart_come_from_the_other_clip_in_a_batch_of_two() -> None:
+def test_negatives_drawn_apart_come_from_the_other_clip_in_a_batch_of_two_clips() -> None:
     assert [set(counts) for counts in drawn("random_apart", [0, 1], 5)] == [{(1, 1)}, {(0, 0)}]
 
 

@@ -63,7 +63,7 @@ def test_moment_windows_are_runs_of_frames_above_the_threshold(
 
 
 @pytest.mark.slow
-def test_fitted_frame_scores_find_windows_by_overlap(
+def test_model_fitted_to_known_windows_finds_windows_by_expected_overlap(
     long_recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("system.ranking.frame_series.FIT_STEPS", 3)

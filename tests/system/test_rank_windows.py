@@ -311,7 +311,7 @@ def test_each_piece_of_a_recording_consists_of_the_frames_centred_within_the_pie
     assert {len(short.frames(name, piece)) for piece in short.keys} == {1}
 
 
-def test_piece_between_two_frame_centres_contains_the_frame_closest_to_the_piece_centre(tmp_path: Path) -> None:
+def test_piece_of_a_recording_with_no_frame_centre_has_the_frame_nearest_to_its_middle(tmp_path: Path) -> None:
     """Frames at 0.5, 1.5, 2.5 and 3.5 s; pieces of 0.06 s around 0.35, 1.05, 1.75, 2.45, 3.15 and 3.85 s. 4.2 s are six
     hops of 0.7 s, though 4.2 / 0.7 is more than 6."""
     bank = open_bank(tmp_path / "frames", 1, "float32", {})

@@ -160,7 +160,7 @@ def test_blind_set_is_ranked_after_it_arrives(
 
 
 @pytest.mark.usefixtures("desk")
-def test_run_opens_at_the_checkpoint_of_a_single_model_entry_preferably_with_metrics() -> None:
+def test_run_opens_with_the_checkpoint_of_its_first_rank_entry_that_is_no_mean_of_models() -> None:
     best, last = entry(), entry(checkpoint="last")
     first = blind(stage="pretrain", checkpoint="m1")
     second = blind(stage="pretrain", checkpoint="last")
@@ -176,7 +176,7 @@ def test_run_opens_at_the_checkpoint_of_a_single_model_entry_preferably_with_met
         assert re.fullmatch(opened, open_trained(Path("runs/done")).facts.checkpoint)
 
 
-def test_package_of_a_rank_entry_submits_the_blind_set_ranked_by_the_same_checkpoints(
+def test_package_contains_the_blind_set_results_of_the_checkpoints_of_its_rank_entry(
     desk: Path, world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unpack(world)
@@ -376,9 +376,7 @@ def test_check_refuses_a_recipe_with_invalid_rank_entries_of_kind_blind(
     assert "rank.mixed.of: the entries rank different data sources; name entries of one data source" in said
 
 
-def test_verb_run_uses_the_run_folder_whose_name_is_given_by_the_option_named_name(
-    desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_option_name_of_verb_run_names_the_folder_of_the_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "mine.yaml", "--runs", "runs", "--name", "done"]) == 0
     assert "run        runs/done\n" in capsys.readouterr().out
     assert main(["run", "mine.yaml", "--name", "a/b"]) == 2

@@ -396,7 +396,7 @@ def test_invalid_requests_get_error_messages(site: Served, path: str, status: in
         "1;a",
     ],
 )
-def test_audio_path_accepts_only_row_numbers(site: Served, name: str) -> None:
+def test_server_sends_audio_only_by_the_row_number_of_a_clip(site: Served, name: str) -> None:
     reply = site.ask(f"/audio/{name}")
     assert reply.status in (400, 404)
     assert b"root:" not in reply.body

@@ -304,7 +304,7 @@ def test_hold_out_moves_a_share_of_development_to_validation(world: Path) -> Non
         hold_out(read_manifest(world), 0.2, 1)
 
 
-def test_invalid_make_command_is_reported_by_check(
+def test_invalid_command_to_make_a_manifest_is_reported_by_check(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = schedule(world, tmp_path)

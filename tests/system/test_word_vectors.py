@@ -134,7 +134,7 @@ def test_word_vector_encoder_without_text_cache_stores_no_words_of_queries(tmp_p
     assert not words._vectors
 
 
-def test_value_counted_of_setting_padding_adds_padding_to_caption_length_only_in_training(tmp_path: Path) -> None:
+def test_counted_padding_adds_to_the_length_of_captions_only_in_training(tmp_path: Path) -> None:
     counted = encoder(binary(tmp_path / "v.bin"), padding="counted")
     texts = ["dog", "dog bark a"]
     assert counted.train()(texts).lengths.tolist() == [3, 3]  # type: ignore[union-attr]
