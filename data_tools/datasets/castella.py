@@ -200,8 +200,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     keep_help = "also list recordings whose file is missing (recordings of a blind list are always listed)"
     add("--keep-missing", action="store_true", help=keep_help)
     list_help = (
-        "split for queries without windows (default: blind); choose train to find windows to train on, with system "
-        "rank --windows --as-training"
+        "split name for queries without windows (default: blind); use train if a model is to find their windows, as "
+        "training data, with system rank --windows --as-training"
     )
     add("--list-split", choices=("blind", "train"), default="blind", help=list_help)
     add("--name", default="castella", help="name of the recordings' source, for their ids (default: castella)")

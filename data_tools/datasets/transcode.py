@@ -152,7 +152,9 @@ def _resampled(path: str, rate: int) -> Iterator[Wave]:
 
 
 class Finished(NamedTuple):
-    """A new file that is finished. Its source file is the earlier audio file of the same clip.
+    """Record of a file that was converted, to skip it in the next call if its source file is unchanged.
+
+    The source file is the audio file that was converted.
 
     Attributes:
         path: Path of the source file.

@@ -349,7 +349,7 @@ class Store(Facts):
         self.database.execute("DELETE FROM uneven WHERE last <= ?", (last,))
 
     def uneven_windows(self) -> list[tuple[int, int, int | None]]:
-        """Return the time windows whose counts never matched: first and last second, and the API's count."""
+        """Return (first second, last second, API's count) of each window with fewer or more sounds than that count."""
         return self.database.execute("SELECT * FROM uneven ORDER BY first").fetchall()
 
 

@@ -69,7 +69,8 @@ def archived_samples(path: Path, audio: str | None) -> Iterator[Sample]:
             group = groups.setdefault(f"{folder}/{stem}", {})
             if suffix.lower() in group:
                 raise DataError(
-                    f"{path}: {member.name} appears twice, or also in capital letters; write the archive again"
+                    f"{path}: {member.name} has the same name as another file, apart from the letter case; rename one of "
+                    "them"
                 )
             group[suffix.lower()] = member
     suffixes = SOUND_SUFFIXES if audio is None else (f".{audio.lower().removeprefix('.')}",)

@@ -240,13 +240,13 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
     counts = Counter([*(finding.kind for finding in findings), *(fault.finding for fault in faults)])
     errors = (*ERRORS, NO_CLIP)
 
-    def named(kinds: Sequence[str]) -> str:
-        """Format the kinds that have findings, each with its number of findings, as one text."""
+    def count_text(kinds: Sequence[str]) -> str:
+        """Return the kinds of finding that occur, each with the number of its findings, as one text."""
         return ", ".join(f"{kind} ({counts[kind]})" for kind in kinds if counts[kind])
 
     count = sum(counts[kind] for kind in errors)
-    verdict = f"{counted(count, 'thing')} to fix: {named(errors)}" if count else "nothing to fix"
-    judged = named((*TO_JUDGE, *(kind for kind in counts if kind not in (*KINDS, NO_CLIP))))
+    verdict = f"{counted(count, 'thing')} to fix: {count_text(errors)}" if count else "nothing to fix"
+    judged = count_text((*TO_JUDGE, *(kind for kind in counts if kind not in (*KINDS, NO_CLIP))))
     return (
         f"{verdict}; for you to judge, because published data may have such findings: {judged}" if judged else verdict
     )

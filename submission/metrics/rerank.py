@@ -78,17 +78,16 @@ def reranked_blocks(matrix: ScoreMatrix, judged: Judged, weight: float) -> Itera
 
 
 def _exchanged(values: Scores, columns: Ints, judge: Values, weight: float, names: Ints) -> Scores:
-    """Reorder the judged clips of a query by the mean of matrix score and judge's score; return all new scores.
+    """Return a query's scores (C,) after reordering its judged clips by a mean of matrix score and judge's score.
 
-    The judged clips exchange their scores among each other. The mean is weighted. Before the mean is taken, the scores
-    of the matrix and those of the judge are standardised (mean 0, standard deviation 1). Returns: (C,), the scores of
-    all C clips.
+    The new scores of the judged clips are their old ones in another order; all other scores stay. The mean is weighted;
+    before it is taken, the scores of the matrix and those of the judge are standardised (mean 0, standard deviation 1).
 
     Args:
         columns: Columns of the judged clips, best clip first.
         judge: The judge's scores of these clips.
         weight: Weight of the judge.
-        names: (C,) position of each clip in the order of file names.
+        names: (C,) position of each clip in the order of file names, which decides between equal scores.
     """
     mixture = (1 - weight) * _standardised(values[columns]) + weight * _standardised(judge)
     wanted = columns[np.argsort(-mixture, kind="stable")]

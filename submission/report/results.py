@@ -183,7 +183,8 @@ def scores_section(run: FinishedRun, gaps: ScoreGaps, folder: Path) -> Section:
         f"hardest negatives {np.median(negative):.3f}."
     )
     shares_of_margins = [
-        f"For {percent(float(np.mean(margin >= mark)))} of {n} the difference of these scores reaches {name}."
+        f"For {percent(float(np.mean(margin >= mark)))} of {n} the best relevant clip scores higher than the hardest "
+        f"negative by at least {name}."
         for mark, name in marks.items()
     ]
     difference_text = f"The median difference is {np.median(margin):.3f}; it is above 0 for {percent(wins)} of {n}."

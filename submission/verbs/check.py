@@ -168,7 +168,7 @@ def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
 
 
 def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespace, shown: int | None) -> _CheckResult:
-    """Check a package by the rules of its edition; return the result. shown: Most problems of a kind; None: all."""
+    """Check a package by the rules of its edition; return the result. shown: Limit of problems per kind; None: all."""
     from submission.package.archive import check_archive, output_notes
 
     truth: Truth | MomentTruth | None

@@ -23,7 +23,7 @@ def read_layers(path: Path) -> dict[str, np.ndarray]:
     """Read the 31 layers of yamnet.tflite; return a dict with weights `NN_w` and biases `NN_b` of each layer NN.
 
     The arrays are float32, in the order of the graph. 8-bit weights are dequantised, (q - zero point) x scale. Arrays
-    have TensorFlow's layout: (out, height, width, in) for convolutions, (1, height, width, channels) for depthwise
+    have TensorFlow Lite's layout: (out, height, width, in) for convolutions, (1, height, width, channels) for depthwise
     convolutions, and (out, in) for dense layers. The first two layers (the DFT of the front-end) have no bias. Raises
     KitError for a missing or unreadable file, for a model with other layers, and if the package `tflite` is not
     installed.

@@ -33,7 +33,7 @@ class Yamnet(ExpertSettings):
     last frame, as in Google's `pad_waveform`.
 
     The weight file contains the 31 layers of the tflite file in their order,
-    dequantised to float32 (`NN_w`, `NN_b`: TensorFlow's layout, batch norm folded).
+    dequantised to float32 (`NN_w`, `NN_b`: TensorFlow Lite's layout, batch norm folded).
 
     Deviation: the public tflite file computes front-end and network in int8; this expert uses floating point. For the
     same log-mel, the embeddings of both have a cosine of 0.999. In quiet mel bins, the log-mel (natural logarithm) of
@@ -121,10 +121,10 @@ def load_network(path: Path, device: Device) -> Network:
         ) from error
 
     def to_torch_layout(weight: torch.Tensor) -> torch.Tensor:
-        """Permute the weights of a convolution from TensorFlow's layout to torch's layout.
+        """Permute the weights of a convolution from TensorFlow Lite's layout to torch's layout.
 
-        TensorFlow's layout is (out, height, width, in) for convolutions, and (1, height, width, channels) for depthwise
-        convolutions.
+        TensorFlow Lite's layout is (out, height, width, in) for convolutions, and (1, height, width, channels) for
+        depthwise convolutions.
         """
         return weight.permute((3, 0, 1, 2) if len(weight) == 1 else (0, 3, 1, 2)).contiguous()
 

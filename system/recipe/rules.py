@@ -74,7 +74,7 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages for mistakes in the section `relevance`: its corpus and its percentiles."""
+    """Yield keys and error messages for mistakes in the recipe section `relevance` (similarity of captions)."""
     yield from _check_sources(("relevance", "corpus"), child(relevance, "corpus"), data, "count another split")
     curve = child(relevance, "relax")
     points = [(child(p, "percentile"), child(p, "factor")) for p in (curve if isinstance(curve, list) else [])]

@@ -249,7 +249,8 @@ def test_listening_section_shows_ranks_scores_and_clips_of_a_query(run: Path) ->
     output = " ".join(found.text.split())
     assert "For 55.6 % of 9 queries the best relevant clip scores higher than every clip that is not" in output
     assert (
-        "For 44.4 % of 9 queries the difference of these scores reaches the margin 0.15 of the ranking loss" in output
+        "For 44.4 % of 9 queries the best relevant clip scores higher than the hardest negative by at least the "
+        "margin 0.15 of the ranking loss" in output
     )
     assert "For 3 of 9 queries, a clip that is not relevant has exactly the score" in found.text
 

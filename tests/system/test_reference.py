@@ -22,7 +22,7 @@ def keys_of(path: str) -> dict[str, Key]:
     return {key.name: key for section in at_path(sections(), path) for key in section.keys}
 
 
-def test_reference_shows_values_ranges_and_defaults() -> None:
+def test_printed_recipe_keys_have_their_values_and_ranges_and_defaults() -> None:
     optimizer = keys_of("stages.NAME.optimizer")["lr"]
     assert (optimizer.values, optimizer.default) == ("number, above 0, to 1", None)
     stage = keys_of("stages")
