@@ -69,8 +69,7 @@ def archived_samples(path: Path, audio: str | None) -> Iterator[Sample]:
             group = groups.setdefault(f"{folder}/{stem}", {})
             if suffix.lower() in group:
                 raise DataError(
-                    f"{path}: {member.name} has the same name as another file, apart from the letter case; rename one of "
-                    "them"
+                    f"{path}: the name {member.name} occurs twice (letter case does not count); rename one of the files"
                 )
             group[suffix.lower()] = member
     suffixes = SOUND_SUFFIXES if audio is None else (f".{audio.lower().removeprefix('.')}",)

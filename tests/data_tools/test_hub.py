@@ -613,7 +613,7 @@ def test_no_clip_of_an_unusual_archive_is_lost_without_a_message(
     (tmp_path / "joined.tar").write_bytes(both)
     assert "or followed by another archive" in failure(capsys, "hub", tmp_path / "joined.tar", "--out", out)
     packed.write_tar(tmp_path / "twice.tar", {"a.wav": packed.sound(0)[1], "a.WAV": packed.sound(4)[1], "a.txt": b"x"})
-    assert "a.WAV appears twice" in failure(capsys, "hub", tmp_path / "twice.tar", "--out", out)
+    assert "the name a.WAV occurs twice" in failure(capsys, "hub", tmp_path / "twice.tar", "--out", out)
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.wav").write_bytes(packed.sound(0)[1])
     (tmp_path / "in/a.txt").write_bytes(b"x")
