@@ -132,9 +132,9 @@ class _Clips:
 
 
 def _describe_fitting_lines(path: Path, lines: int, fitting: int, training_item: str, cure: str) -> str:
-    """Return a text that states how many lines a file has, and how many of them name nothing in the training data.
+    """Return a text with the number of a file's lines, and how many of them do not fit the training data.
 
-    lines: Number of all lines. fitting: Number of lines that name something in the training data. training_item: The
+    lines: Number of all lines. fitting: Number of lines that name an item of the training data. training_item: The
     thing that a line must name, such as "training clip".
     Raises: DataError if `fitting` is 0, with the advice `cure` at the end of its message.
     """

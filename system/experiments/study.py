@@ -161,7 +161,7 @@ def _insert_run_folders(value: Any, folders: Mapping[str, str]) -> Any:
 
 
 def _published_faults(study: Study, published: Published) -> list[str]:
-    """Return error messages for published metrics of unknown cells (variants), or too few or many metrics of a cell."""
+    """Return an error message for each published cell (variant) that is unknown or has a wrong number of metrics."""
     unknown = [
         f"{name}: the study has no such cell; name one of its cells"
         for name in published.cells.keys() - study.cells.keys()

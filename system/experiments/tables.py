@@ -193,7 +193,7 @@ class StudyTable:
         return self.format(mean) if spread is None else f"{self.format(mean)} ± {self.format(spread)}"
 
     def best_row(self, data: str, column: str) -> StudyRow:
-        """Return the table row with the highest mean in a column, among the rows of the rank entry `data`.
+        """Return the row with the highest mean in a column, among the table's rows of the rank entry `data`.
 
         If several rows are equal, it is the first of them.
         """

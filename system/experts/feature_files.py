@@ -76,7 +76,7 @@ class FeatureFiles(ExpertSettings):
         return frames
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        """Return (is the file unusable, message) if its frames are unreadable, or longer or shorter than the audio.
+        """Return (whether the file is unusable, message) for frames that are unreadable or have a wrong length.
 
         Returns None if the frames fit, or if the file is missing.
         """

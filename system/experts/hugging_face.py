@@ -38,7 +38,7 @@ class HuggingFaceExpert(SegmentExpert):
 
     @classmethod
     def with_weights_in(cls, folder: Path) -> Self:
-        """Return the usual settings of this kind, whose weights are named by a hub model, not by files in `folder`."""
+        """Return the usual settings of this kind. folder: Not used, since the weights come from a hub model."""
         return cls.model_validate({"kind": "hugging_face", **cls.usual})
 
     @property

@@ -284,7 +284,7 @@ class _Build:
         ):
 
             def fails(key: str, error: AudioError) -> None:
-                """Handle a failure: report and leave out all clips whose audio has the checksum (content key) `key`."""
+                """Report and leave out all clips whose audio, with the checksum `key`, cannot be decoded."""
                 work.drop(key)
                 self._leave_out_all(missing[key], error)
 
@@ -349,7 +349,7 @@ class _Build:
 
 
 def _other_lengths(features: Features, clips: Collection[Clip], name: str) -> Iterator[tuple[Clip, float]]:
-    """Yield each clip whose frames last longer or shorter than its audio in the manifest, with the frames' seconds."""
+    """Yield each clip whose length in the manifest is not the length of its frames; yield the frames' seconds, too."""
     bank, hop = features.banks[name], features.grids[name].hop
     for clip in clips:
         if clip.seconds and (key := features.keys.get(clip.id)):

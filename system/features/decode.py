@@ -136,7 +136,7 @@ def _error_of_killed_process() -> KitError:
 
 
 def groups(decoded: Decoded, fails: Callable[[str, AudioError], None], samples: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield decoded waves in groups, each a dict by key with about `samples` samples.
+    """Yield decoded waves in groups of about `samples` samples in all; a group is a dict from clip key to wave.
 
     A group is complete when it has GROUP_CLIPS clips, or at least `samples` samples. fails: Function that is called
     with the key and the error of each clip that cannot be decoded.

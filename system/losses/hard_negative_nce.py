@@ -44,7 +44,7 @@ class HardNegativeNce(Term):
         ) / 2
 
     def _loss_of_direction(self, logits: Tensor, same_clip: Tensor) -> Tensor:
-        """Return the mean loss of classifying row i of `logits` as column i. same_clip: Pairs that are no negatives."""
+        """Return the mean loss of classifying row i of `logits` as column i. same_clip: Pairs of one clip."""
         import torch
 
         matching = logits.diagonal()

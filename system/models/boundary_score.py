@@ -30,7 +30,7 @@ class BoundaryScore(MomentScore):
         self.rate, self.changes = nn.Parameter(torch.tensor(1.0)), nn.Linear(2 * dim, 2 * dim)
 
     def weights(self, cosines: torch.Tensor) -> FrameWeights:
-        """Convert cosines to the scores of frames, and to the weights of moment starts and moment ends.
+        """Compute the score of each frame, and the weights with which a moment starts and ends at each frame.
 
         cosines: (B, 3, T), three per frame: the cosines of the sentence with the frame, with u and with v.
         """

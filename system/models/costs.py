@@ -153,7 +153,7 @@ def _measure_cost(network: "nn.Module", run: "Callable[[], torch.Tensor]", half:
 
 @contextmanager
 def live_bytes(left_out: Collection[tuple[int, ...]]) -> "Iterator[Any]":
-    """Context manager that counts the bytes of tensors made inside it, except of the shapes in `left_out`.
+    """Context manager that counts the bytes of tensors made inside it, except tensors with a shape in `left_out`.
 
     A tensor counts until it is freed. left_out: Sorted shapes of weights, their copies and gradients. Yields: An object
     whose attribute `peak` is the highest number of bytes so far.

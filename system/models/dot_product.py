@@ -46,7 +46,7 @@ class FrameDotProducts(MomentScore):
         _set_number(self.offset, offset)
 
     def _clip_scores_of_weights(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
-        """Return the highest frame score, (R,), of R pairs of clip and caption. lengths: Numbers of frames."""
+        """Return the clip scores (R,) of R pairs of clip and caption: the highest frame score of each pair."""
         padding = torch.arange(weights.scores.shape[1], device=lengths.device) >= lengths[:, None]
         highest: torch.Tensor = weights.scores.masked_fill(padding, -torch.inf).amax(1)
         return highest

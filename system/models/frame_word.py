@@ -32,7 +32,7 @@ class _Words(NamedTuple):
 
     @property
     def values_per_frame(self) -> int:
-        """Maximum number of values that are in memory for each scored frame.
+        """Maximum number of values (dot products or scores) that are in memory for each scored frame.
 
         A frame has a dot product with each word vector, and then one score per caption.
         """

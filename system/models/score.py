@@ -134,7 +134,7 @@ class DotProduct(ScoreSettings):
     meaning: ClassVar[str] = "the logit that the query describes the clip; 0 means a probability of one half"
 
     def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """Return the function that scores by the dot products of embeddings, with its scale and offset."""
+        """Return the function that scores by scale x (dot product of the embeddings) + offset."""
         from system.models.dot_product import DotProduct
 
         return DotProduct()
@@ -154,7 +154,7 @@ class FrameDotProducts(ScoreSettings):
     meaning: ClassVar[str] = "the logit of the clip's best frame; 0 means a probability of one half"
 
     def build(self, dim: int) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        """Return the function that scores by the highest dot product of a clip's frames, with its scale and offset."""
+        """Return the function that scores by scale x (highest dot product of a clip's frames) + offset."""
         from system.models.dot_product import FrameDotProducts
 
         return FrameDotProducts()

@@ -59,7 +59,7 @@ CONFIG = {
 
 
 def find_address(path: Path) -> str:
-    """Return the download address for a copy of a published file. path: Path with the file's name.
+    """Return the web address of a published weight file, for messages. path: Has the name of the file.
 
     >>> find_address(Path("weights/BEATs_iter3_plus_AS2M.pt"))
     'https://huggingface.co/lpepino/beats_ckpts/resolve/main/BEATs_iter3_plus_AS2M.pt'

@@ -62,7 +62,7 @@ class _Gates(nn.Module):
 
 class _InvertedResidual(nn.Module):
     def __init__(self, row: Row) -> None:
-        """Build the layers of an inverted residual block. row: Its settings."""
+        """Build the layers of an inverted residual block. row: Settings of the block."""
         super().__init__()
 
         def activation() -> nn.Module:

@@ -41,7 +41,7 @@ class KaldiFbank(nn.Module):
     basis: torch.Tensor
 
     def __init__(self, window: Window, scale: float = 1.0) -> None:
-        """Prepare the window and the mel filters. scale: Factor of the values of waves."""
+        """Prepare the window and the mel filters. scale: Factor that multiplies the samples of waves."""
         super().__init__()
         self.scale = scale
         self.register_buffer("window", symmetric_window(window), persistent=False)

@@ -23,7 +23,7 @@ class SeriesEncoder(nn.Module):
     feed-forward (post-norm, GELU)."""
 
     def __init__(self, width: int, layers: int, heads: int, ffn_dim: int, positions: int, dropout: float) -> None:
-        """Build the layers. positions: Longest series. ffn_dim: Width inside of feed-forward layers."""
+        """Build the layers. positions: Maximum length of a series. ffn_dim: Width inside of feed-forward layers."""
         super().__init__()
         self.positions = nn.Embedding(positions + POSITION_OFFSET, width)
         nn.init.normal_(self.positions.weight, std=0.02)

@@ -58,14 +58,14 @@ class Content:
 
     @property
     def hours(self) -> float:
-        """Hours of audio of the data source; if its manifest is missing, as the recipe expects."""
+        """Hours of audio of the data source; if its manifest is missing, the hours that the recipe expects."""
         if not self.clips:
             return self.expected.hours if self.expected else 0.0
         return math.fsum(self._lengths) / 3600
 
     @property
     def count(self) -> int:
-        """Number of clips with captions; if the manifest is missing, as the recipe expects."""
+        """Number of clips with captions; if the manifest is missing, the number of clips that the recipe expects."""
         return self.items("clip") if self.clips or not self.expected else self.expected.clips
 
     @property
@@ -82,7 +82,7 @@ class Content:
 
     @property
     def captions_per_clip(self) -> float:
-        """Mean number of captions of a clip; if the manifest is missing, as the recipe expects."""
+        """Mean number of captions of a clip; if the manifest is missing, the mean that the recipe expects."""
         captions = self.expected.captions if self.expected and not self.clips else self.captions
         return captions / self.count
 

@@ -44,7 +44,7 @@ def decoding_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Iter
 
 
 def _speed_text(stage: schema.Stage, estimates: Estimates, speed: float | None, threads: int) -> str:
-    """Describe the measured `speed` of decoding (crops per second) and the needed speeds; name GPUs that would wait."""
+    """Describe the measured `speed` of decoding and the needed speeds; name the GPUs for which it is too slow."""
     flops = estimates.step_flops(stage)
     needed = {f"this CPU's {os.cpu_count() or 1} cores": (os.cpu_count() or 1) * CORE_FLOPS}
     if stage.precision != "float32":

@@ -179,7 +179,7 @@ class Models(Protocol):
         """
 
     def entry_ranker(self, name: str) -> Ranker:
-        """Return a ranker with the scores of the rank entry `name`, which are read from its file if they are stored."""
+        """Return a ranker with the scores of the rank entry `name`, read from the entry's file if it has one."""
 
     def teacher_embeddings(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
         """Return the embeddings of clips and of their captions by the teacher model `teacher`."""

@@ -95,7 +95,7 @@ class CachedEmbeddings(ClipSource):
     """Embeddings of clips, cached by content key (a checksum of the audio), and so never computed again."""
 
     def __init__(self, settings: Model, banks: Path, folder: Path) -> None:
-        """Store the settings of the model. banks: Folder of experts' frames. folder: Result of cache_folder."""
+        """Keep the model's settings for later. banks: Folder of experts' frames. folder: Result of cache_folder."""
         self.settings, self.banks, self.folder = settings, banks, folder
         self._experts = dict(settings.audio.experts)
         self.grids = {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in self._experts.items()}

@@ -68,7 +68,7 @@ class FrameSeries:
 
     @property
     def frame_counts_and_lengths(self) -> tuple[list[int], list[str]]:
-        """Two lists with a value per query: its recording's number of frames, and length as text, such as "of 30 s"."""
+        """Two lists, one item per query: its recording's number of frames, and length as text such as "of 30 s"."""
         return [one.shape[-1] for one in self.values], [f"of {edges[-1]:,.0f} s" for edges in self.edges]
 
 
@@ -147,7 +147,7 @@ def find_windows(score: MomentScore, series: FrameSeries, by: By, decoding: Deco
 
 
 def find_windows_by_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
-    """Find the windows of Q queries by several models.
+    """Find the windows of Q queries from the frame scores of several models.
 
     members: For each model, its score of moments, and its scores of the queries' frames.
 
@@ -189,7 +189,7 @@ def find_windows_by_several(members: Sequence[tuple[MomentScore, FrameSeries]], 
 
 
 def _without_rounding(decoding: Decoding) -> Decoding:
-    """Return the settings, without rounding if edges are averaged later, since rounding must come last."""
+    """Return the settings without rounding if the windows' starts and ends are averaged, then rounded, later."""
     return decoding.model_copy(update={"round_to": None}) if decoding.mean_edges else decoding
 
 
@@ -216,7 +216,7 @@ def _posteriors(
 
 
 def _resample(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
-    """Convert values of frames with the edges `edges` to mean values of F shorter frames with the edges `fine`.
+    """Convert the values of C frames to values of F shorter frames, whose times are in `fine`.
 
     Each new value is the mean of the old values during the shorter frame.
     frames: (C,) values of the frames. edges: (C + 1,) edges of the frames in seconds. fine: (F + 1,) edges of the
@@ -306,7 +306,7 @@ def fit_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment]
     optimizer = torch.optim.LBFGS(numbers, max_iter=FIT_STEPS, line_search_fn="strong_wolfe")
 
     def mean_loss() -> float:
-        """Compute the mean loss of all moments, and its gradients."""
+        """Return the mean loss of all moments; its gradients are stored in the score's trained numbers."""
         optimizer.zero_grad()
         total = 0.0
         for part in torch.arange(len(moments)).split(FITTED_TOGETHER):

@@ -139,7 +139,7 @@ def refuse_test_splits(queries: MomentQueries) -> None:
 def training_moments(
     queries: MomentQueries, located: Sequence[Located], least: float, found_by: str
 ) -> tuple[list[Moment], int]:
-    """Return windows with a score of `least` or more as moments, and the number of queries without such a window.
+    """Return moments with the found windows that score `least` or more, and the number of queries without such windows.
 
     A window that overlaps a better window is left out.
     found_by: Names of the models that found the windows, stored in the moments.

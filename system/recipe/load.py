@@ -198,7 +198,7 @@ def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]
 
 
 def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
-    """Convert the location in a pydantic error to the keys of the document.
+    """Return the document's keys in the location of a pydantic error, without the names of types (tags) there.
 
     If a value may have several types, pydantic adds the name of the chosen type, which is no key of the document.
     """
@@ -215,7 +215,7 @@ def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
 
 
 def _message_of(item: Any, value: Any, suggest: bool) -> str:
-    """Return the message for an `item` of a pydantic error on the recipe `value`. suggest: Add a similar key."""
+    """Return the message for an `item` of a pydantic error on the recipe `value`. suggest: Whether to name a similar key."""
     kind, name = item["type"], item["loc"][-1] if item["loc"] else ""
     if kind == "extra_forbidden":
         if not suggest or len(str(name)) > MAX_SHOWN:

@@ -277,7 +277,7 @@ class Recipe(Strict):
 
     @property
     def trained_on(self) -> list[str]:
-        """Names of the data sources that any stage trains on, sorted."""
+        """Names of the data sources that at least one stage trains on, sorted."""
         return sorted({source for stage in self.stages.values() for source in stage.train.data})
 
     @property

@@ -87,7 +87,7 @@ def weights_file(folder: Path, epoch: int) -> Path:
 
 
 def require_finite(weights: Mapping[str, Any], model_or_file: str, hint: str) -> None:
-    """Raise KitError if any weight is infinite or NaN. model_or_file, hint: Name and cure, for the message."""
+    """Raise KitError if any weight is infinite or NaN. model_or_file, hint: Its name, and a cure, for the message."""
     for name, value in weights.items():
         if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.isfinite().all():
             raise KitError(f"{model_or_file} has weights that are infinite or NaN, first {name}; {hint}")
@@ -172,7 +172,7 @@ class CheckpointWriter:
 
 
 def _copy_to_host(value: Any, copied: dict[int, torch.Tensor]) -> Any:
-    """Return nested dicts and lists with all tensors copied to main memory. copied: Copies by id(), used again."""
+    """Return nested dicts and lists with all tensors copied to main memory. copied: Copies so far, by id()."""
     if isinstance(value, torch.Tensor):
         if id(value) not in copied:
             copied[id(value)] = value.detach().to("cpu", copy=True)
@@ -287,7 +287,7 @@ def save_best(
     sha256: Mapping[str, str],
     resumable: Container[str],
 ) -> dict[str, str]:
-    """Write the weights of a best epoch; delete weights that are not needed; return the checksums by file.
+    """Write the weights of a best epoch; delete weights no longer needed; return the remaining files' checksums.
 
     Weights are needed if their epoch is in the table of the best epochs, `best`, or if they belong to the last state.
     sha256: Dict from each existing file of the stage to its checksum. resumable: Names of the files of the last state.

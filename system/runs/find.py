@@ -129,7 +129,7 @@ def _provenance_or_none(folder: Path) -> Provenance | None:
 
 
 def _refuse_damaged(folder: Path, noted: Provenance | None) -> None:
-    """Raise KitError if the checksum of a run's resolved.json is not the checksum in its provenance `noted`."""
+    """Raise KitError if a run's resolved.json is damaged: `noted`, its provenance, has another checksum."""
     path = folder / "resolved.json"
     if noted and noted.sha256.get("resolved.json") not in (None, sha256_of(path)):
         raise KitError(

@@ -41,7 +41,7 @@ def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
 def training_vocabulary(
     recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]], more: Sequence[str] = ()
 ) -> list[str]:
-    """Return the vocabulary of a text encoder from scratch; an empty list for other text encoders.
+    """Return the vocabulary of a text encoder that is trained from scratch; an empty list for other text encoders.
 
     The vocabulary consists of the words of the training captions and of the texts `more`. If a stage starts from
     another model, the words of that model come first and in the same order, since the index of a word selects its
@@ -160,7 +160,7 @@ def score_of_windows(trained: Trained) -> MomentScore:
 
 
 def with_fit(trained: Trained) -> Trained:
-    """Return the model, for an export, with the fitted numbers of the first rank entry of moments in its metadata."""
+    """Return the model to export; its metadata get the numbers that the first rank entry of moments has fitted."""
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
     fitted = None if entry is None or entry.fit is None else _read_fitted_score(trained, name, entry.fit)
     return replace(trained, facts=trained.facts.model_copy(update={"fitted": fitted})) if fitted else trained

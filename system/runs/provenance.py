@@ -99,7 +99,7 @@ def _weight_checksums(folder: Path, part_of_recipe: str) -> dict[str, str]:
 
 
 def require_unchanged_files(run: Run, current: dict[str, Any], others: Collection[str] = ()) -> None:
-    """Raise KitError if a checksum in `current` differs from the run's provenance, except of sources in `others`.
+    """Raise KitError if a checksum in `current` differs from the run's provenance; data sources `others` may differ.
 
     current: Present checksums, which are compared with the checksums in the run's provenance. Some checksums are not
     compared: keys that `current` leaves out, data sources that are new or removed, and the data sources `others`.

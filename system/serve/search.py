@@ -77,7 +77,7 @@ class Search:
         return [hit._replace(located=one) for hit, one in zip(hits, located, strict=True)]
 
     def examples(self, count: int) -> list[str]:
-        """Return up to `count` example queries: captions of clips from all parts of the pool."""
+        """Return up to `count` example queries: captions of clips that are spread evenly over the pool."""
         captions = list(dict.fromkeys(clip.captions[0] for clip in self.clips if clip.captions))
         spread = [text for text in captions[:: max(1, len(captions) // (8 * count))] if len(text) <= MAX_EXAMPLE]
         unreadable = set(self.ranker.without_known_words(spread))

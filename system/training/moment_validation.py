@@ -61,9 +61,9 @@ class MomentValidation:
         features: Features,
         precision: str = "float32",
     ) -> None:
-        """Collect the moments of `watched`, a dict from data source to (clips, moments). precision: Of embeddings.
+        """Collect the moments to validate on. watched: Dict from data source to (clips, moments).
 
-        Scores are always in float32.
+        precision: Precision for computing embeddings. Scores are always in float32.
         """
         self.stage, self.features, self.precision = stage, features, precision
         self.items = [item for clips, moments in watched.values() for item in make_moment_items(clips, moments)]

@@ -53,11 +53,11 @@ class _Table:
     """Reads a teacher's embeddings of clips or captions from a file, by the keys of clips or captions."""
 
     def __init__(self, vectors: Vectors, names: Mapping[str, str]) -> None:
-        """Store a teacher's embeddings, read from a file. names: Dict from key to the embedding's id in the file."""
+        """Store a teacher's embeddings. names: Dict from the key of a clip or caption to its id in the file."""
         self._vectors, self._names = vectors, names
 
     def read(self, key: str) -> np.ndarray:
-        """Return the embedding (1, D) of the clip or caption with this key."""
+        """Return the embedding (1, D) of the clip or caption with the key `key`."""
         return self._vectors.read(self._names[key])
 
 

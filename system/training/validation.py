@@ -121,7 +121,7 @@ class Validation:
     def _metrics_of_batches(
         self, model: RetrievalModel, clips: Embeddings, captions: Embedded
     ) -> tuple[dict[str, float], float]:
-        """Return means over batches: a dict of loss, m1 and m2; and the share of captions with equal scores.
+        """Return means over batches: a dict of loss, m1 and m2; and the share of captions that score all clips equally.
 
         m1 is the share of clips, and m2 the share of captions, whose own pair has the highest score in the batch.
         A caption has equal scores if all clips of its batch have the same score for it.

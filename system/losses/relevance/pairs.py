@@ -57,7 +57,7 @@ class CiderAmong:
     """CIDEr-D between any two of M captions. members: (M,) rows of the captions in `features`. dtype: Of the scores."""
 
     def __init__(self, features: NgramFeatures, members: np.ndarray, dtype: Any = np.float32) -> None:
-        """Build the table of n-gram weights of the captions `members` in `features`, and the factors for lengths."""
+        """Build the table of n-gram weights of the captions `members`, and the factors for different lengths."""
         self._features, self._members, self._dtype = features, members, dtype
         from system.losses.relevance import kernel  # imports numba, which takes half a second
 
@@ -122,7 +122,7 @@ class _Scores:
         self._among, self._clip_of = among, clip_of
 
     def apply_to_parts(self, of_blocks: Callable[[Iterator[np.ndarray]], Result]) -> Iterator[Result]:
-        """Apply the function `of_blocks` to each part of all scores in a thread, and yield the results in order.
+        """Divide all scores into parts, apply `of_blocks` to each part in a thread, and yield the results in order.
 
         A part has the scores of _PART_ROWS candidates; the function gets an iterator of blocks of these scores.
         """

@@ -40,7 +40,7 @@ class _NgramNumbers:
         self._grams: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """Return the number of known n-grams, with the empty n-gram."""
+        """Return the number of known n-grams, including the empty n-gram."""
         return len(self._grams) + 1
 
     def number_words(self, words: Iterable[str]) -> np.ndarray:

@@ -42,7 +42,7 @@ class AtstFrame(FromPublished):
 
     @property
     def batch_property(self) -> str | None:
-        """Property of a training batch that changes its embeddings, in words for messages; None if no property does."""
+        """Property of a training batch that changes embeddings of clips, as text for messages; None if none does."""
         return "the lowest log-mel value (`floor: batch`)" if self.depends_on_batch else None
 
     def published_address(self) -> str:

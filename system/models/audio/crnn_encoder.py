@@ -45,7 +45,7 @@ class CrnnEncoder(AudioEncoder):
         embedding: Embedding,
         padding: Literal["masked", "counted"],
     ) -> None:
-        """Build the layers. inputs: Values per frame after the convolutions. padding: Masked, or counted as frames."""
+        """Build the layers. inputs: Values per frame after the convolutions. padding: How padding is treated."""
         super().__init__()
         self.expert, self.embedding, self.padding = expert, embedding, padding
         self.cnn = build_convolutions(dropout)

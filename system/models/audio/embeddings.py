@@ -31,7 +31,7 @@ class AudioEmbeddings(AudioSettings):
 
     @property
     def experts(self) -> dict[str, EmbeddingFile]:
-        """Dict with one entry: an expert that reads the embeddings from the files."""
+        """Dict with one entry: an expert that reads the embeddings of clips from the files in the setting `files`."""
         expert = EmbeddingFile(
             kind="embedding_file",
             files=self.files,

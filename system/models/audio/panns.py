@@ -69,7 +69,7 @@ class Panns(AudioSettings, Resampled):
         return {"network": self.trainable, "mlp": True}
 
     def pretrained(self) -> Path | None:
-        """Return the file or folder of published weights; None for a network from scratch."""
+        """Return the file or folder of published weights; None for a network that is trained from scratch."""
         return None if self.weights is None else Path(self.weights)
 
     def weight_files(self) -> dict[str, Path]:

@@ -45,7 +45,7 @@ class PooledMlp(AudioSettings):
 
         class PooledMlpEncoder(AudioEncoder):
             def __init__(self) -> None:
-                """Build the dropout and the two linear layers, with the sizes in the settings of the outer class."""
+                """Build the dropout and the two linear layers, with the sizes from the recipe's settings."""
                 super().__init__()
                 self.dropout = nn.Dropout(dropout)
                 self.mlp = mlp(expert.dim, hidden, out)

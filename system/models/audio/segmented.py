@@ -87,7 +87,7 @@ class Segmented(AudioSettings, Resampled):
 
     @abstractmethod
     def pretrained(self) -> Path | None:
-        """Return the file or folder of published weights; None for a network from scratch."""
+        """Return the file or folder of published weights; None for a network that is trained from scratch."""
 
     @abstractmethod
     def build_network(self) -> Network:
@@ -163,7 +163,7 @@ class Segmented(AudioSettings, Resampled):
         return super().cost(encoder, self.segment_seconds, self.segment_seconds, half).times(segments)
 
     def _build_encoder(self, network: Network, out: int, pretrained: Path | None) -> Encoder:
-        """Build the audio encoder that runs `network` on segments of clips. pretrained: Path of its weights."""
+        """Build the encoder that runs `network` on segments of clips. pretrained: Path of the network's weights."""
         from system.models.audio.segmented_encoder import SegmentedEncoder
 
         ((name, _),) = self.experts.items()
@@ -210,7 +210,7 @@ class FromPublished(Segmented):
         return self.weights is not None
 
     def pretrained(self) -> Path | None:
-        """Return the file or folder of published weights; None for a network from scratch."""
+        """Return the file or folder of published weights; None for a network that is trained from scratch."""
         return None if self.weights is None else Path(self.weights)
 
     def weight_files(self) -> dict[str, Path]:

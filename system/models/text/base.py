@@ -35,7 +35,7 @@ class TextSettings(EncoderKind):
 
         @property
         def dim(self) -> int:
-            """Number of values per embedding of text and audio."""
+            """Number of values per embedding, equal for texts and clips."""
             ...
 
     @property

@@ -63,9 +63,9 @@ class TextEncoder(nn.Module, ABC):
         """Compute and store results, such as vectors, for texts that do not change during training."""
 
     def identity(self) -> str | None:
-        """Return the checksum of a pre-trained encoder; None for an encoder from scratch.
+        """Return the checksum of a pre-trained encoder's weights; None for an encoder that is trained from scratch.
 
-        The weights of an encoder from scratch are all in checkpoints, so it needs no checksum.
+        All weights of an encoder that is trained from scratch are in checkpoints, so it needs no checksum.
         """
         return None
 

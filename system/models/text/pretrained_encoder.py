@@ -45,7 +45,7 @@ class PreTrainedEncoder(TextEncoder):
     """
 
     def store_model(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: Bank, size: int) -> None:
-        """Store the model and the layers `after` it; if it is frozen, open the bank of its vectors (`size` values).
+        """Store the model and the layers `after` it; if the model is frozen, open the bank that caches its vectors.
 
         Args:
             model: The pre-trained network.
@@ -277,7 +277,7 @@ class TokenEncoder(TransformerEncoder):
         self._longest = longest_input(tokenizer, model, max_tokens)
 
     def _clean_texts(self, texts: Sequence[str]) -> list[str]:
-        """Clean the texts for the tokenizer with the function `cleaned`."""
+        """Clean the texts for the tokenizer, as the settings state: remove characters, convert to lower case."""
         return list(map(self.clean, texts))
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
