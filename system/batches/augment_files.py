@@ -18,7 +18,7 @@ _INDEX = re.compile("[0-9]{1,9}")  # of a caption
 
 
 def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str, int], list[str]], str]:
-    """Read a file of alternative captions; return them by (clip id, caption index), and a text with line counts.
+    """Read a file of alternative captions; return them by (clip id, caption index), and a text on how many lines fit.
 
     The file's columns are clip (id, or file name), caption (index from 0) and alternative.
     Returns: A dict, with a caption's alternatives in the order of the file, and a text. The text states how many lines
@@ -52,7 +52,7 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
 
 
 def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str]], str]:
-    """Read a file of synonyms; return a dict from word to synonyms, and a text with line counts.
+    """Read a file of synonyms; return a dict from word to synonyms, and a text with the number of lines.
 
     The file's columns are word and synonym (one word or several). words: The words of the training captions.
     Returns: A dict from lower-case word to synonyms, and a text. The text states how many lines the file has, and how
@@ -77,7 +77,7 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
 
 
 def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple[Clip, str]]], str]:
-    """Read captions that describe two clips; return {clip id: [(other clip, caption)]}, and a text with line counts.
+    """Read captions that each describe two clips; return {clip id: [(other clip, caption)]}, and a text on the lines.
 
     The file's columns are clip and other (ids, or file names of the two clips), and caption.
     Returns: A dict and a text. Every line is in the dict's lists of both of its clips. The text states how many lines

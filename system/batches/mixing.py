@@ -6,7 +6,7 @@ import numpy as np
 
 
 def mix_waves(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -> np.ndarray:
-    """Add two waves: `added` is scaled to `decibels` below `wave`; `offset` is the start of the shorter wave.
+    """Add two waves: `added` is scaled to `decibels` below `wave`; the shorter wave starts at `offset`.
 
     Waves (T, 1) and (U, 1) int16 -> (max(T, U), 1) int16.
     In training, each wave has at most the encoder's input length, so that their sum is never cut. A sum beyond full

@@ -76,7 +76,7 @@ def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @contextmanager
 def tf32_products(device: torch.device, allowed: bool) -> Iterator[None]:
-    """Context manager that lets float32 products on a CUDA GPU use TF32 (10 bits after the point) if `allowed`.
+    """Context manager that lets float32 products on a CUDA GPU use TF32 (10 bits of fraction) if `allowed`.
 
     TF32 is faster and less exact. If it is not allowed, all float32 products are exact. Outside this context, torch
     uses TF32 for convolutions, but not for matrix products. On other devices this does nothing.

@@ -385,7 +385,7 @@ class GradientSums:
 
 
 def broadcast_from_first(model: "torch.nn.Module") -> None:
-    """Copy the first process's model weights and statistics to all processes.
+    """Copy the model's weights and the statistics of its batch norms from the first process to all processes.
 
     Without this, rounding differences between processes would accumulate.
     """

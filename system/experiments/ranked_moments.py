@@ -57,9 +57,9 @@ class Files(NamedTuple):
 
 
 def require_rankable_moments(recipe: schema.Recipe, data: "Data") -> None:
-    """Check before the training that the rank entries of moments can be ranked afterwards.
+    """Raise KitError before the training if a rank entry could not find windows for its moments after the training.
 
-    Raises KitError for recordings that cannot be read or are too long, and if only some moments of a rank entry have
+    The error is raised for recordings that cannot be read or are too long, and if only some moments of an entry have
     windows. A rank entry may name a data source `fit`. A few numbers of the model's score are fitted to the moments of
     this source, so all of them must have windows.
     """

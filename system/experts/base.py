@@ -191,7 +191,7 @@ class ExpertSettings(Resampled):
         return None
 
     def setting_fault(self, clips: Sequence[Clip]) -> str | None:
-        """Return an error message if one setting is wrong for the files of all clips, otherwise None."""
+        """Return an error message if a setting is wrong, since it fits the file of no clip; None otherwise."""
         return None
 
     def read(self, path: str) -> "np.ndarray":

@@ -65,7 +65,7 @@ def apply_by_rows(
 def apply_by_length(
     waves: Sequence[np.ndarray], max_samples: int, compute: Callable[[np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
-    """Apply `compute` to waves, in batches of equal length of at most `max_samples` samples; return a result per wave.
+    """Apply `compute` to waves in batches: waves of one length, `max_samples` samples in all; return a result per wave.
 
     A batch is an array (B, N) of B waves of N samples. The results are in the order of `waves`.
     """

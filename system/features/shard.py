@@ -40,9 +40,9 @@ class Shard:
         self.frames_file, self.index_file = folder / "frames.bin", folder / "index.jsonl"
         self.lock_file, self.under_way_file = folder / "lock", folder / "under_way.json"
         self._files: tuple[BinaryIO, BinaryIO] | None = None
-        self._begin()
+        self._forget_lines()
 
-    def _begin(self) -> None:
+    def _forget_lines(self) -> None:
         """Forget all index lines that were read, so that read_new_lines reads the whole index."""
         self.numbers: dict[str, int] = {}  # key -> its row of the table
         self._table = Table.of()
@@ -65,7 +65,7 @@ class Shard:
         if state == self._seen:
             return
         if not self._still_begins_alike():
-            self._begin()
+            self._forget_lines()
         before, self._lost, self._lost_bytes = self._lost, 0, 0
         for lines in blocks(self.index_file, self._read_to):
             self._parse_lines(lines, skip_damaged)
@@ -119,7 +119,7 @@ class Shard:
         return self.frames_file.stat().st_size // frame_bytes if self.frames_file.exists() else 0
 
     def _add(self, table: Table, lines: int, text: bytes) -> None:
-        """Add parsed index lines (`table`) to this object's table. lines: Their number. text: Their bytes."""
+        """Add parsed index lines (`table`) to this object's table. lines: Number of index lines. text: Their bytes."""
         before = len(self._table.first)
         self.numbers.update(zip(table.keys, range(before, before + len(table.keys)), strict=True))
         for column, more in zip(self._table[1:], table[1:], strict=True):
@@ -216,7 +216,7 @@ class Shard:
 
     def undamaged_lines(self) -> tuple[list[bytes], int]:
         """Check every series. Returns: The index lines of the undamaged series, and the number of damaged series."""
-        self._begin()
+        self._forget_lines()
         self.read_new_lines(skip_damaged=True)
         whole = {key: self.span(key) for key in self.numbers if self._is_undamaged(key)}
         known = self._read_to + self._lost_bytes  # excludes lines that others have added meanwhile
@@ -240,7 +240,7 @@ class Shard:
         """
         with replacing(self.index_file) as temporary:
             temporary.write_bytes(b"".join(line + b"\n" for line in lines))
-        self._begin()
+        self._forget_lines()
         self.read_new_lines()
 
 

@@ -158,7 +158,7 @@ def _write_keys(shard: Shard, keys: Iterable[str]) -> None:
 
 
 def _read_keys(shard: Shard) -> set[str]:
-    """Return the keys of the series that a running process is computing for a shard. Requires the bank's lock."""
+    """Return the keys of the series that a process is computing now for a shard. The caller must lock the bank."""
     try:
         found = parse_json(shard.under_way_file.read_bytes(), "")
     except (FileNotFoundError, DataError):

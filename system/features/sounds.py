@@ -65,7 +65,7 @@ def find_sounds(
     (number, count), total = ranks(), len(clips)
     start = number * total // count
     ordered = each(chain(islice(clips, start, None), islice(clips, start)), "audio files", "clip", total)
-    with closing(_facts_in(banks)) as facts:
+    with closing(_open_facts(banks)) as facts:
         while group := list(islice(ordered, OPENED_TOGETHER)):
             states = {clip.path: _file_status(clip.path) for clip in group}  # before the files are read
             known = facts.get({path: state for path, state in states.items() if state})
@@ -83,11 +83,11 @@ def find_sounds(
 
 def note_broken(path: str, banks: Path, error: AudioError) -> None:
     """Store that a file is broken, so that `find_sounds` reports it."""
-    with closing(_facts_in(banks)) as facts:
+    with closing(_open_facts(banks)) as facts:
         _store_sound(facts, path, _file_status(path), FoundSound(reason=str(error)))
 
 
-def _facts_in(banks: Path) -> FileFacts:
+def _open_facts(banks: Path) -> FileFacts:
     """Open the store of audio files' checksums, lengths and sample rates (facts) in the folder `banks`."""
     return FileFacts(banks / "contents.sqlite", "sounds", COLUMNS)
 
@@ -119,7 +119,7 @@ def _must_be_read(found: FoundSound | None, whole: bool) -> bool:
 
 
 def _store_sound(facts: FileFacts, path: str, state: os.stat_result | None, found: FoundSound) -> None:
-    """Store the checksum, length and sample rate of a file, or why it is broken. state: None: the file is missing."""
+    """Store the checksum, length and sample rate of a file, or why it is broken. state: None for a missing file."""
     sound = found.sound or Sound(0, 0, False)
     if state is not None:
         facts.put(

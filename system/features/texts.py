@@ -16,7 +16,7 @@ STORED_AT_ONCE = 512  # texts
 def store_vectors(
     bank: Bank, texts: Mapping[str, str], vectors: Callable[[Sequence[str]], torch.Tensor], by_model: str
 ) -> None:
-    """Compute the vectors of texts that are missing in a bank, and store them there.
+    """Compute the vectors of those texts that have none in a bank, and store the vectors in the bank.
 
     Args:
         texts: Dict from key to text.

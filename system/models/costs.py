@@ -87,7 +87,7 @@ def count_parameters(network: "nn.Module", trainable: bool) -> int:
 
 
 def measure_cost_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Return the cost of training a network, stored for later calls. run: Computes its output. half: 16-bit training.
+    """Return the cost of training a network, stored for later calls. run: Computes the network's output. half: 16 bits.
 
     A second call with the same `key`, the same `half` and the same shapes of weights returns the stored cost. This
     saves time, since the variants of a study share encoders.
@@ -99,7 +99,9 @@ def measure_cost_once(key: Hashable, network: "nn.Module", run: "Callable[[], to
 
 
 def measure_cost(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Return operations and memory of forward and backward pass. run: Computes the output. half: Use 16-bit autocast.
+    """Return the operations and memory of a network's forward and backward pass. run: Computes its output.
+
+    half: Use 16-bit autocast.
 
     Usually no values are computed. If shapes depend on values, as in packed series, the forward pass is computed in
     float32. The backward pass is then assumed to have twice the operations of the forward pass, and a fifth more

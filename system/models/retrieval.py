@@ -51,7 +51,7 @@ class RetrievalModel(nn.Module):
 
     @property
     def moments(self) -> MomentScore:
-        """Score of the model, which finds moments. Raises ValueError if the model has another kind of score."""
+        """The model's score, if it is a score of moments. Raises ValueError for a score of another kind."""
         if not isinstance(self.score, MomentScore):
             raise ValueError(
                 "this model cannot find moments: its model.score is not of kind moments; use a model with score moments"
@@ -68,7 +68,7 @@ class RetrievalModel(nn.Module):
         return prepare_for_scoring(clips) if self.unit_length else clips
 
     def embedded_frame_grid(self, grids: Mapping[str, Grid]) -> Grid:
-        """Return the times of a clip's embedded frames. grids: Dict from the only expert to the times of its frames."""
+        """Return the times of a clip's embedded frames. grids: Dict with one entry, the times of expert frames."""
         return self.frame_grid or next(iter(grids.values()))
 
     def score_matrix(self, captions: Embedded, clips: Embeddings) -> np.ndarray:

@@ -99,7 +99,7 @@ class Model(Strict):
 
     @property
     def embedding_files(self) -> dict[str, Path]:
-        """Dict from recipe key, such as model.text.files.0, to path, for each embedding file of another program."""
+        """Dict from recipe key, such as model.text.files.0, to path, for embedding files made by other programs."""
         given = {name: all_files(part.files) for name, part, _ in self._encoders if isinstance(part, OF_EMBEDDINGS)}
         return {f"model.{name}.files.{i}": one for name, files in given.items() for i, one in enumerate(files)}
 
@@ -157,7 +157,7 @@ def _expand_published(model: PublishedModel) -> dict[str, Any]:
 
 
 def _expand_embeddings(model: EmbeddingsModel) -> dict[str, Any]:
-    """Return the settings of both encoders and the score, for a model of given embeddings; read sizes from its files.
+    """Return the settings of both encoders and the score, for a model that reads its embeddings from files.
 
     Raises ValidationError for files that cannot be read.
     """

@@ -270,7 +270,7 @@ def _similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray,
 
 
 def mean_edge_sums(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
-    """Return three sums per window, over possible moments with an IoU >= 0.7: weighted starts, weighted ends, and weights.
+    """Return three sums per window, over moments with an IoU >= 0.7: weighted starts, weighted ends, and weights.
 
     windows: (C, 2) starts and ends of C windows in seconds. scores: For every range of frames, the log probability that
     it is one whole moment. edges: (T + 1,) starts of the T frames and end of the last one, in seconds. Returns: (C, 3),

@@ -128,7 +128,7 @@ def choose_geometry(text: str | None, weights: str | None) -> Geometry:
 
 
 def find_address(path: Path) -> str:
-    """Return, for messages, where to download a published file; it is known by its name or its folder's name."""
+    """Return, for messages, where to download a published file, known by the name of the file or its folder."""
     for name, release in ADDRESSES.items():
         if path.name == name:
             return f"{_RELEASES}/{release}/{name}"

@@ -137,7 +137,7 @@ def _read_content(path: Path) -> Any:
 
 
 def _unzip_checkpoint(path: Path) -> io.BytesIO | None:
-    """Return the bytes of the only .pth or .pt file in a .zip; None if the file is no .zip or has not exactly one."""
+    """Return the bytes of the only .pth or .pt file in a .zip; None if it is no .zip or has none or several."""
     if not zipfile.is_zipfile(path):
         return None
     with zipfile.ZipFile(path) as archive:

@@ -226,7 +226,7 @@ class Estimates:
         }
 
     def _padded_bytes(self, seconds: float) -> float:
-        """Return the bytes of a clip's frames in a training batch, for all experts.
+        """Return the bytes of a clip's padded frames in a training batch, summed over all experts.
 
         The clip is padded to `seconds`, but at most to the `training_frames` of the recipe.
         """

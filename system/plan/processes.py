@@ -65,7 +65,7 @@ def exchanged_bytes(stage: schema.Stage, estimates: Estimates, processes: int) -
 
 
 def largest_share(stage: schema.Stage, estimates: Estimates, processes: int) -> Load:
-    """Return the busiest process's share of a batch: numbers of clips and captions, and lengths."""
+    """Return the busiest process's share of a batch: numbers of clips and captions, and lengths of the clips."""
     load = estimates.load(stage)
     rows = rows_of_share(load.clips, stage.grad_cache_chunk, processes)
     return load._replace(clips=rows, captions=load.captions * rows / load.clips)

@@ -189,7 +189,7 @@ def find_windows_by_several(members: Sequence[tuple[MomentScore, FrameSeries]], 
 
 
 def _without_rounding(decoding: Decoding) -> Decoding:
-    """Return the settings without rounding if the windows' starts and ends are averaged, then rounded, later."""
+    """Return the settings without rounding if starts and ends of windows are averaged later, and rounded after that."""
     return decoding.model_copy(update={"round_to": None}) if decoding.mean_edges else decoding
 
 

@@ -144,7 +144,7 @@ def _check_lora(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterato
 
 
 def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages if a stage adds clips' audio, but trains on stored frames or has teachers."""
+    """Yield keys and error messages if a stage mixes clips' audio, but trains on stored frames or has teachers."""
     if stage.augment is None or stage.augment.mix is None:
         return
     stored = [name for name, expert in recipe.model.audio.experts.items() if not isinstance(expert, Waveform)]

@@ -215,7 +215,7 @@ def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
 
 
 def _message_of(item: Any, value: Any, suggest: bool) -> str:
-    """Return the message for an `item` of a pydantic error on the recipe `value`. suggest: Whether to name a similar key."""
+    """Return the message for an `item` of a pydantic error on the recipe `value`. suggest: Name a similar key, too."""
     kind, name = item["type"], item["loc"][-1] if item["loc"] else ""
     if kind == "extra_forbidden":
         if not suggest or len(str(name)) > MAX_SHOWN:

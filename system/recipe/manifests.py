@@ -56,17 +56,17 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
             waiting = f"waiting for another process that makes {source.manifest}"
             with lock(Path(recipe.banks) / "make.lock", waiting, wait=True):
                 if _must_be_made(name, source, again):
-                    _make(name, source.make, Path(source.manifest))
+                    _run_make_command(name, source.make, Path(source.manifest))
 
 
 def few_clips(source: schema.Source, count: int) -> str:
-    """Return a text that only `count` of a source's published clips are present, with a cure; "" if these are enough.
+    """Return a message if `count`, a data source's number of clips, is well below the published number; else "".
 
     Clips are enough if their number is at least the share FEW of the published number of clips.
     """
     if source.expected is None or count >= FEW * source.expected.clips:
         return ""
-    by_run = _note_of(Path(source.manifest)).exists()
+    by_run = _record_path(Path(source.manifest)).exists()
     cure = "`run` makes the manifest again" if by_run else f"make {source.manifest} again"
     return f"{count:,} of {source.expected.clips:,} published clips; get the missing clips, then {cure}"
 
@@ -105,7 +105,7 @@ def _must_be_made(name: str, source: schema.Source, again: bool) -> bool:
     hand is kept.
     """
     manifest = Path(source.manifest)
-    note = _note_of(manifest)
+    note = _record_path(manifest)
     if not manifest.exists() or not note.exists():
         return not manifest.exists()
     command, number, names, made, *folders = [*note.read_text(encoding="utf-8").splitlines(), "", "", ""]
@@ -129,7 +129,7 @@ def _must_be_made(name: str, source: schema.Source, again: bool) -> bool:
     return True
 
 
-def _make(name: str, command: str, manifest: Path) -> None:
+def _run_make_command(name: str, command: str, manifest: Path) -> None:
     """Run the command that makes a manifest, and record the command's inputs."""
     try:
         require_output(command, manifest)
@@ -145,10 +145,10 @@ def _make(name: str, command: str, manifest: Path) -> None:
             "and check that `make` writes the file that `manifest` names"
         )
     lines = [command, str(count), names, sha256_of(manifest), *folders]
-    write_text(_note_of(manifest), "\n".join(lines) + "\n")
+    write_text(_record_path(manifest), "\n".join(lines) + "\n")
 
 
-def _note_of(manifest: Path) -> Path:
+def _record_path(manifest: Path) -> Path:
     """Return the path of the file MANIFEST.made_by, which records how a manifest was made."""
     return Path(f"{manifest}.made_by")
 

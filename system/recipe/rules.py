@@ -144,7 +144,7 @@ def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, 
 
 
 def _check_untrained(at: Keys, source: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield the key and an error message if a stage trains on `source`, the data that choose a hub correction."""
+    """Yield the key and an error message if a stage trains on `source`, the data used to choose a hub correction."""
     for name, stage in stages.items():
         if source in [one for _, one in _text_items(child(child(stage, "train"), "data"))]:
             yield at, f"stage {name} trains on {source!r}; name a validation split"

@@ -48,7 +48,7 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     if not (out / "result.json").exists():
         teacher_checksums(loaded.recipe)  # raises for a missing one, before anything is written
     made = tuple(folder for folder in (out, *out.parents) if not folder.exists())
-    fresh = _is_new(out, loaded.source)
+    fresh = _can_hold_new_run(out, loaded.source)
     ranks_again = False
     if (out / "resolved.json").exists():
         ranks_again = _differs_in_ranking(out, loaded, resolved)
@@ -99,7 +99,7 @@ def _trained_settings(recipe: schema.Recipe) -> str:
 _PART = re.compile(r"\.(?:recipe\.yaml|resolved\.json)\.[0-9]+\.part")
 
 
-def _is_new(folder: Path, recipe: bytes) -> bool:
+def _can_hold_new_run(folder: Path, recipe: bytes) -> bool:
     """Return whether a folder can be used for a new run: it is missing or empty, or only has a copy of the recipe.
 
     recipe: Bytes of the recipe file. A process that was killed at the start of a run leaves a complete or partial copy
@@ -141,7 +141,7 @@ def _new_folder_path(loaded: Loaded, runs: Path) -> Path:
     """Return the path of a new run folder, whose name no other run has. The folder is not created."""
     recipe = loaded.recipe
     name = f"{datetime.now(UTC):%Y-%m-%d}_{recipe.name}_s{recipe.seed}_{commit()}"
-    taken = {folder.name for folder in runs.glob(name + "*") if not _is_new(folder, loaded.source)}
+    taken = {folder.name for folder in runs.glob(name + "*") if not _can_hold_new_run(folder, loaded.source)}
     candidates = [name, *(f"{name}-{n}" for n in range(2, len(taken) + 3))]
     return runs / next(candidate for candidate in candidates if candidate not in taken)
 

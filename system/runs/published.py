@@ -88,7 +88,7 @@ def _allow_lightning_settings() -> AbstractContextManager[None]:
 
 
 def rename_tensors(tensors: Mapping[str, Any], model: RetrievalModel, path: Path) -> dict[str, torch.Tensor]:
-    """Return a checkpoint's tensors by the model's names. Raises KitError if a tensor of the model is missing."""
+    """Return a checkpoint's tensors under the model's names for them. Raises KitError if a tensor is missing."""
     found = {}
     for key, value in tensors.items():
         key = key.replace(COMPILED, "")

@@ -346,7 +346,7 @@ def content_security_policy(html: str) -> str:
     """
 
     def element_checksums(tag: str) -> str:
-        """Return the checksums of all elements `tag` of the page, in the header's format."""
+        """Return the checksums of all elements `tag` of the page, as Content-Security-Policy headers write them."""
         texts = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
         sums = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
         return " ".join(f"'sha256-{checksum}'" for checksum in sums)

@@ -76,7 +76,7 @@ def _count_plateaus(schedule: schema.Plateau, history: History) -> int:
     """
     plateaus = bad = 0
     best = math.inf
-    for cost in _costs(schedule.metric, history):
+    for cost in _values_to_minimise(schedule.metric, history):
         if cost < best - schedule.threshold:
             best, bad = cost, 0
         else:
@@ -90,7 +90,7 @@ def ends_early(stop: schema.EarlyStopping | schema.StdPlateau | None, history: H
     """Return whether a stage ends early now, by its setting `stop` and the validation values of its epochs."""
     if stop is None:
         return False
-    costs = _costs(stop.metric, history)
+    costs = _values_to_minimise(stop.metric, history)
     if isinstance(stop, schema.EarlyStopping):
         return len(costs) - 1 - costs.index(min(costs)) >= stop.epochs if costs else False
     enough = len(costs) >= max(stop.at_least, stop.epochs)
@@ -104,6 +104,6 @@ def describe_stop(stop: schema.EarlyStopping | schema.StdPlateau) -> str:
     return f"the standard deviation of {stop.metric} over {counted(stop.epochs, 'epoch')} is at most {stop.deviation:g}"
 
 
-def _costs(metric: str, history: History) -> list[float]:
+def _values_to_minimise(metric: str, history: History) -> list[float]:
     """Return a metric's values in all epochs, negated if higher is better, so that lower is always better."""
     return [values[metric] if metric in schema.LOWER_IS_BETTER else -values[metric] for values in history]

@@ -352,7 +352,7 @@ class StageTraining:
                 self.writer.save_best(epoch, self.best, self._ranked_weights())
 
     def _ranked_weights(self) -> dict[str, Any]:
-        """Return the model's weights for ranking. If it has adapters, they are added to the weights."""
+        """Return the model's weights for ranking; the adapters of the model, if any, are merged into them."""
         weights = self.model.state_dict()
         return self.adapters.merge_adapters(weights) if self.adapters else weights
 

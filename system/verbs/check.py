@@ -76,7 +76,7 @@ def _plan_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> tuple
 
 
 def _gpu_bytes(arguments: argparse.Namespace) -> float | None:
-    """Return the memory in bytes of the GPU in --gpu-memory or --gpu, else of this machine; None without a GPU."""
+    """Return the GPU memory in bytes, as --gpu-memory or --gpu sets it, else of this machine; None without a GPU."""
     if arguments.gpu_memory is not None:
         size: float = arguments.gpu_memory * GIB
         return size

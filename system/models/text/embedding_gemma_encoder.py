@@ -40,7 +40,7 @@ class EmbeddingGemmaEncoder(TransformerEncoder):
         return vectors
 
     def save_assets(self, folder: Path) -> None:
-        """Save the text encoder of the model, its tokenizer and its prompt in a folder, for an exported model."""
+        """Save Gemma's text encoder, tokenizer and prompt in the folder of an exported retrieval model."""
         self._model.save_pretrained(folder / "text")
         self.tokenizer.save_pretrained(folder / "text")
         prompts = json.dumps({"prompts": {QUERY_PROMPTS[0]: self.prompt}})

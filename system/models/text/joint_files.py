@@ -13,7 +13,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # without one, the l
 
 
 def require_model_type(name: str, folder: Path, types: tuple[str, ...], title: str) -> None:
-    """Raise KitError if the model type in a folder's config.json is not in `types`. title: Name of these types."""
+    """Raise KitError if the model type in a folder's config.json is not in `types`. title: Name for these types."""
     found = parse_json((folder / "config.json").read_bytes(), "config.json").get("model_type")
     if found not in types:
         raise KitError(

@@ -40,7 +40,7 @@ class PeAudioEncoder(TransformerEncoder):
         return vectors
 
     def save_assets(self, folder: Path) -> None:
-        """Save the text encoder of the model and its tokenizer in a folder, for an exported model."""
+        """Save the text encoder of the PE model and its tokenizer in the folder of an exported retrieval model."""
         self._model.save_pretrained(folder / "text")
         path = folder / "text" / "config.json"
         config = parse_json(path.read_bytes(), "config.json") | {"architectures": ["PeAudioModel"]}

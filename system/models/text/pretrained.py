@@ -63,7 +63,7 @@ class PreTrained(TextSettings):
             after = self.layers_after(width)
 
         def embed_zeros() -> torch.Tensor:
-            """Run the network and the trained layers on a caption of zeros, and return the embedding."""
+            """Run the network and the trained layers on a caption with token ids of 0, and return the embedding."""
             vectors = torch.zeros(1, width)
             if self.trainable:
                 output = network(torch.zeros(1, TOKENS, dtype=torch.long))

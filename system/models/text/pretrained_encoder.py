@@ -223,7 +223,7 @@ class ClapEncoder(TransformerEncoder):
         return vectors
 
     def save_assets(self, folder: Path) -> None:
-        """Save the model and its tokenizer in a folder, for an exported model."""
+        """Save the language model and its tokenizer in the folder of an exported retrieval model."""
         self._model.save_pretrained(folder / "text")
         self.tokenizer.save_pretrained(folder / "text")
 
@@ -292,7 +292,7 @@ class TokenEncoder(TransformerEncoder):
         return pooled_over_time(tokens, counts, "mean")
 
     def save_assets(self, folder: Path) -> None:
-        """Save the model and its tokenizer in a folder, for an exported model."""
+        """Save the language model and its tokenizer in the folder of an exported retrieval model."""
         self._whole[0].save_pretrained(folder / "text")
         self.tokenizer.save_pretrained(folder / "text")
 

@@ -65,7 +65,7 @@ class SentenceTransformersEncoder(TransformerEncoder):
         return super().lengths(texts)
 
     def save_assets(self, folder: Path) -> None:
-        """Save the model and its tokenizer in a folder, for an exported model."""
+        """Save the language model and its tokenizer in the folder of an exported retrieval model."""
         self._model.save(str(folder / "text"))
 
 
@@ -99,7 +99,7 @@ class StaticEncoder(PreTrainedEncoder):
         return [text for text, total in zip(texts, vectors.tolist(), strict=True) if total == 0]
 
     def save_assets(self, folder: Path) -> None:
-        """Save the model and its tokenizer in a folder, for an exported model."""
+        """Save the language model and its tokenizer in the folder of an exported retrieval model."""
         self._model.save(str(folder / "text"))
 
 
