@@ -152,7 +152,7 @@ class Sampler:
         augment: Augment | None = None,
         short_moments: float | None = None,
     ) -> None:
-        """Create a random stream of items per source, or of all items if `mix` is "size". captions: Per item."""
+        """Create a random stream of items per source, or one stream of all items if `mix` is "size"."""
         total = sum(map(len, sources))
         if total < batch_size or not all(sources):
             sizes = " + ".join(str(len(source)) for source in sources)

@@ -60,7 +60,7 @@ class RunModels:
         return self.recipe.name
 
     @property
-    def contents(self) -> Mapping[str, str]:
+    def content_keys(self) -> Mapping[str, str]:
         """Dict from clip id to the checksum of the clip's audio."""
         return self.features.keys
 
@@ -172,7 +172,7 @@ def _rank_entry(
             "rank entry %s: the model knows no word of %d queries, first %r; for these queries, all clips have the "
             "same score and are ordered by name; reword the queries", name, len(unknown), unknown[0],
         )  # fmt: skip
-    pool = ranker.open(Listed([clip for clip in clips if clip.id in models.contents]))
+    pool = ranker.open(Listed([clip for clip in clips if clip.id in models.content_keys]))
     matrix = ranker.matrix(queries, pool)
     if matrix is None:
         return None

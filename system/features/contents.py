@@ -26,7 +26,7 @@ class FileFacts:
     """Facts about files by path, in one table of a SQLite file. New facts are written many files at a time."""
 
     def __init__(self, path: Path, table: str, columns: Sequence[str], time: Time = "st_mtime_ns") -> None:
-        """Open or create the table of values about files, such as checksums. time: The stat field that shows a change.
+        """Open or create the table of values about files, such as checksums. time: Field of os.stat; see below.
 
         A value is only used while the file's size and the field `time` are the same. The field st_mtime_ns is the time
         of the last change of the content; st_ctime_ns, of the content or the metadata. No program can set st_ctime_ns,
@@ -132,7 +132,7 @@ class ContentKeys:
     """
 
     def __init__(self, folder: Path, time: Time = "st_mtime_ns") -> None:
-        """Open or create the store of content keys (checksums) of files. time: The stat field that shows a change.
+        """Open or create the store of content keys (checksums) of files. time: Field of os.stat; see below.
 
         A key is only used while the file's size and the field `time` are the same. The field st_mtime_ns is the time of
         the last change of the content; st_ctime_ns, of the content or the metadata.

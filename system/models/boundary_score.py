@@ -30,7 +30,7 @@ class BoundaryScore(MomentScore):
         self.rate, self.changes = nn.Parameter(torch.tensor(1.0)), nn.Linear(2 * dim, 2 * dim)
 
     def weights(self, cosines: torch.Tensor) -> FrameWeights:
-        """Compute the score of each frame, and the weights with which a moment starts and ends at each frame.
+        """Compute the score of each frame, the weight of a moment's start there, and the weight of a moment's end.
 
         cosines: (B, 3, T), three per frame: the cosines of the sentence with the frame, with u and with v.
         """

@@ -16,7 +16,7 @@ class DotProduct(nn.Module):
     """
 
     def __init__(self) -> None:
-        """Create the parameters scale (1) and offset (0)."""
+        """Create the trained parameters: scale, which starts at 1, and offset, which starts at 0."""
         super().__init__()
         self.scale, self.offset = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.tensor(0.0))
 

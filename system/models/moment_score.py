@@ -102,7 +102,7 @@ class MomentScore(nn.Module):
         return torch.einsum("b...td,bd->b...t", frames, words), _frame_counts(padded)
 
     def weights(self, cosines: torch.Tensor) -> FrameWeights:
-        """Compute the score of each frame, and the weights with which a moment starts and ends, from cosines."""
+        """Compute the score of each frame, and the weights of moment starts and ends, from cosines."""
         return FrameWeights(self.scores_of_cosines(cosines), self.enter, self.leave)
 
     def _vectors_to_compare(self, frames: torch.Tensor) -> torch.Tensor:

@@ -125,7 +125,7 @@ class MobileNetOnWaves(SegmentNetwork):
     segment is its average over time, too. The silence that pads a segment is included in these averages."""
 
     def __init__(self, front_end: KaldiLogMel, network: MobileNet, dim: int) -> None:
-        """Store the log-mel and the network. dim: Number of values of a segment's vector."""
+        """Store the log-mel layer and the network. dim: Number of values of a segment's vector."""
         super().__init__()
         self.front_end, self.network, self.dim = front_end, network, dim
 

@@ -96,7 +96,7 @@ class PasstOnWaves(SegmentNetwork):
     dim = DIM
 
     def __init__(self, front_end: KaldiLogMel, transformer: Passt) -> None:
-        """Store the log-mel and the transformer."""
+        """Store the log-mel layer and the transformer."""
         super().__init__()
         self.front_end, self.transformer = front_end, transformer
 

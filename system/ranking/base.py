@@ -169,7 +169,7 @@ class Models(Protocol):
         ...
 
     @property
-    def contents(self) -> Mapping[str, str]:
+    def content_keys(self) -> Mapping[str, str]:
         """Dict from the id of each ranked clip to the checksum of its audio."""
 
     def model_ranker(self, stage: str | None, checkpoint: str | None) -> Ranker:

@@ -61,6 +61,6 @@ class TeachersRanker(Ranker):
         for name in self.names:
             taught = self.models.teacher_embeddings(name, pool.clips)
             captions = read_unit_embeddings(taught.captions, [keys[query.id] for query in queries])
-            clips = read_unit_embeddings(taught.clips, [self.models.contents[clip.id] for clip in pool.clips])
+            clips = read_unit_embeddings(taught.clips, [self.models.content_keys[clip.id] for clip in pool.clips])
             total += captions @ clips.T / len(self.names)
         yield total

@@ -259,7 +259,7 @@ def load_tensors(model: nn.Module, weights: dict[str, torch.Tensor], path: Path)
 def save_state(
     folder: Path, state: dict[str, Any], epoch_weights: Mapping[str, torch.Tensor] | None, sha256: Mapping[str, str]
 ) -> dict[str, str]:
-    """Write the state of training to last.pt, and `epoch_weights`, if given, to a file; return the checksums by file.
+    """Write the state of training to last.pt, and `epoch_weights`, if given, to a file; return each file's checksum.
 
     Weights of epochs that are no longer in the table of the best epochs are deleted.
     sha256: Dict from each existing file of the stage to its checksum. Returns: A dict from each file that remains to

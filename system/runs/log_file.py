@@ -22,7 +22,7 @@ class LogFile(logging.FileHandler):
     """Log handler of a run's log.txt. If its disk is full, it warns once, and the run continues without log.txt."""
 
     def __init__(self, path: Path) -> None:
-        """Open log.txt at the path `path`, and set the form of its lines."""
+        """Open log.txt at the path `path`, and set the format of its lines."""
         super().__init__(path, encoding="utf-8")
         self.setFormatter(logging.Formatter(FORM))
 

@@ -74,7 +74,7 @@ class StageTraining:
         relevance: Relevance | None,
         tracking: Tracking,
     ) -> None:
-        """Prepare the stage `name`. model: Has the initial weights, and is trained. tracking: Gets the metrics."""
+        """Prepare the stage `name`. model: The model to train, with initial weights. tracking: Receives the metrics."""
         stage = recipe.stages[name]
         require_same_work(name, stage, data)
         self.name, self.stage, self.run, self.model, self.tracking = name, stage, run, model, tracking

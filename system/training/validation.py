@@ -121,9 +121,9 @@ class Validation:
     def _metrics_of_batches(
         self, model: RetrievalModel, clips: Embeddings, captions: Embedded
     ) -> tuple[dict[str, float], float]:
-        """Return means over batches: a dict of loss, m1 and m2; and the share of captions that score all clips equally.
+        """Return the means of loss, m1 and m2 over batches, and the share of captions with one score for all clips.
 
-        m1 is the share of clips, and m2 the share of captions, whose own pair has the highest score in the batch.
+        The metric m1 is the share of clips, and m2 the share of captions, whose own pair scores highest in the batch.
         A caption has equal scores if all clips of its batch have the same score for it.
         """
         batch_values = []

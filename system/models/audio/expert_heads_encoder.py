@@ -39,7 +39,7 @@ class ExpertHead(nn.Module):
         max_positions: int,
         dropout: float,
     ) -> None:
-        """Build one expert's layers. dim, out: Values per frame, per embedding. max_positions: Frames per window."""
+        """Build one expert's layers. dim, out: Values per frame and per embedding. max_positions: Frames per window."""
         super().__init__()
         self.window = max_positions
         self.project = nn.Linear(dim, width)
