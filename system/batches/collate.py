@@ -116,7 +116,7 @@ def _item_frames(features: Features, expert: str, items: Sequence[Item], index: 
     bank, added = features.banks[expert], items[index].added
 
     def read_crop(clip: Clip, is_added: bool) -> np.ndarray:
-        """Read a clip's frames, or only a random crop of them. is_added: The clip is mixed into the item's own clip."""
+        """Read a clip's frames, or only a random crop of them. is_added: Whether it is mixed into another clip."""
         key = features.keys[clip.id]
         first, count = crops.range(bank.rows_of(key), index, is_added) if crops else (0, bank.rows_of(key))
         return bank.part(key, first, count)

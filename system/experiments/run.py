@@ -196,7 +196,7 @@ def _train_and_rank(
     device: "Device | None",
     track: "Sequence[type[Tracker]]",
 ) -> None:
-    """Train all stages, rank all entries, and write a run's results. began: Start time. track: Kinds of trackers."""
+    """Train all stages, rank all entries, and write a run's results. began: Start time. track: Trackers to use."""
     from system.training.train import build_initial_model, prepare, train
 
     recipe = loaded.recipe

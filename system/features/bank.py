@@ -62,7 +62,7 @@ class Bank:
         return any(key in shard.numbers for shard in self._shards.values())
 
     def __len__(self) -> int:
-        """Return the number of different keys in the bank."""
+        """Return the number of series in the bank; a key that several shards have counts once."""
         return len(self.keys()) if len(self._shards) > 1 else sum(len(s.numbers) for s in self._shards.values())
 
     def keys(self) -> KeysView[str]:

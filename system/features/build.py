@@ -100,7 +100,7 @@ def _features_from_files(
     threads: int | None,
     whole: Container[str],
 ) -> Features:
-    """Return features that decode an audio file each time its waveform is read.
+    """Return features without stored waveforms: a clip's audio file is decoded each time its waveform is read.
 
     experts: A dict with one expert, of kind waveform. whole: Ids of clips whose files are decoded now, as a check.
     verify: Read all bytes of all files now, and warn of files that have changed while their size and time are the same.

@@ -60,7 +60,7 @@ class Model(Strict):
 
     @property
     def _encoders(self) -> list[tuple[str, EncoderKind, str]]:
-        """(name, settings, parts) per encoder. parts: Items that a series has embeddings of, "frames" or "words"."""
+        """(name, settings, parts) per encoder. parts: Items that a series of embeddings has, "frames" or "words"."""
         return [("audio", self.audio, "frames"), ("text", self.text, "words")]
 
     @property

@@ -123,7 +123,7 @@ class Beats(SegmentNetwork):
         self.load_tensors(content.section("model"))
 
     def load_tensors(self, weights: Weights) -> None:
-        """Copy the published tensors into the network. Weight norms may have old or new names."""
+        """Copy the published tensors into the network. Weight norms may have torch's old or new tensor names."""
         with torch.no_grad():
             for key, parameter in self.named_parameters():
                 published = key.replace(f"encoder.{TABLE}", OF_FIRST_LAYER + TABLE)
@@ -240,7 +240,7 @@ class _Block(nn.Module):
             nn.init.xavier_normal_(layer.weight, INITIAL_GAIN)
 
     def forward(self, x: torch.Tensor, bias: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Apply attention, with its `bias`, and feed-forward layers to tokens (S, L, 768). mask: False: ignored."""
+        """Apply attention, with its `bias`, and feed-forward layers to tokens (S, L, 768). False `mask`: ignored."""
         x = self.self_attn_layer_norm(DEPTH_SCALE * x + self.self_attn(x, bias, mask))
         result: torch.Tensor = self.final_layer_norm(DEPTH_SCALE * x + self.fc2(F.gelu(self.fc1(x))))
         return result

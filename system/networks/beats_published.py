@@ -59,7 +59,7 @@ CONFIG = {
 
 
 def find_address(path: Path) -> str:
-    """Return the web address of a published weight file, for messages. path: Has the name of the file.
+    """Return the web address of a published weight file, for messages. path: A path that ends in its name.
 
     >>> find_address(Path("weights/BEATs_iter3_plus_AS2M.pt"))
     'https://huggingface.co/lpepino/beats_ckpts/resolve/main/BEATs_iter3_plus_AS2M.pt'

@@ -320,7 +320,7 @@ class Estimates:
         return self.flops_of(self.load(stage), stage.grad_cache_chunk)
 
     def flops_of(self, load: Load, chunk: int | None) -> float:
-        """Estimate the operations of a training step with a batch of the size `load`. chunk: Clips per chunk; or None.
+        """Estimate the operations of a training step with a batch of the size `load`. chunk: Clips per chunk.
 
         With chunks, a third more operations are needed.
         """

@@ -78,7 +78,7 @@ def _limit_files() -> Iterator[Path]:
 
 
 def full_disks(needs: Mapping[Path, float]) -> Iterator[tuple[str, str]]:
-    """Yield, for every disk with too little free space, its folders and an error message. needs: Bytes per folder."""
+    """Yield, for every disk with too little free space, its folders and an error message. needs: Bytes by folder."""
     on_disk: dict[int, list[Path]] = {}
     for folder in needs:
         on_disk.setdefault(nearest_existing(folder).stat().st_dev, []).append(folder)

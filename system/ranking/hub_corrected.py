@@ -134,7 +134,7 @@ class HubCorrectedRanker(Ranker):
         return {**self.inner.meanings, "score": score}
 
     def open(self, listed: Listed, strict: bool = False) -> Pool:
-        """Return a pool of readable clips, with hubs measured. strict: A clip that cannot be read is an error."""
+        """Return a pool of readable clips, and measure its hubs. strict: A clip that cannot be read is an error."""
         pool = self.inner.open(listed, strict)
         self._hubs_of(pool)
         return pool

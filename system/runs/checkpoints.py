@@ -87,7 +87,7 @@ def weights_file(folder: Path, epoch: int) -> Path:
 
 
 def require_finite(weights: Mapping[str, Any], model_or_file: str, hint: str) -> None:
-    """Raise KitError if any weight is infinite or NaN. model_or_file, hint: Its name, and a cure, for the message."""
+    """Raise KitError if any weight is infinite or NaN. model_or_file, hint: Subject and cure in the message."""
     for name, value in weights.items():
         if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.isfinite().all():
             raise KitError(f"{model_or_file} has weights that are infinite or NaN, first {name}; {hint}")

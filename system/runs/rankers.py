@@ -36,7 +36,7 @@ def open_ranker(
     cache: Path | None = None,
     with_windows: bool = False,
 ) -> Ranker:
-    """Open the ranker of a run or model, for any clips.
+    """Open a run or an exported model, and return its ranker, which can rank any clips.
 
     A run ranks by the given checkpoint. Without a given checkpoint, it ranks like its first rank entry that can rank
     any clips, not only the recipe's.

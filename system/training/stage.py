@@ -388,7 +388,7 @@ class StageTraining:
 def _build_validation(
     stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers | None, precision: str
 ) -> Watching:
-    """Build the object that validates a stage. precision: Precision for computing embeddings."""
+    """Build the object that validates the model after each epoch of a stage. precision: For computing embeddings."""
     sources = stage.monitor.data
     if stage.unit == "moment":
         annotated = {name: (data.readable_clips(name), data.moments[name]) for name in sources}

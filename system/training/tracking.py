@@ -54,7 +54,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def write(self, values: dict[str, float], step: int) -> None:
-        """Send the metrics of an epoch that ends with `step`."""
+        """Send the metrics of an epoch whose last training step is number `step`."""
         ...
 
     @abstractmethod
@@ -76,7 +76,7 @@ class TensorBoard(Tracker):
         self.writer: Any = SummaryWriter(run.folder / "tensorboard")
 
     def write(self, values: dict[str, float], step: int) -> None:
-        """Write the metrics of an epoch that ends with `step` to the run's folder."""
+        """Write the metrics of an epoch whose last training step is number `step` to the run's folder."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
@@ -105,7 +105,7 @@ class MLflow(Tracker):
         self.last = max((entry.step for entry in history), default=-1)
 
     def write(self, values: dict[str, float], step: int) -> None:
-        """Send the metrics of an epoch that ends with `step` to MLflow."""
+        """Send the metrics of an epoch whose last training step is number `step` to MLflow."""
         self.mlflow.log_metrics({name.replace("@", "_at_"): value for name, value in values.items()}, step=step)
 
     def close(self, status: Status) -> None:
@@ -143,7 +143,7 @@ class WandB(Tracker):
             self.last = self.run.step - 1
 
     def write(self, values: dict[str, float], step: int) -> None:
-        """Send the metrics of an epoch that ends with `step` to Weights & Biases."""
+        """Send the metrics of an epoch whose last training step is number `step` to Weights & Biases."""
         self.run.log(values, step=step)
 
     def close(self, status: Status) -> None:

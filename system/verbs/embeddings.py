@@ -58,13 +58,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write_npz(path: Path, columns: dict[str, Any]) -> None:
-    """Write the columns of embeddings to a .npz file."""
+    """Write the columns of the table of embeddings, such as ids and vectors, to a .npz file."""
     with path.open("wb") as file:
         np.savez(file, **columns)
 
 
 def _write_parquet(path: Path, columns: dict[str, Any]) -> None:
-    """Write the columns of embeddings to a Parquet file."""
+    """Write the columns of the table of embeddings, such as ids and vectors, to a Parquet file."""
     import pyarrow
     from pyarrow import parquet
 
