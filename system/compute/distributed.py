@@ -364,7 +364,7 @@ class GradientSums:
             self._send(bucket)
 
     def _send(self, gradients: "list[torch.Tensor]") -> None:
-        """Begin to sum a list of gradients over all processes, as a copy in one tensor."""
+        """Copy a list of gradients to one tensor, and begin to sum this tensor over all processes."""
         import torch
         import torch.distributed as dist
 

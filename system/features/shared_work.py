@@ -88,7 +88,7 @@ class SharedWork:
         return found
 
     def _reserve_keys(self) -> bool:
-        """Reserve keys of missing series for this process if it has none. Returns: Whether it now has keys."""
+        """Reserve keys of missing series for this process if it has no keys. Returns: Whether it now has keys."""
         if self._new or not (self._left or self._computed_elsewhere):
             return bool(self._new)
         with self._bank.locked():

@@ -117,7 +117,7 @@ class BatchScores:
 
     @property
     def caption_scores(self) -> Tensor:
-        """Mean scores (B, B) between the captions of any two items.
+        """Mean scores (B, B) of the captions of any two items with each other.
 
         The value at (i, j) is the mean over all pairs of a caption of item i and a caption of item j.
         """

@@ -31,7 +31,7 @@ Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing f
 
 
 def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Facts:
-    """Return a text about a model, and a list of problems: [(title, error message)] if it is missing or damaged.
+    """Describe a hub model as text; return the text, and problems, [(title, message)], if it is missing or damaged.
 
     title: Name of the Hugging Face model. fact: The text; the model's folder is added if the model is complete.
     folder: Folder of the model on this machine, or None.

@@ -87,7 +87,7 @@ def count_parameters(network: "nn.Module", trainable: bool) -> int:
 
 
 def measure_cost_once(key: Hashable, network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Return the cost of training a network, stored for later calls. run: Runs the network. half: 16-bit training.
+    """Return the cost of training a network, stored for later calls. run: Calls the network. half: 16-bit training.
 
     A second call with the same `key`, the same `half` and the same shapes of weights returns the stored cost. This
     saves time, since the variants of a study share encoders.
@@ -99,7 +99,7 @@ def measure_cost_once(key: Hashable, network: "nn.Module", run: "Callable[[], to
 
 
 def measure_cost(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
-    """Return the operations and memory of a network's forward and backward pass. run: Runs the network, for its output.
+    """Return the operations and memory of a network's forward and backward pass. run: Calls the network.
 
     half: Use 16-bit autocast.
 

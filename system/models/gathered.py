@@ -11,7 +11,7 @@ from system.models.embeddings import Embedded
 
 
 def gather_embeddings(local: Sequence[Embedded], sizes: Sequence[int], device: torch.device) -> list[Embedded]:
-    """Return the embeddings of all processes' chunks, in order, in every process.
+    """Exchange embeddings between processes: return those of all processes' chunks, in order, in every process.
 
     The result has no gradients. Chunk i comes from process i % n, for n processes.
     local: Embeddings of the chunks of this process, in order. sizes: Number of embeddings in each chunk, of all

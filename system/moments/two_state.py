@@ -29,7 +29,7 @@ RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is
 def forward_weights(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
-    """Sum the weights of all labellings up to each frame; return the log sum per frame and state of the frame.
+    """Sum the weights of all labellings up to each frame; return the log sum per frame, in and outside a moment.
 
     This is the forward algorithm. A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on
     `scores`, (B, T) for T frames of B recordings, and on the weights `enter` and `leave` of moment starts and ends.
@@ -174,7 +174,7 @@ def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor,
 def _forward_and_backward(
     scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum the weights of all labellings up to each frame, and from it on; return both log sums per frame and state.
+    """Sum the weights of all labellings up to each frame, and from each frame on; return both log sums, (B, T, 2).
 
     The arguments are those of forward_weights.
 

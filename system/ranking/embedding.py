@@ -117,7 +117,7 @@ def _read_ahead(groups: Sequence[Sequence[Clip]], features: Features) -> Iterato
 
 
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
-    """Return the embeddings of clips in evaluation mode, in the order of the clips."""
+    """Embed clips with the model in evaluation mode; return the embeddings, in the order of the clips."""
     return embed_pool(model, clips, features).clips
 
 

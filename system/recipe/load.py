@@ -185,7 +185,7 @@ def _leave_out_nulls(value: Any) -> None:
 
 
 def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]:
-    """Check a parsed YAML document by the schema. Returns: The recipe, or None, and all mistakes."""
+    """Check a parsed YAML document by the schema. Returns: The recipe (None if it is invalid), and all mistakes."""
     try:
         return schema.Recipe.model_validate(value), []
     except ValidationError as error:

@@ -186,7 +186,7 @@ class _Hashed:
     """File for torch.save that computes the checksum of the written bytes. error: Error raised by a write, or None."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        """Create an empty checksum of the bytes that are written to `file`, which is open for bytes."""
+        """Start the checksum of the bytes that will be written to `file`, a file that is open in binary mode."""
         self._file, self.checksum = file, hashlib.sha256()
         self.error: OSError | None = None
 

@@ -226,7 +226,7 @@ def untrained_origin(recipe: schema.Recipe) -> str:
 
 
 def _path_changes(run: Run, started_in: str | None) -> list[str]:
-    """Return changes KEY=PATH that make paths absolute if they exist only in `started_in`, where the run began."""
+    """Return changes KEY=PATH that make those paths absolute that exist only in `started_in`, where the run began."""
     if started_in is None:
         return []
     recipe = load_recipe(run.folder / "resolved.json").recipe

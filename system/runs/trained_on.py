@@ -74,7 +74,7 @@ def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
 
 
 def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
-    """Raise KitError if a teacher or a stage's starting model was trained on a clip that the recipe ranks.
+    """Raise KitError if a teacher, or a model that a stage starts from, was trained on a clip that the recipe ranks.
 
     Two clips count as the same if they have the same audio, or are of the same Freesound recording. Teachers with
     unknown training clips are refused too. A model is accepted if `trained_on_test: acknowledged` is set in the recipe.

@@ -58,7 +58,7 @@ class Adapters:
         self._unchecked = {_layer_kind(name) for name, _ in self._adapted_layers()}
 
     def _adapted_layers(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name in the model, and the layer, of every layer with an adapter."""
+        """Yield (name in the model, layer) for every layer with an adapter."""
         from peft.tuners.lora import LoraLayer
 
         for name, layer in self.model.named_modules():

@@ -34,7 +34,7 @@ class FrozenStart:
     """
 
     def __init__(self, model: RetrievalModel, settings: schema.AdamW) -> None:
-        """Collect the model's parts in the optimizer setting `frozen_start`, with their numbers of frozen steps."""
+        """Store the parts of the model that the setting `frozen_start` names, each with its number of frozen steps."""
         self.model, parts = model, model.parts()
         self.parts: list[tuple[nn.Module, list[nn.Parameter], int]] = [
             (parts[name], [p for p in parts[name].parameters() if p.requires_grad], steps)
