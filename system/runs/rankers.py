@@ -83,7 +83,7 @@ def first_entry(recipe: schema.Recipe) -> RankEntry | None:
 class _OpenedRun:
     """Access of rank entries to the models and data of a finished run; see Models."""
 
-    contents: Mapping[str, str] = {}
+    content_keys: Mapping[str, str] = {}
 
     def __init__(
         self, run: Run, recipe: schema.Recipe, open_model_ranker: Callable[[str | None, str | None], ModelRanker]
