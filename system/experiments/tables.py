@@ -175,7 +175,7 @@ class StudyTable:
 
     @property
     def facts(self) -> list[str]:
-        """Names of the table's additional columns, such as chance, the metric of a random ranking; each occurs once."""
+        """Names of the table's additional columns, each once, such as chance (the metric of a random ranking)."""
         return list(dict.fromkeys(name for row in self.rows for name in row.facts))
 
     def format(self, value: float | None) -> str:

@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 
 def read_config(folder: Path, with_audio: bool) -> EmbeddingGemma2Config:
-    """Read a configuration of EmbeddingGemma 2 without vision encoder, and with the audio encoder if `with_audio`."""
+    """Read a configuration of EmbeddingGemma 2 for audio (only if `with_audio`) and text, without vision encoder."""
     config = EmbeddingGemma2Config.from_pretrained(folder, trust_remote_code=False)
     config.vision_config = None
     if not with_audio:

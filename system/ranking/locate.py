@@ -288,7 +288,7 @@ def score_recordings(
 def score_moment_recordings(
     model: RetrievalModel, recordings: Sequence[Clip], moments: Sequence[Moment], features: Features
 ) -> FrameSeries:
-    """Return the scores of all frames of each moment's recording for the moment's text, by a model of moments.
+    """Score all frames of each moment's recording against the text of the moment, by a model of moments.
 
     Raises the errors of frame_series.
     """
