@@ -24,7 +24,8 @@ VERBS = {
         resumes=True,
     ),
     "fetch": Verb(
-        "fetch the sounds whose descriptions have the best scores, as FLAC with a manifest; none of an exclusion list",
+        "fetch the sounds whose descriptions have the best scores, as FLAC with a manifest; "
+        "leave out sounds on exclusion lists",
         "python -m data_tools fetch data/freesound.sqlite --scores data/classified/scores.csv "
         "--exclude data/exclusion_lists/dcase2025_task6_excluded_freesound_ids.csv --out data/freesound",
         "freesound.fetch",
@@ -112,7 +113,7 @@ VERBS = {
         "scenes.ceiling",
     ),
     "classify": Verb(
-        "score how much each description of a sound resembles a caption, to fetch the best sounds",
+        "score how much each description of a sound resembles a caption; `fetch` chooses sounds by these scores",
         "python -m data_tools classify data/freesound.sqlite --captions data/clotho/clotho_captions_development.csv "
         "--out data/classified",
         "classify.verb",

@@ -183,7 +183,7 @@ def _print_error(error: BaseException) -> None:
 
 @contextmanager
 def _redirect_results(inside: bool, several: bool) -> Iterator[None]:
-    """Redirect a block's output: to standard error (`inside` another verb), or to nothing (not first of `several`)."""
+    """Print a block's results: on standard error if `inside` another verb; if `several`, only in the first process."""
     with Path(os.devnull).open("w") as nowhere:
         printed = sys.stderr if inside else sys.stdout
         with redirect_stdout(nowhere if several and _rank_prefix() else printed):

@@ -83,7 +83,7 @@ class Query(Line):
 
 
 def _usual_line_pattern() -> str:
-    """Return a regular expression that matches the lines that write_manifest writes for most clips.
+    """Return a regular expression for the usual form of a manifest's lines, which most clips have.
 
     Its groups are id, captions and split. A matching line is a valid clip. All other lines are parsed by parse_json and
     Clip.

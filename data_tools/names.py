@@ -38,7 +38,7 @@ def audio_tree(folder: Path) -> tuple[list[str], list[str]]:
     audio = _require_utf8(folder, [name for name in files if is_audio_name(name)])
     by_file = _group_by(audio, lambda name: os.path.realpath(folder / name))
     if same := [" = ".join(names) for names in by_file.values() if len(names) > 1]:
-        log.warning("%s: several names for the same file, such as links (%d): %s", folder, len(same), first_names(same))
+        log.warning("%s: files with several names, such as links (%d): %s", folder, len(same), first_names(same))
     return audio, [name for name in files if not is_audio_name(name)]
 
 

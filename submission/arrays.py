@@ -1,6 +1,6 @@
 """Types of arrays.
 
-Types of the numpy arrays in `submission`, and a function that returns the lengths of lists as an array.
+Types of the numpy arrays in `submission`, and a function that returns the numbers of items in lists.
 """
 
 from collections.abc import Iterable, Sized
@@ -16,5 +16,5 @@ Flags = npt.NDArray[np.bool_]
 
 
 def sizes(lists: Iterable[Sized]) -> Ints:
-    """Return the lengths of the given lists as an array."""
+    """Return an array of the numbers of items in the given lists."""
     return np.array([len(each) for each in lists], dtype=np.int64)

@@ -128,7 +128,7 @@ def require_finite(values: Floats, before: int = 0) -> None:
 
 
 def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
-    """Return ranks as an array with a row per query, padded with NEVER, a very large number. counts: Ranks per query.
+    """Return ranks as an array with a row per query, padded with NEVER, a very large number. counts: Their numbers.
 
     The given ranks are those of all queries, one query after the other.
     """

@@ -36,7 +36,7 @@ class _Layout(NamedTuple):
         name: Number of bytes of the field with a chunk's name.
         size: Number of bytes of the field with a chunk's size.
         order: Byte order of the sizes.
-        counted: Number of bytes that the stated size of a chunk has in addition to the body: 0, or both fields.
+        counted: Number of bytes that the stated size of a chunk includes besides the body: 0, or those of both fields.
         align: Chunks start at multiples of this number of bytes.
         sound: Name of the chunk that contains the samples.
     """

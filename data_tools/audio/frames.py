@@ -108,7 +108,7 @@ def _read_npy(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
         raise AudioError(f"{path}: has frames that are not finite (NaN or infinity); compute them again")
     if (peak := max(float(frames.max()), -float(frames.min()))) > MAX_FRAME:
         raise AudioError(
-            f"{path}: contains a value of {peak:.0e}, above the maximum of {MAX_FRAME:,.0f} (float16); scale its values"
+            f"{path}: contains a value of {peak:.0e}, above the maximum of {MAX_FRAME:,.0f} (float16); scale them down"
         )
     return frames.astype(np.float32)
 

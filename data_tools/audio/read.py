@@ -152,7 +152,7 @@ def audio_seconds(path: Path | str) -> float:
 
 
 def readable_seconds(path: Path | str) -> float | None:
-    """Return audio_seconds(path); None if the file is missing or unreadable (the verb `check` lists such files)."""
+    """Return the length of an audio file in seconds; None for a missing or unreadable file (`check` lists it)."""
     try:
         return audio_seconds(path)
     except AudioError:

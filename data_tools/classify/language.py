@@ -74,9 +74,9 @@ def language_of(text: str) -> str:
     """Return the language of a text: "en", another ISO 639-1 code, or the name of a script ("cyrillic", "cjk").
 
     A text with mostly letters of another script gets that script. Otherwise the language with the most points wins, if
-    it has 2 or more and more than English. A word that is a sure sign of a language counts 2 points for it, and a
-    word that only makes it likely 1 point. A language also gets 1 point if the text has one of its letters that English
-    does not have. At equal points, English wins, then the first language in the order of _SURE.
+    it has 2 or more points, and more points than English. A word that is a sure sign of a language counts 2 points for
+    it, and a word that only makes it likely 1 point. A language also gets 1 point if the text has one of its letters
+    that English does not have. At equal points, English wins, then the first language in the order of _SURE.
 
     >>> language_of("Pluie sur le toit"), language_of("Kick 01"), language_of("Дождь")
     ('fr', 'en', 'cyrillic')

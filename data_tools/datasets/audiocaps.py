@@ -48,15 +48,15 @@ class _Recording(NamedTuple):
 def read_audiocaps(
     root: Path, audio: Path | None = None, splits: Sequence[Split] = AUDIOCAPS_SPLITS, keep_missing: bool = False
 ) -> tuple[list[Clip], list[str]]:
-    """Return the clips of the splits, and a line of counts per split. keep_missing: Include clips without audio.
+    """Return the clips of the splits, and a text about each split. keep_missing: Include clips without audio.
 
     Args:
         root: The folder with <split>.csv; or a folder of aac-datasets, with AUDIOCAPS/csv_files_v1/<split>.csv and
             AUDIOCAPS/audio_32000Hz/<split>/.
-        audio: The folder with the audio (default: root), in <split>/ or directly. Files have any audio suffix, and one
-            of the names that downloaders use: <youtube_id>_<start>_<end>, with times in seconds or milliseconds;
-            <youtube_id>_<start>; <youtube_id>, if only one clip has that id; the same names after the letter Y; or
-            <audiocap_id>, the id of any caption of the clip.
+        audio: The folder with the audio (default: root), in <split>/ or directly. Files have any audio suffix.
+            Downloaders name them <youtube_id>_<start>_<end>, with times in seconds or milliseconds,
+            <youtube_id>_<start>, or <youtube_id>, which must belong to one clip only. Each of these names may follow
+            the letter Y. A name may also be <audiocap_id>, the id of any caption of the clip.
 
     Rows with the same youtube_id and start_time are one clip with several captions (5 in val and test).
     Raises DataError for a missing CSV file, bad rows, bad captions, a repeated audiocap_id, and if no clip is left.

@@ -39,7 +39,7 @@ class Published(NamedTuple):
         files: The annotation files that were read.
         faults: Faults that were found in these files, such as a window after the recording's end; each with the path of
             its file.
-        counts: A line of counts per split, for the user.
+        counts: For each split, a line of text with the numbers of queries, recordings and windows, for the user.
     """
 
     files: list[Path]
@@ -69,7 +69,7 @@ def read_castella(
             in place of audio, one file per recording. The lengths of recordings are then read from the annotations.
         keep_missing: Include recordings without a file, with the published length. Otherwise they and their queries are
             omitted, except those of a blind list, which must all be answered.
-        list_split: The split `blind`, or the split of unlabelled recordings for training.
+        list_split: Split of queries without windows: `blind`, or `train` if a model finds their windows for training.
     Raises DataError for a folder without such files, two files of a split, no recording with a file, and a file that is
         damaged or of another format.
     """
@@ -103,7 +103,7 @@ def read_castella(
     if not found and not keep_missing and by_split.keys() != {"blind"}:
         expected = " or ".join(f"<id>{suffix}" for suffix in (suffixes if suffixes == FEATURES else suffixes[:1]))
         raise DataError(
-            f"{audio or root}: no file {expected} of any recording, here or in <split>/; give the folder by "
+            f"{audio or root}: no file {expected} of any recording, directly or in <split>/; give the folder by "
             "--audio or --features, or add --keep-missing to include recordings without a file"
         )
     return published
@@ -114,7 +114,9 @@ def _require_one_feature_file(names: Iterable[str]) -> None:
     suffix_of: dict[str, str] = {}
     for path in map(Path, names):
         if (other := suffix_of.setdefault(path.stem, path.suffix)) != path.suffix:
-            raise DataError(f"{path.stem}{other} and {path.name} are features of one recording; remove one of them")
+            raise DataError(
+                f"{path.stem}{other} and {path.name} have features of the same recording; remove one of them"
+            )
 
 
 def _read_by_split(root: Path, list_split: Split) -> dict[Split, tuple[Path, Annotations]]:
@@ -142,7 +144,9 @@ def _read_by_split(root: Path, list_split: Split) -> dict[Split, tuple[Path, Ann
         elif path.suffix == ".json":
             log.info("%s: not used, because %s contains the same split (%s)", path, by_split[split][0], split)
         else:
-            raise DataError(f"{path} and {by_split[split][0]} both have the split {split}; remove one of them")
+            raise DataError(
+                f"{path} and {by_split[split][0]} both have queries of the split {split}; remove one of them"
+            )
     if not by_split:
         raise DataError(
             f"{root}: contains no queries in CASTELLA's format; give the folder with castella_test_release.jsonl "
@@ -165,9 +169,9 @@ def _recording_files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
 def _format_counts(
     split: str, annotations: Annotations, with_file: Set[str], in_manifest: Set[str], suffixes: tuple[str, ...]
 ) -> str:
-    """Return a split's counts of queries, recordings, windows and files. with_file, in_manifest: Ids of recordings.
+    """Return the numbers of queries, recordings, windows and files of a split as a line of text.
 
-    The result is a line of text.
+    with_file: Ids of the recordings that have a file. in_manifest: Ids of the recordings in the manifest.
     """
     recordings, with_queries = len(annotations.seconds), len({query.vid for query in annotations.queries})
     n_present = len(with_file & annotations.seconds.keys())
@@ -200,8 +204,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     keep_help = "also list recordings whose file is missing (recordings of a blind list are always listed)"
     add("--keep-missing", action="store_true", help=keep_help)
     list_help = (
-        "split name for queries without windows (default: blind); use train if a model is to find their windows, as "
-        "training data, with system rank --windows --as-training"
+        "split of queries without windows (default: blind); choose train if a model shall find their windows for "
+        "training (python -m system rank --windows --as-training)"
     )
     add("--list-split", choices=("blind", "train"), default="blind", help=list_help)
     add("--name", default="castella", help="name of the recordings' source, for their ids (default: castella)")

@@ -28,7 +28,7 @@ METADATA_COLUMNS = ("file_name", "keywords", "sound_id", "sound_link", "start_en
 def read_clotho(
     root: Path, splits: Sequence[Split] = CLOTHO_SPLITS, source: str = "clotho", keep_missing: bool = False
 ) -> tuple[list[Clip], list[str]]:
-    """Return the clips of the splits, and a line of counts per split. keep_missing: Accept a data set without audio.
+    """Return the clips of the splits, and a text about each split. keep_missing: Accept a data set without audio.
 
     Args:
         root: The folder with Clotho, or a folder of aac-datasets that contains CLOTHO_v2.1/. It has:
@@ -82,7 +82,7 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
 
 
 def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str, str]:
-    """Read one split of Clotho; return its clips, a line of counts, and a note on missing files with similar names."""
+    """Read one split of Clotho; return its clips, a text with their numbers, and a note on files with similar names."""
     table = _published_path(root, "clotho_csv_files", f"clotho_captions_{split}.csv")
     require_file(table, "give Clotho's folder as published, or choose other splits by --splits")
     captions = _read_captions(table)

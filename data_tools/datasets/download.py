@@ -127,7 +127,7 @@ def content_problem(path: Path) -> str | None:
 
 
 def file_problem(path: Path) -> str | None:
-    """Describe the damage of a downloaded file that is visible without opening it, such as "is cut short".
+    """Describe the damage of a downloaded file, such as "is cut short", if simple checks find any.
 
     Returns None for a file without such damage.
     """
@@ -239,7 +239,7 @@ async def _append_answer(answer: "ClientResponse", part: Path, received: int, ad
 
 
 def cure_of(path: Path, if_missing: str) -> str:
-    """Return advice on a file: `if_missing` if it is missing, the fault and its cure if it is damaged, otherwise ""."""
+    """Return advice on a file: `if_missing` for a missing file, fault and cure for a damaged one, otherwise ""."""
     if not path.is_file():
         return if_missing
     problem = content_problem(path) or file_problem(path)

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         required=True,
-        help="for a store: the table to write, .csv (a ' precedes texts that a spreadsheet would compute) or .parquet "
+        help="for a store: the table to write, .csv (with a ' before texts that would be formulas) or .parquet "
         "(needs pyarrow); for a manifest: a folder for the shards",
     )
     add("--format", choices=get_args(Form), help="for a manifest: format of the shards, which contain the audio")

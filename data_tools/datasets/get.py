@@ -164,7 +164,7 @@ def _print_plan(name: str, published: PublishedSet, folder: Path, mirror: str | 
     needed, free = _bytes_needed(published, sizes, folder), free_bytes(folder)
     if addresses:
         unknown = ", and more for the files of unknown size" if None in sizes else ""
-        print(f"  into {folder}/: {format_size(needed)} still needed{unknown}; {format_size(free)} free")
+        print(f"  disk space for {folder}/: {format_size(needed)} needed{unknown}; {format_size(free)} free")
     if needed > free:
         raise DataError(
             f"the disk of {folder}/ has {format_size(free)} free, and about {format_size(needed)} are needed; "

@@ -60,7 +60,8 @@ def _lists_of_parts(folder: Path) -> list[Path]:
     for first, *others in lists.values():
         for other in others:
             message = (
-                "%s: skipped, because only %s of this part is read; to read the skipped file, use the verb `wavcaps`"
+                "%s: skipped, because only the largest file of this folder, %s, is read; to read the skipped file, "
+                "use the verb `wavcaps`"
             )
             log.warning(message, other, first.name)
     return sorted(first for first, *_ in lists.values())
@@ -81,7 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--caption", metavar="COLUMN", nargs="+", help="columns, or keys of the .json files, with captions")
     ids = "columns whose values, joined by _, name a clip; rows of the same name become one clip"
     add("--id", metavar="COLUMN", nargs="+", help=ids)
-    add("--split", choices=SPLITS, help="split of all clips (default: by the names of files, or else train)")
+    add(
+        "--split",
+        choices=SPLITS,
+        help="split of all clips (default: the split in the names of files or folders; train if none is found)",
+    )
     add("--partial", action="store_true", help="accept a data set with missing shards")
     add("--name", help="name of the clips' source, for their ids (default: the name of the first folder)")
     add_manifest(parser)

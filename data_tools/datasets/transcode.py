@@ -94,7 +94,8 @@ def _require_supported(encoding: Encoding) -> None:
         ) from None
     if not is_exact:
         raise DataError(
-            f"--bitrate {encoding.kbits}: MP3 at {encoding.rate} Hz cannot store the exact length of the audio; "
+            f"--bitrate {encoding.kbits}: at this bit rate, MP3 files of {encoding.rate} Hz are longer or shorter than "
+            "the audio; "
             "use a higher bit rate, or a lower --rate"
         )
 

@@ -222,7 +222,7 @@ def _add_item(
     if known != seconds:
         here, before = (f"{length:.10g} s" if length else "not given" for length in (seconds, known))
         annotations.add_fault(
-            where, TWO_LENGTHS, f"the length of the recording {vid!r} is {here} here, but {before} before"
+            where, TWO_LENGTHS, f"the length of the recording {vid!r} is {here}, but {before} earlier in the file"
         )
     if content.get("caption"):
         if fault := fault_of_text(content, "caption"):

@@ -98,7 +98,10 @@ def query_faults(content: dict[str, Any]) -> Iterator[Fault]:
             yield fault
     yield from recording_faults(content)
     if WINDOWS in content and TRUE_WINDOWS not in content:
-        yield f"{WINDOWS} belongs to a file of ranked windows; give the file of the queries", "an answer"
+        yield (
+            f"{WINDOWS} is a key of found windows, not of queries; give the file of the queries",
+            "an answer",
+        )
     windows = content.get(TRUE_WINDOWS, [])
     if not isinstance(windows, list):
         yield f"{TRUE_WINDOWS} must be a list of [start, end], not {shown(repr(windows))}", "no list of windows"

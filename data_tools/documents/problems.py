@@ -17,7 +17,7 @@ class Problem(NamedTuple):
 
     Attributes:
         line: Line number, from 1; None for a fault of the whole file.
-        sentence: Message about this line.
+        sentence: Message about the fault.
         kind: Text that all problems of the same kind share.
     """
 

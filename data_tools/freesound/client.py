@@ -215,7 +215,7 @@ class Client:
         If so, the caller should try smaller windows. If an attempt on a window of one second ended with an overloaded
         server (kind "overloaded"), the result is False, since so small a search cannot overload it. If all attempts
         ended like this, and the window was halved fewer than 8 times (UNPROVEN_SPLITS), the result is True. In all
-        other cases, all sounds are searched: True if the server answers.
+        other cases, the function searches all sounds; it returns True if the server answers this search.
         """
         if set(kinds) == {"overloaded"} and window.splits < UNPROVEN_SPLITS:
             return bool(window.halves)
@@ -297,7 +297,7 @@ class Client:
             token.renew(content)
 
     async def _get_counted(self, url: str, *asked: Any) -> Response:
-        """Make a request when the API's limits allow it, and return the answer. asked: Other arguments of Http.get."""
+        """Make a request when the API's limits allow it, and return the answer. asked: Arguments for Http.get."""
         request = await self.quota.take()
         self.requests += 1
         try:
@@ -345,7 +345,7 @@ class Client:
         if answer.status >= 500:
             return AgainError(shown, answer.retry_after, "overloaded" if "overloaded" in (words or "") else "server")
         if words is None:
-            return AgainError(f"{shown}, not as Freesound's API does", answer.retry_after, "foreign")
+            return AgainError(f"{shown}, with a page that is not from Freesound's API", answer.retry_after, "foreign")
         if answer.status == 408 or (answer.status == 400 and _OUTAGE.search(words) and not _FINAL.search(words)):
             return AgainError(shown, answer.retry_after)
         if answer.status in (401, 403):

@@ -80,7 +80,7 @@ async def search_one_by_one(client: Client, window: Window, user_filter: str | N
 
 
 async def count_sounds(client: Client, window: Window, user_filter: str | None) -> int:
-    """Return the API's count of sounds in a time window, or of its halves if the API fails for the whole window."""
+    """Return the API's number of sounds in a time window; if the API fails for it, add the numbers of its halves."""
     try:
         return (await client.search(window, user_filter, size=1)).count
     except NoPageError:
@@ -154,7 +154,7 @@ def _require_lasting_fall(store: Store, known: int, count: int) -> None:
 
 
 def mark_complete(store: Store, last: int) -> None:
-    """Record that all counts up to second `last` match the API's, also in time windows that differed before."""
+    """Record that the store has as many sounds as the API counts, in every time window up to second `last`."""
     store.forget_uneven(last)
     store.set_facts(complete=last, checked=int(time.time()))
 

@@ -242,21 +242,21 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
 
 
 def _print_result(store: Store, added_up: bool) -> int:
-    """Print the result of a crawl; return the exit status: 0, or 1 if the counts do not match (added_up is False)."""
+    """Print the result of a crawl; return the exit status: 0, or 1 if the API counts more or fewer (not `added_up`)."""
     count = counted(store.count(), "sound")
     if added_up:
         print(f"{_completeness_text(store)}: {count}")
     else:
         print(f"{store.path}: {count} stored, but the API counts {store.fact('total')}; run the same command again")
     if nulls := store.nulls():
-        print(f"the API returned {counted(len(nulls), 'sound')} only as null or an error; times of upload:")
+        print(f"for {counted(len(nulls), 'sound')}, the API returned only null or an error; they were uploaded:")
         for null in nulls[:SHOWN]:
             end = "now" if null.before_ms is None else format_time(null.before_ms)
             print(f"  between {format_time(null.after_ms)} and {end}")
         print(f"python -m data_tools status {store.path} --list FILE.csv writes all of them to a table")
     if uneven := store.uneven_windows():
         print(
-            f"the API's count differs from the stored sounds in {counted(len(uneven), 'time window')}; python -m "
+            f"{counted(len(uneven), 'time window')} with fewer or more stored sounds than the API counts; python -m "
             "data_tools status lists them"
         )
     return 0 if added_up else 1

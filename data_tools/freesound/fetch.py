@@ -175,7 +175,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rate", type=int, default=44_100, help="sample rate of the FLAC files, in Hz (default: %(default)s)")
     add("--limit", type=int, default=MAX_SOUNDS, help="maximum number of sounds, best scores first (default: all)")
     add("--originals", action="store_true", help="fetch the uploaders' files instead of previews (128 kbit/s MP3)")
-    token = f"file of mode 600 with the token, or with JSON to renew it (default: the token is in {TOKEN}, a variable)"
+    token = f"file of mode 600 with the token, or with JSON to renew it (default: the environment variable {TOKEN})"
     add("--token-file", type=Path, help=token)
     add("--dry-run", action="store_true", help="print what would be fetched, and fetch nothing")
     _add_rules(parser)
@@ -202,7 +202,7 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
         default=Criteria.preferences,
         dest="preferences",
         metavar="PREFERENCE",
-        help=f"allowed AI preferences of uploaders: {', '.join(PREFERENCES)} (default: all but the last)",
+        help=f"allowed choices of uploaders on AI training: {', '.join(PREFERENCES)} (default: all but the last)",
     )
     add("--no-explicit", action="store_false", dest="explicit", help="leave out sounds that are marked as explicit")
 

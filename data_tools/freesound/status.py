@@ -19,7 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class Gap(Report):
-    """Sounds that the API could not deliver. first, last: Range of their upload times; `last` is "" for now."""
+    """A sound, or a time window, that the API could not deliver completely.
+
+    first, last: Range of the upload times; `last` is "" for a range that ends now.
+    """
 
     what: str
     first: str
@@ -87,15 +90,17 @@ def _count_by_value(store: Store, column: str) -> dict[str, int]:
 
 
 def _gaps(store: Store) -> list[Gap]:
-    """Return the sounds that the API returned as null, and the time windows whose stored and API counts differ."""
+    """Return the null sounds, and the time windows with fewer or more stored sounds than the API counts."""
     gaps = []
     for after, before, page, position in store.nulls():
         last, where = format_time(before) if before else "", f"item {position} of page {page}"
         gaps.append(Gap(what="sound null or an error", first=format_time(after), last=last, where=where))
     for *span, count in store.uneven_windows():
         first, last = (format_time(second * 1000) for second in span)
-        where = f"count {count or 'unknown'}"
-        gaps.append(Gap(what="time window with differing counts", first=first, last=last, where=where))
+        where = f"the API counts {count or 'an unknown number'}"
+        gaps.append(
+            Gap(what="time window with fewer or more sounds than the API counts", first=first, last=last, where=where)
+        )
     return gaps
 
 
@@ -103,8 +108,8 @@ def _lines(report: StatusReport) -> list[str]:
     """Format the state of a store as lines of text."""
     until = f", up to {report.until}" if report.until else ""
     lines = [
-        f"{report.sounds:>8}  sounds stored, of {report.counted or 'an unknown number'} that the API counted last",
-        f"{report.missing:>8}  stored sounds were missing in the last searches; {report.gone} of these are deleted",
+        f"{report.sounds:>8}  sounds stored; the API has last counted {report.counted or 'an unknown number'}",
+        f"{report.missing:>8}  stored sounds that the last searches did not find; {report.gone} of these are deleted",
         f"{report.fitting:>8}  stored sounds are 3 s to 2 min long",
         f"{report.windows:>8}  time windows are left to read{until}",
         f"{report.requests_in_last_minute:>8}  requests in the last minute",
@@ -115,13 +120,13 @@ def _lines(report: StatusReport) -> list[str]:
     for column, counts in (("license", report.licences), ("gen_ai_preference", report.preferences)):
         lines += [f"\n{column}:", *(f"{count:>8}  {value}" for value, count in counts.items())]
     rows = [f"{gap.what}: uploaded {gap.first} to {gap.last or 'now'}, {gap.where}" for gap in report.gaps]
-    return [*lines, *section("parts that the API could not deliver", rows)]
+    return [*lines, *section("sounds and time windows that the API could not deliver completely", rows)]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `status` to its parser."""
     parser.add_argument("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
-    gaps = "also write a table of everything that the API could not deliver"
+    gaps = "also write the sounds and time windows that the API could not deliver completely to a table"
     parser.add_argument("--list", type=ending_in(".csv"), metavar="FILE.csv", help=gaps)
     add_json(parser)
 

@@ -235,7 +235,7 @@ class Store(Facts):
         return advance(window, answer, known), changes
 
     def _summarise(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
-        """Return a summary of a search page (counts, last second), and a dict from sound id to index time in ms.
+        """Return a summary of a search page, and a dict from the id of each sound on the page to its index time in ms.
 
         A sound that appears twice on the page counts once. The index time of a sound is its upload time. If this is
         outside the window, because Freesound's search index and database differ, the sound gets the index time of the
@@ -252,8 +252,9 @@ class Store(Facts):
             times[sound.id] = time_ms
         if len(outside) > MAX_OUTSIDE and 2 * len(outside) > len(sounds):
             raise DataError(
-                f"{self.path}: the API returned a sound of {format_time(outside[0].created)} for a search from "
-                f"{format_time(window.first * 1000)} to {format_time(window.last * 1000)}; run the command again later"
+                f"{self.path}: the API returned a sound uploaded at {format_time(outside[0].created)} for a search "
+                f"from {format_time(window.first * 1000)} to {format_time(window.last * 1000)}; "
+                "run the command again later"
             )
         seconds = [min(max(one // 1000, window.first), window.last) for one in times.values()]
         reached, nulls = max(seconds, default=None), len(page.sounds) - len(sounds)

@@ -89,7 +89,7 @@ class Progress:
 
 
 def advance(window: Window, answer: PageListing, known: int) -> Progress:
-    """Return the Progress of a time window after an answer: its unread parts. known: Number of its sounds known before.
+    """Return the state of a time window after an answer. known: Number of sounds in the window that were known before.
 
     A sound counts as known if it was stored before, or if the API always returned it as null.
     """

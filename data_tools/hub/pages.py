@@ -71,7 +71,7 @@ class _Content(NamedTuple):
         ]
 
     def _blocks(self, at: int, size: int) -> tuple[int, int, Packed]:
-        """Return begin and end of the compressed blocks with `size` bytes from `at` on, and how to unpack the bytes."""
+        """Return begin and end of the blocks with `size` bytes from `at` on, and the compression of these bytes."""
         assert self.codec
         assert self.marks
         first, last = at // BLOCK, -(-(at + size) // BLOCK)

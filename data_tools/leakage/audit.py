@@ -82,7 +82,7 @@ class AuditReport(Report):
         excluded: Dict from each exclusion list to its number of Freesound ids.
         without_id: Number of training clips without a Freesound id.
         compared: Number of clips whose sound was compared; null if that was not requested.
-        not_compared: Dict from the id of every other clip to the reason.
+        not_compared: Dict from the id of every clip whose sound was not compared to the reason.
         unsure: Ids of compared clips that are so short or steady that noise may hide a copy of them.
         ok: Whether no overlap is a leak.
         verdict: The result in words.
@@ -250,7 +250,7 @@ def _find_same_sound(everything: Sequence[Clip], audited: Collection[str], finge
 
 
 def _format_overlaps(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
-    """Return lines with counts and first examples of each kind of overlap. compared: Whether sounds were compared."""
+    """Format each kind of overlap: number of clips, and first examples. compared: Whether sounds were compared."""
     lines, sections = [], []
     for kind in KINDS:
         group = [overlap for overlap in overlaps if overlap.finding == kind]
@@ -273,7 +273,7 @@ def _verdict(
     if leaks := [overlap for overlap in overlaps if overlap.leak]:
         kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))
         count = counted(len({t.clip.id for t in leaks}), "clip")
-        return f"training data overlaps test splits or exclusion lists: leave out {count} ({kinds})"
+        return f"training data overlaps test splits or exclusion lists: remove {count} from the training data ({kinds})"
     clips = f"none of {len(training)} training clips"
     no_overlap = f"{clips} is on an exclusion list or shares a Freesound id, YouTube id or file name with a test split"
     if fingerprints is None or not len(fingerprints.prints) or not others:
@@ -285,10 +285,10 @@ def _verdict(
             "split"
         )
     if not ours or not theirs:
-        return f"{no_overlap}; whether these clips share a sound is not known, see the clips named above"
+        return f"{no_overlap}; shared sounds are not known, because the clips named above cannot be compared reliably"
     return (
         f"{no_overlap}; {counted(ours, 'training clip')} could be compared with {theirs} of {len(others)} test clips, "
-        "and no shared sound was found; for the clips named above, this is unknown"
+        "and no shared sound was found; whether the clips named above share a sound is not known"
     )
 
 
@@ -386,7 +386,7 @@ def run(arguments: argparse.Namespace) -> int:
         for listed in exclusions.sources:
             print(f"{listed.ids:>7}  Freesound ids on {listed.name}, and {listed.not_found} entries without an id")
         if without:
-            print(f"{without:>7}  training clips without a Freesound id: only names, captions and sound may match them")
+            print(f"{without:>7}  training clips without a Freesound id, compared only by name, captions and sound")
         print(*_format_compared(fingerprints), sep="\n")
         print(*_format_overlaps(overlaps, bool(report.compared)), sep="\n")
         print(f"\n{report.verdict}")

@@ -104,7 +104,7 @@ def check_clips(clips: Collection[Clip], quick: bool = False) -> list[Finding]:
     audio = _check_files(unique, quick)
 
     def result_of(clip: Clip) -> Result:
-        """Return the results of `_check_file` for a clip: its problem, its hash, and the reason why it has no sound."""
+        """Return the result of `_check_file` for a clip's audio file."""
         return audio[hash(clip.path)]
 
     def content_hashes(clip: Clip) -> list[str]:
@@ -162,7 +162,7 @@ def _check_files(clips: Iterable[Clip], quick: bool) -> dict[int, Result]:
 
 
 def _check_file(path: str, quick: bool) -> Result:
-    """Return the problem, hash, and reason for having no sound, of an audio file. quick: Only read its header.
+    """Check an audio file; return problem, hash, and the reason why it has no sound. quick: Only read the header.
 
     The result is (MISSING, "", None) for a missing file, and (CORRUPT, description of the damage, None) for a damaged
     file. For a readable file it is ("", its hash, the reason), with the reason None for a file with sound. For a
@@ -235,17 +235,17 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
     """Return the last line of the report: faults to fix before training, and faults that the user must judge.
 
     >>> _verdict([])
-    'nothing to fix'
+    'noproblem to fix'
     """
     counts = Counter([*(finding.kind for finding in findings), *(fault.finding for fault in faults)])
     errors = (*ERRORS, NO_CLIP)
 
     def count_text(kinds: Sequence[str]) -> str:
-        """Return the kinds of finding that occur, each with the number of its findings, as one text."""
+        """Return a text with those of `kinds` that were found, each with its number of findings."""
         return ", ".join(f"{kind} ({counts[kind]})" for kind in kinds if counts[kind])
 
     count = sum(counts[kind] for kind in errors)
-    verdict = f"{counted(count, 'thing')} to fix: {count_text(errors)}" if count else "nothing to fix"
+    verdict = f"{counted(count, 'problem')} to fix: {count_text(errors)}" if count else "noproblem to fix"
     judged = count_text((*TO_JUDGE, *(kind for kind in counts if kind not in (*KINDS, NO_CLIP))))
     return (
         f"{verdict}; for you to judge, because published data may have such findings: {judged}" if judged else verdict

@@ -167,7 +167,7 @@ def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[
 
 
 def _portions(prints: Sequence[Fingerprint]) -> Iterator[tuple[int, list[Fingerprint]]]:
-    """Yield (index of the first, group) for groups of fingerprints in order, at most MAX_PAIRS pairs of peaks each."""
+    """Divide fingerprints into groups of at most MAX_PAIRS pairs of peaks; yield (index of the first, group) each."""
     begin, portion, pairs = 0, list[Fingerprint](), 0
     for number, one in enumerate(prints):
         if portion and pairs + len(one.codes) > MAX_PAIRS:
@@ -256,7 +256,7 @@ def _score_alignment(one: Fingerprint, other: Fingerprint, shift: int) -> Match 
 
 
 def _find_agreeing_peaks(frames: Whole, bins: Bins, others: Whole, other_bins: Bins) -> tuple[Flags, int]:
-    """Return for each peak of a recording whether the other recording has it too; and their number beyond chance.
+    """Return whether the other recording has each peak too, and the number of common peaks, minus that by chance.
 
     The other recording's peak may be one frame and one bin away. The number does not count agreement by chance: the
     highest number after a wrong shift of the recording in time or frequency (WRONG_SHIFTS) is subtracted.
@@ -276,7 +276,7 @@ def _find_agreeing_peaks(frames: Whole, bins: Bins, others: Whole, other_bins: B
 
 
 def _share_of_strongest(agree: Flags, levels: np.ndarray) -> float:
-    """Return the share of agreeing peaks among the strongest ones. agree: Whether each agrees. levels: Their levels."""
+    """Return the share of agreeing peaks among the strongest peaks. agree, levels: One value per peak."""
     count = -(-len(levels) // STRONGEST_PART)
     return float(agree[np.argpartition(-levels, count - 1)[:count]].mean())
 

@@ -11,7 +11,7 @@ from data_tools.documents.strict import Report
 from data_tools.manifest import Clip
 from data_tools.moments import Moment, read_moments
 
-NO_CLIP = "moments of a clip that no manifest has"
+NO_CLIP = "moments of a clip that is in no manifest"
 BEHIND = "windows after the end of their clip"
 
 
@@ -62,5 +62,5 @@ def _faults_of_moment(moment: Moment, seconds: Mapping[str, float | None], where
         if length is not None and end > length:
             text = f"{moment.id}: the window [{start:.10g}, {end:.10g}] ends after the clip of {length:.10g} s"
             is_outside = start >= length
-            done = "nothing is learned from this window" if is_outside else "the window is cut at the end of the clip"
+            done = "training ignores this window" if is_outside else "the window is cut at the end of the clip"
             yield MomentFault(where=where, finding=BEHIND, text=text, done=done)

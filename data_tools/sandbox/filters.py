@@ -2,7 +2,7 @@
 
 Filters of a search in Solr's syntax, as far as the verb `crawl` and Freesound's public Python client use it.
 
-All clauses of a list must match. OR makes the clauses on both its sides optional. In a list with one required clause,
+All clauses of a list must match. OR makes the clauses before and after it optional. In a list with one required clause,
 optional clauses have no effect. So `created:[...] type:wav OR type:aiff` finds all sounds of that time, as the real
 search does (Lucene's classic query parser with AND as its default).
 """

@@ -132,14 +132,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KIND=SHARE",
-        help=f"share of requests that fail in this way: {', '.join(KINDS)}",
+        help=f"share of requests with a fault of this kind: {', '.join(KINDS)}",
     )
     add(
         "--storm",
         type=float,
         default=0.0,
         metavar="SHARE",
-        help="share of requests that fail with each kind of fault; --fault changes single kinds",
+        help="share of requests that fail, for each kind of fault; --fault sets another share for one kind",
     )
     add("--nulls", type=float, default=0.0, metavar="SHARE", help="share of sounds that every search returns as null")
     add(
@@ -156,7 +156,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="share of sounds that searches find (default: 1, all)",
     )
-    add("--churn", type=int, default=0, help="number of sounds that are deleted, and added, during a crawl")
+    add("--churn", type=int, default=0, help="number of sounds deleted during a crawl; equally many are added")
     then = "run these commands of data_tools against the sandbox, one after the other, then stop"
     add("--then", nargs="+", metavar="COMMAND", help=then)
 

@@ -151,7 +151,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     folds = "folds of recordings per split (default: development=1,2,3 validation=4 evaluation=5)"
     add("--folds", nargs="+", metavar="SPLIT=FOLDS", help=folds)
     moments = (
-        "make long recordings instead, and queries with the times of their sounds. castella: short events, some "
+        "make long recordings, and queries with the windows of one sound each. castella: short events, some "
         "several times. clotho: whole sounds, each once, as in Clotho-Moment (default: castella)"
     )
     add("--moments", nargs="?", const="castella", choices=list(SHAPES), help=moments)

@@ -25,7 +25,7 @@ INDEX_COLUMN: Fault = (
 
 OTHER_SET, DIFFERING, UNKNOWN_QUERY, UNKNOWN_NAME = (  # kinds of problems
     "the file belongs to another set",
-    "queries differ from similar known ones",
+    "queries differ slightly from known queries",
     "a query is unknown",
     "a file name is unknown",
 )
@@ -131,7 +131,7 @@ def is_ranked(header: list[str]) -> bool:
 
 
 def matrix_edition(header: list[str]) -> Edition | None:
-    """Return the edition whose matrix CSV has this header (query column, then file names); None if no edition has."""
+    """Return the edition whose matrix CSV has this header (query column, then file names); None without one."""
     if is_ranked(header):
         return None
     matrix = (edition for edition in EDITIONS.values() if edition.output == "matrix")

@@ -32,7 +32,7 @@ def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = 
 
 
 def require_replaceable(path: Path, edition: Edition, force: bool) -> None:
-    """Raises SubmissionError if `path` exists and is not a CSV of the edition. force: Allow to overwrite any file."""
+    """Raises SubmissionError if `path` exists and is not a CSV of the edition. force: Accept any file."""
     if force or path.suffix != ".csv" or not path.is_file():
         return
     first = next(parse_rows(path.read_bytes()))

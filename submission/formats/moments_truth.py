@@ -34,7 +34,7 @@ KIT_KEYS = ("id", "text", "clip", "windows")  # of the internal moment files of 
 
 @dataclass(frozen=True)
 class MomentQuery:
-    """A query of a truth of moments, or of a blind list.
+    """A query in a file with true windows, or in a blind list.
 
     Attributes:
         line: Line number in the file.

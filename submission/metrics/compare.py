@@ -1,6 +1,6 @@
 """Paired test between systems.
 
-A paired test between a system and others over the same queries.
+A paired test between a system and the mean of other systems over the same queries.
 """
 
 from collections.abc import Sequence

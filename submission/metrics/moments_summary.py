@@ -197,7 +197,7 @@ def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEditi
 
 
 def truth_notes(truth: MomentTruth) -> list[str]:
-    """Return notes on unusual true windows and queries: one line per kind, with their number."""
+    """Return notes on unusual true windows and queries: one line per kind of oddity, with the number of oddities."""
     return _count_kinds(truth.notes, truth.name)
 
 
@@ -229,5 +229,5 @@ def _omission_notes(scores: MomentScores, edition: MomentsEdition) -> list[str]:
 
 
 def _count_kinds(notes: Sequence[Problem], name: str) -> list[str]:
-    """Return one line per kind of note on a file, with the number of such notes. name: Name of the file."""
+    """Return one line per kind of note, with the number of notes of this kind. name: File name, for the lines."""
     return [f"{name}: {count} x {kind} (`check` lists each)" for kind, count in Counter(n.kind for n in notes).items()]

@@ -100,7 +100,7 @@ class Summary:
             table.append(
                 (
                     "hubs",
-                    f"{self.hubness.skewness:.2f} (skewness of top-10 counts per clip); "
+                    f"{self.hubness.skewness:.2f} (skewness of the number of queries with a clip in the top 10); "
                     f"{100 * self.hubness.never:.1f} % of clips are in no query's top 10",
                 )
             )
@@ -175,7 +175,7 @@ def format_interval(interval: Interval, metric: str, sign: str = "") -> str:
     """Format the bounds of a metric's interval, or why it is missing. sign: "+" marks positive bounds too."""
     low, high = (format_metric(metric, bound, sign) for bound in interval)
     return (
-        "no interval, because one group of queries has no spread"
+        "no interval, because there is only one group of queries"
         if math.isnan(interval[0])
         else f"{low.removesuffix(' %')} to {high}"
     )

@@ -187,7 +187,7 @@ def fitting_editions(path: Path) -> list[AnyEdition]:
 def output_notes(
     path: Path, edition: AnyEdition, truth: AnyTruth | None, shown: int | None = SHOWN_PROBLEMS
 ) -> Iterator[str]:
-    """Yield a message for each oddity of windows in a package of moments. shown: Most messages per kind; None: all."""
+    """Yield a message for each oddity of windows in a package of moments. shown: Limit per kind; None: no limit."""
     if not isinstance(edition, MomentsEdition):
         return
     assert not isinstance(truth, Truth)
@@ -205,7 +205,7 @@ def _check_members(
     require_report: bool,
     shown: int | None,
 ) -> Iterator[str]:
-    """Yield a message for each problem of an archive's files and systems. shown: Most messages per kind; None: all."""
+    """Yield a message for each problem of an archive's files and systems. shown: Limit per kind; None: no limit."""
     files = [info for info in archive.infolist() if not info.filename.endswith("/")]  # is_dir() fails on an empty name
     for info in files:
         mode = info.external_attr >> 16  # 0 for a file from a system without modes
@@ -296,7 +296,7 @@ def _check_system(
     truth: AnyTruth | None,
     shown: int | None,
 ) -> Iterator[str]:
-    """Yield a message for each problem of a system's folder in a package. shown: Most messages per kind; None: all."""
+    """Yield a message for each problem of a system's folder in a package. shown: Limit per kind; None: no limit."""
     if not re.fullmatch(edition.label, label):
         expected = f"<last name>_<institute>_task{edition.task}_<1 to {edition.systems}>"
         yield f"{label}: is not a label of this task: expected {expected}, without blanks, dots or other underscores"

@@ -93,7 +93,7 @@ def submission_block(about: About, system: System, label: str) -> dict[str, Any]
 
 
 def count_members(runs: Sequence[Finished]) -> int:
-    """Return the number of models of a system: those of all its runs together."""
+    """Return the number of models that a system combines, added over its runs."""
     return sum(len(run.members) for run in runs)
 
 
@@ -188,7 +188,7 @@ def count_parameters(runs: Sequence[Finished]) -> tuple[int, int]:
 
 
 def are_counted(runs: Sequence[Finished]) -> bool:
-    """Return whether the runs state the number of parameters of every model; embeddings from files may lack it."""
+    """Return whether the runs have the parameter count of every model; embeddings from files may lack it."""
     given = [(run, name) for run in runs for name, expert in run.result.experts.items() if not expert.rate]
     counted = all(name in run.result.parameters.frozen for run, name in given)
     return counted and sum(count_parameters(runs)) > 0

@@ -30,7 +30,7 @@ from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 
 class Package(NamedTuple):
-    """A written archive (package). unready: Messages with the reasons why it must not be submitted yet."""
+    """A written archive (package). unready: Reasons why it must not be submitted yet; empty if it is ready."""
 
     path: Path
     systems: list[PackedSystem]

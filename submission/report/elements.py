@@ -185,7 +185,7 @@ _PATHS = re.compile(
 
 
 def without_folders(value: Any) -> Any:
-    """Return a JSON value with all absolute paths in it shortened to `…/NAME`, to publish no folders of this machine.
+    """Return a JSON value with all absolute paths shortened to `…/NAME`, because reports must not show private folders.
 
     An absolute path, as the whole text or within it, is cut to its last part, e.g. `…/evaluation.csv`. Within a text, a
     path ends at the first blank after its last slash. If the path is not quoted, it also ends at one of `,;:(){}[]=`.

@@ -78,7 +78,7 @@ def draw_ranks(path: Path, labels: Sequence[str], counts: Sequence[int], random:
 
 
 def draw_scores(path: Path, edges: Values, counts: Mapping[str, Ints], unit: str) -> None:
-    """Draw histograms of scores with common bin edges; `counts` has the number of queries per bin for each name."""
+    """Draw histograms of scores with common bins. counts: Dict from the name of a histogram to the queries per bin."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")
     for number, (name, values) in enumerate(counts.items()):

@@ -99,7 +99,7 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
 
 
 def _reference_levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
-    """Return a dict from reference, such as `chance`, to its primary metric, and sentences on missing references."""
+    """Return a dict from reference score, such as `chance`, to its value, and sentences on missing reference scores."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
     if run.result.blend:
@@ -187,7 +187,9 @@ def scores_section(run: FinishedRun, gaps: ScoreGaps, folder: Path) -> Section:
         f"negative by at least {name}."
         for mark, name in marks.items()
     ]
-    difference_text = f"The median difference is {np.median(margin):.3f}; it is above 0 for {percent(wins)} of {n}."
+    difference_text = (
+        f"The median difference is {np.median(margin):.3f}; the difference is above 0 for {percent(wins)} of {n}."
+    )
     if np.ptp(margin) == 0:  # a single bar shows nothing
         return Section("scores", "Scores", paragraphs=[" ".join([text, *shares_of_margins])])
     edges = np.histogram_bin_edges(np.concatenate([positive, negative]), BINS)
@@ -247,7 +249,7 @@ def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
     if len(clips.norms) < 2:
         entry, why = run.recipe.rank[run.entry], "the run has not stored the norms of its experts' embeddings"
         if entry.kind == "mean":
-            why = f"{run.entry} is a mean of {', '.join(entry.of)}; make the report on one of these entries"
+            why = f"{run.entry} is a mean of {', '.join(entry.of)}; write the report of one of these entries instead"
         return Section("experts", title, paragraphs=[f"The shares of the experts are left out: {why}."])
     norms = np.stack(list(clips.norms.values()))
     shares = norms / np.maximum(norms.sum(axis=0), np.finfo(np.float64).tiny)
@@ -261,7 +263,9 @@ def experts_section(run: FinishedRun, summary: Summary, clips: Clips, folder: Pa
         bars = statistics.mean_bars(summary.per_query[metric], keys, dict(enumerate(names)), summary.queries.groups)
         path, xlabel = folder / f"{run.entry}.largest.svg", "expert with the largest share in the relevant clip"
         drawings.append(
-            _bars_drawing(path, bars, xlabel, metric, f"{metric} by largest expert", summary.values[metric])
+            _bars_drawing(
+                path, bars, xlabel, metric, f"{metric} by expert with the largest share", summary.values[metric]
+            )
         )
     return Section(
         "experts",
@@ -279,8 +283,8 @@ def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
     largest = shares.argmax(axis=0)
     for number, (name, share) in enumerate(zip(names, shares, strict=True)):
         yield (
-            f"{name} has on average {percent(float(share.mean()))} of the sum of norms, and the largest norm in "
-            f"{np.count_nonzero(largest == number):,} of {counted(len(largest), 'clip', ',')}"
+            f"{name} has on average {percent(float(share.mean()))} of the sum of the experts' norms, and the largest "
+            f"norm in {np.count_nonzero(largest == number):,} of {counted(len(largest), 'clip', ',')}"
         )
 
 

@@ -76,7 +76,7 @@ def rank_bins(n_pool: int) -> list[tuple[int, int]]:
 
 
 def count_ranks(first: Ranks, bins: Sequence[tuple[int, int]]) -> list[int]:
-    """Return for each bin the number of queries whose first relevant clip has a rank in it. first: (Q,) these ranks."""
+    """Return for each bin the number of queries whose rank is in it. first: (Q,) ranks of the first relevant clips."""
     return [int(np.count_nonzero((first >= low) & (first <= high))) for low, high in bins]
 
 

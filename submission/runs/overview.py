@@ -15,7 +15,7 @@ LOWER_IS_BETTER = {"loss"}
 
 
 class Figure(Record):
-    """A value of a metric. where: Stage and epoch of a validation, or name of a ranked entry."""
+    """A value of a metric. where: Stage and epoch that were validated, or name of the ranked entry that was scored."""
 
     metric: str
     value: float
@@ -89,7 +89,7 @@ def _read_overview(folder: Path) -> RunOverview:
 
 
 def _test_figure(result: RunResult) -> Figure | None:
-    """Return the primary metric of the first entry that has metrics; None without such an entry.
+    """Return the value of the primary metric of a run's first entry with metrics; None without such an entry.
 
     Entries that rank clips come before entries that find moments.
     """

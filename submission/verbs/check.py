@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_result(path: Path, edition: AnyEdition, result: "_CheckResult", as_json: bool, shown: int | None) -> int:
-    """Print a check's result; return 0, or raise SubmissionError for problems. shown: Most problems per kind."""
+    """Print a check's result; return 0, or raise SubmissionError for problems. shown: Limit per kind."""
     if as_json:
         _print_json(path, edition, result)
     elif result.problems:
@@ -104,7 +104,7 @@ class _CheckResult(NamedTuple):
 
 
 def _format_lines(problems: Sequence[Problem], shown: int | None) -> Iterable[str]:
-    """Format problems as lines of text: all those of a package, or at most `shown` of each kind of a file."""
+    """Format problems as lines of text: for a package all problems, for a single file at most `shown` of each kind."""
     if problems and problems[0].kind == PACKAGE:
         return [problem.sentence for problem in problems]
     return format_problems(problems, shown)
@@ -122,7 +122,9 @@ def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) 
         if matrix:
             queries, columns = len(matrix.query_ids), len(matrix.clip_ids)
     if problems:
-        verdict = f"the file has {counted(len(problems), 'problem')}, listed above; rows are named by their first line"
+        verdict = (
+            f"the file has {counted(len(problems), 'problem')}, listed above; a row has the number of its first line"
+        )
         return _CheckResult(problems, queries or None, columns or None, verdict, truth is not None)
     verdict = f"ok: {counted(queries, 'query')} x {counted(columns, unit)}"
     return _CheckResult([], queries, columns, verdict, truth is not None, hint="" if truth else NOT_COMPARED)
@@ -168,7 +170,7 @@ def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
 
 
 def _check_package(path: Path, edition: AnyEdition, arguments: argparse.Namespace, shown: int | None) -> _CheckResult:
-    """Check a package by the rules of its edition; return the result. shown: Limit of problems per kind; None: all."""
+    """Check a package by the rules of its edition; return the result. shown: Limit per kind; None: no limit."""
     from submission.package.archive import check_archive, output_notes
 
     truth: Truth | MomentTruth | None

@@ -15,9 +15,7 @@ from submission.verbs.options import SYSTEM_HELP, add_truth_arguments, read_summ
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `compare` to its parser."""
     parser.add_argument("system", metavar="SYSTEM", help=SYSTEM_HELP)
-    parser.add_argument(
-        "others", metavar="OTHER", nargs="+", help=f"{SYSTEM_HELP}; of several systems, the mean is used"
-    )
+    parser.add_argument("others", metavar="OTHER", nargs="+", help=f"{SYSTEM_HELP}; several systems are averaged")
     add_truth_arguments(parser)
     add_json(parser)
 
@@ -46,5 +44,6 @@ def run(arguments: argparse.Namespace) -> int:
             f"p {difference.p:.4f}  paired randomisation test with {difference.n_groups} groups of queries that share "
             f"{system.sharing}"
         )
-        print(f"{counted(difference.better, 'query')} better, {difference.equal} equal, {difference.worse} worse")
+        better = counted(difference.better, "query")
+        print(f"the first is better for {better}, equal for {difference.equal}, worse for {difference.worse}")
     return 0

@@ -1,6 +1,6 @@
 """Verb facts: rules of an edition.
 
-Print the rules of an edition, with their sources and the certainty of these; or list all editions, one per line.
+Print the rules of an edition, each with its source and its degree of certainty; or list all editions, one per line.
 """
 
 import argparse

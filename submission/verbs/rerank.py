@@ -90,7 +90,7 @@ def _choose_weight(arguments: argparse.Namespace, matrix: ScoreMatrix) -> tuple[
     metric, value = edition.metric, float(after.mean())
     interval = format_interval(difference.interval, metric, "+")
     print(
-        f"chosen on the validation split: weight {weight:g}; metric of this split: {metric} "
+        f"chosen on the validation split: weight {weight:g}; with the judge, {metric} of this split is "
         f"{format_metric(metric, value)}, gain {format_metric(metric, difference.mean, '+')}, 95 % {interval}"
     )
     return weight, {"validation": {metric: value, "without": float(before.mean())}}

@@ -150,9 +150,7 @@ def test_audit_finds_clips_with_the_same_audio_but_without_ids(
     assert "broken.wav: cannot be decoded" in captured.out
     for line in ("2  near-duplicate audio across splits", "1  x/development overlaps y/train"):
         assert f" {line}\n" in captured.out
-    assert (
-        "overlaps test splits or exclusion lists: leave out 1 clip (near-duplicate audio across splits)" in captured.out
-    )
+    assert "exclusion lists: remove 1 clip from the training data (near-duplicate audio across splits)" in captured.out
     listed = rows(sounds / "f.csv")
     assert [(row["finding"], row["clip"], row["other_split"], row["other"]) for row in listed] == [
         ("near-duplicate audio across splits", "x/development/d0.mp3", "x/evaluation", "x/evaluation/e0.wav"),
@@ -208,6 +206,7 @@ def verdict(folder: Path, capsys: pytest.CaptureFixture[str], **splits: dict[str
     return printed, printed.splitlines()[-1], status
 
 
+UNSURE_TEXT = "shared sounds are not known, because the clips named above cannot be compared reliably"
 APART = (
     "none of {} training clips is on an exclusion list or shares a Freesound id, YouTube id or file name "
     "with a test split; "
@@ -261,8 +260,8 @@ def test_audit_lists_clips_that_are_too_steady_or_silent_to_be_compared(
         r"1  clips without readable audio: x/train/none.wav \(.*none.wav: no such file; correct the path\)\n", printed
     )
     assert last == APART.format(4) + (
-        "1 training clip could be compared with 1 of 3 test clips, and no shared sound was found; for the clips named "
-        "above, this is unknown"
+        "1 training clip could be compared with 1 of 3 test clips, and no shared sound was found; whether the "
+        "clips named above share a sound is not known"
     )
     assert [(row["finding"], row["clip"], row["evidence"][:30]) for row in rows(tmp_path / "f.csv")] == [
         ("sound not compared", "x/train/silent.wav", "sound too short, silent or ste"),
@@ -276,8 +275,8 @@ def test_audit_lists_clips_that_are_too_steady_or_silent_to_be_compared(
 @pytest.mark.parametrize(
     ("train", "test", "output"),
     [
-        (everyday("alarm", 0), noise(2), "whether these clips share a sound is not known, see the clips named above"),
-        (noise(2), tone(440), "whether these clips share a sound is not known, see the clips named above"),
+        (everyday("alarm", 0), noise(2), UNSURE_TEXT),
+        (noise(2), tone(440), UNSURE_TEXT),
         (tone(440)[:800], tone(440)[:800], "their sound was not compared"),
         (None, None, "their sound was not compared"),
     ],
@@ -320,7 +319,7 @@ def test_audit_with_audio_fails_for_noisy_copies_of_test_clips(
     assert status == 1
     assert "x/train/a.wav | x/test/c.wav: " in printed
     assert last.startswith(
-        "training data overlaps test splits or exclusion lists: leave out 1 clip (near-duplicate audio"
+        "training data overlaps test splits or exclusion lists: remove 1 clip from the training data (near-duplicate"
     )
 
 
@@ -380,7 +379,10 @@ def test_audit_finds_five_freesound_ids_and_four_file_names_shared_by_splits_of_
     assert "      5  same Freesound id across splits" in printed
     assert "      4  same file name across splits" in printed
     assert "8  training clips without a Freesound id" in printed
-    assert "leave out 1 clip (same Freesound id across splits; same file name across splits)" in printed
+    assert (
+        "remove 1 clip from the training data (same Freesound id across splits; same file name across splits)"
+        in printed
+    )
 
 
 def test_official_exclusion_list_forbids_three_clotho_development_clips(
@@ -390,7 +392,7 @@ def test_official_exclusion_list_forbids_three_clotho_development_clips(
     printed = capsys.readouterr().out
     assert "3079  Freesound ids on dcase2025_task6_excluded_freesound_ids.csv, and 1 entries without an id" in printed
     assert "      3  Freesound id on an exclusion list" in printed
-    assert "leave out 3 clips" in printed
+    assert "remove 3 clips from the training data" in printed
 
 
 def test_audit_lists_every_excluded_esc10_recording(

@@ -159,7 +159,7 @@ def test_castella_error_for_missing_audio_names_the_searched_folders(
 ) -> None:
     release(tmp_path / "c_train_release.jsonl")
     argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
-    assert "no file <id>.wav of any recording, here or in <split>/; give the folder by" in failure(capsys, *argv)
+    assert "no file <id>.wav of any recording, directly or in <split>/; give the folder by" in failure(capsys, *argv)
     assert not (tmp_path / "a.jsonl").exists()
 
 
@@ -205,20 +205,20 @@ def test_check_reports_moment_faults_with_their_lines(tmp_path: Path, capsys: py
     said = capsys.readouterr().out
     for fault in FAULTS:
         assert f"{path}, {fault}" in said
-    assert "nothing to fix; for you to judge" in said
+    assert "noproblem to fix; for you to judge" in said
     assert main(["check", str(out), "--moments", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert len(report["moments"]) == 7
     assert report["counts"]["clips without captions"] == 0, "they are asked for"
     assert main(["check", str(out), "--moments", str(moments), "--json"]) == 0  # clips of 10 ms: windows lie after
     checked = json.loads(capsys.readouterr().out)
-    assert [fault["done"] for fault in checked["moments"]] == ["nothing is learned from this window"] * 3 + [
+    assert [fault["done"] for fault in checked["moments"]] == ["training ignores this window"] * 3 + [
         "the window is cut at the end of the clip"
     ]
     assert checked["counts"]["clips without captions"] == 0
     moments.write_text(moments.read_text().replace("/67AE9ZKvECs", "/gone"))
     assert main(["check", str(out), "--moments", str(moments)]) == 1
-    assert "1 thing to fix: moments of a clip that no manifest has (1)" in capsys.readouterr().out
+    assert "1 problem to fix: moments of a clip that is in no manifest (1)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
@@ -291,7 +291,7 @@ def test_folders_without_castella_are_refused(tmp_path: Path, capsys: pytest.Cap
     assert "the file name states no split" in failure(capsys, *argv)
     (tmp_path / "castella.jsonl").rename(tmp_path / "castella_val_release.jsonl")
     release(tmp_path / "clotho_val_release.jsonl")
-    assert "both have the split val; remove one of them" in failure(capsys, *argv)
+    assert "both have queries of the split val; remove one of them" in failure(capsys, *argv)
 
 
 def test_audit_finds_castella_recordings_shared_with_audiocaps(tmp_path: Path) -> None:

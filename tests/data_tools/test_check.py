@@ -37,7 +37,7 @@ def test_corrupt_audio_is_counted_by_verb_clotho_and_listed_by_verb_check(
         ("corrupt audio files", "b.wav"),
         ("corrupt audio files", "c.wav"),
     ]
-    assert printed.splitlines()[-1] == "3 things to fix: missing audio files (1), corrupt audio files (2)"
+    assert printed.splitlines()[-1] == "3 problems to fix: missing audio files (1), corrupt audio files (2)"
     assert listed[0]["path"] == str(root / "development" / "d.wav")
 
 
@@ -86,14 +86,14 @@ def test_check_prints_its_verdict_last(tmp_path: Path, capsys: pytest.CaptureFix
     check = ["check", str(root / "m.jsonl")]
     assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
     assert main(check) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "nothing to fix"
+    assert capsys.readouterr().out.splitlines()[-1] == "noproblem to fix"
     (root / "development/b.wav").write_bytes((root / "development/a.wav").read_bytes())
     assert main(check) == 0
     judged = "for you to judge, because published data may have such findings: same audio content inside a split (1)"
-    assert capsys.readouterr().out.splitlines()[-1] == f"nothing to fix; {judged}"
+    assert capsys.readouterr().out.splitlines()[-1] == f"noproblem to fix; {judged}"
     (root / "development/a.wav").unlink()
     assert main([*check, "--quick"]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "1 thing to fix: missing audio files (1)"
+    assert capsys.readouterr().out.splitlines()[-1] == "1 problem to fix: missing audio files (1)"
 
 
 def test_freesound_ids_are_compared_as_numbers(tmp_path: Path) -> None:

@@ -218,7 +218,9 @@ def test_lasting_overload_ends_the_crawl_with_an_error(tmp_path: Path) -> None:
 def test_search_answer_with_sounds_outside_the_time_window_is_refused(tmp_path: Path) -> None:
     old = [{"id": number, "created": "1999-01-01", "duration": 1.0} for number in range(1, 31)]
     transport = Direct(make_answers(30, 7, 0.0, 0), tamper=lambda *_: answer_of(old))
-    with pytest.raises(DataError, match=r"the API returned a sound of 1999-01-01T.* for a search from 2005-01-01T"):
+    with pytest.raises(
+        DataError, match=r"the API returned a sound uploaded at 1999-01-01T.* for a search from 2005-01-01T"
+    ):
         read_all(tmp_path / "store", transport)
     assert stored(tmp_path / "store") == []
 

@@ -63,7 +63,7 @@ def test_verbs_crawl_and_status_and_export_work_together(tmp_path: Path, capsys:
     output = capsys.readouterr().out
     nulls = 700 - len(stored(path))
     assert nulls > 0
-    assert f"{len(stored(path)):>8}  sounds stored, of 700 that" in output
+    assert f"{len(stored(path)):>8}  sounds stored; the API has last counted 700" in output
     assert len((tmp_path / "gaps.csv").read_text().splitlines()) == 1 + nulls
     assert all(3 <= row[0] <= 120 for row in stored(tmp_path / "small.sqlite", "duration"))
     assert len(stored(tmp_path / "small.sqlite")) < len(stored(path))
@@ -210,7 +210,7 @@ def test_crawl_survives_outages_and_bad_sounds_over_http(tmp_path: Path) -> None
     assert 1 < len(bad) < 6
     assert done.returncode == 0, done.stderr
     assert f"is complete from 2005-01-01 to {time.strftime('%Y-%m-%d', time.gmtime())}" in done.stdout
-    assert f"the API returned {len(bad)} sounds only as null or an error; times of upload:" in done.stdout
+    assert f"for {len(bad)} sounds, the API returned only null or an error; they were uploaded:" in done.stdout
     assert done.stdout.count("  between 20") == len(bad)
     assert len(stored(tmp_path / "store")) == 1500 - len(bad)
 

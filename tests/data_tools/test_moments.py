@@ -61,5 +61,5 @@ def test_moment_window_may_end_with_its_clip_but_not_after_it(tmp_path: Path) ->
     assert asked == {clip.id}
     assert [(fault.finding, fault.text, fault.done) for fault in faults] == [
         (BEHIND, "a_1: the window [7, 8.5] ends after the clip of 8 s", "the window is cut at the end of the clip"),
-        (BEHIND, "a_1: the window [8, 9] ends after the clip of 8 s", "nothing is learned from this window"),
+        (BEHIND, "a_1: the window [8, 9] ends after the clip of 8 s", "training ignores this window"),
     ]

@@ -138,7 +138,7 @@ def test_transcode_names_broken_audio_and_leaves_it_out(tmp_path: Path, capsys: 
         (["--bitrate", "64", "--format", "flac"], "--bitrate 64: flac has no bit rate to set"),
         (
             ["--rate", "44100", "--bitrate", "40"],
-            "--bitrate 40: MP3 at 44100 Hz cannot store the exact length of the audio",
+            "--bitrate 40: at this bit rate, MP3 files of 44100 Hz are longer or shorter than the audio",
         ),
         (["--workers", "0"], "--workers 0: give at least 1"),
     ],

@@ -220,5 +220,6 @@ def test_check_with_option_all_prints_every_problem(
         shown = capsys.readouterr()
         assert len(shown.out.splitlines()) == n_lines
         assert (
-            shown.err == f"error: {bad}: the file has 60 problems, listed above; rows are named by their first line\n"
+            shown.err
+            == f"error: {bad}: the file has 60 problems, listed above; a row has the number of its first line\n"
         )

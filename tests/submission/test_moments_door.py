@@ -119,7 +119,7 @@ def test_compare_verb_swaps_whole_recordings_and_prints_every_moment_metric(caps
     # Three recordings differ, so that 2 of 2^3 ways to flip them are as extreme.
     assert lines[3].endswith("paired randomisation test with 6 groups of queries that share their recording")
     assert float(lines[3].split()[1]) == pytest.approx(0.25, abs=0.02)
-    assert lines[4] == "6 queries better, 6 equal, 0 worse"
+    assert lines[4] == "the first is better for 6 queries, equal for 6, worse for 0"
     assert [line.split()[2] for line in lines[2::3]] == ["R1@0.7,", "R1@0.5,", "mAP,", "mAP@0.5,", "mAP@0.75,"]
     assert lines[8].startswith("+25.00 %  mAP, ")
     found = report(capsys, "compare", "all.jsonl", "half.jsonl", "none.jsonl", "--truth", "truth.jsonl")
@@ -257,7 +257,7 @@ def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.Capture
         ("score half.jsonl --truth captions.csv", "captions.csv: line 1: not JSON"),
         (
             "score half.jsonl --truth half.jsonl",
-            "half.jsonl: line 1: pred_relevant_windows belongs to a file of ranked windows; give the file",
+            "half.jsonl: line 1: pred_relevant_windows is a key of found windows, not of queries; give the file",
         ),
         ("score half.jsonl --truth truth.jsonl --edition 2025", "edition 2025 ranks clips, not moments"),
         ("score half.jsonl --truth truth.jsonl --annotations x.csv", "--annotations does not work with moments"),

@@ -260,7 +260,7 @@ def change(number: int, **changes: Any) -> list[dict[str, Any]]:
         (
             answers(),
             [
-                f"line {n}: pred_relevant_windows belongs to a file of ranked windows; give the file of"
+                f"line {n}: pred_relevant_windows is a key of found windows, not of queries; give the file of"
                 for n in (1, 2, 3)
             ],
         ),

@@ -143,7 +143,7 @@ def test_moment_system_is_compared_with_the_mean_metric_of_several_other_systems
 def test_moment_metrics_of_a_single_recording_have_no_interval() -> None:
     summary = hits_and_misses({"a_1": 1, "a_2": 0})
     assert all(math.isnan(bound) for interval in summary.bootstraps.values() for bound in interval)
-    assert "R1@0.7       50.00 %  95 % no interval, because one group of queries has no spread" in summary.lines()
+    assert "R1@0.7       50.00 %  95 % no interval, because there is only one group of queries" in summary.lines()
 
 
 def test_summary_notes_dropped_true_windows_and_queries() -> None:

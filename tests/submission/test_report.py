@@ -280,7 +280,7 @@ def test_report_escapes_html_in_names_and_captions(run: Path) -> None:
 
 def test_report_of_a_mean_of_models_explains_its_missing_embedding_norms(run: Path) -> None:
     found = report(run, entry="mean")
-    assert "left out: mean is a mean of last, best; make the report on one of these entries" in found.text
+    assert "left out: mean is a mean of last, best; write the report of one of these entries instead" in found.text
     assert [attrs["id"] for attrs in found.all("section")] == [name for name in SECTIONS if name != "settings"]
 
 
@@ -390,7 +390,7 @@ def test_report_assigns_queries_of_a_clip_to_the_expert_with_the_largest_embeddi
     text = report(run).text
     share = (2 * 3 / 4 + 22 * 1 / 5) / 24
     assert (
-        f"logmel has on average {100 * share:.1f} % of the sum of norms, and the largest norm in 2 of 24"
+        f"logmel has on average {100 * share:.1f} % of the sum of the experts' norms, and the largest norm in 2 of 24"
         in text.replace("\xa0", " ")
     )
     precision = []

@@ -146,7 +146,7 @@ def test_rerank_chooses_its_settings_on_validation_scores_and_records_them(
     said = capsys.readouterr().out
     found = read_scores(out)
     weight = found.facts["reranked"]["weight"]
-    assert f"chosen on the validation split: weight {weight:g}; metric of this split: mAP@10 " in said
+    assert f"chosen on the validation split: weight {weight:g}; with the judge, mAP@10 of this split is " in said
     assert 0 < weight <= 1
     assert found.facts["reranked"]["judged pairs"] == 1200
     matrix = read_scores(named["test"][0])

@@ -37,7 +37,7 @@ def test_verbs_write_check_and_score_a_submission(
     from_csv = capsys.readouterr().out.splitlines()
     assert main(["score", scores, "--edition", "2022"]) == 0
     (hubs,), from_matrix = split_lines(capsys.readouterr().out, "hubs")
-    assert "skewness of top-10 counts" in hubs
+    assert "skewness of the number of queries" in hubs
     assert len(from_csv) == len(from_matrix) > 6
     # Only the matrix knows ranks beyond the tenth.
     differing = {line.split()[0] for line, other in zip(from_csv, from_matrix, strict=True) if line != other}
@@ -60,7 +60,7 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
         "whole file: no row for the query 'Sound 1, near' (line 3 of captions.csv)",
         "whole file: no row for the query 'Sound 1 far' (line 3 of captions.csv)",
     ]
-    assert shown.err == f"error: {bad}: the file has 4 problems, listed above; rows are named by their first line\n"
+    assert shown.err == f"error: {bad}: the file has 4 problems, listed above; a row has the number of its first line\n"
     assert main(["score", str(bad), "--truth", str(truth_path)]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""

@@ -180,7 +180,7 @@ def test_metric_with_k_beyond_the_list_length_is_noted_as_lower_bound() -> None:
 
 def test_summary_of_one_query_has_no_interval() -> None:
     lines = summarise(found_of([[1]], [1])).lines()
-    assert sum("has no spread" in line for line in lines) == 2
+    assert sum("no interval" in line for line in lines) == 2
     assert not any("nan" in line for line in lines)
 
 

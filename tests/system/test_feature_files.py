@@ -150,7 +150,7 @@ def test_castella_verb_fails_if_no_recording_has_a_file_in_the_features_folder(
         path.rename(path.with_suffix(".npx"))
     named = ["--features", str(published / "features"), "--out", str(tmp_path / "m.jsonl")]
     assert data_tools(["castella", str(published), *named, "--moments", str(tmp_path / "moments.jsonl")]) == 1
-    assert "no file <id>.npz or <id>.npy of any recording, here or in <split>/; give" in capsys.readouterr().err
+    assert "no file <id>.npz or <id>.npy of any recording, directly or in <split>/; give" in capsys.readouterr().err
     assert not (tmp_path / "m.jsonl").exists()
 
 
@@ -197,7 +197,7 @@ def test_features_of_a_recording_in_two_files_are_refused(
     np.save(published / "features" / "-test_02.npy", np.zeros((30, VALUES)))
     named = ["--features", str(published / "features"), "--out", str(tmp_path / "m.jsonl")]
     assert data_tools(["castella", str(published), *named, "--moments", str(tmp_path / "moments.jsonl")]) == 1
-    assert "-test_02.npy and -test_02.npz are features of one recording; remove one" in capsys.readouterr().err
+    assert "-test_02.npy and -test_02.npz have features of the same recording; remove one" in capsys.readouterr().err
 
 
 def test_recording_without_features_is_counted_and_left_out(
