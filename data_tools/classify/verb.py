@@ -150,7 +150,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("descriptions", type=Path, help="the descriptions: a store made by crawl, or a .csv file")
     add("--captions", type=Path, nargs="+", required=True, help="captions to learn from (.csv or .jsonl manifest)")
-    add("--out", type=Path, required=True, help="output folder; embeddings that an earlier run stored there are reused")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        help="output folder; embeddings that an earlier call stored in it are used again",
+    )
     add(
         "--model",
         default=DEFAULT_MODEL,

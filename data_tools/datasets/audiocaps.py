@@ -176,7 +176,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "root",
         type=Path,
-        help="folder with AudioCaps' train.csv, val.csv and test.csv, or the one that aac-datasets made",
+        help="folder with AudioCaps' train.csv, val.csv and test.csv, or a folder that aac-datasets made",
     )
     add("--audio", type=Path, help="folder with the audio, in <split>/ or directly (default: the argument root)")
     add("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="splits to read (default: all)")

@@ -201,7 +201,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--folder", type=Path, help="folder for the files of the data set (default: data/NAME)")
     add("--out", type=ending_in(".jsonl"), help="the manifest to write (default: data/NAME.jsonl)")
     add("--mirror", metavar="URL", help="address of a folder with the same files (default: the published addresses)")
-    add("--dry-run", action="store_true", help="only print what would be fetched, its licence and the steps")
+    add("--dry-run", action="store_true", help="only print the licence, the files to fetch, and the steps after that")
 
 
 def run(arguments: argparse.Namespace) -> int:

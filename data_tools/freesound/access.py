@@ -103,7 +103,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     )
     contact = f"your e-mail or web address, sent with every request (default: the environment variable {CONTACT})"
     add("--contact", metavar="ADDRESS", help=contact)
-    speed = "shorten all waits by this factor (only for a sandbox on this machine)"
+    speed = "divide all waiting times by this factor (only for a sandbox on this machine)"
     add("--speed", type=float, default=1.0, help=speed)
 
 

@@ -169,7 +169,7 @@ def opened_parquet(path: Path) -> "pyarrow.parquet.ParquetFile":
 
 
 def _audio_column(path: Path, file: "pyarrow.parquet.ParquetFile", audio: str | None) -> str:
-    """Return the name of a parquet file's column of audio. audio: The user's choice. Raises DataError without one."""
+    """Return the name of a parquet file's audio column. audio: The user's choice. Raises DataError if it is missing."""
     columns = list(file.schema_arrow)
     if audio is not None and audio not in file.schema_arrow.names:
         raise DataError(f"{path}: no column {audio}; choose one of {joined_names(file.schema_arrow.names)} by --audio")

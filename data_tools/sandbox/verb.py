@@ -126,7 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--per-minute", type=int, default=PER_MINUTE, help="maximum requests per minute (default: %(default)s)")
     add("--per-day", type=int, default=PER_DAY, help="maximum requests in 24 hours (default: %(default)s)")
     add("--no-throttle", action="store_true", help="do not limit the number of requests")
-    add("--speed", type=float, default=1.0, help="shorten the minute and the day of the request limits by this factor")
+    add("--speed", type=float, default=1.0, help="divide the minute and the day of the limits by this factor")
     add(
         "--fault",
         action="append",

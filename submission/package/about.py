@@ -134,11 +134,11 @@ def about_template(
         "authors:  # exactly one has corresponding: true",
         f"  - {{lastname: {quoted}, firstname: {quoted}, email: {quoted}, corresponding: true,",
         f"     affiliation: {{abbreviation: {quoted}, institute: {quoted}, department: null, location: {quoted}}}}}",
-        f"systems:  # in the order of the runs; `output` names the {files} of the blind set, relative to this file",
+        f"systems:  # in the order of the runs; `output`: path of the {files} of the blind set, relative to this file",
     ]
     if any("scored" in keys for _, keys, _ in systems):
         scored = "file of windows (.jsonl)" if of_moments else "scores (.npy)"
-        lines.append(f"  # `scored` names the {scored} of the split that you report, relative to this file")
+        lines.append(f"  # `scored`: path of the {scored} of the split that you report, relative to this file")
     for runs, keys, described in systems:
         ranked = "" if "output" in keys or runs.endswith(".npy") else ", which has ranked the blind set"
         lines.append(f"  # {runs}{ranked}")

@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("pairs", type=Path, metavar="TOP.jsonl", help="pairs of queries and clips, written by system rank --top K")
     command = (
-        'program that reads one pair per line of JSON, and prints {"judge": NUMBER} or {"judge": null} for each pair, '
-        "in the same order"
+        'program that reads pairs, each as a line of JSON, and prints {"judge": NUMBER} or {"judge": null} for each '
+        "pair, in the same order"
     )
     add("--command", required=True, metavar="COMMAND", help=command)
     add(
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="JUDGED.jsonl",
-        help="file to write, with the pairs and their scores; an unfinished file is continued",
+        help="file to write, with the pairs and the judge's scores; `judge` continues an unfinished file",
     )
 
 
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if done < len(pairs):
         with arguments.out.open("ab") as out:
             _judge_pairs(command, pairs[done:], out, done)
-    print(f"wrote {arguments.out}: {counted(len(pairs), 'judged pair', ',')}, {done:,} of them in an earlier process")
+    print(f"wrote {arguments.out}: {counted(len(pairs), 'judged pair', ',')}, {done:,} of them by an earlier call")
     return 0
 
 

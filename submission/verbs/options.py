@@ -77,7 +77,7 @@ def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that read_summaries needs, such as --truth."""
     captions = f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS_FILE}; for moments: true windows (.jsonl)"
     parser.add_argument("--truth", metavar="TRUTH", type=Path, help=captions)
-    wanted = "score only these queries, each with several relevant clips: metadata_eval.csv of the 2025 baseline"
+    wanted = "score only the queries of this file, which have several relevant clips: the 2025 metadata_eval.csv"
     parser.add_argument("--annotations", metavar="ANNOTATIONS.csv", type=Path, help=wanted)
     sides = (
         "text-to-audio: captions are queries for clips; audio-to-text: clips are queries for captions, which needs a "

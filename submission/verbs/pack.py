@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = f"your facts for the package, such as authors; see submission/PACKAGE.md {needed}"
     parser.add_argument("--about", type=Path, metavar="ABOUT.yaml", help=about)
     parser.add_argument("--out", type=Path, metavar="NAME.zip", help=f"the archive to write {needed}")
-    parser.add_argument("--template", type=Path, metavar="ABOUT.yaml", help="only write a template for --about")
+    parser.add_argument("--template", type=Path, metavar="ABOUT.yaml", help="only write a template of ABOUT.yaml")
     parser.add_argument("--report", type=Path, metavar="REPORT.pdf", help="technical report to add to the package")
     parser.add_argument(
         "--style",

@@ -340,7 +340,7 @@ def test_pack_template_asks_for_facts_missing_in_the_runs(here: Path) -> None:
     text = (here / "new.yaml").read_text()
     assert text.count("which has ranked the blind set") == 4
     assert "output:" not in text.partition("systems:")[2].partition("\n")[2].partition("sources:")[0]
-    assert "`output` names the file of windows (.jsonl) of the blind set, relative to this file" in text
+    assert "`output`: path of the file of windows (.jsonl) of the blind set, relative to this file" in text
     assert "annotations" not in text
     assert "scored" not in text
 
@@ -349,7 +349,9 @@ def test_filled_template_of_an_ensemble_suffices_for_pack(here: Path) -> None:
     ensemble = ["run1,run2"]
     assert main(["pack", *ensemble, "--template", "new.yaml"]) == 0
     text = Path("new.yaml").read_text()
-    assert "# `scored` names the file of windows (.jsonl) of the split that you report, relative to this file" in text
+    assert (
+        "# `scored`: path of the file of windows (.jsonl) of the split that you report, relative to this file" in text
+    )
     shutil.copy("run1/scores/blind_posterior.windows.jsonl", "blind.jsonl")
     shutil.copy("run1/scores/posterior.windows.jsonl", "test.jsonl")
     for key, value in (("email", "jo@example.org"), ("output", "blind.jsonl"), ("scored", "test.jsonl")):

@@ -270,7 +270,7 @@ def test_filled_template_is_sufficient_for_pack(here: Path, capsys: pytest.Captu
     assert text.index("# run1:by_map\n") < text.index("# run1:by_loss,run2\n")
     assert 'abbreviation: "FILL IN", output: "FILL IN"}\n  # run1:by_loss,run2\n' in text
     assert 'abbreviation: "FILL IN", output: "FILL IN", scored: "FILL IN"}\n' in text
-    assert "# `scored` names the scores (.npy) of the split that you report, relative to this file\n" in text
+    assert "# `scored`: path of the scores (.npy) of the split that you report, relative to this file\n" in text
     assert "scores (.npy) or CSV of the blind set, relative to this file\n" in text
     assert text.count("- {name: ") == 2
     capsys.readouterr()

@@ -235,7 +235,7 @@ def test_judge_command_gets_each_pair_and_is_resumed_after_a_stop(
     with out.open("ab") as file:
         file.write(b'{"query": "q2')
     assert main([*map(str, ask), f"{sys.executable} {tmp_path}/judge.py"]) == 0
-    assert "300 judged pairs, 100 of them in an earlier process" in capsys.readouterr().out
+    assert "300 judged pairs, 100 of them by an earlier call" in capsys.readouterr().out
     found = read_pairs(out)
     assert [pair._replace(judge=None) for pair in found] == pairs
     assert [pair.judge for pair in found] == [None if p.rank == 3 else len(p.text) + p.rank for p in pairs]
