@@ -31,8 +31,8 @@ class Window:
         read_from: First second of the part that was read just before this window; None if unknown.
         attempt: Number of answers so far that were not accepted, because sounds seemed to be missing from them.
         splits: Number of times that the window was halved because no page arrived.
-        compared: Whether its sounds were read before. If so, a part whose number of stored sounds equals the API's
-            count is not read again.
+        compared: Whether the window's sounds were read before. If so, a part whose number of stored sounds equals the
+            API's count is not read again.
     """
 
     first: int

@@ -85,7 +85,7 @@ class Fingerprint:
         levels: (P,) float16, log10 of the power of each peak.
         codes: (H,) uint32, a code for each pair of peaks, sorted by the first peak of the pair. It contains both
             frequencies and the difference in time.
-        counts: (P,) uint8, number of pairs that begin with each peak; they sum to H.
+        counts: (P,) uint8, number of pairs that begin with each peak; the sum of these numbers is H.
         noise_score: Score of the match of the recording with a noisy copy of it (white noise, 20 dB below the sound);
             0.0 without a match.
     """
@@ -182,13 +182,13 @@ def _portions(prints: Sequence[Fingerprint]) -> Iterator[tuple[int, list[Fingerp
 class _Index:
     """Index from the code of a pair of peaks to the times of all such pairs in several recordings.
 
-    The recordings are numbered as if they were joined end to end. V is the number of different codes in them.
+    Times are counted as if the recordings were joined end to end. V is the number of different codes in them.
 
     Attributes:
         starts: One number per recording: its first frame, counted from the beginning of the first recording.
         slots: (CODES,) for each possible code, its number, 1 to V; 0 for a code that no recording has.
         begins: (V + 1,) item n is the index in `positions` of the first time of the code with number n.
-        sizes: (V + 1,) item n is the count of times of the code with number n in `positions`. It is 0 for a code with
+        sizes: (V + 1,) item n is how often the code with number n occurs in `positions`. It is 0 for a code with
             more than 1,000 times (MAX_OCCURRENCES), which is not used, and for n = 0.
         positions: Times of all pairs, sorted by code: frames from the beginning of the first recording.
     """

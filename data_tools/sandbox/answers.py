@@ -55,7 +55,7 @@ class Answers:
     Args:
         corpus: The invented sounds.
         nulls: Share of sounds that a search always returns as null.
-        changes: Sounds that appear or disappear, sorted by the number of the request at which they do so.
+        changes: Sounds that appear or disappear, sorted by the number of the request at which this happens.
         poison: Share of sounds that make every page with them fail.
 
     Attributes:

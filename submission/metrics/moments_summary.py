@@ -27,7 +27,7 @@ class MomentQueries(NamedTuple):
     """Queries with scores, and their recordings.
 
     Attributes:
-        texts: (Q,) ids of the queries, which identify them here in place of their texts.
+        texts: (Q,) ids of the queries; for moments, ids and not texts identify queries.
         n_relevant: (Q,) number of true windows of each query that the metrics use.
         groups: (Q,) number of each query's recording.
         n_pool: Number of recordings.
