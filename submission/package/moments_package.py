@@ -48,8 +48,8 @@ def pack_moments(
             f"submits {path}"
             if first.blind
             else (
-                f"the system submits the windows of the entry {ranked}; to submit the blind list, add your windows "
-                "for it to this system as `output` in about.yaml"
+                f"the system submits the windows of the entry {ranked}; to submit windows for the blind list, add "
+                "their file to this system as `output` in about.yaml"
             )
         )
     answers = read_moments(path, edition, truth)

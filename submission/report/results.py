@@ -289,7 +289,7 @@ def _format_shares(names: Sequence[str], shares: Values) -> Iterator[str]:
 
 
 def _norms_table(norms: Mapping[str, Values], shares: Values) -> Table:
-    """Return a table, one row per expert: percentiles of the L2 norms of its embeddings, and its mean share."""
+    """Return a table, one row per expert: percentiles of its embeddings' norms, and mean share of the norms' sum."""
     rows = [
         [name, *(f"{value:.3f}" for value in np.percentile(norm, (5, 25, 50, 75, 95))), percent(float(share.mean()))]
         for (name, norm), share in zip(norms.items(), shares, strict=True)

@@ -112,7 +112,7 @@ def _content_key(features: Features, item: Item) -> str:
 
 
 def _item_frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops | None) -> np.ndarray:
-    """Return an expert's frames (T, D) of the clip, or the mixture of clips, of item `index`, cut by `crops`."""
+    """Return an expert's frames (T, D) of a training item: of its clip or its mixture, or of a random crop of these."""
     bank, added = features.banks[expert], items[index].added
 
     def read_crop(clip: Clip, is_added: bool) -> np.ndarray:

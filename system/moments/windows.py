@@ -226,8 +226,9 @@ def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.nda
     windows: (C, 2) starts and ends of C windows in seconds. scores: For every range of frames, the log probability that
     it is one whole moment; -inf: impossible. edges: (T + 1,) for T frames, in seconds. Returns: (C,) probabilities in
     [0, 1].
-    The probabilities of all such moments are added: at most one of them can be real, because two moments with such an
-    IoU would overlap each other. The part of a window after the last edge, due to rounding, does not count.
+    The probabilities of all such moments are added: moments of a query do not overlap, but two moments with such an IoU
+    would, so that at most one of them is real. The part of a window after the last edge, due to rounding, does not
+    count.
     """
     found = np.array([block.sum() for _, _, block in _similar_moments(windows, scores, edges)])
     return found.clip(0.0, 1.0)

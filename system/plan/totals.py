@@ -55,7 +55,7 @@ def hour_lines(
 def _row_of_processes(frames: float, flops: float, processes: int, gpu: str | None) -> Row:
     """Return the plan's row on the time with several processes.
 
-    frames: Seconds in which one process on two cores computes the missing frames. flops: Operations of all updates
+    frames: Seconds that one process on two cores needs for the missing frames. flops: Operations of all updates
     in the process with the largest share of each batch. gpu: Name of the GPU; None: estimate times for all known GPUs.
     """
     speeds = ", ".join(f"{name}s {about(flops / GPUS[name].flops)}" for name in ([gpu] if gpu else GPUS))

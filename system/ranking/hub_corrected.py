@@ -160,7 +160,7 @@ class HubCorrectedRanker(Ranker):
         return self.inner.unknown_words(text)
 
     def find_times(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located | None] | None":
-        """Return the uncorrected times of the sound `text` in the recordings at the pool's indexes `rows`."""
+        """Return the times that the ranker without correction finds for `text` in the recordings at indexes `rows`."""
         return self.inner.find_times(text, pool, rows)
 
     def forget_queries(self) -> None:

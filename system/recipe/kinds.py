@@ -85,7 +85,7 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
     if stage.monitor.annotations and not OF_ALL_CLIPS & set(stage.monitor.metrics):
         yield (
             (*at, "monitor", "annotations"),
-            "no metric in monitor.metrics uses annotations; leave them out, or add one of "
+            "no metric in monitor.metrics uses annotations; leave annotations out, or add a metric that does: "
             f"{', '.join(sorted(OF_ALL_CLIPS))}",
         )
     if not (of_moments and schema.OF_WINDOWS & set(stage.monitor.metrics)):

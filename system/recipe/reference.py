@@ -62,8 +62,8 @@ def _sections_at(found: list[Section], path_for: Callable[[Section], tuple[str, 
     """Return the sections at or below a requested path, and the sections with a key at this path.
 
     A section with such a key is returned with only this key.
-    path_for: Function that returns the requested path in the form to compare with a section's path: where the
-    section's path has a placeholder (NAME or N), the name or number in the requested path is left out.
+    path_for: Function that returns the requested path in the form to compare with a section's path. Where the section's
+    path has a placeholder (NAME or N), the name or number in the requested path is left out.
     """
     inside = [
         section

@@ -28,7 +28,7 @@ def parse_positive(text: str) -> int:
 
 
 def parse_device(text: str) -> Device:
-    """Return the device of this machine that `text` names, such as cuda or cpu, as a type of argparse."""
+    """Convert an option's text, such as cuda or cpu, to the device of this machine that it names."""
     from system.compute.device import device_of
 
     try:

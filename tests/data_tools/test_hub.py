@@ -295,7 +295,7 @@ def test_verb_hub_reads_one_json_file_per_wavcaps_source_and_reports_sources_wit
     assert output.count("left out: ") == 1
     assert [clip.id for clip in read_manifest(out)] == ["fsd_final/train/1.flac", "fsd_final/train/2.flac"]
     assert (
-        "fsd_final_2s.json: skipped, because only the largest file of this folder, fsd_final.json, is read; to read the "
+        "fsd_final_2s.json: skipped, because only the largest file of this folder, fsd_final.json, is read; to read"
         in caplog.text
     )
 

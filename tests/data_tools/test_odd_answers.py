@@ -123,7 +123,7 @@ def test_error_answer_with_deeply_nested_json_is_reported(tmp_path: Path) -> Non
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Response(403, b"[" * 200_000, 0))
     with pytest.raises(
         DataError,
-        match=r"does not answer like Freesound's API \(the server answered 403, not as ",
+        match=r"does not answer like Freesound's API \(the server answered 403, with a page that is not ",
     ):
         read_all(tmp_path / "store", transport)
 

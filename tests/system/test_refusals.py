@@ -127,7 +127,7 @@ def made_recipe(folder: Path) -> tuple[Path, dict[str, Any]]:
     return tiny.write_recipe(folder / "r.yaml", content), content
 
 
-def test_verb_features_refuses_a_manifest_of_another_command(
+def test_verb_features_refuses_a_manifest_not_made_by_the_command_in_the_recipe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

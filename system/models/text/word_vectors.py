@@ -44,7 +44,7 @@ class WordVectors(TextSettings):
     @property
     def batch_property(self) -> str | None:
         """Description of a property of a batch, such as padding, that changes embeddings in training; None if none."""
-        return "the padding of captions (`padding: counted`)" if self.depends_on_batch else None
+        return "padding that counts as words of captions (`padding: counted`)" if self.depends_on_batch else None
 
     @property
     def is_trained(self) -> bool:
