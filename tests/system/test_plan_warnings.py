@@ -186,6 +186,6 @@ def test_plan_names_a_missing_annotations_file_of_validation(world: Path, tmp_pa
     content["stages"]["only"]["monitor"] |= {"metrics": ["loss"]}
     content["rank"]["evaluation"]["checkpoint"] = "loss"
     with pytest.raises(
-        RecipeError, match=r"monitor.annotations: no metric in monitor.metrics uses annotations; leave them out"
+        RecipeError, match=r"monitor.annotations: no metric in monitor.metrics uses annotations; leave annotations out"
     ):
         loaded(tmp_path, content)
