@@ -235,7 +235,7 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
     """Return the last line of the report: faults to fix before training, and faults that the user must judge.
 
     >>> _verdict([])
-    'noproblem to fix'
+    'nothing to fix'
     """
     counts = Counter([*(finding.kind for finding in findings), *(fault.finding for fault in faults)])
     errors = (*ERRORS, NO_CLIP)
@@ -245,7 +245,7 @@ def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) ->
         return ", ".join(f"{kind} ({counts[kind]})" for kind in kinds if counts[kind])
 
     count = sum(counts[kind] for kind in errors)
-    verdict = f"{counted(count, 'problem')} to fix: {count_text(errors)}" if count else "noproblem to fix"
+    verdict = f"{counted(count, 'problem')} to fix: {count_text(errors)}" if count else "nothing to fix"
     judged = count_text((*TO_JUDGE, *(kind for kind in counts if kind not in (*KINDS, NO_CLIP))))
     return (
         f"{verdict}; for you to judge, because published data may have such findings: {judged}" if judged else verdict

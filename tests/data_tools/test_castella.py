@@ -205,7 +205,7 @@ def test_check_reports_moment_faults_with_their_lines(tmp_path: Path, capsys: py
     said = capsys.readouterr().out
     for fault in FAULTS:
         assert f"{path}, {fault}" in said
-    assert "noproblem to fix; for you to judge" in said
+    assert "nothing to fix; for you to judge" in said
     assert main(["check", str(out), "--moments", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert len(report["moments"]) == 7

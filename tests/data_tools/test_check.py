@@ -86,11 +86,11 @@ def test_check_prints_its_verdict_last(tmp_path: Path, capsys: pytest.CaptureFix
     check = ["check", str(root / "m.jsonl")]
     assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
     assert main(check) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "noproblem to fix"
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing to fix"
     (root / "development/b.wav").write_bytes((root / "development/a.wav").read_bytes())
     assert main(check) == 0
     judged = "for you to judge, because published data may have such findings: same audio content inside a split (1)"
-    assert capsys.readouterr().out.splitlines()[-1] == f"noproblem to fix; {judged}"
+    assert capsys.readouterr().out.splitlines()[-1] == f"nothing to fix; {judged}"
     (root / "development/a.wav").unlink()
     assert main([*check, "--quick"]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "1 problem to fix: missing audio files (1)"
