@@ -173,12 +173,10 @@ def _is_streamed(file: BinaryIO, sound: _Sound, end: int) -> bool:
 def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> bool:
     """Return whether the sound is complete, but the header states too many bytes.
 
-    This is true in three cases:
-
-    * The stated size of the sound is that of the whole file, with or without the file's first 8 bytes.
-    * The file ends after a whole sample, and the sound should end at most 8 bytes (_MAX_EXCESS) later.
-    * The file has the length that its first header states, and the sound should end at most 1,024 bytes
-      (_MAX_TRAILER) later.
+    This is true in three cases. First, the stated size of the sound is that of the whole file, with or without the
+    file's first 8 bytes. Second, the file ends after a whole sample, and the sound should end at most 8 bytes
+    (_MAX_EXCESS) later. Third, the file has the length that its first header states, and the sound should end at most
+    1,024 bytes (_MAX_TRAILER) later.
 
     Args:
         present: Number of bytes from the first byte of the sound to the end of the file.

@@ -112,8 +112,8 @@ def _index_audio(folders: Sequence[Path], known: Container[str]) -> dict[str, tu
 
     known: File names without suffix that clips of the data set may have.
     The key is the file's own name if `known` contains that name. Otherwise it is <id>_<start>, with the start in
-    seconds. If several files have the same key, one is chosen by these rules, in this order: a file whose own name is
-    in `known`; the file in the earliest folder; the file whose suffix comes first in AUDIO_SUFFIXES.
+    seconds. If several files have the same key, a file whose own name is in `known` is chosen first. Among others, the
+    file in the earliest folder is chosen, and in one folder the file whose suffix comes first in AUDIO_SUFFIXES.
     """
     files = [(folder, name) for folder in folders for name in audio_names(folder)]
     files.sort(key=lambda file: (folders.index(file[0]), AUDIO_SUFFIXES.index(Path(file[1]).suffix.lower())))

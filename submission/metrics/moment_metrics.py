@@ -113,8 +113,8 @@ def score_moments(
       counts as right in AP. Here it is wrong, unless undefined_hits.
     - Windows without scores raise an IndexError in the script. Here they are ranked in the order of the file.
     - The script sorts true windows of equal IoU by numpy's unstable sort. Its order depends on the processor (with
-      AVX-512, for four windows or more). This matters only if true windows overlap, or if a predicted window consists
-      of two adjacent true windows of equal length.
+      AVX-512, for four windows or more). This matters if true windows overlap. It also matters if two adjacent true
+      windows of equal length form a predicted window.
 
     >>> scores = score_moments({"a": [[0, 10]]}, {"a": [[0, 8], [20, 30]]})
     >>> scores.recall(0.7), scores.mean_precision(0.75)

@@ -11,7 +11,7 @@ import numpy as np
 
 
 def divide_into_chunks(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
-    """Divide clips into chunks of `size` clips or, if it is None, one chunk per process; return indexes per chunk.
+    """Divide clips into chunks of `size` clips, or else into one chunk per process; return indexes per chunk.
 
     lengths: (B,) lengths of the clips. size: Number of clips per chunk. The clips of a chunk then have similar lengths,
     and the last chunk may have fewer clips. None: the chunks have equal numbers of clips if possible.

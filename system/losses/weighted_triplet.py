@@ -16,8 +16,8 @@ class WeightedTriplet(Term):
     """Maximum polynomial loss, in [0, inf): polynomials P of a pair's score and N of its hardest negative's score.
 
     P(s) = sum_p a_p s^p and N(s) = sum_q b_q s^q. The settings `positive` and `negative` are the coefficients a_p and
-    b_q, starting with the constant. h_i = max_j s_ij and h'_i = max_j s_ji over the items j of other clips,
-    where s_ij is the score of clip i and the captions of item j. [x]_+ is max(x, 0).
+    b_q, beginning with the constant. s_ij is the score of clip i and the captions of item j. The hardest negatives are
+    h_i = max_j s_ij and h'_i = max_j s_ji, over items j of other clips. [x]_+ is max(x, 0).
     clamp sum, as in the paper: (1/B) sum_i [P(s_ii) + N(h_i)]_+ + [P(s_ii) + N(h'_i)]_+
     clamp each, as in the public code, only for negatives that violate the margin m:
     (1/B) sum_i ([P(s_ii)]_+ + [N(h_i)]_+ where h_i + m > s_ii) + ([P(s_ii)]_+ + [N(h'_i)]_+ where h'_i + m > s_ii)

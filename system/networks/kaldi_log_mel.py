@@ -40,11 +40,11 @@ class Masks(NamedTuple):
 class KaldiLogMel(nn.Module):
     """B waves (B, N) float32 in [-1, 1] at 32 kHz, N > 513 -> (B, 128, T) float32, T = 1 + (N - 1) // 320.
 
-    The steps are: pre-emphasis x[n + 1] - 0.97 x[n], reflection at the ends, a symmetric Hann window of 800 in 1,024
-    samples, power, 128 triangles of Kaldi (linear in mel), and (ln(x + 1e-5) + 4.5) / 5. Silence is -1.4026 everywhere.
-    In training with `jitter`, the lowest edge is 0 to 9 Hz and the highest 14,001 to 16,000 Hz, drawn once for the
-    whole batch. Otherwise they are 0 and 15,000 Hz. In training, random stripes of each clip's spectrogram are masked:
-    their logarithms are set to 0, so that their values become 0.9.
+    The steps are: pre-emphasis x[n + 1] - 0.97 x[n]; reflection at the ends; a symmetric Hann window of 800 in 1,024
+    samples; power. Then: 128 triangles of Kaldi (linear in mel); (ln(x + 1e-5) + 4.5) / 5. Silence is -1.4026
+    everywhere. In training with `jitter`, the lowest edge is 0 to 9 Hz and the highest 14,001 to 16,000 Hz, drawn once
+    for the whole batch. Otherwise they are 0 and 15,000 Hz. In training, random stripes of each clip's spectrogram are
+    masked: their logarithms are set to 0, so that their values become 0.9.
 
     Source: github.com/kkoutini/passt_hear21 0.0.26, `AugmentMelSTFT`. On the examples in tests/golden, results differ
     from the original's by at most 5e-4. Deviations: no 16-bit autocast; with autocast, the original rounds the

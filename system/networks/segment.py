@@ -12,8 +12,10 @@ from torch import nn
 
 
 class SegmentNetwork(nn.Module, ABC):
-    """S segments (S, N) float32 in [-1, 1], padded with silence to N samples, and the numbers (S,) >= 1 of samples
-    without padding -> (S, D), one vector of D values per segment.
+    """A network that gives each of S segments a vector of D values, (S, D), or several frames.
+
+    Input: the segments, (S, N) float32 in [-1, 1], padded with silence to N samples; and their lengths without padding,
+    (S,) samples, at least 1.
 
     In evaluation the vector of a segment does not depend on other segments, unless the docstring of a subclass states
     that it does.

@@ -28,7 +28,7 @@ KINDS: tuple[Kind, ...] = ("none", "inverted_softmax", "qb_norm", "csls")
 class RankHubCorrected(RankEntry):
     """Correct the scores of an earlier entry for hubs: clips that have high scores for many queries. The captions of
     training sources show which clips are hubs. Of all compared corrections, the one with the highest mAP@10 on a
-    validation source is used; `none` leaves the scores as they are.
+    validation source is used; `none` does not change the scores.
 
     Sources: inverted_softmax: Smith et al. (2017); qb_norm: Bogolin et al. (2022); csls: Conneau et al. (2018). The
     equations are in system/ranking/hubs.py.

@@ -208,12 +208,12 @@ class Relevance:
         return CiderAmong(features, members).scores(0, len(members))
 
     def cider_of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:
-        """Compute CIDEr-D between any two of B items with one or several captions, (B, B) float32.
+        """Compute CIDEr-D between any two of B items, (B, B) float32.
 
-        c_ij is the mean or the maximum of the scores of all pairs of a caption of item i (candidate) and a caption of
-        item j (reference). With the setting of_clips `symmetric`, it is the mean of the means c_ij and c_ji. The paper
-        does not state which of these three it uses. row_of: (N,) index of the item of each caption; every item has at
-        least one caption.
+        Each caption of item i (candidate) has a score with each caption of item j (reference). c_ij is the mean or the
+        maximum of these scores. With the setting of_clips `symmetric`, it is the mean of the means c_ij and c_ji. The
+        paper does not state which of these three it uses. row_of: (N,) index of the item of each caption; every item
+        has at least one caption.
         """
         order = np.argsort(row_of, kind="stable")
         counts = np.bincount(row_of)
