@@ -228,6 +228,7 @@ def test_audio_file_that_changes_during_use_raises_an_error_but_is_not_listed_as
     assert not again.broken
 
 
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs the program ffmpeg")
 def test_audio_file_broken_for_lack_of_ffmpeg_is_read_again_once_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

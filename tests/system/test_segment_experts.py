@@ -73,7 +73,7 @@ def test_segment_expert_frames_match_consecutive_segments(experts: dict[str, Seg
                 expected.append(values[0, : int(lengths)].numpy())
         assert frames.dtype == np.float32
         assert frames.shape == (sum(map(len, expected)), expert.dim)
-        assert relative(frames, np.concatenate(expected)) < 1e-5
+        assert relative(frames, np.concatenate(expected)) < 5e-5  # 1.2e-5 without AVX
     assert len(found[2]) == PER_SEGMENT[kind]
     assert len(found[1]) == IN_HALF[kind]
     assert len(found[0]) == 2 * PER_SEGMENT[kind] + IN_HALF[kind]
