@@ -44,6 +44,7 @@ class Verb(NamedTuple):
 
 PROGRESS_SECONDS = 60.0  # between two lines in the log
 MIB = 1 << 20
+PROGRAMS = {"data_tools": "lbar data", "submission": "lbar submit", "system": "lbar"}  # commands of the packages
 SHOWN = 10  # lines that a verb prints; --list writes all of them
 Options = Callable[[argparse.ArgumentParser], None]
 Item = TypeVar("Item")
@@ -273,7 +274,7 @@ def make_parser(
     options: Function that adds the arguments that all verbs have in common to a parser.
     Raises SystemExit with status 2: after printing the help if the verb is missing, after suggestions if it is wrong.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m {package}", description=description)
+    parser = argparse.ArgumentParser(prog=PROGRAMS[package], description=description)
     parser.add_argument("--version", action="version", version=f"lbar-kit {version()}")
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
     for name, verb in verbs.items():

@@ -1,9 +1,12 @@
-"""Command line: `python -m system VERB ...`."""
+"""Command line: `lbar VERB ...`, and `lbar data` and `lbar submit` for the other floors."""
 
 import logging
 import sys
+from typing import NoReturn
 
+from data_tools import __main__ as data_tools
 from data_tools.cli import Verb, ranks, run_cli
+from submission import __main__ as submission
 from system.compute.meeting import exit_process
 
 # Description of each verb, and the arguments of an example.
@@ -88,7 +91,16 @@ def main(argv: list[str] | None = None) -> int:
     if ranks()[1] > 1 and argv and argv[0] in _SINGLE:
         print(f"{argv[0]} needs exactly one process; run it without torchrun", file=sys.stderr)
         return 2
-    return run_cli("system", "Check, train and use retrieval systems.", VERBS, argv)
+    text = "Check, train and use retrieval systems; `lbar data` makes data sets, `lbar submit` the challenge's files."
+    return run_cli("system", text, VERBS, argv)
+
+
+def lbar() -> NoReturn:
+    """Run the program `lbar`, and end the process."""
+    first, rest = sys.argv[1:2], sys.argv[2:]
+    if first == ["data"]:
+        exit_process(data_tools.main(rest))
+    exit_process(submission.main(rest) if first == ["submit"] else main())
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def test_command_without_verb_prints_the_help(room: str, capsys: pytest.CaptureF
 def test_unknown_verb_gets_a_suggestion(room: str, given: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert import_module(f"{room}.__main__").main([given, "x"]) == 2
     shown = capsys.readouterr().err
-    assert shown.startswith(f"usage: python -m {room}")
+    assert shown.startswith("usage: lbar")
     assert hint in shown
 
 
