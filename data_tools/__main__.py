@@ -17,11 +17,9 @@ VERBS = {
         "freesound.status",
     ),
     "export": Verb(
-        "write a crawl's store as a table, or a manifest with its audio as parquet files or WebDataset tars",
-        "python -m data_tools export data/freesound.sqlite --out data/freesound.csv\n"
-        "  python -m data_tools export data/clotho.jsonl --format webdataset --out data/clotho_shards",
+        "write a crawl's store as a table",
+        "python -m data_tools export data/freesound.sqlite --out data/freesound.csv",
         "datasets.export",
-        resumes=True,
     ),
     "fetch": Verb(
         "fetch the sounds whose descriptions have the best scores, as FLAC with a manifest; "
@@ -68,9 +66,11 @@ VERBS = {
         "datasets.table",
     ),
     "hub": Verb(
-        "make a manifest of parquet files with audio, or of tar and zip files, and leave the audio in them",
-        "python -m data_tools hub data/AudioCaps --preset OpenSound/AudioCaps --out data/audiocaps.jsonl",
+        "unpack parquet files or WebDataset tars of the Hugging Face hub, and make a manifest",
+        "python -m data_tools hub data/AudioCaps --audio data/audiocaps --name youtube_id start_time "
+        "--out data/audiocaps.jsonl",
         "datasets.hub",
+        resumes=True,
     ),
     "blind": Verb(
         "make a manifest of a folder of audio without captions",
@@ -84,7 +84,7 @@ VERBS = {
     ),
     "transcode": Verb(
         "convert the audio of a manifest to one rate and format, to save disk and decoding time",
-        "python -m data_tools transcode data/wavcaps_bbc.jsonl --rate 32000 --format mp3 --out data/wavcaps_bbc_mp3",
+        "python -m data_tools transcode data/wavcaps_bbc.jsonl --rate 32000 --out data/wavcaps_bbc_flac",
         "datasets.transcode",
         resumes=True,
     ),

@@ -4,7 +4,7 @@ Each text is one or more lines for the user: the fault, its place, the cure.
 
     KitError
     ├── DataError            data, or a file, that cannot be used
-    │   └── AudioError       audio.parts: audio that cannot be read
+    │   └── AudioError       audio that cannot be read
     ├── AgainError           freesound.client: no answer, or an answer that another attempt may improve
     ├── LostError            freesound.client: a refused or missing answer or file; another attempt would not help
     ├── NoPageError          freesound.client: the server fails at one search, but answers other searches
@@ -29,6 +29,10 @@ class KitError(ValueError):
 
 class DataError(KitError):
     """Data, or a file, that cannot be used."""
+
+
+class AudioError(DataError):
+    """Audio that cannot be read."""
 
 
 class SaidElsewhere(KitError):

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from data_tools.audio.read import AUDIO_SUFFIXES
+from data_tools.audio import AUDIO_SUFFIXES
 from data_tools.errors import DataError
 
 MAX_NAMED = 5  # names of one kind in a warning

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_tools.audio.read import readable_seconds
-from data_tools.audio.waves import Waves, waves_of, write_waves
+from data_tools.audio import readable_seconds
 from data_tools.cli import counted
 from data_tools.errors import DataError, KitError, kit_errors
 from data_tools.files import absolute
 from data_tools.manifest import Clip, Query, audio_clip
 from data_tools.names import is_audio_name
+from data_tools.waves import Waves, waves_of, write_waves
 from system.compute.device import device_of
 from system.ranking.base import Ranker
 from system.ranking.listing import Listed, list_clips

@@ -15,7 +15,7 @@ import pytest
 from data_tools import cli
 
 RESUMED = {
-    "data_tools": {"crawl", "export", "fetch", "scenes", "classify", "get", "transcode"},
+    "data_tools": {"crawl", "hub", "fetch", "scenes", "classify", "get", "transcode"},
     "submission": {"judge"},
     "system": {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"},
 }

@@ -45,7 +45,7 @@ DATA = [
     ("clotho captions.csv --out x.jsonl", f"captions.csv{IS_FILE}"),
     ("blind nowhere --out x.jsonl", "nowhere: no such folder; correct the path"),
     ("blind captions.csv --out x.jsonl", f"captions.csv{IS_FILE}"),
-    ("blind empty --out x.jsonl", "empty: no audio files in this folder; unpack the data set and give its folder"),
+    ("blind empty --out x.jsonl", "empty: no audio files in this folder; unpack the data set"),
     ("scenes manifest.jsonl --seed 1", f"manifest.jsonl{IS_FILE}"),
     (
         "status nowhere.sqlite",

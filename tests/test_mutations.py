@@ -29,7 +29,7 @@ from outcomes import without_checksums
 from ranked import E2022, small_matrix, write_truth
 from reported import about
 
-from data_tools.audio.read import read_audio
+from data_tools.audio import read_audio
 from data_tools.datasets.audiocaps import read_audiocaps
 from data_tools.datasets.clotho import read_clotho
 from data_tools.datasets.wavcaps import read_wavcaps

@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from data_tools.audio.read import AUDIO_SUFFIXES, readable_seconds
+from data_tools.audio import AUDIO_SUFFIXES, readable_seconds
 from data_tools.cli import add_manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_file, require_folder

@@ -7,8 +7,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from data_tools.audio.members import CONTAINERS
-from data_tools.audio.read import readable_seconds
+from data_tools.audio import readable_seconds
 from data_tools.cli import add_manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_folder
@@ -35,14 +34,7 @@ def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
     if others:
         log.warning("%s: skipped files that are not audio (%d): %s", folder, len(others), first_names(others))
     if not names:
-        packed = [name for name in others if name.lower().endswith(CONTAINERS)]
-        cure = (
-            "make a manifest of these archives with python -m data_tools hub"
-            if packed
-            else "unpack the data set and give its folder"
-        )
-        inside = f"; it contains {first_names(packed)}" if packed else ""
-        raise DataError(f"{folder}: no audio files in this folder{inside}; {cure}")
+        raise DataError(f"{folder}: no audio files in this folder; unpack the data set, and give its folder")
     return [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names], others
 
 

@@ -16,12 +16,11 @@ from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from data_tools.audio.read import readable_seconds
+from data_tools.audio import readable_seconds
 from data_tools.cli import SHOWN, add_manifest, counted, ending_in
 from data_tools.documents.annotations import SPLIT_OF_NAME, Annotations, Fault, is_annotation, read_annotations
 from data_tools.errors import DataError
 from data_tools.files import absolute, require_folder, require_other
-from data_tools.hub.archives import archived_files
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
 from data_tools.moments import Moment, write_moments
 from data_tools.names import audio_names, check_source, tree_files
@@ -162,8 +161,7 @@ def _recording_files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
     names = audio_names(folder)
     if suffixes == FEATURES:
         names = sorted(path.name for path in folder.iterdir())
-    found = {name: absolute(folder / name) for name in names if Path(name).suffix.lower() in suffixes}
-    return found or archived_files(folder, suffixes)
+    return {name: absolute(folder / name) for name in names if Path(name).suffix.lower() in suffixes}
 
 
 def _format_counts(

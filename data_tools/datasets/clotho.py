@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_tools.audio.read import readable_seconds
+from data_tools.audio import readable_seconds
 from data_tools.cli import add_manifest, counted
 from data_tools.datasets.nearest import note_on_similar_names
 from data_tools.errors import DataError

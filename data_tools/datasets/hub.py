@@ -1,124 +1,179 @@
-"""Read hub data sets.
+"""Unpack data sets of the Hugging Face hub.
 
-Reader of parquet files with audio, WebDataset tars and WavCaps' zip files; makes a manifest whose audio stays in them.
+Parquet files with embedded audio, and WebDataset tars, become audio files with a manifest. Columns of public data sets,
+by their cards: mteb/Clotho and CLAPv2 (audio, text, index), OpenSound/AudioCaps (audio, caption, youtube_id,
+start_time). Other archives are unpacked by their own programs (`7z x`, `unzip`).
 """
 
 import argparse
-import logging
-from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
+import json
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
-from data_tools.cli import add_manifest, counted
-from data_tools.datasets.wavcaps import audio_folder, read_wavcaps
+from data_tools.audio import AUDIO_SUFFIXES, readable_seconds
+from data_tools.cli import add_manifest, counted, each
 from data_tools.errors import DataError
-from data_tools.files import require_other
-from data_tools.hub.clips import Found, read_hub
-from data_tools.hub.presets import PRESETS, Columns
-from data_tools.manifest import SPLITS, write_manifest
+from data_tools.files import writing
+from data_tools.manifest import SPLITS, Clip, Split, audio_clip, check_caption, write_manifest
 from data_tools.names import check_source
 
-log = logging.getLogger(__name__)
+AUDIO = ("audio", "wav", "flac", "mp3")  # usual names of the column with audio
+CAPTIONS = ("captions", "caption", "text", "txt", "raw_text")
+_SPLIT_WORDS: dict[str, Split] = {"dev": "validation", "valid": "validation", "val": "validation", "eval": "evaluation"}
 
-WAVCAPS = "cvssp/WavCaps"
-_OF_OTHER_FILES = ("preset", "audio", "caption", "id", "split", "name")  # options for files that `export` did not write
+
+class Sample(NamedTuple):
+    """A clip of a shard: name and bytes of its audio file, and the other columns."""
+
+    name: str
+    audio: bytes
+    fields: dict[str, Any]
 
 
-def read_wavcaps_zips(folders: Sequence[Path]) -> Found:
-    """Return the clips of WavCaps in the hub's layout, messages on items without audio, and the JSON files read.
+def read_parquet(path: Path) -> Iterator[Sample]:
+    """Yield the samples of a parquet file. Rows without audio are skipped."""
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise DataError(f"{path}: needs the package pyarrow; install lbar-kit with the extra parquet") from None
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            column = next((name for name in AUDIO if name in names), None)
+            if column is None:
+                raise DataError(f"{path}: no column with audio, only {', '.join(names)}")
+            number = 0
+            for batch in file.iter_batches(64):
+                for row in batch.to_pylist():
+                    audio, number = row.pop(column), number + 1
+                    if audio and audio["bytes"]:
+                        name = PurePath(audio.get("path") or f"{path.stem}_{number:06}.wav").name
+                        yield Sample(name, audio["bytes"], row)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path}: cannot be read as parquet ({error}); download it again") from None
 
-    The layout on the Hugging Face hub is json_files/<part>/<name>.json and Zip_files/<part>/. If a part has several
-    JSON files, only the largest is read, such as fsd_final.json: fsd_final_2s.json has some of the same items.
-    Raises DataError for a folder without such files, and for a damaged JSON file or bad items in it.
+
+def read_tar(path: Path) -> Iterator[Sample]:
+    """Yield the samples of a WebDataset tar: neighbouring files of one name up to the first dot."""
+    group: dict[str, bytes] = {}
+    key = None
+    try:
+        with tarfile.open(path) as tar:
+            for entry in tar:
+                if (file := tar.extractfile(entry)) is None:
+                    continue
+                stem = PurePath(entry.name).name.split(".")[0]
+                if stem != key:
+                    yield from _samples_of(path, group)
+                    group, key = {}, stem
+                group[PurePath(entry.name).name] = file.read()
+        yield from _samples_of(path, group)
+    except (tarfile.TarError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read as tar ({error}); download it again") from None
+
+
+def _samples_of(path: Path, group: dict[str, bytes]) -> Iterator[Sample]:
+    audio = next((name for name in group if name.lower().endswith(AUDIO_SUFFIXES)), None)
+    if audio is None:
+        return
+    fields: dict[str, Any] = {}
+    for name, content in group.items():
+        suffix = PurePath(name).suffix
+        try:
+            if suffix == ".json":
+                fields |= json.loads(content)
+            elif suffix == ".txt":
+                fields["txt"] = content.decode().strip()
+        except ValueError as error:
+            raise DataError(f"{path}: {name} is damaged ({error}); download the file again") from None
+    yield Sample(audio, group[audio], fields)
+
+
+def split_of(path: Path) -> Split:
+    """Return the split in a file's or folder's name, such as test-00000-of-00010.parquet; else "train"."""
+    words: dict[str, Split] = {**_SPLIT_WORDS, **{split: split for split in SPLITS}}
+    for part in (path.stem, path.parent.name):
+        for word in part.lower().replace("_", "-").split("-"):
+            if word in words:
+                return words[word]
+    return "train"
+
+
+def unpack(files: Sequence[Path], audio: Path, source: str, caption: str | None, name: Sequence[str]) -> list[Clip]:
+    """Unpack the audio of shards, and return its clips; rows of one name become one clip with all captions.
+
+    Args:
+        files: Parquet or tar files.
+        audio: Folder for the audio files; those that exist already are kept.
+        source: Source of the clips, for their ids.
+        caption: Column with the captions. None: a usual name.
+        name: Columns that name a clip, joined by "_". Empty: the audio file's own name.
     """
-    found = Found([], [], [])
-    for folder in folders:
-        lists = {path: audio_folder(path, ["Zip_files"]) for path in _lists_of_parts(folder)}
-        if not any(lists.values()):
-            raise DataError(
-                f"{folder}: has no json_files/<part>/<name>.json with Zip_files/<part>/; give the folder of "
-                f"{WAVCAPS} as on the hub"
-            )
-        for path, audio in lists.items():
-            if audio is None:
-                found.errors.append(f"{path}: has no Zip_files/{path.parent.name}/; fetch the zip files of this part")
-                continue
-            clips, missing = read_wavcaps(path, audio, path.stem)
-            found.clips.extend(clips)
-            found.shards.append(path)
-            if missing:
-                found.errors.append(f"{path}: the audio of {counted(missing, 'item')} is missing")
-    return found
+    clips: dict[str, Clip] = {}
+    for path in files:
+        split = split_of(path)
+        samples = read_parquet(path) if path.suffix == ".parquet" else read_tar(path)
+        for sample in each(samples, path.name, "clip"):
+            file_name, texts = _file_name(path, sample, name), _captions(path, sample, caption)
+            target = audio / split / file_name
+            if not target.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with writing(target) as out:
+                    out.write(sample.audio)
+            clip = audio_clip(target.parent, file_name, source, split, texts, None)
+            if clip.id in clips:
+                new = [text for text in texts if text not in clips[clip.id].captions]
+                clip = clip.model_copy(update={"captions": [*clips[clip.id].captions, *new]})
+            clips[clip.id] = clip
+    return [clip.model_copy(update={"seconds": readable_seconds(clip.path)}) for clip in clips.values()]
 
 
-def _lists_of_parts(folder: Path) -> list[Path]:
-    """Return the largest JSON file of each part of WavCaps, and warn about smaller ones; the blacklist is ignored."""
-    lists: dict[Path, list[Path]] = {}
-    for path in sorted(folder.glob("json_files/*/*.json"), key=lambda path: -path.stat().st_size):
-        if path.parent.name != "blacklist":
-            lists.setdefault(path.parent, []).append(path)
-    for first, *others in lists.values():
-        for other in others:
-            message = (
-                "%s: skipped, because only the largest file of this folder, %s, is read; to read the skipped file, "
-                "use the verb `wavcaps`"
-            )
-            log.warning(message, other, first.name)
-    return sorted(first for first, *_ in lists.values())
+def _file_name(path: Path, sample: Sample, columns: Sequence[str]) -> str:
+    if missing := [column for column in columns if column not in sample.fields]:
+        raise DataError(f"{path}: no column {missing[0]}, only {', '.join(sample.fields)}")
+    stem = "_".join(str(sample.fields[column]) for column in columns)
+    return (stem + PurePath(sample.name).suffix if columns else sample.name).replace("/", "_")
+
+
+def _captions(path: Path, sample: Sample, column: str | None) -> list[str]:
+    column = column or next((one for one in CAPTIONS if one in sample.fields), "")
+    if column not in sample.fields:
+        raise DataError(f"{path}: no column with captions; name one of {', '.join(sample.fields)} by --caption")
+    value = sample.fields[column]
+    texts = value if isinstance(value, list) else [value]
+    for text in texts:
+        if not isinstance(text, str):
+            raise DataError(f"{path}, {sample.name}: the caption is {text!r}, not a text; name another column")
+        check_caption(text, f"{path}, {sample.name}")
+    return texts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `hub` to its parser."""
     add = parser.add_argument
-    paths = "folders or files of a data set from the Hugging Face hub: .parquet, .tar (WebDataset), .zip"
-    add("paths", type=Path, nargs="+", metavar="PATH", help=paths)
-    presets = [*PRESETS, WAVCAPS]
-    add(
-        "--preset",
-        choices=presets,
-        help="public data set, whose columns are known (default: usual column names)",
-    )
-    add("--audio", metavar="COLUMN", help="column with the audio; for archives: suffix of the audio files")
-    add("--caption", metavar="COLUMN", nargs="+", help="columns, or keys of the .json files, with captions")
-    ids = "columns whose values, joined by _, name a clip; rows of the same name become one clip"
-    add("--id", metavar="COLUMN", nargs="+", help=ids)
-    add(
-        "--split",
-        choices=SPLITS,
-        help="split of all clips (default: the split in the names of files or folders; train if none is found)",
-    )
-    add("--partial", action="store_true", help="accept a data set with missing shards")
-    add("--name", help="name of the clips' source, for their ids (default: the name of the first folder)")
+    add("paths", type=Path, nargs="+", metavar="PATH", help="parquet files or WebDataset tars, or folders of them")
+    add("--audio", type=Path, required=True, help="folder for the unpacked audio")
+    add("--caption", metavar="COLUMN", help="column with the captions (default: a usual name)")
+    add("--name", metavar="COLUMN", nargs="+", default=[], help="columns that name a clip (default: the file's name)")
+    add("--source", help="source of the clips, for their ids (default: the name of the first folder)")
     add_manifest(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `hub`: make a manifest of parquet, tar and zip files with audio; return the exit status."""
-    if arguments.preset == WAVCAPS:
-        given = [name for name in ("audio", "caption", "id", "split", "name", "partial") if getattr(arguments, name)]
-        if given:
-            raise DataError(f"--{given[0]} does not apply to --preset {WAVCAPS}; leave it out")
-        found = read_wavcaps_zips(arguments.paths)
-    else:
-        preset = PRESETS.get(arguments.preset, Columns())
-        columns = Columns(
-            arguments.audio or preset.audio,
-            tuple(arguments.caption or preset.captions),
-            tuple(arguments.id or preset.id),
-            None if arguments.caption else preset.separator,
-        )
-        first = arguments.paths[0].absolute()
-        name = arguments.name or preset.name or (first.name if first.is_dir() else first.parent.name)
-        given = [option for option in _OF_OTHER_FILES if getattr(arguments, option)]
-        found = read_hub(arguments.paths, columns, check_source(name), arguments.split, arguments.partial, given)
-    if not found.clips:
-        problem = found.errors[0] if found.errors else f"{arguments.paths[0]}: has no clips"
-        raise DataError(f"{problem}; no clip is left ({counted(len(found.errors), 'sample')} left out)")
-    require_other(arguments.out, found.shards)
-    write_manifest(arguments.out, found.clips)
-    for error in found.errors:
-        print(f"left out: {error}")
-    splits = Counter(clip.split for clip in found.clips)
-    print(", ".join(f"{split}: {counted(count, 'clip', ',')}" for split, count in sorted(splits.items())))
-    print(f"wrote {arguments.out}: {counted(len(found.clips), 'clip')} in {counted(len(found.shards), 'file')}")
-    return 1 if found.errors else 0
+    """Run the verb `hub`: unpack parquet files or tars, and write a manifest; return the exit status."""
+    files: list[Path] = []
+    for given in arguments.paths:
+        files += sorted(path for path in given.rglob("*") if path.is_file()) if given.is_dir() else [given]
+    files = [path for path in files if path.suffix in (".parquet", ".tar")]
+    if not files:
+        raise DataError(f"{arguments.paths[0]}: no .parquet or .tar file; download the data set first")
+    first = arguments.paths[0].absolute()
+    source = check_source(arguments.source or (first.name if first.is_dir() else first.parent.name))
+    clips = unpack(files, arguments.audio, source, arguments.caption, arguments.name)
+    if not clips:
+        raise DataError(f"{arguments.paths[0]}: no audio in {counted(len(files), 'file')}; give other files")
+    write_manifest(arguments.out, clips)
+    print(f"wrote {arguments.out}: {counted(len(clips), 'clip')} of {counted(len(files), 'file')}")
+    return 0

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 
-from data_tools.audio.read import AUDIO_SUFFIXES
+from data_tools.audio import AUDIO_SUFFIXES
 from data_tools.cli import counted
 
 # Endings of audio files.

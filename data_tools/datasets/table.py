@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import get_args
 
-from data_tools.audio.read import readable_seconds
+from data_tools.audio import readable_seconds
 from data_tools.cli import add_manifest, counted
 from data_tools.datasets.nearest import note_on_similar_names
 from data_tools.errors import DataError

@@ -15,14 +15,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data_tools.audio.members import member_of
-from data_tools.audio.read import AUDIO_SUFFIXES, readable_seconds
+from data_tools.audio import AUDIO_SUFFIXES, readable_seconds
 from data_tools.cli import add_manifest, counted
 from data_tools.documents.json_text import parse_json
 from data_tools.documents.strict import faults_of
 from data_tools.errors import DataError
 from data_tools.files import absolute, read_text, require_folder
-from data_tools.hub.archives import archived_files
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import Clip, audio_clip, check_caption, write_manifest
 from data_tools.names import audio_names, check_source
@@ -78,7 +76,7 @@ def _audio_files(audio: Path) -> dict[str, str]:
     """Return a dict from name to path of the audio files in a folder, or else in its tar and zip files."""
     if not audio.is_file():
         require_folder(audio, "name the folder that holds the audio by --audio")
-    return {name: absolute(audio / name) for name in audio_names(audio)} or archived_files(audio, AUDIO_SUFFIXES)
+    return {name: absolute(audio / name) for name in audio_names(audio)}
 
 
 def audio_folder(path: Path, among: Sequence[str] = ("Audio", "WavCaps_mp3/Audio", "Zip_files")) -> Path | None:
@@ -137,8 +135,7 @@ def _make_clip(
     Args:
         path: Path of the audio file, in the folder or in an archive; None if it is missing.
     """
-    is_archived = path is not None and member_of(path) is not None
-    seconds = readable_seconds(path) if path and not is_archived else item.get("duration")
+    seconds = readable_seconds(path) if path else item.get("duration")
     on_freesound = any(_FREESOUND_LINK.search(str(item.get(key, ""))) for key in ("download_link", "href"))
     freesound_id, uploader = item["id"] if on_freesound else None, item.get("author")
     captions = [item["caption"]]

@@ -12,9 +12,9 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
-from data_tools.audio.read import AudioError, encoded, read_audio
+from data_tools.audio import encoded, read_audio
 from data_tools.cli import Progress, progress
-from data_tools.errors import DataError
+from data_tools.errors import AudioError, DataError
 from data_tools.files import replacing
 from data_tools.freesound.access import TOKEN, add_connection_options, check_bounds, read_access
 from data_tools.freesound.audio_folder import DATABASE, Folder, StoredFile, write_results

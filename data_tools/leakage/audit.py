@@ -13,10 +13,9 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import NamedTuple
 
-from data_tools.audio.read import AudioError
 from data_tools.cli import add_json, counted, each, ending_in, first_of, section
 from data_tools.documents.strict import Report, print_report
-from data_tools.errors import DataError
+from data_tools.errors import AudioError, DataError
 from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, across_splits, freesound_ids
 from data_tools.leakage.exclusion import Exclusions, read_exclusions
 from data_tools.leakage.fingerprint import Fingerprint, fingerprint, near_duplicates

@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_tools.audio.frames import read_frames
-from data_tools.audio.members import container_of
-from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key, holds_frames
+from data_tools.audio import audio_seconds, content_key, sound_problem
 from data_tools.cli import add_json, counted, ending_in, progress, section
 from data_tools.documents.strict import Report, print_report
-from data_tools.errors import sentence_of
+from data_tools.errors import AudioError, sentence_of
+from data_tools.frames import holds_frames, read_frames
 from data_tools.leakage.moment_faults import NO_CLIP, MomentFault, moment_faults
 from data_tools.manifest import Clip, Joined, read_manifest
 from data_tools.names import plain_id
@@ -170,14 +169,14 @@ def _check_file(path: str, quick: bool) -> Result:
     """
     silent = None
     try:
-        if (file := container_of(path)).is_dir() or not file.exists():
+        if not Path(path).is_file():
             return MISSING, "", None
         if holds_frames(path):
             read_frames(path)
         elif quick:
             audio_seconds(path)
         else:
-            silent = check_audio(path)
+            silent = sound_problem(path)
         return "", "" if quick else content_key(path), silent
     except AudioError as error:
         return CORRUPT, str(error).removeprefix(f"{path}: "), None

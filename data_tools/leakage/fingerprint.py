@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from data_tools.audio.read import read_audio
+from data_tools.audio import read_audio
 
 Wave = npt.NDArray[np.float32]
 Whole = npt.NDArray[np.int64]

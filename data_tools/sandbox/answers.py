@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from data_tools.audio.read import encoded
+from data_tools.audio import encoded
 from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.sandbox.corpus import Catalogue, Numbers
 from data_tools.sandbox.filters import FilterError, UnsupportedError, matching_sounds

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_tools.audio.read import content_key
+from data_tools.audio import content_key
 from data_tools.cli import counted, each
 from data_tools.datasets.clotho import CLOTHO_SPLITS, METADATA_COLUMNS, read_clotho
 from data_tools.errors import DataError

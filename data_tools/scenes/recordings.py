@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_tools.audio.read import AudioError, read_audio
-from data_tools.errors import DataError
+from data_tools.audio import read_audio
+from data_tools.errors import AudioError, DataError
 from data_tools.scenes.synth import SAMPLE_RATE, Rng, Samples
 from data_tools.tables import read_table
 

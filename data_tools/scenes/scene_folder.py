@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.audio.read import encoded
+from data_tools.audio import encoded
 from data_tools.cli import counted
 from data_tools.datasets.clotho import CLOTHO_SPLITS
 from data_tools.documents.json_text import read_json

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_tools.audio.read import AUDIO_SUFFIXES
+from data_tools.audio import AUDIO_SUFFIXES
 from data_tools.cli import counted
 from data_tools.documents.problems import Fault, Problem, Problems, shown
 from submission.arrays import Ints

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data_tools.audio.read import AudioError, encoded, holds_frames, read_audio
-from data_tools.errors import sentences
+from data_tools.audio import encoded, read_audio
+from data_tools.errors import AudioError, sentences
+from data_tools.frames import holds_frames
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.summary import Summary
 from submission.ordering import ranked_columns

@@ -109,6 +109,7 @@ def processes(device: "torch.device | None") -> Iterator[None]:
         store = this_start(store, rank, n)
         dist.init_process_group(backend, store=store, rank=rank, world_size=n, timeout=PATIENCE)
         step = dist.new_group(backend=backend, timeout=STEP_PATIENCE)
+        assert isinstance(step, dist.ProcessGroup)  # of all processes: this one is in it
     except KitError:
         raise
     except (RuntimeError, ValueError) as error:

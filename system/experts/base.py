@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, get_args
 import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from data_tools.audio.resampling import Resampling
+from data_tools.audio import Resampling
 from data_tools.documents.json_text import sha256_of
 from data_tools.documents.strict import Strict
 from data_tools.errors import KitError
@@ -196,7 +196,7 @@ class ExpertSettings(Resampled):
 
     def read(self, path: str) -> "np.ndarray":
         """Read the wave (N,) float32 mono of a clip's audio file, at the expert's `rate`. Raises AudioError."""
-        from data_tools.audio.read import read_audio
+        from data_tools.audio import read_audio
 
         return read_audio(path, self.rate, self.resampling)
 

@@ -5,16 +5,16 @@ Frames that others have computed and published, one file per clip.
 
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from data_tools.audio.frames import read_frames
-from data_tools.audio.members import container_of
-from data_tools.audio.read import AudioError
 from data_tools.documents.lines import Text
 from data_tools.documents.strict import Positive
+from data_tools.errors import AudioError
+from data_tools.frames import read_frames
 from data_tools.manifest import Clip
 from system.experts.base import LENGTH_TOLERANCE, SPARE, ExpertSettings, Frames
 
@@ -80,7 +80,7 @@ class FeatureFiles(ExpertSettings):
 
         Returns None if the frames fit, or if the file is missing.
         """
-        if not container_of(clip.path).exists():
+        if not Path(clip.path).exists():
             return None
         try:
             seconds = len(self.read(clip.path)) * self.hop_seconds
@@ -118,7 +118,7 @@ class FeatureFiles(ExpertSettings):
     def _frame_count(self, clip: Clip) -> int:
         """Return the number of a clip's frames; 0 if they cannot be read."""
         try:
-            return len(self.read(clip.path)) if container_of(clip.path).exists() else 0
+            return len(self.read(clip.path)) if Path(clip.path).exists() else 0
         except AudioError:
             return 0
 

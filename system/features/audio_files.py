@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.audio.excerpts import Sound, read_excerpt, sound_of
-from data_tools.audio.read import AudioError, content_key, read_audio
-from data_tools.errors import KitError
+from data_tools.audio import Sound, content_key, read_audio, read_excerpt, sound_of
+from data_tools.errors import AudioError, KitError
 from system.experts.waveform import Waveform, to_int16
 from system.features.sounds import note_broken
 
@@ -91,10 +90,9 @@ class AudioFiles:
 def _is_damaged(path: str, sound: Sound) -> bool:
     """Return whether an audio file is certainly damaged, after an attempt to decode it has failed.
 
-    The file is damaged if libsndfile reads its format, and it still has its earlier length and sample rate, `sound`.
-    If ffmpeg reads the format, the attempt may have failed for other reasons, such as Ctrl-C or a full disk.
+    It is if it still states its earlier length and sample rate, `sound`.
     """
     try:
-        return sound.direct and sound_of(path) == sound
+        return sound_of(path) == sound
     except (AudioError, OSError):
         return False

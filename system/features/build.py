@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from data_tools.audio.members import size_of
-from data_tools.audio.read import AudioError
 from data_tools.cli import SHOWN, counted, each, progress, ranks
 from data_tools.embeddings import Vectors
-from data_tools.errors import KitError
+from data_tools.errors import AudioError, KitError
 from data_tools.manifest import Clip
 from system.experts.base import LENGTH_TOLERANCE, SPARE, Device, ExpertSettings, Frames, some_file_faults
 from system.experts.embedding_file import EmbeddingFile
@@ -34,7 +32,7 @@ from system.features.stored import waveforms_fit
 from system.moments.windows import Grid
 
 if TYPE_CHECKING:
-    from data_tools.audio.excerpts import Sound
+    from data_tools.audio import Sound
     from system.features.audio_files import AudioFiles
     from system.features.piece_bank import PieceBank
 
@@ -395,6 +393,6 @@ def _estimate_seconds(clip: Clip) -> float:
     if clip.seconds is not None:
         return clip.seconds
     try:
-        return size_of(clip.path) / BYTES_A_SECOND
+        return Path(clip.path).stat().st_size / BYTES_A_SECOND
     except OSError:  # reading the clip will report it
         return 0.0

@@ -17,8 +17,7 @@ from multiprocessing.queues import SimpleQueue
 
 import numpy as np
 
-from data_tools.audio.read import AudioError
-from data_tools.errors import KitError
+from data_tools.errors import AudioError, KitError
 from data_tools.manifest import Clip
 from system.experts.base import ExpertSettings
 

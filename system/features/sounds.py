@@ -12,10 +12,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_tools.audio.excerpts import Sound, sound_of
-from data_tools.audio.members import member_of, quick_key
-from data_tools.audio.read import AudioError, content_key, decode
+from data_tools.audio import Sound, content_key, read_audio, sound_of
 from data_tools.cli import each, ranks
+from data_tools.documents.json_text import quick_sha256
+from data_tools.errors import AudioError
 from data_tools.manifest import Clip
 from system.features.contents import FileFacts
 
@@ -23,8 +23,6 @@ COLUMNS = [
     "quick_sha256 text",
     "samples integer",
     "rate integer",
-    "direct integer",
-    "lead integer",
     "is_decoded integer",
     "reason text",
     "sha256 text",
@@ -95,8 +93,7 @@ def _open_facts(banks: Path) -> FileFacts:
 def _file_status(path: str) -> os.stat_result | None:
     """Return the size and times of a file; None if it is missing."""
     try:
-        member = member_of(path)
-        return os.stat(member.container if member else path)  # noqa: PTH116  a fifth of the time of Path(path).stat()
+        return os.stat(path)  # noqa: PTH116  a fifth of the time of Path(path).stat()
     except FileNotFoundError:
         return None
 
@@ -105,8 +102,8 @@ def _parse_row(row: Sequence[Any] | None) -> FoundSound | None:
     """Convert a stored row of values about an audio file to a FoundSound; None without a row."""
     if row is None:
         return None
-    key, samples, rate, direct, lead, is_decoded, reason, sha256 = row
-    sound = None if reason else Sound(samples, rate, bool(direct), lead)
+    key, samples, rate, is_decoded, reason, sha256 = row
+    sound = None if reason else Sound(samples, rate)
     return FoundSound(key, sound, bool(is_decoded), reason or "", sha256)
 
 
@@ -120,7 +117,7 @@ def _must_be_read(found: FoundSound | None, whole: bool) -> bool:
 
 def _store_sound(facts: FileFacts, path: str, state: os.stat_result | None, found: FoundSound) -> None:
     """Store the checksum, length and sample rate of a file, or why it is broken. state: None for a missing file."""
-    sound = found.sound or Sound(0, 0, False)
+    sound = found.sound or Sound(0, 0)
     if state is not None:
         facts.put(
             path, state, [found.quick_sha256, *map(int, sound), int(found.is_decoded), found.reason, found.sha256]
@@ -135,8 +132,8 @@ def _read_sound(path: str, whole: bool, verify: bool) -> FoundSound:
     try:
         sound = sound_of(path)
         if whole:
-            decode(path)
-        return FoundSound(quick_key(path), sound, whole, "", content_key(path) if verify else None)
+            read_audio(path, sound.rate)
+        return FoundSound(quick_sha256(Path(path)), sound, whole, "", content_key(path) if verify else None)
     except AudioError as error:
         return FoundSound(reason=str(error))
 

@@ -102,7 +102,7 @@ def _reduce_piece(frames: torch.Tensor, words: _Words, reduce: str) -> torch.Ten
     """
     dots = (words.vectors @ frames.flatten(0, 1).T).relu_()  # (V, B L)
     if reduce == "best_word":
-        best: torch.Tensor = _BestWord.apply(dots, words.indices, words.counts)  # type: ignore[no-untyped-call]
+        best: torch.Tensor = _BestWord.apply(dots, words.indices, words.counts)
         by_caption: torch.Tensor = best.unflatten(1, frames.shape[:2]).sum(2)
         return by_caption
     dots = dots.unflatten(1, frames.shape[:2])

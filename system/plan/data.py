@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from data_tools.audio.members import container_of
 from data_tools.cli import about, counted
 from data_tools.datasets.download import cure_of
 from data_tools.errors import KitError
@@ -139,7 +138,7 @@ def _describe_missing_audio(clips: Sequence[Clip]) -> str:
     If the data source has many clips, about CHECKED_FILES of them, evenly spread, are checked.
     """
     some = clips[:: max(1, math.ceil(len(clips) / CHECKED_FILES))]
-    absent = [clip.path for clip in some if not container_of(clip.path).exists()]
+    absent = [clip.path for clip in some if not Path(clip.path).exists()]
     if not absent:
         return ""
     checked = "" if len(some) == len(clips) else f" of {len(some):,} checked"

@@ -11,8 +11,8 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from data_tools.audio.excerpts import Sound, read_excerpt, sound_of
-from data_tools.audio.read import AudioError
+from data_tools.audio import Sound, read_excerpt, sound_of
+from data_tools.errors import AudioError
 from system.batches.sampler import batches_ahead
 from system.experts.waveform import Waveform
 from system.features.audio_files import decode_threads

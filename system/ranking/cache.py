@@ -22,9 +22,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from data_tools.audio.read import AudioError
 from data_tools.cli import counted
-from data_tools.errors import KitError, sentence_of
+from data_tools.errors import AudioError, KitError, sentence_of
 from data_tools.manifest import Clip
 from system.features.bank import Bank, open_bank
 from system.features.build import Features, build_features, warn_of_other_lengths

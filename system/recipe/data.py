@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from data_tools.audio.members import container_of, quick_key
 from data_tools.cli import counted
+from data_tools.documents.json_text import quick_sha256
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Joined, of_split, read_manifest
 from data_tools.moments import Moment, read_moments, require_recordings
@@ -76,7 +76,7 @@ class Data:
         """Return the quick_sha256 (a checksum of parts) of a readable clip's audio file; "" if it is missing."""
         if self.features.waveforms == "files":
             return self.features.keys[clip.id]
-        return quick_key(clip.path) if container_of(clip.path).is_file() else ""  # embeddings need no audio
+        return quick_sha256(Path(clip.path)) if Path(clip.path).is_file() else ""  # embeddings need no audio
 
     def count_shared_clips(self, some: list[str], others: list[str]) -> int:
         """Return the number of clips of the data sources `others` that are also in the data sources `some`.
@@ -140,7 +140,7 @@ def load_data(
     for name, source in recipe.data.items():
         if count_and_cure := few_clips(source, len(clips[name])):
             log.warning("data source %s has too few clips: %s has %s", name, source.manifest, count_and_cure)
-        if is_read and not any(container_of(clip.path).is_file() for clip in clips[name]):
+        if is_read and not any(Path(clip.path).is_file() for clip in clips[name]):
             _refuse_source(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
     augmentations = read_augmentations(recipe, clips)
     for stage, augmentation in augmentations.items():

@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import stat
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from importlib.resources import files
@@ -23,8 +22,9 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import HttpProcessingError
 
-from data_tools.audio.members import Member, container_of, member_of
-from data_tools.audio.read import AudioError, holds_frames, peaks
+from data_tools.audio import peaks
+from data_tools.errors import AudioError
+from data_tools.frames import holds_frames
 from data_tools.names import is_utf8
 from system.ranking.base import Hit
 from system.ranking.frame_series import Located
@@ -161,10 +161,9 @@ class SearchPage:
             result["moments"] = _windows_as_json(hit.located)
         return result | ({"captions": clip.captions} if clip.captions else {})
 
-    def _open_clip_file(self, request: web.Request) -> tuple[int, int, Member | None]:
-        """Open the file of the clip that a request names; return its index, file descriptor, and member of an archive.
+    def _open_clip_file(self, request: web.Request) -> tuple[int, int]:
+        """Open the file of the clip that a request names; return its index in the pool, and the file descriptor.
 
-        The index is that in the pool. A clip that is not in an archive has no member.
         Raises IndexError if the pool has no such clip, and FileNotFoundError if its file is missing or was replaced.
         """
         row = int(request.match_info["row"])
@@ -176,7 +175,7 @@ class SearchPage:
             raise FileNotFoundError(
                 "the file of this clip is missing, or was replaced after the start; restart the server"
             )
-        return row, number, known.member if known else None
+        return row, number
 
     async def _answer_peaks(self, request: web.Request) -> web.Response:
         """Answer a request with the loudness curve of a clip: 160 whole numbers (PEAKS) from 0 to 100.
@@ -185,7 +184,7 @@ class SearchPage:
         the reason.
         """
         try:
-            row, number, _ = self._open_clip_file(request)
+            row, number = self._open_clip_file(request)
             os.close(number)  # peaks needs the file name, because ffmpeg recognises some formats by it
             async with self._reading:
                 found = await asyncio.to_thread(peaks, self.search.clips[row].path, PEAKS)
@@ -198,14 +197,9 @@ class SearchPage:
     async def _answer_audio(self, request: web.Request) -> web.StreamResponse:
         """Answer a request with the audio file of a clip."""
         try:
-            row, number, member = self._open_clip_file(request)
-            if member:
-                os.close(number)
-                number = await asyncio.to_thread(_copy_member, member)
+            row, number = self._open_clip_file(request)
         except (IndexError, FileNotFoundError) as error:
             return refusal(404, str(error))
-        except AudioError:
-            return refusal(404, "the archive of this clip is damaged; repair it, and restart the server")
         kind = TYPES.get(Path(self.search.clips[row].path).suffix.lower(), "application/octet-stream")
         try:
             response = _File(f"/dev/fd/{number}", headers={"Content-Type": kind})
@@ -218,22 +212,18 @@ class SearchPage:
 class _ClipFile(NamedTuple):
     """A clip's file when the page was started.
 
-    path: Path of the file, after resolving all links. status: Device, inode, size and times of the file. member: For a
-    clip in a tar, zip or parquet file, its place in this archive; None if the file is the clip.
+    path: Path of the file, after resolving all links. status: Device, inode, size and times of the file.
     """
 
     path: str
     status: tuple[int, ...]
-    member: Member | None
 
     @classmethod
     def of(cls, path: str) -> "_ClipFile | None":
         """Record the present path and identity of a clip's file; None if the file is missing."""
         try:
-            resolved = os.path.realpath(container_of(path), strict=True)
-            member = member_of(path)
-            inside = member._replace(container=Path(resolved)) if member else None
-            return cls(resolved, _file_identity(Path(resolved).stat()), inside)
+            resolved = os.path.realpath(path, strict=True)
+            return cls(resolved, _file_identity(Path(resolved).stat()))
         except OSError:
             return None
 
@@ -251,14 +241,6 @@ class _ClipFile(NamedTuple):
             return number
         os.close(number)
         return None
-
-
-def _copy_member(member: Member) -> int:
-    """Copy a clip in an archive to a temporary file, and return its descriptor. Raises AudioError if unreadable."""
-    with tempfile.TemporaryFile() as copy:
-        copy.write(member.read())
-        copy.flush()
-        return os.dup(copy.fileno())
 
 
 def _file_identity(status: os.stat_result) -> tuple[int, ...]:

@@ -15,10 +15,9 @@ from pydantic import SecretStr
 from sandboxes import SITE, Direct, LoopClock, direct_client, run_virtually
 
 from data_tools import files
-from data_tools.audio.read import AudioError
 from data_tools.documents.annotations import FAR_OVER, OVER, read_annotations, repaired_window
 from data_tools.documents.strict import Strict
-from data_tools.errors import DataError
+from data_tools.errors import AudioError, DataError
 from data_tools.files import remove_parts
 from data_tools.freesound import store as stores
 from data_tools.freesound.audio_folder import Folder

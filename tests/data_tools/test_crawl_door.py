@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_tools.freesound.export import _write_csv, _write_parquet
 from sandboxes import FAST, UNLIMITED, Direct, LoopClock, assert_whole, read_all, serving, stored
 from test_quota import least_seconds
 
 from data_tools.__main__ import main
 from data_tools.freesound.client import Response
-from data_tools.freesound.export import _write_csv, _write_parquet
 from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.freesound.store import Store
 from data_tools.sandbox.corpus import Catalogue

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
+from data_tools.audio import content_key
+from data_tools.documents.json_text import quick_sha256
 from data_tools.errors import DataError
 from data_tools.files import remove_parts, replacing, replacing_folder, short_name, write_text
 from data_tools.locks import lock_of
@@ -144,3 +148,35 @@ def test_files_with_the_longest_allowed_names_are_written(name: str, tmp_path: P
     left.touch()
     remove_parts(tmp_path)
     assert not left.exists()
+
+
+def test_function_quick_sha256_hashes_the_start_and_the_end_and_the_size_of_a_file(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    content = draw.integers(0, 256, 300_000, np.uint8).tobytes()
+    paths = {name: tmp_path / name for name in ("one", "same", "start", "end", "longer", "middle")}
+    for path, data in zip(
+        paths.values(),
+        (
+            content,
+            content,
+            b"x" + content[1:],
+            content[:-1] + b"x",
+            content + b"x",
+            content[:150_000] + b"x" + content[150_001:],
+        ),
+        strict=True,
+    ):
+        path.write_bytes(data)
+    found = {name: quick_sha256(path) for name, path in paths.items()}
+    assert found["one"] == found["same"] == found["middle"] != content_key(paths["one"])
+    assert len({found[name] for name in ("one", "start", "end", "longer")}) == 4
+
+
+def test_function_quick_sha256_hashes_the_whole_file_if_the_start_and_the_end_are_silent(tmp_path: Path) -> None:
+    for name, level in (("one", 1), ("other", 2)):
+        wave = np.zeros(200_000, np.int16)
+        wave[100_000] = level
+        soundfile.write(tmp_path / f"{name}.wav", wave, 44_100)
+    one, other = tmp_path / "one.wav", tmp_path / "other.wav"
+    assert quick_sha256(one) == content_key(one)
+    assert quick_sha256(one) != quick_sha256(other)

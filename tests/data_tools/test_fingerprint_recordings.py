@@ -15,7 +15,7 @@ import soxr
 from data_files import rows
 from sounds import RATE, Wave, with_noise
 
-from data_tools.audio.read import read_audio
+from data_tools.audio import read_audio
 from data_tools.leakage.fingerprint import Fingerprint, Match, fingerprint, near_duplicates
 
 HALF = 10 ** (-6 / 20)

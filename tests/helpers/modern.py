@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_tools.audio.read import read_audio
+from data_tools.audio import read_audio
 from system.models.costs import skip_weight_init
 from system.networks.weights import Weights
 

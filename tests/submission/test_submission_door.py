@@ -190,7 +190,7 @@ def test_wrong_usage_of_submission_exits_with_status_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
-    assert "usage: python -m submission" in capsys.readouterr().err
+    assert "usage: lbar submit" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["write", "convert", "check", "score"])

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from heard import crnn, expert, frames, series
 from threads import one_thread  # noqa: F401  a fixture
 
-from data_tools.audio.read import read_audio
+from data_tools.audio import read_audio
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.batches.collate import Resident, collate

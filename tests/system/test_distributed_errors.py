@@ -19,7 +19,7 @@ import torch.multiprocessing
 from several import ROOT, ranks_of
 from trainings import content, epochs, started, wait_for
 
-from data_tools.audio.read import content_key
+from data_tools.audio import content_key
 from data_tools.errors import DataError, KitError, SaidElsewhere
 from data_tools.manifest import read_manifest
 from system.__main__ import main

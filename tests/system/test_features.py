@@ -19,7 +19,7 @@ import tiny
 import torch
 from slow_builds import LOGMEL, build_slowly, computed, digest
 
-from data_tools.audio.read import content_key, read_audio
+from data_tools.audio import content_key, read_audio
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
 from system.experts.logmel import LogMel

@@ -14,7 +14,7 @@ import soxr
 import torch
 from loaded import largest, loaded, relative, weights
 
-from data_tools.audio.read import read_audio
+from data_tools.audio import read_audio
 from data_tools.errors import KitError
 from system.experts import LogMel as LogMelExpert
 from system.experts import LogMelSlaney, audioset, logmel, openl3, vggsound

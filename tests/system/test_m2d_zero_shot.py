@@ -13,7 +13,7 @@ from outcomes import refused
 from threads import one_thread  # noqa: F401  a fixture
 from transformers import AutoModel, AutoTokenizer
 
-from data_tools.audio.read import read_audio
+from data_tools.audio import read_audio
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.models.text import FirstToken

@@ -14,7 +14,7 @@ import torch
 from augmented import clip, table
 from outcomes import digest, lines, refused
 
-from data_tools.audio.read import read_audio
+from data_tools.audio import read_audio
 from data_tools.errors import DataError, KitError
 from system.__main__ import main
 from system.batches import collate as collating

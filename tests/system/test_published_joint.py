@@ -19,7 +19,7 @@ from outcomes import refused
 from served import ask, serving
 from threads import one_thread  # noqa: F401  a fixture
 
-from data_tools.audio.read import read_audio
+from data_tools.audio import read_audio
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, write_manifest
 from submission.formats.score_matrix import read_scores

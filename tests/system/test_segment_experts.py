@@ -13,7 +13,7 @@ from hub_models import hub_folder
 from loaded import relative
 from threads import one_thread  # noqa: F401  a fixture
 
-from data_tools.audio.read import read_audio
+from data_tools.audio import read_audio
 from data_tools.errors import KitError
 from system.experts import AtstFrameExpert, EfficientATExpert, HuggingFaceExpert, PasstExpert
 from system.experts.segmented import SegmentExpert

@@ -18,7 +18,7 @@ from served import ask, serving
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.__main__ import main as data_tools
-from data_tools.audio.read import read_audio
+from data_tools.audio import read_audio
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main

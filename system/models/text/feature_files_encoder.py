@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 import torch
 
-from data_tools.audio.frames import read_frames
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import KitError
 from data_tools.files import read_text
+from data_tools.frames import read_frames
 from system.compute.device import on_device
 from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.audio.read import MAX_RATE, MIN_RATE
 from data_tools.errors import KitError
 
 Waves = np.ndarray | Sequence[np.ndarray]
@@ -58,8 +57,8 @@ def write_waves(waves: Sequence[np.ndarray], rate: int | None, folder: Path) -> 
     """Write waves as 32-bit float WAV files; return their paths. Raises KitError for a missing or impossible rate."""
     import soundfile
 
-    if not isinstance(rate, Integral) or not MIN_RATE <= rate <= MAX_RATE:
-        raise KitError(f"the rate of the waves is {rate!r}; give a whole number from {MIN_RATE:,} to {MAX_RATE:,} Hz")
+    if not isinstance(rate, Integral) or not 1000 <= rate <= 768_000:
+        raise KitError(f"the rate of the waves is {rate!r}; give a whole number from 1,000 to 768,000 Hz")
     paths = [folder / f"{number}.wav" for number in range(len(waves))]
     for path, wave in zip(paths, waves, strict=True):
         soundfile.write(path, wave, int(rate), "FLOAT")

@@ -1,0 +1,323 @@
+"""Read audio files of any format, whole or in parts.
+
+libsndfile reads WAV, AIFF, FLAC and Vorbis, PyAV (FFmpeg) all other formats: each takes those in which its positions
+are exact and it is the faster one, see tests/benchmarks. All audio is mixed to mono and resampled.
+"""
+
+import io
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import soundfile
+
+from data_tools.documents.json_text import sha256_of
+from data_tools.errors import AudioError
+
+AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aif", ".aiff", ".m4a", ".mp4", ".aac", ".webm", ".wma")
+Resampling = Literal["soxr_hq", "kaiser_best", "kaiser_best_0.2"]
+Wave = npt.NDArray[np.float32]
+
+MARGIN = 400  # samples at the lower rate, decoded on both sides of an excerpt: the reach of all filters
+VORBIS_LEAD = 2.0  # seconds decoded before an excerpt: libsndfile misses positions near the end of a file
+# The same by PyAV's decoder. The state of an Opus decoder fades slowly; MP3 frames use bits of earlier ones.
+# Other decoders, such as AAC, are not exact after a jump: they begin at the start of the file.
+LEADS = {"opus": 6.0, "mp3float": 1.5}
+BLOCK = 1 << 20  # samples per channel
+SHORT = 0.98  # a file with less than this share of its stated length is cut
+STREAMED = 0x7F000000  # larger sizes are placeholders of programs that write to a pipe
+MAX_STATED = 1 << 40  # libsndfile states about 2**63 samples for a FLAC stream without a length
+END = 1 << 62  # after the last sample
+MAX_PEAK = 2.0**32  # full scale is 1; higher values are not sound
+SHORTEST = 0.01  # seconds: a shorter file is at most a click
+STEPS = 2 / 2**15  # two 16-bit steps: samples of silence are rounded to one of two values
+_SOUNDFILE = (b"RIFF", b"RF64", b"FORM", b"fLaC", b"OggS")  # first bytes of the files that libsndfile reads
+# kaiser_best of resampy up to 0.2.2
+_OLD_KAISER = {"filter": "sinc_window", "num_zeros": 64, "precision": 9, "rolloff": 0.9475937167399596}
+
+
+class Sound(NamedTuple):
+    """Length of an audio file in samples per channel, and its sample rate in Hz."""
+
+    samples: int
+    rate: int
+
+    def samples_at(self, rate: int, how: Resampling) -> int:
+        """Return the number of samples, at least 1, after resampling to `rate` Hz."""
+        exact = Fraction(self.samples * rate, self.rate)
+        return max(1, math.floor(exact + Fraction(1, 2) if how == "soxr_hq" and rate != self.rate else exact))
+
+
+def audio_seconds(path: Path | str) -> float:
+    """Return the length that an audio file states, in seconds.
+
+    Raises:
+        AudioError: The file is missing, is not audio, or is shorter than its header states.
+    """
+    if _by_soundfile(path):
+        with _soundfile(path) as file:
+            return float(file.frames / file.samplerate)
+    with _av(path) as (container, stream):
+        if stream.duration:
+            return float(stream.duration * stream.time_base)
+        if container.duration:
+            return float(container.duration / 1_000_000)
+    wave, rate = _decoded(path)
+    return len(wave) / rate
+
+
+def readable_seconds(path: Path | str) -> float | None:
+    """Return the length of an audio file in seconds; None if it cannot be read."""
+    try:
+        return audio_seconds(path)
+    except AudioError:
+        return None
+
+
+def sound_of(path: Path | str) -> Sound:
+    """Return the exact length and the sample rate of an audio file; PyAV's formats are decoded for it."""
+    if not _by_soundfile(path):
+        wave, rate = _decoded(path)
+        return Sound(len(wave), rate)
+    with _soundfile(path) as file:
+        return Sound(file.frames, file.samplerate)
+
+
+def read_audio(path: Path | str, rate: int, resampling: Resampling = "soxr_hq", seconds: float | None = None) -> Wave:
+    """Read an audio file as mono.
+
+    Args:
+        path: Audio file of any format.
+        rate: Sample rate of the result in Hz.
+        resampling: Method if the file has another rate. The Kaiser filters are those of resampy from 0.3 on, and up to
+            0.2.2.
+        seconds: Length to read from the beginning. None: all.
+
+    Returns:
+        Samples, (N,) float32, N >= 1, full scale 1.
+
+    Raises:
+        AudioError: The file is missing, not audio, cut, or has samples that are NaN or infinite.
+    """
+    wave, old = _decoded(path, seconds)
+    return _resampled(wave, old, rate, resampling)
+
+
+def read_excerpt(
+    path: Path | str, sound: Sound, rate: int, first: int, count: int, resampling: Resampling = "soxr_hq"
+) -> Wave:
+    """Read part of a resampled audio file without decoding the rest.
+
+    Args:
+        path: Audio file.
+        sound: Its length and rate, from sound_of.
+        rate: Sample rate of the result in Hz.
+        first: First sample of the part, at `rate`.
+        count: Samples of the part, at `rate`; it must end within the file.
+        resampling: Method, as for read_audio.
+
+    Returns:
+        Samples, (count,) float32, equal to that part of the whole file within 1e-6.
+
+    Raises:
+        AudioError: The part cannot be read.
+    """
+    factor = math.gcd(sound.rate, rate)
+    new, old = rate // factor, sound.rate // factor  # `new` samples of the result take `old` of the file
+    margin = math.ceil(MARGIN * max(1.0, old / new))
+    begin = max(0, (first * old // new - margin) // old) * old
+    end = min(sound.samples, (first + count) * old // new + margin + 1)
+    if _by_soundfile(path):
+        with _soundfile(path) as file:
+            is_same = (file.frames, file.samplerate) == sound
+            parts = list(_soundfile_blocks(path, file, begin, end))
+    else:
+        is_same, parts = True, list(_av_blocks(path, begin, end))
+    wave = np.concatenate([*parts, np.empty(0, np.float32)])
+    if not is_same or len(wave) < end - begin:
+        raise AudioError(f"{path}: damaged, or changed while it was in use; copy it again")
+    skipped = first - begin // old * new
+    return _resampled(wave, sound.rate, rate, resampling)[skipped : skipped + count]
+
+
+def sound_problem(path: Path | str) -> str | None:
+    """Decode a whole file; return why it has no sound, such as "silent"; None if it has some.
+
+    Raises:
+        AudioError: As read_audio.
+    """
+    wave, rate = _decoded(path)
+    if len(wave) < SHORTEST * rate:
+        return f"too short ({1000 * len(wave) / rate:.3g} ms)"
+    return "silent" if np.ptp(wave) <= STEPS else None
+
+
+def peaks(path: Path | str, parts: int) -> Wave:
+    """Return the greatest magnitude of each of `parts` equal parts of a file, to draw its waveform."""
+    wave = np.abs(_decoded(path)[0])
+    return np.array([part.max(initial=0) for part in np.array_split(wave, parts)], np.float32)
+
+
+def content_key(path: Path | str) -> str:
+    """Return the SHA-256 of a file's bytes. Raises AudioError for a missing file."""
+    _require_file(path)
+    return sha256_of(Path(path))
+
+
+def encoded(wave: np.ndarray, rate: int, format: str, subtype: str | None = None, **quality: Any) -> bytes:
+    """Return the bytes of an audio file; format, subtype and quality are those of soundfile.write."""
+    memory = io.BytesIO()  # libsndfile does not say why it cannot write to a disk
+    channels = 1 if wave.ndim == 1 else wave.shape[1]
+    with soundfile.SoundFile(memory, "w", rate, channels, subtype, format=format, **quality) as file:
+        for start in range(0, len(wave), BLOCK):  # libvorbis overflows the stack with long blocks
+            file.write(wave[start : start + BLOCK])
+    return memory.getvalue()
+
+
+def _decoded(path: Path | str, seconds: float | None = None) -> tuple[Wave, int]:
+    """Return a whole file, or its first seconds, as mono, and its sample rate."""
+    if _by_soundfile(path):
+        with _soundfile(path) as file:
+            rate, length = file.samplerate, file.frames
+            stop = length if seconds is None else min(length, round(seconds * rate))
+            parts = list(_soundfile_blocks(path, file, 0, stop))
+    else:
+        with _av(path) as (_, stream):
+            rate = stream.rate
+            length = int(stream.duration * stream.time_base * rate) if stream.duration else 0
+        stop = END if seconds is None else round(seconds * rate)
+        parts = list(_av_blocks(path, 0, stop))
+    wave, stated = np.concatenate([*parts, np.empty(0, np.float32)]), min(stop, length)
+    if not len(wave) or len(wave) < SHORT * stated:
+        sha256_of(Path(path))  # raises OSError if the disk fails: that is no damage of the file
+        raise AudioError(f"{path}: cut, only {len(wave):,} of {stated:,} samples can be read; copy it again")
+    return wave, rate
+
+
+def _resampled(wave: Wave, old: int, new: int, how: Resampling) -> Wave:
+    if old == new:
+        return wave
+    if how == "soxr_hq":
+        import soxr
+
+        made: Wave = soxr.resample(wave, old, new, "HQ")
+    else:
+        import resampy
+
+        window = {"window": lambda points: np.kaiser(points, 14.769656459379492)}
+        settings = {"filter": "kaiser_best"} if how == "kaiser_best" else {**_OLD_KAISER, **window}
+        if len(wave) * new < old:
+            return wave[:1]
+        made = resampy.resample(wave.astype(np.float64), old, new, **settings).astype(np.float32)
+    resampled: Wave = made if len(made) else wave[:1]
+    return resampled
+
+
+def _mono(path: Path | str, block: Wave) -> Wave:
+    """Return the mean of the channels of a block, (channels, n)."""
+    peak = np.abs(block).max(initial=0)
+    if not peak <= MAX_PEAK:  # NaN too
+        raise AudioError(f"{path}: has samples that are NaN, infinite or too large; export it again")
+    mono: Wave = block[0] if len(block) == 1 else block.mean(axis=0, dtype=np.float32)
+    return mono
+
+
+def _soundfile_blocks(path: Path | str, file: soundfile.SoundFile, start: int, stop: int) -> Iterator[Wave]:
+    """Yield samples `start` to `stop` of an open file as mono blocks."""
+    lead = min(start, round(VORBIS_LEAD * file.samplerate)) if file.format == "OGG" else 0
+    if start - lead:
+        file.seek(start - lead)
+    if lead:
+        file.read(lead, dtype="float32")
+    left = stop - start
+    while left > 0 and len(block := file.read(min(left, BLOCK), dtype="float32", always_2d=True)):
+        left -= len(block)
+        yield _mono(path, block.T)
+
+
+def _av_blocks(path: Path | str, start: int, stop: int) -> Iterator[Wave]:
+    """Yield samples `start` to `stop` of a file as mono blocks."""
+    with _av(path) as (container, stream):
+        zero = stream.start_time or 0
+        lead = LEADS.get(stream.codec_context.name)
+        at: int | None = 0  # first sample of the next frame; None: the frame tells it
+        if lead is not None and start > lead * stream.rate:
+            container.seek(zero + int((start / stream.rate - lead) / stream.time_base), stream=stream)
+            at = None
+        for frame in container.decode(stream):
+            if at is None:
+                at = round(float((frame.pts - zero) * stream.time_base) * stream.rate)
+            samples = frame.to_ndarray()
+            if not frame.format.is_planar:
+                samples = samples.reshape(-1, frame.layout.nb_channels).T
+            part = samples[:, max(0, start - at) : max(0, stop - at)]
+            if part.size:
+                scale = 1.0 if part.dtype.kind == "f" else float(np.iinfo(part.dtype).max) + 1
+                yield _mono(path, (part / scale).astype(np.float32, copy=False))
+            at += samples.shape[1]
+            if at >= stop:
+                return
+
+
+def _require_file(path: Path | str) -> None:
+    if not Path(path).is_file():
+        raise AudioError(f"{path}: no such audio file; correct the path")
+
+
+def _by_soundfile(path: Path | str) -> bool:
+    """Return whether libsndfile reads a file; PyAV reads the others."""
+    _require_file(path)
+    with Path(path).open("rb") as file:
+        head = file.read(36)  # of an Ogg file: the first page, which names the codec
+    return head.startswith(_SOUNDFILE) and b"OpusHead" not in head
+
+
+@contextmanager
+def _soundfile(path: Path | str) -> Iterator[soundfile.SoundFile]:
+    """Open a file by libsndfile. Raises AudioError for one that is damaged, or shorter than its header states."""
+    try:
+        with Path(path).open("rb") as raw:
+            _require_whole(path, raw)
+        with soundfile.SoundFile(path) as file:
+            if not 0 < file.frames < MAX_STATED:
+                raise AudioError(f"{path}: contains no samples, or states no length; export it again")
+            yield file
+    except soundfile.LibsndfileError as error:
+        sha256_of(Path(path))  # raises OSError if the disk fails
+        raise AudioError(f"{path}: cannot be decoded ({error.error_string}); copy it again") from None
+
+
+def _require_whole(path: Path | str, file: BinaryIO) -> None:
+    """Raise AudioError if the sound in a WAV or AIFF file is shorter than its header states."""
+    size = os.fstat(file.fileno()).st_size
+    order, name = {b"RIFF": ("little", b"data"), b"FORM": ("big", b"SSND")}.get(file.read(12)[:4], ("", b""))
+    while order and len(header := file.read(8)) == 8:
+        length = int.from_bytes(header[4:], order)  # type: ignore[arg-type]
+        if header[:4] == name:
+            if file.tell() + length > size and length < STREAMED:
+                raise AudioError(f"{path}: cut, {file.tell() + length - size:,} bytes are missing; copy it again")
+            return
+        file.seek(length + length % 2, os.SEEK_CUR)
+
+
+@contextmanager
+def _av(path: Path | str) -> Iterator[tuple[Any, Any]]:
+    """Open a file by PyAV; yield its container and its first audio stream."""
+    import av
+
+    try:
+        # An absolute path, since FFmpeg takes the text before a colon for a protocol.
+        absolute, options = str(Path(path).absolute()), {"protocol_whitelist": "file"}
+        with av.open(absolute, options=options, metadata_errors="ignore") as container:
+            if not container.streams.audio or not container.streams.audio[0].rate:
+                raise AudioError(f"{path}: contains no audio")
+            yield container, container.streams.audio[0]
+    except av.FFmpegError as error:
+        sha256_of(Path(path))
+        raise AudioError(f"{path}: cannot be decoded ({error.strerror}); copy it again") from None

@@ -1,0 +1,63 @@
+"""Files of published frames (.npz, .npy) in place of audio."""
+
+import errno
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from data_tools.errors import AudioError, located
+
+FRAME_SUFFIXES = (".npz", ".npy")
+MAX_FRAME = 65_504.0  # greatest magnitude: that of float16, the type of banks
+
+
+def holds_frames(path: Path | str) -> bool:
+    """Return whether a file's name says that it has frames, not audio."""
+    return str(path).lower().endswith(FRAME_SUFFIXES)
+
+
+def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
+    """Read published frames from a .npy or .npz file.
+
+    Args:
+        path: The file.
+        array: Name of an array in an .npz file. None: the first, and all are checked.
+
+    Returns:
+        Frames, (T, D) float32, T and D >= 1, all finite.
+
+    Raises:
+        AudioError: The file is missing or damaged, or its arrays are not frames.
+    """
+    if not holds_frames(path):
+        raise AudioError(f"{path}: not a file of frames; use one that ends in {' or '.join(FRAME_SUFFIXES)}")
+    if not Path(path).is_file():
+        raise AudioError(f"{path}: no such file; correct the path")
+    try:
+        with Path(path).open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return _checked(path, loaded)
+            if array is not None and array not in loaded:
+                raise AudioError(f"{path}: has no array {array!r}, only {', '.join(loaded)}")
+            frames = [_checked(path, loaded[name]) for name in ([array] if array else loaded)]
+    except AudioError:
+        raise
+    except (ValueError, EOFError, OSError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise located(error, path) from error  # of the disk: the file may be intact
+        raise AudioError(f"{path}: cannot be read as frames ({error}); copy or save it again") from None
+    if not frames:
+        raise AudioError(f"{path}: contains no array; copy or save it again")
+    return frames[0]
+
+
+def _checked(path: Path | str, frames: np.ndarray) -> np.ndarray:
+    if frames.ndim != 2 or not frames.size or frames.dtype.kind not in "fiu":
+        raise AudioError(f"{path}: {frames.dtype} of shape {frames.shape}, not frames (time, dimension)")
+    if not np.isfinite(frames).all():
+        raise AudioError(f"{path}: has frames that are NaN or infinite; compute them again")
+    if np.abs(frames).max() > MAX_FRAME:
+        raise AudioError(f"{path}: has values above {MAX_FRAME:,.0f}, the range of float16; scale them down")
+    return frames.astype(np.float32)
