@@ -1,7 +1,7 @@
 """Command line of data_tools, system and submission.
 
-Runs `python -m FLOOR VERB ...`, with error messages, help, examples and progress. FLOOR is one of these packages.
-Progress of long work is a bar in a terminal. Elsewhere (nohup, a job's log), it is a log line about every minute.
+Runs a verb, with error messages, help, examples and progress: `lbar data VERB` is `python -m data_tools VERB`, and so
+on. Progress of long work is a bar in a terminal; elsewhere (nohup, a job's log), it is a log line about every minute.
 """
 
 import argparse

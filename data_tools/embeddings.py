@@ -64,7 +64,7 @@ def read_vectors(files: Sequence[Path | str], kind: Kind, column: str | None = N
 
     The files read last stay in memory.
     .npz: Arrays `embedding`, (N, D) for N clips or captions, and `id` (for clips) or `text` (for captions), and
-    optionally `kind`, clip or caption; `python -m system embeddings` writes such a file. .parquet: The same columns.
+    optionally `kind`, clip or caption; `lbar embeddings` writes such a file. .parquet: The same columns.
     .npy: The array (N, D); the file NAME.txt next to it has a name per line.
 
     kind: "clip" or "caption". If a file has the array `kind`, only its rows of this kind are read.

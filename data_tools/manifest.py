@@ -109,8 +109,8 @@ def _usual_line_pattern() -> str:
 
 _USUAL = re.compile(_usual_line_pattern())
 
-NO_CLIPS = "is not a manifest, one line of JSON per clip; make one with python -m data_tools clotho, audiocaps or table"
-NO_QUERIES = "is not a query file, one line of JSON per query; make one with python -m data_tools queries"
+NO_CLIPS = "is not a manifest, one line of JSON per clip; make one with lbar data clotho, audiocaps or table"
+NO_QUERIES = "is not a query file, one line of JSON per query; make one with lbar data queries"
 
 
 def audio_clip(

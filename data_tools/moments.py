@@ -68,7 +68,7 @@ def read_moments(path: Path | str) -> list[Moment]:
     if path.is_file() and has_published_form(path):
         raise DataError(
             f"{path}: is in the format that CASTELLA publishes, not a file of moments; convert it to a manifest "
-            "and moments by python -m data_tools castella"
+            "and moments by lbar data castella"
         )
     moments = unique_items(read_lines(path, Moment, NO_MOMENTS), path)
     for number, moment in enumerate(moments, 1):
@@ -93,7 +93,7 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
         n_outside += len(moment.windows) - len(windows)
         if windows:
             remaining.append(moment.model_copy(update={"windows": windows}))
-    hint = "python -m data_tools check MANIFEST --moments FILE lists these windows"
+    hint = "lbar data check MANIFEST --moments FILE lists these windows"
     if given and not remaining:
         moments_text = counted(len(given), "moment", ",")
         raise DataError(f"all windows of {moments_text} begin after the end of their recording; {hint}")  # prose: ok

@@ -1,4 +1,4 @@
-"""Command line of this folder: `python -m submission VERB ...`."""
+"""Command line of this folder: `lbar submit VERB ...`."""
 
 import argparse
 import sys
@@ -12,61 +12,60 @@ VERBS = {
         (
             "facts",
             "print the rules of one edition with their sources, or list all editions",
-            "python -m submission facts --edition 2025",
+            "lbar submit facts --edition 2025",
         ),
         (
             "write",
             "write the file that an edition requires, from a score matrix or a finished run",
-            "python -m submission write SCORES.npy --edition 2025 --out mine.output.csv",
+            "lbar submit write SCORES.npy --edition 2025 --out mine.output.csv",
         ),
         (
             "convert",
             "convert a CSV to the format of another edition, or to a score matrix",
-            "python -m submission convert mine.csv --out scores.npy",
+            "lbar submit convert mine.csv --out scores.npy",
         ),
         (
             "check",
             "list every problem of a submission file or a package",
-            "python -m submission check mine.output.csv --edition 2025 --truth clotho_captions_evaluation.csv",
+            "lbar submit check mine.output.csv --edition 2025 --truth clotho_captions_evaluation.csv",
         ),
         (
             "score",
             "print the metrics of a CSV, a score matrix, or a finished run",
-            "python -m submission score mine.output.csv --truth clotho_captions_evaluation.csv\n"
-            "  python -m submission score mine.output.jsonl --truth castella_test_release.jsonl --edition 2026\n"
-            "  python -m submission score runs/A:by_m1",
+            "lbar submit score mine.output.csv --truth clotho_captions_evaluation.csv\n"
+            "  lbar submit score mine.output.jsonl --truth castella_test_release.jsonl --edition 2026\n"
+            "  lbar submit score runs/A:by_m1",
         ),
         (
             "compare",
             "compare one system with other systems by a paired test",
-            "python -m submission compare blend.npy runs/A runs/B runs/C",
+            "lbar submit compare blend.npy runs/A runs/B runs/C",
         ),
         (
             "blend",
             "combine several systems into one: score matrices, runs, or files of moments",
-            "python -m submission blend a.npy b.npy --validation val_a.npy val_b.npy --how standardised "
-            "--out blend.npy",
+            "lbar submit blend a.npy b.npy --validation val_a.npy val_b.npy --how standardised --out blend.npy",
         ),
         (
             "judge",
             "let a local command score the best clips of each query",
-            "python -m submission judge top.jsonl --command 'python judge.py' --out judged.jsonl",
+            "lbar submit judge top.jsonl --command 'python judge.py' --out judged.jsonl",
         ),
         (
             "rerank",
             "re-rank a score matrix by judged pairs, the scores that the verb judge collects",
-            "python -m submission rerank scores.npy --judged judged.jsonl --validation val.npy val_judged.jsonl "
+            "lbar submit rerank scores.npy --judged judged.jsonl --validation val.npy val_judged.jsonl "
             "--out reranked.npy",
         ),
         (
             "report",
             "write a page on a finished run: metrics, failures, and clips to listen to",
-            "python -m submission report runs/A:by_m1 --beside runs/B --out a.html",
+            "lbar submit report runs/A:by_m1 --beside runs/B --out a.html",
         ),
         (
             "pack",
             "pack finished runs into the archive for the challenge",
-            "python -m submission pack runs/A runs/B:by_m1 --about about.yaml --edition 2024 --report report.pdf "
+            "lbar submit pack runs/A runs/B:by_m1 --about about.yaml --edition 2024 --report report.pdf "
             "--out package.zip",
         ),
     )
@@ -80,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def add_edition(parser: argparse.ArgumentParser) -> None:
-    """Add the option --edition, which every verb of `python -m submission` accepts."""
+    """Add the option --edition, which every verb of `lbar submit` accepts."""
     years = ", ".join([*EDITIONS, *MOMENTS])
     what = (
         f"year of the challenge: one of {years} (default: the year noted in the run, scores or CSV header; "

@@ -13,7 +13,7 @@ from system.compute.meeting import exit_process
 _VERBS = {
     "recipes": (
         "list the shipped recipes, copy one, or print the reference of all keys",
-        "list\n  python -m system recipes new mine --from clotho\n  python -m system recipes keys stages.optimizer",
+        "list\n  lbar recipes new mine --from clotho\n  lbar recipes keys stages.optimizer",
     ),
     "check": (
         "print all mistakes of a recipe or a study, or, without mistakes, its plan: the needed data, disk and memory",
@@ -28,7 +28,7 @@ _VERBS = {
     "rank": (
         "score any clips for any queries with a trained model, or find the times of queries in long recordings",
         "runs/RUN --audio data/blind/test --queries data/blind/captions.csv --out blind.npy\n"
-        "  python -m system rank runs/A runs/B --windows --audio castella.jsonl --moments moments.jsonl --split test "
+        "  lbar rank runs/A runs/B --windows --audio castella.jsonl --moments moments.jsonl --split test "
         "--out windows.jsonl",
     ),
     "run": (
@@ -49,7 +49,7 @@ _VERBS = {
     ),
     "experts": (
         "list the frozen audio models: sample rate, frames, size, cost, files and their addresses",
-        "recipes/quickstart.yaml\n  python -m system experts",
+        "recipes/quickstart.yaml\n  lbar experts",
     ),
     "convert": (
         "convert published weights: yamnet.tflite, checkpoints of retrieval models, or M2D-CLAP's text encoder",
@@ -70,7 +70,7 @@ _VERBS = {
     ),
     "serve": (
         "search clips with a trained model on a page in the browser",
-        "runs/RUN\n  python -m system serve my_model --audio data/blind/test",
+        "runs/RUN\n  lbar serve my_model --audio data/blind/test",
     ),
 }
 # Verbs that can be resumed after an interrupt: at least the frames that they computed are kept.
@@ -78,13 +78,13 @@ _RESUME = {"download", "features", "train", "rank", "run", "study", "search", "e
 _SINGLE = {"download", "rank", "convert", "word_vectors", "export", "search", "embeddings", "serve"}  # one process only
 _SEVERAL = {"features", "train", "run", "study"}  # one or more processes of torchrun
 VERBS = {
-    name: Verb(what, f"python -m system {name} {example}", f"verbs.{name}", name in _RESUME, name in _SEVERAL)
+    name: Verb(what, f"lbar {name} {example}", f"verbs.{name}", name in _RESUME, name in _SEVERAL)
     for name, (what, example) in _VERBS.items()
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line `python -m system VERB ...`, and return its exit status."""
+    """Run the command line `lbar VERB ...`, and return its exit status."""
     for chatty in ("httpx", "sentence_transformers", "urllib3", "huggingface_hub"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     argv = sys.argv[1:] if argv is None else argv

@@ -254,7 +254,7 @@ def test_recipe_examples_for_own_encoders_and_data_in_the_readme_run_as_written(
     text = (root / "recipes/README.md").read_text()
     section = text[text.index("## Your own idea") :]
     encoder, source = (yaml.safe_load(code) for code in re.findall("```yaml\n(.*?)```", section, re.DOTALL))
-    (command,) = re.findall("```sh\npython -m data_tools (.*?)```", section, re.DOTALL)
+    (command,) = re.findall("```sh\nlbar data (.*?)```", section, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     shutil.copytree(get_model_path(), "data/models/encoder")  # as a hub folder is unpacked
     clips = [clip for clip in read_manifest(world) if clip.split == "development"]

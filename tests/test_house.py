@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data_tools.cli import HelpWithDefaults, make_parser
+from data_tools.cli import PROGRAMS, HelpWithDefaults, make_parser
 
 ROOMS = ("data_tools", "system", "submission")
 MAY_IMPORT = {"data_tools": set(), "submission": {"data_tools"}, "system": {"data_tools", "submission"}}
@@ -144,7 +144,7 @@ def test_every_verb_has_help_and_a_readme_example(root: Path, room: str, capsys:
             status = stop.code
         assert not status, f"{room} {verb}"
         assert "example" in capsys.readouterr().out, f"{room} {verb} shows no example"
-        assert f"python -m {room} {verb}" in readme, f"{room}/README.md does not show python -m {room} {verb}"
+        assert f"{PROGRAMS[room]} {verb}" in readme, f"{room}/README.md does not show {verb}"
 
 
 @pytest.mark.parametrize(

@@ -18,15 +18,13 @@ import pytest
 from desk import contents, make_desk
 
 IS_FOLDER, IS_FILE = ": is a folder; name a file", ": is a file; name a folder"
-NO_MANIFEST = (
-    ": is not a manifest, one line of JSON per clip; make one with python -m data_tools clotho, audiocaps or table"
-)
+NO_MANIFEST = ": is not a manifest, one line of JSON per clip; make one with lbar data clotho, audiocaps or table"
 NO_RECIPE = " is not a recipe: its name must end in .yaml; shipped recipes and studies are in recipes/"
-NO_STORE = ": not a store of Freesound sounds, or damaged at its beginning; give one made by python -m data_tools crawl"
+NO_STORE = ": not a store of Freesound sounds, or damaged at its beginning; give one made by lbar data crawl"
 NO_PART = " column 1 (char {})); give a JSON file of WavCaps, such as fsd_final.json"
 NO_CLOTHO = "give Clotho's folder as published, or choose other splits by --splits"
-NO_CSV = "is YAML, such as a recipe, not a CSV, score matrix or package; to check a recipe: python -m system check"
-UNTRAINED = "has stages that must be trained first; train it with python -m system run recipe.yaml"
+NO_CSV = "is YAML, such as a recipe, not a CSV, score matrix or package; to check a recipe: lbar check"
+UNTRAINED = "has stages that must be trained first; train it with lbar run recipe.yaml"
 NO_MODEL = "is neither a run (resolved.json) nor an exported model (model.safetensors); name such a folder"
 SPLITS = "use development, evaluation, validation"
 OTHER_SET = "no query of this file is known: the file belongs to another split or data set; give the captions of"
@@ -49,7 +47,7 @@ DATA = [
     ("scenes manifest.jsonl --seed 1", f"manifest.jsonl{IS_FILE}"),
     (
         "status nowhere.sqlite",
-        "nowhere.sqlite: no such file; make a store with python -m data_tools crawl nowhere.sqlite",
+        "nowhere.sqlite: no such file; make a store with lbar data crawl nowhere.sqlite",
     ),
     ("status recipe.yaml", f"recipe.yaml{NO_STORE}"),
     ("export captions.csv --out x.csv", f"captions.csv{NO_STORE}"),
@@ -117,7 +115,7 @@ DATA = [
     ("crawl store.sqlite --key-file key.txt --since 2999-01-01", "--since 2999-01-01: is in the future"),
     (
         "crawl store.sqlite --key-file key.txt --since last",
-        "store.sqlite: no such file; make a store with python -m data_tools crawl store.sqlite",
+        "store.sqlite: no such file; make a store with lbar data crawl store.sqlite",
     ),
     ("crawl store.sqlite --key-file key.txt --workers 0", "--workers 0: use 1 to 64"),
     (
@@ -142,13 +140,13 @@ SUBMISSION = [
     ("report recipe.yaml --out x.html", f"recipe.yaml{IS_FILE}"),
     (
         "report audio",
-        "audio is not a finished run, because result.json is missing; give the folder of a run, which python -m",
+        "audio is not a finished run, because result.json is missing; give the folder of a run, which lbar",
     ),
     ("pack recipe.yaml --about about.yaml --out x.zip", f"recipe.yaml{IS_FILE}"),
     ("pack nowhere --about about.yaml --out x.zip", "nowhere: no such folder; give the folder of a finished run"),
     (
         "pack run --about nowhere.yaml --out x.zip",
-        "no such file; python -m submission pack RUN --template ABOUT.yaml writes a template",
+        "no such file; lbar submit pack RUN --template ABOUT.yaml writes a template",
     ),
     ("pack run --about recipe.yaml --out x.zip", "recipe.yaml: the file must have the keys authors and systems"),
     (
@@ -204,8 +202,8 @@ SYSTEM = [
     ("runs recipe.yaml", f"recipe.yaml{IS_FILE}"),
     ("run manifest.jsonl", f"manifest.jsonl{NO_RECIPE}"),
     ("features captions.csv", f"captions.csv{NO_RECIPE}"),
-    ("run two.study.yaml", "two.study.yaml is a study; run it with: python -m system study two.study.yaml"),
-    ("study recipe.yaml", "recipe.yaml is a recipe; run it with: python -m system run recipe.yaml"),
+    ("run two.study.yaml", "two.study.yaml is a study; run it with: lbar study two.study.yaml"),
+    ("study recipe.yaml", "recipe.yaml is a recipe; run it with: lbar run recipe.yaml"),
     ("rank recipe.yaml --audio audio --queries blind.csv --out x.npy", f"recipe.yaml {UNTRAINED}"),
     ("serve recipe.yaml", f"recipe.yaml {UNTRAINED}"),
     ("export nowhere --out x", f"nowhere {NO_MODEL}"),
@@ -358,14 +356,14 @@ def test_check_accepts_a_missing_manifest_if_the_recipe_has_a_command_that_makes
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (desk / "no_manifest.yaml").read_text()
-    made = "{manifest: nowhere.jsonl, make: python -m data_tools scenes x --seed 1"
+    made = "{manifest: nowhere.jsonl, make: lbar data scenes x --seed 1"
     text = text.replace(
         "  train:\n    manifest: nowhere.jsonl\n    split: development", f"  train: {made}, split: train}}"
     )
     (desk.parent / "made.yaml").write_text(text)
     assert import_module("system.__main__").main(["check", "../made.yaml"]) == 0
     shown = capsys.readouterr().out
-    assert "not made yet; `run` makes it with: python -m data_tools scenes x --seed 1" in shown
+    assert "not made yet; `run` makes it with: lbar data scenes x --seed 1" in shown
     assert shown.endswith("nothing is missing\n")
 
 

@@ -62,7 +62,7 @@ def fetch(name: str, kind: str = "text model") -> Path:
         return folder
     from huggingface_hub import constants, snapshot_download
 
-    hint = f"download the model while online (python -m system download RECIPE), or give a folder that contains {name}"
+    hint = f"download the model while online (lbar download RECIPE), or give a folder that contains {name}"
     hint += installed_as(name)
     if _is_path(name):
         raise DataError(f"{kind} {name}: no such folder; give a folder that contains a model, or a Hugging Face name")

@@ -183,7 +183,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `classify`: score how much descriptions are like captions; return the exit status."""
     fitting = _fitting_settings(arguments)
-    require_file(arguments.descriptions, "make a store with python -m data_tools crawl")
+    require_file(arguments.descriptions, "make a store with lbar data crawl")
     captions, left_out = read_captions(arguments.captions)
     descriptions = open_descriptions(arguments.descriptions, arguments.text_column, arguments.id_column)
     first = list(islice(descriptions, 1))  # faults of the file are reported before a model is loaded

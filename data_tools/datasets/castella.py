@@ -203,7 +203,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--keep-missing", action="store_true", help=keep_help)
     list_help = (
         "split of queries without windows (default: blind); choose train if a model shall find their windows for "
-        "training (python -m system rank --windows --as-training)"
+        "training (lbar rank --windows --as-training)"
     )
     add("--list-split", choices=("blind", "train"), default="blind", help=list_help)
     add("--name", default="castella", help="name of the recordings' source, for their ids (default: castella)")

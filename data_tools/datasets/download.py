@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 IDLE = 60  # seconds without a byte after which a connection is given up
 MAX_BYTES = 64 << 30  # the largest published file of a known size, the frames of Clotho-Moment, has 20.8 GB
 BLOCK = 1 << 20
-FETCH_AGAIN = "delete this file, then python -m system download RECIPE fetches it again"
+FETCH_AGAIN = "delete this file, then lbar download RECIPE fetches it again"
 
 log = logging.getLogger(__name__)
 

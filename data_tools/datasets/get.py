@@ -215,7 +215,7 @@ def run(arguments: argparse.Namespace) -> int:
     makes = [command.format(**names) for command in published.make]
     steps = [step.format(**names) for step in published.steps]
     if arguments.dry_run:
-        steps = [f"python -m data_tools {command}" for command in makes] + steps
+        steps = [f"lbar data {command}" for command in makes] + steps
     else:
         manifest.parent.mkdir(parents=True, exist_ok=True)  # before an hour of downloads
         get(published, folder, arguments.mirror)

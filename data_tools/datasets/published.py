@@ -198,10 +198,10 @@ SETS = {
         ("castella {folder} --features {folder}/clap --out {manifest} --moments {stem}_moments.jsonl",),
         (
             "if you submit: copy the blind list and its frames from zenodo.org/records/20450254 into {folder} and "
-            "{folder}/clap, then: python -m data_tools castella {folder} --features {folder}/clap --out {manifest} "
+            "{folder}/clap, then: lbar data castella {folder} --features {folder}/clap --out {manifest} "
             "--moments {stem}_moments.jsonl",
             "if you want the audio: github.com/h-munakata/CASTELLA-audio fetches the first 300 s of each video, 32 kHz "
-            "mono; then: python -m data_tools castella {folder} --audio AUDIO --out {manifest} --moments "
+            "mono; then: lbar data castella {folder} --audio AUDIO --out {manifest} --moments "
             "{stem}_moments.jsonl",
         ),
     ),
@@ -225,7 +225,7 @@ SETS = {
         ),
         (
             "if you want the audio, about 200 GB: lighthouse-emnlp2024/Clotho-Moment on the Hugging Face hub, or "
-            "zenodo.org/records/13836117; then: python -m data_tools castella {folder} --name clotho_moment --audio "
+            "zenodo.org/records/13836117; then: lbar data castella {folder} --name clotho_moment --audio "
             "AUDIO --out {manifest} --moments {stem}_moments.jsonl",
         ),
     ),

@@ -253,11 +253,11 @@ def _print_result(store: Store, added_up: bool) -> int:
         for null in nulls[:SHOWN]:
             end = "now" if null.before_ms is None else format_time(null.before_ms)
             print(f"  between {format_time(null.after_ms)} and {end}")
-        print(f"python -m data_tools status {store.path} --list FILE.csv writes all of them to a table")
+        print(f"lbar data status {store.path} --list FILE.csv writes all of them to a table")
     if uneven := store.uneven_windows():
         print(
-            f"{counted(len(uneven), 'time window')} with fewer or more stored sounds than the API counts; python -m "
-            "data_tools status lists them"
+            f"{counted(len(uneven), 'time window')} with fewer or more stored sounds than the API counts; lbar data"
+            " status lists them"
         )
     return 0 if added_up else 1
 
@@ -310,7 +310,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     read_access(arguments)  # raises its errors before a store is created
     if arguments.refresh or arguments.since == "last":
-        require_file(store, f"make a store with python -m data_tools crawl {store}")
+        require_file(store, f"make a store with lbar data crawl {store}")
     else:
         _first_second(arguments.since)
     with open_store(store, create=True) as opened:

@@ -67,7 +67,7 @@ def write_store(path: Path, out: Path) -> int:
     with open_store(path, read_only=True) as store:
         count = store.count()
         if not count:
-            raise DataError(f"{path}: the store has no sounds yet; run python -m data_tools crawl {path}")
+            raise DataError(f"{path}: the store has no sounds yet; run lbar data crawl {path}")
         with replacing(out) as temporary:
             writers[out.suffix](_read_chunks(store), temporary)
     return count

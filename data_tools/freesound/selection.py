@@ -117,7 +117,7 @@ def select(store: Store, scores: Path, criteria: Criteria, exclusions: Exclusion
 
 def _read_scores(path: Path, column: str) -> list[Scored]:
     """Read the rows of scores.csv. column: Column of the scores. Raises DataError for bad ids or scores."""
-    require_file(path, "make this file with python -m data_tools classify")
+    require_file(path, "make this file with lbar data classify")
     rows, ids = [], set[str]()
     for line, row in read_table(path, ["freesound_id", column, "language", "text"]):
         name = row["freesound_id"]

@@ -149,13 +149,13 @@ class Store(Facts):
         """
         self.path = path
         if path.is_dir() or not create:
-            require_file(path, f"make a store with python -m data_tools crawl {path}")
+            require_file(path, f"make a store with lbar data crawl {path}")
         if path.is_file():
             with path.open("rb") as file:
                 if file.read(len(MAGIC)) not in (b"", MAGIC):
                     raise DataError(
                         f"{path}: not a store of Freesound sounds, or damaged at its beginning; give one made by "
-                        "python -m data_tools crawl"
+                        "lbar data crawl"
                     )
         path.parent.mkdir(parents=True, exist_ok=True)
         with connecting(path) as self.database:

@@ -95,7 +95,7 @@ async def _run_all(commands: list[str], environment: dict[str, str]) -> int:
     home = str(Path(__file__).parents[2])  # the package may only be importable from the working folder
     environment = environment | {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
     for command in commands:
-        log.info("running python -m data_tools %s", command)
+        log.info("running lbar data %s", command)
         argv = [sys.executable, "-m", "data_tools", *shlex.split(command)]
         process = await asyncio.create_subprocess_exec(*argv, env=os.environ | environment)
         try:

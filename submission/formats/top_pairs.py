@@ -40,7 +40,7 @@ class Pair(NamedTuple):
 
 def read_pairs(path: Path) -> list[Pair]:
     """Read the pairs of a file, judged or not. Raises SubmissionError, with the line, for a wrong or repeated pair."""
-    require_file(path, "write it with python -m system rank --top K --out FILE.jsonl")
+    require_file(path, "write it with lbar rank --top K --out FILE.jsonl")
     return parse_pairs(path.read_bytes(), path)
 
 

@@ -160,14 +160,14 @@ def about_template(
 
 def read_about(path: Path, n_systems: int) -> About:
     """Read about.yaml. Raises SubmissionError with all missing or wrong facts, one per line."""
-    require_file(path, "python -m submission pack RUN --template ABOUT.yaml writes a template of this file")
+    require_file(path, "lbar submit pack RUN --template ABOUT.yaml writes a template of this file")
     try:
         document = parse_yaml(path.read_bytes())
     except DataError as error:
         raise SubmissionError(f"{path}: {error}") from None
     if not isinstance(document, dict) or not document.keys() & About.model_fields.keys():
         raise SubmissionError(
-            f"{path}: the file must have the keys authors and systems; python -m submission pack RUN --template "
+            f"{path}: the file must have the keys authors and systems; lbar submit pack RUN --template "
             "ABOUT.yaml writes a template of this file"
         )
     try:

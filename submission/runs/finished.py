@@ -248,7 +248,7 @@ def open_finished(text: str) -> FinishedRun:
     if not result.rank and result.moments:
         raise SubmissionError(
             f"{folder}: the run finds moments and does not rank clips; give a run that ranks clips, or show this run "
-            f"with: python -m submission report {folder}"
+            f"with: lbar submit report {folder}"
         )
     if not result.rank:
         raise SubmissionError(f"{folder}: the run has no ranked entry; add an entry under the key rank of its recipe")

@@ -61,7 +61,7 @@ def repair_hint(folder: Path, *damaged: Path) -> str:
     else:
         command = str(recipe)
     deleted = " and ".join(map(str, files))
-    return f"delete {deleted}, then make the missing files again with: python -m system run {command} --out {folder}"
+    return f"delete {deleted}, then make the missing files again with: lbar run {command} --out {folder}"
 
 
 def _is_blend(folder: Path) -> bool:
@@ -84,11 +84,11 @@ def finish_hint(folder: Path) -> str:
     if _is_blend(folder):
         return "the folder is a blend of runs; give one of its runs"
     if not (folder / "resolved.json").is_file():
-        return "give the folder of a run, which python -m system run makes"
+        return "give the folder of a run, which lbar run makes"
     if is_locked(folder / "lock"):
         return "the run is in progress now; wait until it ends"
     run = shlex.quote(str(folder))
-    return f"continue the run with: python -m system run {run}/resolved.json --out {run}"
+    return f"continue the run with: lbar run {run}/resolved.json --out {run}"
 
 
 def recorded_changes(folder: Path) -> list[str]:

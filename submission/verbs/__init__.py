@@ -1,4 +1,4 @@
-"""Verbs of `python -m submission`.
+"""Verbs of `lbar submit`.
 
-One file per verb of `python -m submission`: it defines the arguments, calls functions, and prints the result.
+One file per verb of `lbar submit`: it defines the arguments, calls functions, and prints the result.
 """

@@ -111,9 +111,7 @@ def _validation_command(run: "Finished") -> str:
         names += of
     changes = [*recorded_changes(run.folder), *changes]  # those of the run too, since they are not in its recipe.yaml
     folder, options = shlex.quote(str(run.folder)), " ".join(f"--set {shlex.quote(change)}" for change in changes)
-    return (
-        f"rank this split, without training, with: python -m system run {folder}/recipe.yaml --out {folder} {options}"
-    )
+    return f"rank this split, without training, with: lbar run {folder}/recipe.yaml --out {folder} {options}"
 
 
 def blend_into_folder(arguments: argparse.Namespace) -> int:

@@ -57,8 +57,8 @@ def require_csv(path: Path) -> None:
     """Raises SubmissionError if the file is YAML, such as a recipe, instead of a CSV."""
     if path.suffix.lower() in (".yaml", ".yml") and path.is_file():
         raise SubmissionError(
-            f"{path} is YAML, such as a recipe, not a CSV, score matrix or package; to check a recipe: python -m "
-            f"system check {path}"
+            f"{path} is YAML, such as a recipe, not a CSV, score matrix or package; to check a recipe: lbar"
+            f" check {path}"
         )
 
 
@@ -217,7 +217,7 @@ def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str
     names = " and ".join(edition.name for edition in editions_of[path][0])
     out = path.with_name(f"{path.stem}_{target.name}{path.suffix}")
     return (
-        f"{path} has edition {names}, but {other} does not; to convert it: python -m submission convert "
+        f"{path} has edition {names}, but {other} does not; to convert it: lbar submit convert "
         f"{shlex.quote(str(path))} --out {shlex.quote(str(out))} --edition {target.name}"
     )
 

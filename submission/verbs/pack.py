@@ -128,4 +128,4 @@ def _write_template(path: Path, names: Sequence[str], submitted: Sequence[Submit
 def _compare_command(path: Path, edition: AnyEdition) -> str:
     """Return the command that compares a package with the queries and clips of the blind set."""
     blind = "LIST.jsonl" if isinstance(edition, MomentsEdition) else "QUERIES.csv --audio FOLDER"
-    return f"python -m submission check {shlex.quote(str(path))} --edition {edition.name} --queries {blind}"
+    return f"lbar submit check {shlex.quote(str(path))} --edition {edition.name} --queries {blind}"

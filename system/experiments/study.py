@@ -79,7 +79,7 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
     """
     _, document = read_document(path, "study")
     if isinstance(document.value, dict) and "stages" in document.value:
-        raise RecipeError([f"{path} is a recipe; run it with: python -m system run {path}"])
+        raise RecipeError([f"{path} is a recipe; run it with: lbar run {path}"])
     problems = [f"{path}:{line}: {text}" for _, line, text in document.problems]
     try:
         study = Study.model_validate(document.value)

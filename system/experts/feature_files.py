@@ -26,7 +26,7 @@ SAME_HOP = 0.01  # greatest relative difference between the hop of a recipe and 
 
 class FeatureFiles(ExpertSettings):
     """Frames (T, values) that others have published, from .npz or .npy files.
-    The manifest names these files instead of audio files; `python -m data_tools castella --features` writes such a
+    The manifest names these files instead of audio files; `lbar data castella --features` writes such a
     manifest. Example: the MS-CLAP frames that the 2026 edition publishes instead of its blind recordings.
 
     The bank stores the frames unchanged in float16. The organisers' baseline divides every frame by its L2 norm + 1e-5.

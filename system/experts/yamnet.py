@@ -46,7 +46,7 @@ class Yamnet(ExpertSettings):
     """
 
     kind: Literal["yamnet"]
-    weights: str  # the file that `python -m system convert` makes from the published one
+    weights: str  # the file that `lbar convert` makes from the published one
 
     usual: ClassVar[dict[str, Any]] = {"weights": "yamnet_layers.npz"}
     version: ClassVar[int] = 2
@@ -63,10 +63,7 @@ class Yamnet(ExpertSettings):
 
     def weight_source(self) -> str:
         """Return a text for error messages: where to get missing weights."""
-        return (
-            "make the file from Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with python -m "
-            "system convert"
-        )
+        return "make the file from Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with lbar convert"
 
     def load(self, device: Device) -> Frames:
         """Return a function that computes the frames of waves on a device."""
@@ -117,7 +114,7 @@ def load_network(path: Path, device: Device) -> Network:
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged header or member
         raise KitError(
             f"{path} does not contain the 31 layers of yamnet.tflite ({error}); "
-            "make the file again with python -m system convert yamnet.tflite"
+            "make the file again with lbar convert yamnet.tflite"
         ) from error
 
     def to_torch_layout(weight: torch.Tensor) -> torch.Tensor:

@@ -83,7 +83,7 @@ class AudioFiles:
                 raise KitError(f"{error}; start a new run") from error
             note_broken(path, self.folder, error)
             raise KitError(
-                f"{error}; start a new run, which skips this file; python -m data_tools check finds all damaged files"
+                f"{error}; start a new run, which skips this file; lbar data check finds all damaged files"
             ) from error
 
 

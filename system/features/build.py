@@ -80,7 +80,7 @@ def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
 
     The bank's name depends on everything that changes the frames. Dropped series are computed again later.
     """
-    verifying = "python -m system features RECIPE --verify"
+    verifying = "lbar features RECIPE --verify"
     hint = (
         f"{verifying} finds and recomputes all damaged frames (RECIPE: the recipe, or resolved.json of a run); "
         f"without a recipe, delete {banks / expert.bank_name()} to recompute all frames of this bank"

@@ -38,7 +38,7 @@ def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Fac
     hint: Advice if the model is missing; by default, to run the verb `download`.
     """
     if folder is None:
-        cure = hint or "; fetch the model with python -m system download RECIPE"
+        cure = hint or "; fetch the model with lbar download RECIPE"
         return fact, [(title, f"the model is neither a folder nor in the hub's cache{cure}")]
     if problem := folder_problem(folder):
         return fact, [(title, f"{folder}: {problem}; name a folder that contains a model, or a hub name")]

@@ -67,7 +67,7 @@ def find_config(name: str) -> dict[str, Any]:
 
 def how_to_fetch(name: str) -> str:
     """Return advice for messages: how to get a model that is not on this machine."""
-    return f"fetch it while online with python -m system download {name}, or name a folder that contains the model"
+    return f"fetch it while online with lbar download {name}, or name a folder that contains the model"
 
 
 def type_problem(name: str, config: dict[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ _LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 1
 _SMALL = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 _HTSAT = {"model_type": "clap_audio_model", "patch_embeds_hidden_size": 96, "depths": [2, 2, 6, 2]}
 _HTSAT |= {"num_attention_heads": [4, 8, 16, 32], "hidden_size": 768, "projection_dim": 512}
-UNKNOWN = "the model's configuration is not on this machine; python -m system download RECIPE fetches it"
+UNKNOWN = "the model's configuration is not on this machine; lbar download RECIPE fetches it"
 PUBLISHED: dict[str, dict[str, Any]] = {
     "all-MiniLM-L6-v2": _BERT | _SMALL,
     "bert-base-uncased": _BERT | _BASE,

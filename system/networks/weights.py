@@ -117,7 +117,7 @@ def read_weights(path: Path, inside: str | None = None) -> Weights:
         content = _read_content(path)
     except FileNotFoundError:
         raise KitError(
-            f"the weight file {path} is missing; correct the path, or fetch it with python -m system download RECIPE"
+            f"the weight file {path} is missing; correct the path, or fetch it with lbar download RECIPE"
         ) from None
     except Exception as error:  # a damaged file can make the unpickler raise any error
         raise KitError(f"{path} is damaged, truncated, or not a checkpoint of tensors; fetch it again") from error

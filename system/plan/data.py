@@ -93,7 +93,7 @@ def _problems_of_clips(name: str, source: schema.Source, content: Content, is_re
     absent = _describe_missing_audio(content.clips) if is_read else ""
     unknown = content.without_length if is_read else 0
     if unknown and absent:
-        message = f"the audio of {counted(unknown, 'clip', ',')} is missing; python -m data_tools check lists them"
+        message = f"the audio of {counted(unknown, 'clip', ',')} is missing; lbar data check lists them"
         yield Problem(MISSING, where, message)
     elif unknown:
         message = (
@@ -104,10 +104,7 @@ def _problems_of_clips(name: str, source: schema.Source, content: Content, is_re
     if absent:
         yield Problem(MISSING, where, absent)
     if source.moments is not None and content.moments is None:
-        message = (
-            f"the moments file {source.moments} is missing; make it with python -m data_tools castella or scenes "
-            "--moments"
-        )
+        message = f"the moments file {source.moments} is missing; make it with lbar data castella or scenes --moments"
         yield Problem(MISSING, where, message)
     elif content.fault:
         yield Problem(MISTAKE, where, content.fault)
@@ -222,9 +219,7 @@ def feature_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[Row |
             if cure := cure_of(path, expert.weight_source()):
                 yield Problem(MISSING, str(path), cure)
         for setting in expert.settings_with_changed_weights():
-            cure = (
-                "the file's checksum is not the published one; delete the file and run python -m system download RECIPE"
-            )
+            cure = "the file's checksum is not the published one; delete the file and run lbar download RECIPE"
             yield Problem(WARNING, str(expert.weight_files()[setting]), cure)
     if seconds and not estimates.decodes_files:
         duration = about(seconds * sum(expert.cost for expert in experts.values()))

@@ -114,7 +114,7 @@ def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iter
                 yield Problem(
                     MISSING,
                     f"teacher {name} {teacher.file}",
-                    "this file of embeddings is missing; write it with python -m system embeddings",
+                    "this file of embeddings is missing; write it with lbar embeddings",
                 )
         else:
             yield Row("teachers", name, f"stage {teacher.stage} of this run")

@@ -143,7 +143,7 @@ class Ranker(ABC):
         output.
         Raises: KitError for a ranker without a single vector per text.
         """
-        raise KitError(f"ranker ({self.origin}) has no single embedding per text; use python -m system rank instead")
+        raise KitError(f"ranker ({self.origin}) has no single embedding per text; use lbar rank instead")
 
     def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
         """Embed the pool's clips by a single vector each. Returns: (C, D) float32.
@@ -151,7 +151,7 @@ class Ranker(ABC):
         normalize: Scale the vectors to unit length; if False, return the encoder's output. Raises KitError for a ranker
         without a single vector per clip.
         """
-        raise KitError(f"ranker ({self.origin}) has no single embedding per clip; use python -m system rank instead")
+        raise KitError(f"ranker ({self.origin}) has no single embedding per clip; use lbar rank instead")
 
     def require_known_words(self, queries: Sequence[Query]) -> None:
         """Raise KitError if any query has no word that the ranker knows."""

@@ -233,9 +233,7 @@ def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
     Raises: KitError for a model without a single vector per clip or text.
     """
     if embedded.lengths is not None:
-        raise KitError(
-            "this model compares frames with words and has no single vector per clip or text; use python -m system rank"
-        )
+        raise KitError("this model compares frames with words and has no single vector per clip or text; use lbar rank")
     values = unit_vectors(embedded) if normalize else embedded.values
     found: np.ndarray = values.float().cpu().numpy()
     return found

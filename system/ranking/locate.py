@@ -95,7 +95,7 @@ def read_moment_queries(manifest: Path, path: Path, split: str | None, finds_aga
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in moments}))
         raise KitError(
             f"{path} has no moment of the split {split} of {manifest}; name a split that has moments ({known}), "
-            "or make one manifest of all splits with python -m data_tools castella"
+            "or make one manifest of all splits with lbar data castella"
         )
     if finds_again:
         if true := next((one for one in queries if one.windows is not None and not one.found_by), None):

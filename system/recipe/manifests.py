@@ -49,7 +49,7 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
         if source.make is None and not Path(source.manifest).exists():
             raise KitError(
                 f"data source {name}: the manifest {source.manifest} does not exist; correct the path (relative to the "
-                "current folder), or make the manifest: see python -m data_tools --help"
+                "current folder), or make the manifest: see lbar data --help"
             )
         if source.make is not None and _must_be_made(name, source, again):
             # The lock is not in the manifest's folder, because the command needs that folder empty.
@@ -87,14 +87,13 @@ def require_output(command: str, manifest: Path) -> None:
 
 def _parsed_arguments(command: str) -> dict[str, object]:
     """Return the parsed arguments of a `make` command. Raises KitError if data_tools does not accept it."""
-    words = shlex.split(command)[3:]
+    words = shlex.split(command)[2:]
     try:
         with redirect_stderr(io.StringIO()):
             return vars(make_parser("data_tools", "", VERBS, words).parse_args(words))
     except SystemExit:
         raise KitError(
-            f"python -m data_tools does not accept `{shlex.join(words)}`; correct the data source's `make`, see python "
-            "-m data_tools --help"
+            f"lbar data does not accept `{shlex.join(words)}`; correct the data source's `make`, see lbar data --help"
         ) from None
 
 
@@ -138,7 +137,7 @@ def _run_make_command(name: str, command: str, manifest: Path) -> None:
     log.info("data source %s: making its manifest with %s", name, command)
     folders = [str(path) for path in input_paths(command) if path.is_dir()]
     count, names = _audio_files(folders)  # files that arrive during the command count as new
-    status = data_tools_main(shlex.split(command)[3:], inside=True)
+    status = data_tools_main(shlex.split(command)[2:], inside=True)
     if status or not manifest.exists():
         raise KitError(
             f"data source {name}: `{command}` did not make {manifest}; see its output above, "

@@ -43,7 +43,7 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
     data = dict(_dict_items(child(value, "data")))
     for name, source in data.items():
         if isinstance(source.get("make"), str) and not _is_made_by_tools(source["make"]):
-            yield ("data", name, "make"), "the command must begin with: python -m data_tools"
+            yield ("data", name, "make"), "the command must begin with: lbar data"
     stages = dict(_dict_items(child(value, "stages")))
     for name in RUN_FOLDERS & stages.keys():
         yield ("stages", name), f"every run already has a folder named {name}; give the stage another name"
@@ -159,9 +159,9 @@ def _check_named_teachers(at: Keys, of: Any, teachers: dict[str, Any]) -> Iterat
 
 
 def _is_made_by_tools(command: str) -> bool:
-    """Return whether a command begins with `python -m data_tools`."""
+    """Return whether a command begins with `lbar data`."""
     try:
-        return shlex.split(command)[:3] == ["python", "-m", "data_tools"]
+        return shlex.split(command)[:2] == ["lbar", "data"]
     except ValueError:
         return False
 

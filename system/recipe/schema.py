@@ -42,7 +42,7 @@ class Source(Strict):
     manifest: str  # the file that lists its clips (.jsonl)
     split: Split  # the split of the manifest that is used
     moments: str | None = None  # queries and their times in the clips (.jsonl); for unit moment and rank kind moments
-    make: str | None = None  # python -m data_tools ...
+    make: str | None = None  # lbar data ...
     published: str | None = None  # where to get the files that `make` reads
     expected: Expected | None = None  # published size
 
@@ -89,7 +89,7 @@ class ModelTeacher(Strict):
 
 class EmbeddingsTeacher(Strict):
     """Teacher given by a file with its embeddings of all clips and captions for training, validation and ranking. The
-    file has the format of `python -m system embeddings`, with three arrays: `kind` (clip or caption), `id`, and
+    file has the format of `lbar embeddings`, with three arrays: `kind` (clip or caption), `id`, and
     `embedding`. The id of a caption is the clip's id, #, and the caption's number from 1. The clips that such a teacher
     was trained on are unknown."""
 

@@ -71,7 +71,7 @@ def _model_card(trained: Trained, out: Path) -> str:
         f"# {recipe.name}\n\n"
         f"Language-based audio retrieval model, {parameters:,} parameters including its text encoder.\n\n"
         f"{origin}\nIts audio experts, not in this folder:\n\n{inputs}\n\n"
-        f"    python -m system rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
+        f"    lbar rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
         f"{elsewhere if weights else ''}{_text_encoder_card(trained)}"
     )
 

@@ -62,7 +62,7 @@ def training_vocabulary(
 
 
 PUBLISHED, GIVEN = "published weights", "given embeddings"  # texts in place of a checkpoint's name
-EXPORT_AGAIN = "write the model again with python -m system export"
+EXPORT_AGAIN = "write the model again with lbar export"
 
 
 def _read_model_json(folder: Path) -> ModelFacts:
@@ -71,7 +71,7 @@ def _read_model_json(folder: Path) -> ModelFacts:
     Raises KitError if the folder is not an exported model, and DataError if a file is damaged.
     """
     if not (folder / "model.safetensors").exists():
-        raise KitError(f"{folder} is not an exported model; make one with python -m system export")
+        raise KitError(f"{folder} is not an exported model; make one with lbar export")
     facts = read_shaped(folder / "model.json", ModelFacts, EXPORT_AGAIN)
     for name, checksum in facts.sha256.items():
         require_unharmed(folder / name, checksum, EXPORT_AGAIN)

@@ -57,8 +57,7 @@ def _recipe_without_stages(path: Path, changes: list[str]) -> schema.Recipe:
     recipe = load_recipe(path, changes).recipe
     if recipe.stages:
         raise KitError(
-            f"{path} has stages that must be trained first; train it with python -m system run {path}, then name the "
-            "run's folder"
+            f"{path} has stages that must be trained first; train it with lbar run {path}, then name the run's folder"
         )
     if part := recipe.model.first_unpublished_encoder:
         raise KitError(f"{path} has no stages, but its model.{part} has layers that must be trained first; add a stage")

@@ -1,4 +1,4 @@
-"""Verbs of `python -m system`.
+"""Verbs of `lbar`.
 
-Each verb of `python -m system` is one file. It reads the arguments, calls other modules, and prints the result.
+Each verb of `lbar` is one file. It reads the arguments, calls other modules, and prints the result.
 """

@@ -215,7 +215,7 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
             print(f"  {name:9} {format_metric(name, value)}  (95 % {interval})")
     print(
         f"wrote {arguments.out}: {counted(len(queries.moments), 'query', ',')} in "
-        f"{counted(len(queries.recordings), 'recording', ',')}; next: python -m submission write {arguments.out} "
+        f"{counted(len(queries.recordings), 'recording', ',')}; next: lbar submit write {arguments.out} "
         "--out FILE.jsonl"
     )
     return 0
@@ -228,7 +228,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(arguments.models) > 1:
         raise KitError(
             f"rank accepts only one MODEL without --windows, not {len(arguments.models)}; rank with each model, and "
-            "combine the score matrices with python -m submission blend"
+            "combine the score matrices with lbar submit blend"
         )
     unset = ("moments", "fit", "round_to", "by", "threshold", "heard", "mean_edges", "as_training")
     usual = {**dict.fromkeys(unset), "piece": PIECE, "hop": HOP}

@@ -100,11 +100,11 @@ def _copy_recipe(arguments: argparse.Namespace) -> None:
     text = re.sub("^name: .*$", f"name: {arguments.name}", text, flags=re.M)
     text = re.sub(r"^(#.* )recipes/\S+\.yaml", rf"\g<1>{out}", text, flags=re.M)
     write_text(out, text)
-    check = f"python -m system check {out}"
+    check = f"lbar check {out}"
     model = load_recipe(out).recipe.model
     of_hub = any(expert.hub_model for expert in model.audio.experts.values())
     fetches = of_hub or any(published_files(model))
-    steps = f"python -m system download {out}, then {check}" if fetches else check
+    steps = f"lbar download {out}, then {check}" if fetches else check
     print(f"wrote {out}, a copy of {arguments.source}; next: {steps}")
 
 
@@ -120,7 +120,7 @@ def _print_keys(arguments: argparse.Namespace) -> None:
         hint = f"similar keys are {', '.join(similar)}" if similar else "leave out the key to print all keys"
         raise KitError(f"{arguments.path}: a recipe has no such key; {hint}")
     if arguments.markdown:
-        print("# The keys of a recipe\n\nPrinted by `python -m system recipes keys --markdown`.\n")
+        print("# The keys of a recipe\n\nPrinted by `lbar recipes keys --markdown`.\n")
     print("\n\n".join(map(_format_as_markdown if arguments.markdown else _format_as_text, shown)))
 
 

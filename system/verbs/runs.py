@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_report(RunsReport(runs=runs))
         return 0
     if not runs:
-        print(f"{arguments.runs}: no run yet; make a run with python -m system run RECIPE")
+        print(f"{arguments.runs}: no run yet; make a run with lbar run RECIPE")
     header = ("run", "state", "trained", "validation", "test", "training hours", "changes")
     rows = [header, *(_row(entry, arguments.runs) for entry in runs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]

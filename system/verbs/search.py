@@ -56,9 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the verb `search`: print the best clips of each query. Returns: The exit status."""
     audio, *queries = [arguments.audio, *arguments.queries] if arguments.audio else arguments.queries
     if not queries:
-        raise KitError(
-            "the query is missing; describe a sound after the clips: python -m system search MODEL AUDIO QUERY"
-        )
+        raise KitError("the query is missing; describe a sound after the clips: lbar search MODEL AUDIO QUERY")
     if empty := [number for number, text in enumerate(queries, start=1) if not text.strip()]:
         raise KitError(f"query {empty[0]} is empty; describe a sound, or leave it out")
     listed = list_clips(Path(audio), arguments.split)  # its errors are reported before the model is loaded

@@ -103,7 +103,7 @@ def test_check_prints_at_most_ten_names_per_finding(tmp_path: Path, capsys: pyte
 def test_help_of_every_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     printed = capsys.readouterr().out
-    assert f"example:\n  python -m data_tools {verb} " in printed
+    assert f"example:\n  lbar data {verb} " in printed
 
 
 def test_operating_system_errors_are_printed_on_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

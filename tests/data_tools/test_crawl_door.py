@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_tools.freesound.export import _write_csv, _write_parquet
 from sandboxes import FAST, UNLIMITED, Direct, LoopClock, assert_whole, read_all, serving, stored
 from test_quota import least_seconds
 
 from data_tools.__main__ import main
 from data_tools.freesound.client import Response
+from data_tools.freesound.export import _write_csv, _write_parquet
 from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.freesound.store import Store
 from data_tools.sandbox.corpus import Catalogue
@@ -88,7 +88,7 @@ def test_freesound_verbs_refuse_invalid_arguments_and_stores(
     store.close()
     before = {path.name: path.read_bytes() for path in (text, blank, empty)}
     cases = [
-        (["status", tmp_path / "none.sqlite"], "no such file; make a store with python -m data_tools crawl"),
+        (["status", tmp_path / "none.sqlite"], "no such file; make a store with lbar data crawl"),
         (["crawl", text], "text.csv: not a store of Freesound sounds, or damaged at its beginning; give"),
         (["crawl", tmp_path / "a", "--site", "http://freesound.org"], "must begin with https://"),
         (["crawl", tmp_path / "a", "--site", "https://freesound.org/?token=x"], "must have only a host and a path"),

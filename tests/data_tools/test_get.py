@@ -403,13 +403,13 @@ def test_dry_run_of_get_prints_sizes_and_commands_without_a_network(
     assert main(["get", name, "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert f"size as published: {SETS[name].size}" in shown
-    assert shown.count("python -m data_tools ") >= len(SETS[name].make)
+    assert shown.count("lbar data ") >= len(SETS[name].make)
     assert not list(tmp_path.iterdir())
 
 
 def test_dry_run_of_get_fetches_nothing(mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(tmp_path, mirror, "--dry-run")) == 0
-    assert "python -m data_tools clotho" in capsys.readouterr().out
+    assert "lbar data clotho" in capsys.readouterr().out
     assert not (tmp_path / "data").exists()
 
 

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from data_tools.cli import PROGRAMS
 from data_tools.documents.strict import Report
 from data_tools.freesound.status import StatusReport
 from data_tools.leakage.audit import AuditReport
@@ -41,7 +42,7 @@ REPORTS: dict[tuple[str, str], type[Report]] = {
 
 
 def schema(floor: str, verb: str) -> dict[str, Any]:
-    title = f"python -m {floor} {verb} --json"
+    title = f"{PROGRAMS[floor]} {verb} --json"
     draft = "https://json-schema.org/draft/2020-12/schema"
     return {"$schema": draft, **REPORTS[floor, verb].model_json_schema(), "title": title}
 

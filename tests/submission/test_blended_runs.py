@@ -69,7 +69,7 @@ def add_validation(capsys: pytest.CaptureFixture[str], *names: str) -> None:
     """Run the command that a blend without validation scores prints."""
     capsys.readouterr()
     assert main(["blend", *names, "--validation", "--out", "x"]) == 1
-    (command,) = re.findall(r"without training, with: python -m system (.+)", capsys.readouterr().err)
+    (command,) = re.findall(r"without training, with: lbar (.+)", capsys.readouterr().err)
     assert system(shlex.split(command)) == 0
 
 

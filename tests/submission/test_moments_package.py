@@ -306,12 +306,12 @@ def test_pack_notes_that_an_output_was_not_compared_with_a_truth(
     shutil.copy("run1/scores/blind_posterior.windows.jsonl", "mean.jsonl")
     assert pack_alone("mean.jsonl") == 0
     *_, note, last = capsys.readouterr().out.splitlines()
-    check = "python -m submission check mine.zip --edition 2026 --queries LIST.jsonl"
+    check = "lbar submit check mine.zip --edition 2026 --queries LIST.jsonl"
     assert (note, last) == (
         f"note: {LABEL}_1: the queries were not compared with the blind set; to compare them: {check}",
         "wrote mine.zip",
     )
-    assert main(check.replace("LIST", "list").split()[3:]) == 0
+    assert main(check.replace("LIST", "list").split()[2:]) == 0
 
 
 def test_ensemble_of_moment_runs_is_packed_from_its_window_files(here: Path) -> None:

@@ -205,7 +205,7 @@ def test_rerank_refuses_invalid_arguments_and_invalid_judged_pairs(
         assert words in failed(capsys, *ask, "--weight", "0.5")
     judged.write_text("{}x\n")
     assert "j.jsonl, line 1: not JSON" in failed(capsys, *ask, "--weight", "0.5")
-    assert "write it with python -m system rank --top K" in failed(
+    assert "write it with lbar rank --top K" in failed(
         capsys, "judge", tmp_path / "none.jsonl", "--command", "cat", "--out", tmp_path / "x"
     )
     with pytest.raises(SubmissionError, match="relevan"):

@@ -197,7 +197,7 @@ def test_wrong_usage_of_submission_exits_with_status_2(
 def test_help_of_every_submission_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     shown = capsys.readouterr().out
-    assert f"example:\n  python -m submission {verb} " in shown
+    assert f"example:\n  lbar submit {verb} " in shown
     assert "--edition YEAR" in shown
 
 

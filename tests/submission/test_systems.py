@@ -112,7 +112,7 @@ def test_csvs_of_two_editions_are_comparable_after_the_suggested_command_convert
         assert main(["compare", *names, *truth]) == 1
         sentence = capsys.readouterr().err
         assert said in sentence
-        command = re.search(r"python -m submission (.*)", sentence)
+        command = re.search(r"lbar submit (.*)", sentence)
         assert command
         convert = shlex.split(command[1])
         output(capsys, *convert, "--force")

@@ -106,7 +106,7 @@ def change_a_digit(settings: Path) -> None:
 
 def follow(output: str) -> list[str]:
     """Delete the file that an error message names; return the command that it suggests."""
-    separator = ", then make the missing files again with: python -m system "
+    separator = ", then make the missing files again with: lbar "
     delete, command = output[output.index("delete ") :].split(separator)
     for path in delete.removeprefix("delete ").split(" and "):
         Path(path).unlink()

@@ -141,7 +141,7 @@ def test_killed_process_and_damaged_frames_give_one_message_each(manifest: Path,
     damage(next((tmp_path / "banks").glob("logmel*")), manifest)
     _, said = started(recipe, run, 3).communicate(timeout=120)
     (line,) = [line for line in said.splitlines() if "error: " in line]
-    assert " are damaged; python -m system features RECIPE --verify finds and recomputes all" in line
+    assert " are damaged; lbar features RECIPE --verify finds and recomputes all" in line
     _, noted = [line for line in (run / "log.txt").read_text().splitlines() if "error: " in line]
     assert noted.partition("error: ")[2] == line.partition("error: ")[2]
     assert (line.startswith("[rank ") and line.split("] ")[0] in noted) or "[rank 0] " in noted

@@ -287,7 +287,7 @@ def test_verify_rereads_audio_and_recomputes_damaged_frames(tmp_path: Path, capl
     data[len(data) // 2] ^= 1
     frames.write_bytes(data)
     damaged = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
-    with pytest.raises(KitError, match=r"frames of .* are damaged; python -m system features RECIPE --verify"):
+    with pytest.raises(KitError, match=r"frames of .* are damaged; lbar features RECIPE --verify"):
         [damaged.frames("logmel", clip.id) for clip in clips]
     status = Path(clips[3].path).stat()
     shutil.copyfile(clips[0].path, clips[3].path)

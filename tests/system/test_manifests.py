@@ -48,9 +48,7 @@ def arrive(folder: Path, numbers: range) -> None:
 
 
 def wavcaps_command(folder: Path, more: str = "") -> str:
-    return (
-        f"python -m data_tools wavcaps {folder}/part.json --audio {folder}/audio --out {folder}/m.jsonl {more}".strip()
-    )
+    return f"lbar data wavcaps {folder}/part.json --audio {folder}/audio --out {folder}/m.jsonl {more}".strip()
 
 
 @pytest.mark.parametrize("expected", [10, None])
@@ -106,7 +104,7 @@ def test_audio_files_in_all_input_folders_of_a_command_are_counted(tmp_path: Pat
     """Clotho's folder has subfolders; a command may also name several folders."""
     for name in ("a", "b"):
         write_wav(tmp_path / name / "1.wav", 1)
-    command = f"python -m data_tools scenes {tmp_path}/s --seed 1 --recordings {tmp_path}/a"
+    command = f"lbar data scenes {tmp_path}/s --seed 1 --recordings {tmp_path}/a"
     assert tmp_path / "a" in input_paths(command)
     assert _audio_files([f"{tmp_path}/a"])[0] == 1
     assert _audio_files([f"{tmp_path}/a", f"{tmp_path}/b"])[0] == 2
@@ -157,7 +155,7 @@ def test_source_with_a_tenth_of_published_clips_missing_is_accepted(wavcaps: Pat
 
 def test_clotho_manifest_is_made_only_after_unpacking(tmp_path: Path) -> None:
     root = small_clotho(tmp_path, ["a.wav", "b.wav"], [])
-    command = f"python -m data_tools clotho {root} --splits development --out {root}/m.jsonl"
+    command = f"lbar data clotho {root} --splits development --out {root}/m.jsonl"
     recipe = recipe_of(root, command, "development", 2)
     with pytest.raises(KitError, match="did not make"):
         make_missing(recipe)

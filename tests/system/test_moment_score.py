@@ -179,10 +179,10 @@ def test_training_windows_after_the_end_of_a_recording_are_left_out(caplog: pyte
     assert [item.windows for item in make_moment_items([clip], [some, none])] == [((59.0, 62.0),)]
     assert caplog.messages == [
         "left out windows that begin after the end of their recording (3), and moments with only such windows (1); "
-        "python -m data_tools check MANIFEST --moments FILE lists these windows"
+        "lbar data check MANIFEST --moments FILE lists these windows"
     ]
     assert [len(item.windows) for item in make_moment_items([unknown], [some, none])] == [3, 1]
-    with pytest.raises(DataError, match="all windows of 1 moment begin after the end of their recording; python -m"):
+    with pytest.raises(DataError, match="all windows of 1 moment begin after the end of their recording"):
         make_moment_items([clip], [none])
 
 

@@ -304,7 +304,7 @@ def test_moments_entry_for_a_cosine_model_is_refused_and_suggests_the_verb_rank(
     made["rank"] = {"when": tiny_moments.recipe(manifest, tmp_path)["rank"]["posterior"] | {"stage": "pretrain"}}
     path = tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["check", str(path)]) == 1
-    assert "not cosine; with this model, find moments with python -m system rank RUN" in capsys.readouterr().err
+    assert "not cosine; with this model, find moments with lbar rank RUN" in capsys.readouterr().err
 
 
 def test_moment_ranking_errors_are_reported_before_training(

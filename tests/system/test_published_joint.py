@@ -242,7 +242,7 @@ def test_models_without_audio_or_text_encoder_are_refused_with_a_suggested_model
     (tmp_path / "text/config.json").write_text('{"model_type": "embedding_gemma2", "audio_config": null}')
     assert "(type embedding_gemma2) has no audio encoder" in refused(capsys, "search", "text", "a dog", *given)
     text = refused(capsys, "serve", "facebook/pe-av-small", "--port", 0, *given)
-    assert "facebook/pe-av-small is not on this machine; fetch it while online with python -m system download" in text
+    assert "facebook/pe-av-small is not on this machine; fetch it while online with lbar download" in text
     text = refused(capsys, "search", "someone/something", "a dog", *given)
     assert "someone/something is neither a folder nor in the hub's cache; fetch it while online with python" in text
     (tmp_path / "runs").mkdir()

@@ -146,7 +146,7 @@ def test_invalid_published_checkpoints_are_refused(
         assert address in said
         assert address in written
         assert parts in written
-        assert "\npython -m system convert " in written
+        assert "\nlbar convert " in written
     path.write_bytes(b"nothing")
     assert "is damaged, truncated, or not a checkpoint of tensors" in refused(capsys, *argv)
     torch.save({"state_dict": {"tau": torch.zeros(1)}}, path)

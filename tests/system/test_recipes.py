@@ -36,7 +36,7 @@ def test_shipped_recipes_are_valid_and_their_first_lines_show_a_command_that_run
     else:
         load_recipe(path)
     head = "".join(path.read_text().splitlines(keepends=True)[:8])
-    assert "python -m system" in head, f"{path} does not begin with the commands that run it"
+    assert "lbar" in head, f"{path} does not begin with the commands that run it"
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
@@ -319,15 +319,12 @@ def test_check_prints_the_plan_of_a_valid_recipe(tmp_path: Path, capsys: pytest.
     manifest = tiny.make_world(tmp_path / "world", {"development": 16, "validation": 8})
     content = tiny.recipe(manifest, tmp_path)
     content["data"]["evaluation"]["manifest"] = "absent.jsonl"
-    content["data"]["evaluation"]["make"] = "python -m data_tools clotho somewhere --out absent.jsonl"
+    content["data"]["evaluation"]["make"] = "lbar data clotho somewhere --out absent.jsonl"
     assert main(["check", str(tiny.write_recipe(tmp_path / "r.yaml", content))]) == 1
     text = capsys.readouterr().out
     assert "\n  train " in text
     assert "16 clips, 80 captions" in text
-    assert (
-        "MISSING  absent.jsonl: make the manifest with: python -m data_tools clotho somewhere --out absent.jsonl"
-        in text
-    )
+    assert "MISSING  absent.jsonl: make the manifest with: lbar data clotho somewhere --out absent.jsonl" in text
     assert "6 updates of 8 clips, 2 captions per clip, 48 clips in total" in text
 
 
@@ -498,7 +495,7 @@ def test_check_on_an_empty_machine_lists_files_and_addresses(
     lines = capsys.readouterr().out.splitlines()
     missing = [line for line in lines if line.startswith("  MISSING")]
     assert len(missing) >= 3
-    known = ("published at ", "make the manifest with: ", "python -m system download", "no trained model is in")
+    known = ("published at ", "make the manifest with: ", "lbar download", "no trained model is in")
     assert [line for line in missing if not any(said in line for said in known)] == []
     recipe = load_recipe(path).recipe
     named = getattr(recipe.model.audio, "weights", None)

@@ -133,14 +133,14 @@ def test_command_recipes_new_copies_a_shipped_recipe_and_refuses_to_overwrite_a_
 ) -> None:
     monkeypatch.chdir(tmp_path)
     said = printed(capsys, "new", "mine")
-    assert said.endswith("; next: python -m system download mine.yaml, then python -m system check mine.yaml\n")
+    assert said.endswith("; next: lbar download mine.yaml, then lbar check mine.yaml\n")
     assert said in (root / "README.md").read_text()
     said = printed(capsys, "new", "tones", "--from", "quickstart")
-    assert said.endswith("; next: python -m system check tones.yaml\n"), "there is nothing to download"
+    assert said.endswith("; next: lbar check tones.yaml\n"), "there is nothing to download"
     mine, clotho = load_recipe("mine.yaml").recipe, load_recipe(root / "recipes/clotho.yaml").recipe
     assert mine == clotho.model_copy(update={"name": "mine"})
     text = Path("mine.yaml").read_text()
-    assert "python -m system run mine.yaml" in text
+    assert "lbar run mine.yaml" in text
     assert "recipes/clotho.yaml" not in text
     assert "already exists" in refused(capsys, "recipes", "new", "mine")
     assert Path("mine.yaml").read_text() == text

@@ -120,7 +120,7 @@ def test_duplicate_queries_or_file_names_are_refused_before_training(
 
 def made_recipe(folder: Path) -> tuple[Path, dict[str, Any]]:
     """A recipe whose data are made by a command, and its content; paths are relative to the folder."""
-    make = "python -m data_tools scenes made --seed 1 --development 10 --validation 10 --evaluation 10"
+    make = "lbar data scenes made --seed 1 --development 10 --validation 10 --evaluation 10"
     content = tiny.recipe(folder / "made/manifest.jsonl", folder)
     for source in content["data"].values():
         source |= {"manifest": "made/manifest.jsonl", "make": make}

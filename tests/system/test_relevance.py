@@ -1,4 +1,4 @@
-"""c_ij of a batch, the factor on margins, stored percentiles, and `python -m system relevance`."""
+"""c_ij of a batch, the factor on margins, stored percentiles, and `lbar relevance`."""
 
 import json
 import logging

@@ -112,7 +112,7 @@ def test_error_for_an_unfinished_run_gives_the_command_that_resumes_the_run(
     }
     for (verb, name, *others), said in sentences.items():
         door = submission if verb == "report" else main
-        goes_on = f"{said}continue the run with: python -m system run {name}/resolved.json --out {name}\n"
+        goes_on = f"{said}continue the run with: lbar run {name}/resolved.json --out {name}\n"
         trained = f"{said}the run is in progress now; wait until it ends\n"
         assert door([verb, name, *others]) == 1
         assert capsys.readouterr().err.endswith(goes_on)

@@ -175,14 +175,14 @@ def test_mean_of_scores_for_different_queries_is_refused(done: Path) -> None:
 
 
 MISSING = [
-    "data/audiocaps.jsonl: make the manifest with: python -m data_tools audiocaps",
+    "data/audiocaps.jsonl: make the manifest with: lbar data audiocaps",
     "data/audiocaps: published at github.com/cdjkim/audiocaps",
-    "data/freesound/manifest.jsonl: make the manifest with: python -m data_tools fetch data/freesound.sqlite",
+    "data/freesound/manifest.jsonl: make the manifest with: lbar data fetch data/freesound.sqlite",
     "data/freesound.sqlite, data/classified/scores.csv, "
     "data/exclusion_lists/dcase2025_task6_excluded_freesound_ids.csv, "
     "data/clotho/clotho_metadata_validation.csv, data/clotho/clotho_metadata_evaluation.csv: published at "
     "freesound.org, by crawl and classify (data_tools",
-    "data/clotho.jsonl: make the manifest with: python -m data_tools clotho",
+    "data/clotho.jsonl: make the manifest with: lbar data clotho",
     "data/clotho: published at zenodo.org/records/4783391",
     "data/clotho.jsonl [validation]  missing",
     "data/clotho.jsonl [evaluation]  missing",
@@ -308,12 +308,12 @@ def test_invalid_command_to_make_a_manifest_is_reported_by_check(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = schedule(world, tmp_path)
-    content["data"]["train"] |= {"manifest": "none.jsonl", "make": "python -m data_tools clotho --nowhere"}
+    content["data"]["train"] |= {"manifest": "none.jsonl", "make": "lbar data clotho --nowhere"}
     content["data"]["validation"] |= {"published": "the moon", "manifest": "gone.jsonl"}
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["check", str(path)]) == 1
     text = capsys.readouterr().out
-    assert "MISTAKE  make of none.jsonl: python -m data_tools does not accept `clotho --nowhere`" in text
+    assert "MISTAKE  make of none.jsonl: lbar data does not accept `clotho --nowhere`" in text
     assert "published at the moon" in text
     assert "none.jsonl does not exist" in refused(
         capsys, "run", path, "--set", "data.train.make=null", "--out", tmp_path / "run"

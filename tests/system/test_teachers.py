@@ -259,7 +259,7 @@ def test_check_and_run_report_the_same_missing_teachers_and_initial_models(
         (distilled / stage / "done.json").unlink()
     for reason in (
         f"{distilled} is a run without trained stages; export its model, and name the exported folder",
-        f"{distilled} is neither a finished run nor an exported model; continue the run with: python -m system run",
+        f"{distilled} is neither a finished run nor an exported model; continue the run with: lbar run",
     ):
         assert main(["check", path]) == 1
         assert f"MISSING  {place} {distilled}: {reason}" in capsys.readouterr().out
@@ -424,7 +424,7 @@ def test_incomplete_embeddings_files_are_refused(
         f"MISSING  teacher other {file}: this file of embeddings is missing; write it with" in capsys.readouterr().out
     )
     assert main(argv) == 1
-    assert "teacher other: write the file with python -m system embeddings" in capsys.readouterr().err
+    assert "teacher other: write the file with lbar embeddings" in capsys.readouterr().err
     clip = next(clip for clip in read_manifest(world) if clip.split == "development")
     for content, said in (
         (
