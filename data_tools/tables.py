@@ -93,14 +93,14 @@ def _quoting_cure(hint: str) -> str:
 
 
 def rows_joined_by_quote(lines: Sequence[str], delimiter: str, width: int) -> list[list[str]]:
-    """Return the rows that an unclosed quote has joined into one record, or [].
+    r"""Return the rows that an unclosed quote has joined into one record, or [].
 
     Args:
         lines: All lines of one record. width: Number of the table's columns.
     Returns: the values of each line, quotes as text; [] if a line does not have the table's form or the record has one
     line. Also [] if a doubled quote shows that a program quoted the cell.
 
-    >>> rows_joined_by_quote(['a.wav,"Stop\\n', 'b.wav,A dog\\n', 'c.wav,go"\\n'], ",", 2)
+    >>> rows_joined_by_quote(['a.wav,"Stop\n', 'b.wav,A dog\n', 'c.wav,go"\n'], ",", 2)
     [['a.wav', '"Stop'], ['b.wav', 'A dog'], ['c.wav', 'go"']]
     """
     if len(lines) < 2 or width < 2 or any('""' in line for line in lines):

@@ -33,25 +33,6 @@ def prose(path: Path) -> str:
 @pytest.mark.parametrize("floor", ROOMS)
 def test_file_trees_in_readmes_show_the_first_line_of_each_module(root: Path, floor: str) -> None:
     assert (root / floor / "README.md").read_text() == trees.with_tree(root / floor), "run tests/helpers/trees.py"
-    titles = [line.split(maxsplit=1)[1:] for line in trees.tree(root / floor).splitlines()]
-    assert [title for title in titles if not title or len(title[0].split()) > 10] == []
-
-
-MOST_WORDS = {"README.md": 1300, "system/README.md": 2300} | {
-    f"{folder}/README.md": 1500 for folder in ("data_tools", "submission", "recipes", "tests")
-}
-
-
-@pytest.mark.parametrize(("page", "most"), MOST_WORDS.items())
-def test_each_readme_has_over_100_words_and_at_most_its_maximum_number_of_words(
-    root: Path, page: str, most: int
-) -> None:
-    assert 100 < len((root / page).read_text().split()) <= most
-
-
-def test_main_readme_has_no_more_than_200_lines(root: Path) -> None:
-    lines = (root / "README.md").read_text().splitlines()
-    assert len(lines) <= 200
 
 
 def test_every_readme_link_leads_to_a_file_and_heading(root: Path) -> None:
@@ -113,20 +94,6 @@ def test_every_command_in_a_readme_parses(root: Path) -> None:
         for word in words:
             if word.startswith("recipes/"):
                 assert (root / word).is_file(), shlex.join(words)
-
-
-def test_readmes_have_no_placeholders(root: Path) -> None:
-    for path in readmes(root):
-        words = set(re.findall(r"\b[A-Z]{4,}_[A-Z_]{3,}\b", path.read_text()))
-        variables = {"FREESOUND_API", "FREESOUND_API_KEY", "FREESOUND_ACCESS_TOKEN", "FREESOUND_CONTACT"}
-        ranks = {
-            "WORLD_SIZE",
-            "LOCAL_RANK",
-            "SRUN_CPUS_PER_TASK",
-            *(f"SLURM_{name}" for name in ("NNODES", "GPUS_ON_NODE", "JOB_ID", "JOB_NODELIST", "CPUS_PER_TASK")),
-        }
-        trackers = {"MLFLOW_TRACKING_URI", "WANDB_PROJECT", "WANDB_API_KEY", "WANDB_API"}
-        assert words <= {"LBAR_SHARED", "TYPE_CHECKING", *variables, *trackers, *ranks}, path
 
 
 def test_install_commands_in_readmes_name_existing_extras(root: Path) -> None:

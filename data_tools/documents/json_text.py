@@ -36,13 +36,13 @@ VARIED_BYTES = 64  # different values among 4,096 bytes, which sound and compres
 
 
 def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogates: bool = False) -> Any:
-    """Parse a JSON text; return its value. finite: Refuse NaN. lone_surrogates: Accept half of a surrogate pair.
+    r"""Parse a JSON text; return its value. finite: Refuse NaN. lone_surrogates: Accept half of a surrogate pair.
 
     Args:
         where: Place for the message, such as "wavcaps.json" or "metrics.jsonl, line 3".
         finite: NaN and Infinity are not JSON. Numbers so large that they would become Infinity, such as 1e999, are
             refused too.
-        lone_surrogates: For a caller that replaces them. JSON can contain half of a pair ("\\ud800"), UTF-8 cannot.
+        lone_surrogates: For a caller that replaces them. JSON can contain half of a pair ("\ud800"), UTF-8 cannot.
     Raises DataError for text that is not JSON or not UTF-8, a byte order mark, and an object with a repeated key. Also
         for a number of more than MAX_DIGITS digits, too deeply nested lists, and lone surrogates.
     """

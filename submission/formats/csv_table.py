@@ -45,9 +45,9 @@ class Row(NamedTuple):
 
 
 def parse_rows(data: bytes) -> Iterator[Row | Problem]:
-    """Yield the rows of a CSV file one by one, and a Problem in place of each row that cannot be read.
+    r"""Yield the rows of a CSV file one by one, and a Problem in place of each row that cannot be read.
 
-    Cells are unchanged: blanks, entities and case stay. Lines end with \\n or \\r\\n, which the last line may lack. A
+    Cells are unchanged: blanks, entities and case stay. Lines end with \n or \r\n, which the last line may lack. A
     line break inside a quoted cell belongs to the cell. After a row that cannot be read, the next row begins at the
     line after its first line. A file that is wrong throughout (empty, UTF-16, another separator or line end) yields
     only one Problem, on line 1.
@@ -101,7 +101,7 @@ def parse_table(data: bytes) -> tuple[list[Row], list[Problem]]:
 
 
 def format_table(rows: Iterable[Iterable[str]]) -> bytes:
-    """Return rows as the bytes of a CSV file: UTF-8, lines ending with \\n, quotes only around cells that need them.
+    r"""Return rows as the bytes of a CSV file: UTF-8, lines ending with \n, quotes only around cells that need them.
 
     The bytes equal those of pandas' to_csv(index=False), which the challenge's baseline uses. The only exception is a
     cell with a lone carriage return: pandas does not quote it, and readers then see the end of a row. A code point that

@@ -40,10 +40,10 @@ _MIN_EXPONENT_FORM = 1e6
 
 
 def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
-    """Write all scores as a matrix CSV: the header is the edition's query column and the file names.
+    r"""Write all scores as a matrix CSV: the header is the edition's query column and the file names.
 
     Rows and columns keep the order of the matrix. Texts and file names are written byte for byte, in UTF-8 with RFC
-    4180 quoting and \\n line ends. A score has as few digits as possible, but readers get the same float32, even if
+    4180 quoting and \n line ends. A score has as few digits as possible, but readers get the same float32, even if
     they read it as float64 first. The file is written completely or not at all.
     Source: DCASE 2025 baseline, d25_t6/predict.py. Deviations: none in the layout. Two queries with the same text are
     refused here; the baseline writes only the last of them.

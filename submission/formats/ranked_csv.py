@@ -47,10 +47,10 @@ class RankedList:
 
 
 def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
-    """Write the best clips of every query as a ranked CSV of an edition.
+    r"""Write the best clips of every query as a ranked CSV of an edition.
 
     Order: descending score, then file name in code point order. Texts and file names are written byte for byte, in
-    UTF-8 with RFC 4180 quoting and \\n line ends. The file is written completely or not at all.
+    UTF-8 with RFC 4180 quoting and \n line ends. The file is written completely or not at all.
     Raises SubmissionError for a pool smaller than the ranking length, clips with the same file name, and queries with
     the same text. Also for any text or name that check_ranked_csv would report. Raises OSError when writing fails.
     """

@@ -21,15 +21,11 @@ Values = npt.NDArray[np.float64]
 
 
 @overload
-def average_precision(ranks: list[int], n_relevant: int, k: int | None = 10) -> float:
-    """Return AP@k of one query."""
-    ...
+def average_precision(ranks: list[int], n_relevant: int, k: int | None = 10) -> float: ...
 
 
 @overload
-def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values:
-    """Return AP@k of every query, (Q,)."""
-    ...
+def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values: ...
 
 
 def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | None = 10) -> Values | float:
@@ -57,15 +53,11 @@ def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | 
 
 
 @overload
-def recall(ranks: list[int], n_relevant: int, k: int) -> float:
-    """Return R@k of one query."""
-    ...
+def recall(ranks: list[int], n_relevant: int, k: int) -> float: ...
 
 
 @overload
-def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values:
-    """Return R@k of every query, (Q,)."""
-    ...
+def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values: ...
 
 
 def recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> Values | float:

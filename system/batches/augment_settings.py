@@ -87,7 +87,8 @@ class Augment(Strict):
     """Random changes of training data, in this order: captions, mix, edits. Validation and ranking use unchanged data.
 
     Random numbers depend on seed, stage and step. Every kind of change has separate random numbers. If a recipe adds
-    one kind, the other kinds and the choice of clips and captions stay the same."""
+    one kind, the other kinds and the choice of clips and captions stay the same.
+    """
 
     captions: Captions | None = None  # replace captions by alternatives
     edits: Edits | None = None  # edit words of captions

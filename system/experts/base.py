@@ -95,7 +95,8 @@ class ExpertSettings(Resampled):
     """Settings of one frozen audio model in a recipe.
 
     A subclass defines `kind`, `rate` (in Hz), `dim`, `frames_per_second`, `cost`, `parameters`, the paths of its
-    weights, and `load`. Only `load` imports torch. If the frames of `load` change, increase `version`."""
+    weights, and `load`. Only `load` imports torch. If the frames of `load` change, increase `version`.
+    """
 
     kind: str
 

@@ -20,7 +20,8 @@ class HuggingFaceExpert(SegmentExpert):
 
     With output `clip`, a segment has one vector: CLAP's projection, the pooled output of AST and Perception Encoder
     (PE), or the mean of the tokens of other models. With output `frames`, the tokens are the frames, for AST and CLAP
-    averaged over frequency."""
+    averaged over frequency.
+    """
 
     kind: Literal["hugging_face"]
     model: str  # hub name or folder

@@ -24,7 +24,8 @@ class MelSettings(ExpertSettings):
     """Settings of the mel power spectrogram of log-mel experts, which is computed in float64.
 
     Periodic Hann window, centred, reflect padding, FFT of the next power of two. A clip shorter than one FFT is padded
-    with silence."""
+    with silence.
+    """
 
     sample_rate: int = Field(ge=8_000, le=48_000)  # Hz
     bands: int = Field(ge=8, le=256)  # number of mel bands

@@ -24,7 +24,8 @@ class SegmentExpert(ExpertSettings):
     """Frames (T, D) of consecutive segments of `segment_seconds` without overlap; silence fills the last segment.
 
     With output `clip`, the network computes one frame per segment. With output `frames`, it computes several frames
-    per segment; frames that begin after the clip's end are dropped."""
+    per segment; frames that begin after the clip's end are dropped.
+    """
 
     segment_seconds: float = Field(gt=0.02)  # length of a segment; a shorter rest is padded with silence
     output: Literal["clip", "frames"]  # one vector per segment, or all of its frames

@@ -18,7 +18,8 @@ MAX_PADDED = 1 << 24  # most values of a part's clips, padded to its longest one
 
 class Embedded(NamedTuple):
     """Output of an encoder: pooled vectors (B, D) with lengths None, or padded series (B, L, D) with lengths (B,).
-    Lengths do not count padding."""
+    Lengths do not count padding.
+    """
 
     values: torch.Tensor
     lengths: torch.Tensor | None = None

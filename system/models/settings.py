@@ -117,7 +117,8 @@ class Model(Strict):
 
 class PublishedModel(Strict):
     """A published model of audio and text: CLAP, PE-AV, PE-A-Frame or EmbeddingGemma 2. This kind is short for all
-    settings of the model's two encoders and its score; runs store these settings. The model needs no training."""
+    settings of the model's two encoders and its score; runs store these settings. The model needs no training.
+    """
 
     kind: Literal["published"]
     model: str  # hub name or folder
@@ -125,7 +126,8 @@ class PublishedModel(Strict):
 
 class EmbeddingsModel(Strict):
     """Embeddings that another program computed, compared by their cosine. This kind is short for all settings of two
-    encoders of kind `embeddings`; runs store these settings. No training and no audio are needed."""
+    encoders of kind `embeddings`; runs store these settings. No training and no audio are needed.
+    """
 
     kind: Literal["embeddings"]
     audio: str | Files  # file or files with the embeddings of clips (.npz, .parquet or .npy)

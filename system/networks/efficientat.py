@@ -122,7 +122,8 @@ class MobileNet(nn.Module):
 
 class MobileNetOnWaves(SegmentNetwork):
     """Log-mel, then the network. A frame is the output of the last layer, averaged over frequency; the vector of a
-    segment is its average over time, too. The silence that pads a segment is included in these averages."""
+    segment is its average over time, too. The silence that pads a segment is included in these averages.
+    """
 
     def __init__(self, front_end: KaldiLogMel, network: MobileNet, dim: int) -> None:
         """Store the log-mel layer and the network. dim: Number of values of a segment's vector."""

@@ -20,7 +20,8 @@ def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
 
 class SeriesEncoder(nn.Module):
     """A transformer encoder as in BART: learned positions, layer norm, dropout, then layers of attention and
-    feed-forward (post-norm, GELU)."""
+    feed-forward (post-norm, GELU).
+    """
 
     def __init__(self, width: int, layers: int, heads: int, ffn_dim: int, positions: int, dropout: float) -> None:
         """Build the layers. positions: Maximum length of a series. ffn_dim: Width inside of feed-forward layers."""

@@ -102,7 +102,8 @@ def fold_batch_norms(network: nn.Module) -> None:
 class Cnn14(PannsNetwork):
     """Cnn14. dropout: Rate after every block, as in PANNs and in the code of "On Metric Learning for Audio-Text
     Cross-Modal Retrieval" (2022). Deviation: that code also halves time and frequency after the last block (1.6 frames
-    per second)."""
+    per second).
+    """
 
     reach: ClassVar[int] = 4  # 2 x (1 + 2 + ... + 32) = 126 columns
 
@@ -121,7 +122,8 @@ class Cnn14(PannsNetwork):
 
 class ResNet38(PannsNetwork):
     """ResNet-38. dropout: Rate inside the residual blocks, and between the other layers. PANNs have 0.1 inside and 0.2
-    between; "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022) has 0.2 for both."""
+    between; "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022) has 0.2 for both.
+    """
 
     reach: ClassVar[int] = 10  # 2 + 12 + 32 + 96 + 96 + 64 = 302 columns
 

@@ -91,7 +91,8 @@ class Passt(nn.Module):
 
 class PasstOnWaves(SegmentNetwork):
     """Log-mel, then PaSST. The vector of a segment is the mean of its class and distillation tokens; a frame is the
-    mean of the outputs for all patches at the same time. The silence that pads a segment counts as a part of it."""
+    mean of the outputs for all patches at the same time. The silence that pads a segment counts as a part of it.
+    """
 
     dim = DIM
 

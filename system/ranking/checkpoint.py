@@ -49,7 +49,8 @@ class RankByCheckpoint(ByOneModel):
     challenge's submission file. A zero-shot system sets `stage: null` and needs no stage.
 
     csv: write the edition's CSV. The CSV identifies a query by its text, so it cannot be written for a split whose
-    clips share captions (AudioCaps)."""
+    clips share captions (AudioCaps).
+    """
 
     kind: Literal["checkpoint"]
     data: str  # source whose captions are the queries for its clips
@@ -62,7 +63,8 @@ class RankBlind(ByOneModel):
     submission file, but no metrics.
 
     While files of the blind set are missing, the entry is skipped. Once they exist, the same command ranks the entry,
-    without training again."""
+    without training again.
+    """
 
     kind: Literal["blind"]
     audio: str  # folder of the clips, or a manifest (.jsonl)

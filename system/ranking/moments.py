@@ -13,7 +13,8 @@ from system.ranking.checkpoint import ByOneModel
 
 class RankMoments(ByOneModel):
     """Find windows for the texts of a data source's moments, by one checkpoint. Writes the edition's file, with and
-    without scores, and its metrics."""
+    without scores, and its metrics.
+    """
 
     kind: Literal["moments"]
     data: str  # source whose moments are searched

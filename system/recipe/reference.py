@@ -31,7 +31,8 @@ class Key(NamedTuple):
 class Section(NamedTuple):
     """Section of the reference: the keys of one class of settings. path: Dotted path of the settings, such as
     stages.NAME.losses.N, where NAME is any name and N a position in a list. kind: Value of the key `kind`; None for
-    settings without this key."""
+    settings without this key.
+    """
 
     path: str
     kind: str | None

@@ -59,7 +59,8 @@ class FromStage(Strict):
 
 class FromModel(Strict):
     """Initial weights from a trained model with the same layers. A model that was trained on clips that this recipe
-    ranks is refused."""
+    ranks is refused.
+    """
 
     kind: Literal["model"]
     folder: str  # of a finished run, or of an exported model
@@ -78,7 +79,8 @@ class StageTeacher(Strict):
 
 class ModelTeacher(Strict):
     """Teacher from a finished run or an exported model. A model that was trained on clips that this recipe ranks is
-    refused."""
+    refused.
+    """
 
     kind: Literal["model"]
     folder: str  # of the run, or of the exported model
@@ -91,7 +93,8 @@ class EmbeddingsTeacher(Strict):
     """Teacher given by a file with its embeddings of all clips and captions for training, validation and ranking. The
     file has the format of `lbar embeddings`, with three arrays: `kind` (clip or caption), `id`, and
     `embedding`. The id of a caption is the clip's id, #, and the caption's number from 1. The clips that such a teacher
-    was trained on are unknown."""
+    was trained on are unknown.
+    """
 
     kind: Literal["embeddings"]
     file: str  # .npz or .parquet
@@ -146,7 +149,8 @@ class AdamW(Strict):
 
 class Schedule(Strict):
     """The learning rate is multiplied by a factor that rises linearly to 1 over `warmup_steps`. Then the factor stays
-    at 1 (constant), or falls along half a cosine to 0 (cosine)."""
+    at 1 (constant), or falls along half a cosine to 0 (cosine).
+    """
 
     kind: Literal["constant", "cosine"]
     warmup_steps: int = Field(ge=0, le=1_000_000_000)  # steps while the rate rises from zero

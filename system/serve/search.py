@@ -26,7 +26,8 @@ class SearchQuery(NamedTuple):
 
 class Answer(NamedTuple):
     """Result of a query. hits: The found clips, best first; None if the model knows no word of the query. unknown:
-    Words of the query that the model does not know."""
+    Words of the query that the model does not know.
+    """
 
     hits: list[Hit] | None
     unknown: list[str]

@@ -11,7 +11,8 @@ class RunsReport(Report):
 class ClipFound(Report):
     """Found clip in the JSON of `search`. score: The model's score; higher is better; scores of different queries
     cannot be compared. windows: The best three times of the sound, [start, end] in seconds; null for a model that finds
-    no times."""
+    no times.
+    """
 
     path: str
     score: float
@@ -20,7 +21,8 @@ class ClipFound(Report):
 
 class QueryAnswer(Report):
     """Result of a query in the JSON of `search`. unknown: Words of the query that the model does not know. clips: Found
-    clips, best first; null if the model knows no word of the query."""
+    clips, best first; null if the model knows no word of the query.
+    """
 
     query: str
     unknown: list[str]
@@ -37,7 +39,8 @@ class SearchReport(Report):
 
 class WeightFile(Report):
     """Weight file of an expert in the JSON of `experts`. setting: Setting of the expert that names the file. licence:
-    Licence of the weights, "" if it is not recorded. source: Where to get the file."""
+    Licence of the weights, "" if it is not recorded. source: Where to get the file.
+    """
 
     setting: str
     path: str
@@ -48,7 +51,8 @@ class WeightFile(Report):
 
 class ExpertReport(Report):
     """Expert in the JSON of `experts`. rate: Sample rate in Hz. dim: Values in a frame. seconds_per_second: Measured
-    time on two CPU cores, in seconds per second of audio."""
+    time on two CPU cores, in seconds per second of audio.
+    """
 
     name: str
     rate: int
@@ -80,7 +84,8 @@ class Percentile(Report):
 
 class RelevanceReport(Report):
     """JSON of `relevance`. pairs: Number of caption pairs. zeros: Number of pairs whose CIDEr-D is 0. documents,
-    tokenizer, choice: The options --documents, --tokenizer and --pairs."""
+    tokenizer, choice: The options --documents, --tokenizer and --pairs.
+    """
 
     clips: int
     captions: int
@@ -97,7 +102,8 @@ class PlanReport(Report):
     """JSON of `check`. plan: Lines of the plan, without problems. missing, mistakes, warnings: Problems, as
     `PART OF THE RECIPE: message`. ok: Whether nothing is missing and no mistake was found.
 
-    For a recipe that cannot be read, mistakes have the form `FILE:LINE: key: message`, and plan is empty."""
+    For a recipe that cannot be read, mistakes have the form `FILE:LINE: key: message`, and plan is empty.
+    """
 
     file: str
     ok: bool

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 class TextEmbeddings(TextSettings):
     """Embeddings of captions and queries that another program computed, unchanged. A text is looked up with the
-    spelling of the manifest or the list of queries."""
+    spelling of the manifest or the list of queries.
+    """
 
     kind: Literal["embeddings"]
     files: Annotated[list[str], Field(min_length=1)]  # .npz, .parquet or .npy

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 class PreTrained(TextSettings):
     """Settings of a pre-trained model, by its name. A subclass defines the field `trainable`. If it is false, the model
-    is frozen, and embeds all captions before the first training step."""
+    is frozen, and embeds all captions before the first training step.
+    """
 
     model: str  # folder, package or hub name
 
