@@ -51,7 +51,7 @@ def system(texts: list[str], values: list[float]) -> Any:
 def test_compare_refuses_systems_whose_repeated_query_texts_are_in_another_order() -> None:
     same = system(["rain", "a dog", "rain"], [0.1, 0.2, 0.3])
     assert compare(same, [system(["rain", "a dog", "rain"], [0.1, 0.2, 0.3])]).mean == 0
-    with pytest.raises(SubmissionError, match="have different queries"):
+    with pytest.raises(SubmissionError, match="different"):
         compare(same, [system(["a dog", "rain", "rain"], [0.2, 0.1, 0.3])])
     moved = compare(
         system(["rain", "a dog", "wind"], [0.1, 0.2, 0.6]), [system(["wind", "rain", "a dog"], [0.5, 0.1, 0.2])]

@@ -19,7 +19,7 @@ def test_edition_2022_has_published_columns_and_ranking_length_and_metric() -> N
         "file_name_6,file_name_7,file_name_8,file_name_9,file_name_10"
     )
     assert (edition.task, edition.ranking_length, edition.metric) == ("6b", 10, "mAP@10")
-    with pytest.raises(SubmissionError, match="edition 1999 is unknown; choose one of: 2022"):
+    with pytest.raises(SubmissionError, match="unknown"):
         get_edition(1999)
 
 

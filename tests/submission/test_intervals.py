@@ -69,7 +69,7 @@ def test_mean_difference_and_p_value_of_two_systems_match_hand_values() -> None:
     assert found.interval[0] < 0.15 < found.interval[1]
     same = paired_difference([0.1] * 5, [0.1] * 5)
     assert (same.mean, same.p, same.equal) == (0, 1, 5)
-    with pytest.raises(SubmissionError, match="4 and 3 queries; compare systems with the same queries"):
+    with pytest.raises(SubmissionError, match="compare"):
         paired_difference([0, 0, 0, 0], [0, 0, 0])
 
 

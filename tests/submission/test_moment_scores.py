@@ -329,7 +329,7 @@ def test_window_length_ranges_exclude_their_lower_and_include_their_upper_limit(
     truth: Answers = {"a": [[0, 10]], "b": [[0, 30]]}
     found = {name: score_moments(predictions, truth, LENGTHS[name]).qids for name in ("short", "middle")}
     assert found == {"short": ["a"], "middle": ["b"]}
-    with pytest.raises(SubmissionError, match="longer than 30 s and up to 1500 s, so no query can be scored"):
+    with pytest.raises(SubmissionError, match="longer"):
         score_moments(predictions, truth, LENGTHS["long"])
 
 

@@ -139,7 +139,7 @@ def test_expected_score_of_random_orders_matches_hand_values() -> None:
     assert metrics.chance(2, n_relevant=2) == 1.0
     # Three clips, two relevant: first miss (1/2 + 2/3) / 2, second (1 + 2/3) / 2, third 1.
     assert metrics.chance(3, n_relevant=2) == pytest.approx((7 / 12 + 5 / 6 + 1) / 3)
-    with pytest.raises(SubmissionError, match="pool of 3 clips cannot have 4"):
+    with pytest.raises(SubmissionError, match="pool"):
         metrics.chance(3, n_relevant=4)
 
 

@@ -129,9 +129,7 @@ def test_blind_folder_without_audio_is_refused(blind: tuple[Path, Path], tmp_pat
 
 def test_blind_audio_with_a_file_name_that_is_not_utf8_is_refused(blind: tuple[Path, Path]) -> None:
     (blind[1] / os.fsdecode(b"caf\xe9.wav")).touch()
-    with pytest.raises(
-        DataError, match=r"the file name 'caf\\udce9\.wav' is not UTF-8; rename it, or unpack the archive"
-    ):
+    with pytest.raises(DataError, match="archive"):
         read_blind_truth(*blind)
 
 

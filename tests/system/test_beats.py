@@ -332,7 +332,7 @@ def test_beats_checkpoint_with_another_configuration_is_refused(tmp_path: Path) 
     with pytest.raises(KitError, match=said):
         Beats("alone").load_published(path)
     torch.save({"model": {}}, path)
-    with pytest.raises(KitError, match="has no tensors under the key cfg"):
+    with pytest.raises(KitError, match="tensors"):
         Beats("alone").load_published(path)
 
 

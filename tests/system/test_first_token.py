@@ -98,7 +98,7 @@ def test_text_model_without_first_token_is_refused(minilm: str, tmp_path: Path) 
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     tokenizer.cls_token = None
     tokenizer.save_pretrained(tmp_path / "causal")
-    with pytest.raises(KitError, match="has no first token that represents the whole text"):
+    with pytest.raises(KitError, match="represents"):
         settings(str(tmp_path / "causal")).build([], tmp_path)
 
 

@@ -97,7 +97,7 @@ def test_rounded_windows_are_longer_than_zero_and_end_within_the_recording() -> 
     assert [one[:2] for one in best_windows(table_of(25, {(24, 24): 0.0}), edges, whole)] == [(9, 10)]
     assert [one[:2] for one in best_windows(table_of(25, {(6, 11): 0.0}), edges, whole)] == [(2, 5)]
     assert [one[:2] for one in best_windows(table_of(25, {(6, 11): 0.0}), edges, PLAIN)] == [(2.4, 4.8)]
-    with pytest.raises(ValueError, match="no score is finite"):
+    with pytest.raises(ValueError, match="finite"):
         best_windows(table_of(25, {}), edges, PLAIN)
 
 

