@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from data_tools.cli import PROGRAMS
+
 ROOMS = ("data_tools", "system", "submission")
 MAY_IMPORT = {"data_tools": set(), "submission": {"data_tools"}, "system": {"data_tools", "submission"}}
 
