@@ -28,6 +28,7 @@ from data_tools.tables import caption_columns, read_table
 Split = Literal["development", "validation", "evaluation", "train", "val", "test", "blind"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 TEST_SPLITS: frozenset[str] = frozenset({"evaluation", "test", "blind"})
+TRAINING_SPLITS: frozenset[str] = frozenset({"development", "train"})
 VALIDATION_SPLITS: frozenset[str] = frozenset({"validation", "val"})
 
 MAX_WORDS = 512  # at least the input limit, in tokens, of common sentence encoders

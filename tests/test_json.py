@@ -21,12 +21,6 @@ from submission.__main__ import main as submission
 from system.recipe.load import read_document
 
 CASES = [
-    ("data_tools check manifest.jsonl", 0),
-    ("data_tools check manifest.jsonl --quick --list x.csv", 0),
-    ("data_tools check broken_manifest.jsonl", 1),
-    ("data_tools audit manifest.jsonl", 0),
-    ("data_tools audit manifest.jsonl --audio --list x.csv", 0),
-    ("data_tools audit leaking.jsonl", 1),
     ("data_tools status store.sqlite", 0),
     ("data_tools ceiling scenes", 0),
     ("submission facts", 0),
@@ -107,8 +101,6 @@ def test_json_reports_have_the_values_that_the_verbs_print(
     assert score["interval"] == pytest.approx(result["interval"], abs=1e-12)
     _, compared = document(["submission", "compare", "run", "scores.npy", "--json"], capsys)
     assert (compared["difference"], compared["equal"]) == (0, score["queries"])
-    _, checked = document(["data_tools", "check", "broken_manifest.jsonl", "--json"], capsys)
-    assert (checked["counts"]["missing audio files"], checked["counts"]["duplicate ids"]) == (1, 1)
     _, bad = document(["system", "check", "typo.yaml", "--json"], capsys)
     assert "typo.yaml:" in bad["mistakes"][0]
     assert "batchsize" in bad["mistakes"][0]

@@ -34,7 +34,6 @@ DATA = [
     # a path that names nothing, a folder for a file, a file for a folder
     ("check nowhere.jsonl", "nowhere.jsonl: no such file; correct the path"),
     ("check clotho", f"clotho{IS_FOLDER}"),
-    ("audit manifest.jsonl --against audio", f"audio{IS_FOLDER}"),
     ("table audio --audio file_name --caption caption_1 --out x.jsonl", f"audio{IS_FOLDER}"),
     ("queries audio --out x.jsonl", f"audio{IS_FOLDER}"),
     ("status audio", f"audio{IS_FOLDER}"),
@@ -80,7 +79,6 @@ DATA = [
     # another file than is meant
     ("check captions.csv", f"captions.csv{NO_MANIFEST}"),
     ("check recipe.yaml", f"recipe.yaml{NO_MANIFEST}"),
-    ("audit manifest.jsonl --against captions.csv", f"captions.csv{NO_MANIFEST}"),
     ("queries empty.csv --out x.jsonl", "empty.csv: the file is empty"),
     ("clotho clotho --out x.jsonl", f"clotho/clotho_captions_validation.csv: no such file; {NO_CLOTHO}"),
     # columns, keys, values, splits

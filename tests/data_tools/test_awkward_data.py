@@ -28,9 +28,6 @@ from data_tools.freesound.selection import Chosen
 from data_tools.freesound.sounds import Page, Sound
 from data_tools.freesound.store import Store
 from data_tools.freesound.windows import Progress, Window
-from data_tools.leakage import fingerprint
-from data_tools.leakage.audit import _split_order
-from data_tools.leakage.check import _LastOfEachId
 from data_tools.locks import lock_of
 from data_tools.manifest import Clip
 from data_tools.sandbox.verb import KEY_VALUE, make_answers
@@ -226,22 +223,6 @@ def test_lock_is_free_after_another_thread_releases_it(tmp_path: Path, monkeypat
 def clip(id: str, split: str, path: str = "a.wav") -> Clip:
     known = {"source": "set", "captions": ["a"], "freesound_id": None, "licence": None, "uploader": None}
     return Clip(id=id, file_name=path, path=path, seconds=1.0, split=split, **known)  # type: ignore[arg-type]
-
-
-def test_audit_orders_splits_as_training_validation_test() -> None:
-    stages = {split: _split_order(clip("a", split)) for split in ("train", "development", "val", "validation")}
-    assert stages == {"train": 0, "development": 0, "val": 1, "validation": 1}
-    assert [_split_order(clip("a", split)) for split in ("test", "evaluation", "blind")] == [2, 2, 2]
-
-
-def test_check_uses_the_last_of_several_clips_with_the_same_id() -> None:
-    clips = [clip("a", "train", "first.wav"), clip("b", "train", "other.wav"), clip("a", "train", "last.wav")]
-    assert [one.path for one in _LastOfEachId(clips)] == ["other.wav", "last.wav"]
-
-
-def test_wrong_shifts_of_fingerprints_are_unique_and_symmetric_around_zero() -> None:
-    assert {(-frames, -bins) for frames, bins in fingerprint.WRONG_SHIFTS} == set(fingerprint.WRONG_SHIFTS)
-    assert len(set(fingerprint.WRONG_SHIFTS)) == len(fingerprint.WRONG_SHIFTS)
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

@@ -1,154 +1,205 @@
-"""`check` separates every kind of finding; the command line helps, and reports every error in one line."""
+"""The verb check: bad audio, overlaps of splits, forbidden ids."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from data_files import failure, findings, small_clotho, write_rows, write_wav
+import soundfile
+from data_files import publish_clotho, rows, write_wav
 
-from data_tools.__main__ import VERBS, main
-from data_tools.manifest import Clip, read_manifest, write_manifest
+from data_tools.__main__ import main
+from data_tools.check import Finding, check_clips, moment_findings
+from data_tools.leakage.exclusion import read_exclusions
+from data_tools.manifest import Clip, Split, read_manifest, write_manifest
+from data_tools.moments import Moment, write_moments
+
+LISTS = (
+    "dcase2025/dcase2025_task6_excluded_freesound_ids.csv",
+    "exclusion/blacklist_clotho.full.v2.csv",
+    "exclusion/blacklist_exclude_test_ac.json",
+)
 
 
-def test_check_finds_every_kind_of_planted_fault(tmp_path: Path) -> None:
-    for split, count in (("development", 5), ("evaluation", 3)):
-        captions = [[f"{split[0]}{n}.wav", "a dog" if n == 0 else f"{split} {n}"] for n in range(count)]
-        write_rows(tmp_path / f"clotho_captions_{split}.csv", ["file_name", "caption_1"], captions)
-        for n in range(count):
-            write_wav(tmp_path / split / f"{split[0]}{n}.wav", n if split == "development" else 100 + n)
-    write_wav(tmp_path / "development" / "d2.wav", 1)  # as d1.wav
-    write_wav(tmp_path / "evaluation" / "e2.wav", 4)  # as d4.wav
-    manifest = tmp_path / "m.jsonl"
-    assert main(["clotho", str(tmp_path), "--out", str(manifest), "--splits", "development", "evaluation"]) == 0
-    lines = manifest.read_text().splitlines()
-    silent = json.loads(lines[3]) | {"captions": []}
-    manifest.write_text("\n".join([*lines[:3], json.dumps(silent), *lines[4:]]) + "\n")
-    found = {kind: sorted(map(sorted, groups.values())) for kind, groups in findings(manifest).items()}
-    dev, evaluation = "clotho/development/d", "clotho/evaluation/e"
-    assert found == {
-        "missing audio files": [],
-        "corrupt audio files": [],
-        "audio without sound": [],
-        "duplicate ids": [],
-        "same audio content inside a split": [[f"{dev}1.wav", f"{dev}2.wav"]],
-        "same audio content across splits": [[f"{dev}4.wav", f"{evaluation}2.wav"]],
-        "same Freesound id across splits": [],
-        "same file name across splits": [],
-        "captions shared by different clips": [[f"{dev}0.wav", f"{evaluation}0.wav"]],
-        "clips without captions": [[f"{dev}3.wav"]],
+def clip(
+    folder: Path, name: str, split: Split, freesound_id: str | None = None, caption: str = "", source: str = "x"
+) -> Clip:
+    """A clip whose file has sound of its own."""
+    path = folder / source / split / name
+    write_wav(path, hash((source, split, name)) % 2**200)
+    return Clip(
+        id=f"{source}/{split}/{name}",
+        file_name=name,
+        path=str(path),
+        captions=[caption or f"{source} {split} {name}"],
+        source=source,
+        split=split,
+        freesound_id=freesound_id,
+    )
+
+
+def brief(findings: list[Finding]) -> set[tuple[str, str, str, bool]]:
+    return {(one.kind, one.clip, one.other, one.fatal) for one in findings}
+
+
+def test_every_kind_of_overlap_is_found_and_leaks_of_other_sources_are_fatal(tmp_path: Path) -> None:
+    (tmp_path / "never.csv").write_text("sound_id\n1\n3\nNot found\n")
+    clips = [
+        clip(tmp_path, "e1.wav", "evaluation", "007"),
+        clip(tmp_path, "v1.wav", "validation", "3"),
+        clip(tmp_path, "v2.wav", "validation", "7", "a dog"),
+        clip(tmp_path, "d1.wav", "development", "7"),
+        clip(tmp_path, "d2.wav", "development", "01", "a dog"),
+        clip(tmp_path, "d3.wav", "development", "9", "a cat"),
+        clip(tmp_path, "d4.wav", "development", "9", "a cat"),
+        clip(tmp_path, "e1.wav", "train", "70", source="y"),
+        clip(tmp_path, "t2.wav", "train", "0007", source="y"),
+    ]
+    Path(clips[7].path).write_bytes(Path(clips[0].path).read_bytes())
+    number, name, content = "same Freesound id", "same file name", "same audio file"
+    assert brief(check_clips(clips, read_exclusions([tmp_path / "never.csv"]))) == {
+        ("Freesound id on an exclusion list", "x/development/d2.wav", "never.csv", True),
+        (number, "x/development/d1.wav", "x/validation/v2.wav", False),
+        (number, "x/development/d1.wav", "x/evaluation/e1.wav", False),
+        (number, "x/validation/v2.wav", "x/evaluation/e1.wav", False),
+        (number, "x/development/d1.wav", "y/train/t2.wav", False),
+        (number, "y/train/t2.wav", "x/validation/v2.wav", False),
+        (number, "y/train/t2.wav", "x/evaluation/e1.wav", True),
+        (content, "y/train/e1.wav", "x/evaluation/e1.wav", True),
+        (name, "y/train/e1.wav", "x/evaluation/e1.wav", False),
+        ("caption of several clips", "x/development/d2.wav", "x/validation/v2.wav", False),
     }
 
 
-def test_check_prints_its_verdict_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = small_clotho(tmp_path, ["a.wav", "b.wav"], ["a.wav", "b.wav"])
-    check = ["check", str(root / "m.jsonl")]
-    assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
-    assert main(check) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "nothing to fix"
-    (root / "development/b.wav").write_bytes((root / "development/a.wav").read_bytes())
-    assert main(check) == 0
-    judged = "for you to judge, because published data may have such findings: same audio content inside a split (1)"
-    assert capsys.readouterr().out.splitlines()[-1] == f"nothing to fix; {judged}"
-    (root / "development/a.wav").unlink()
-    assert main([*check, "--quick"]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "1 problem to fix: missing audio files (1)"
+def test_recording_of_youtube_in_training_and_test_is_fatal_whatever_its_name(tmp_path: Path) -> None:
+    train = [
+        clip(tmp_path, "Yabcdefghijk.wav", "train", source="audioset"),
+        clip(tmp_path, "abcdefghijk_30.wav", "train", source="audiocaps"),
+        clip(tmp_path, "field_notes_1.wav", "train", source="mine"),
+        clip(tmp_path, "zbcdefghijk.wav", "train", "5", source="freesound"),
+    ]
+    test = [
+        clip(tmp_path, name, "test", source="castella")
+        for name in ("abcdefghijk.wav", "zbcdefghijk.wav", "field_notes.wav")
+    ]
+    found = {one.clip for one in check_clips([*train, *test]) if one.kind == "same YouTube id"}
+    assert found == {train[0].id, train[1].id, train[2].id}
 
 
-def test_freesound_ids_are_compared_as_numbers(tmp_path: Path) -> None:
-    manifest = tmp_path / "m.jsonl"
-    ids = {"development": "0123", "validation": " 123 ", "evaluation": "1230", "train": None}
-    for split in ids:
-        write_wav(tmp_path / f"{split}.wav", len(split))
-    clips = [
-        Clip(id=f"s/{split}/a.wav", file_name=f"{split}.wav", path=f"{split}.wav", seconds=None, captions=[split],
-             source="s", split=split, freesound_id=number, licence=None, uploader=None)  # type: ignore[arg-type]
-        for split, number in ids.items()
-    ]  # fmt: skip
-    write_manifest(manifest, clips)
-    assert [clip.freesound_id for clip in read_manifest(manifest)] == list(ids.values()), "as published"
-    found = findings(manifest)["same Freesound id across splits"]
-    assert list(found.values()) == [["s/development/a.wav", "s/validation/a.wav"]]
+def test_bad_audio_is_named_and_fatal_and_silence_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clips = [clip(tmp_path, f"{number}.wav", "train") for number in range(6)]
+    Path(clips[1].path).unlink()
+    Path(clips[2].path).write_bytes(Path(clips[2].path).read_bytes()[:300])
+    wave = np.sin(np.arange(8_000) / 9)
+    wave[7_000] = np.nan
+    soundfile.write(clips[3].path, wave, 8_000, subtype="FLOAT")
+    soundfile.write(clips[4].path, np.zeros(8_000), 8_000)
+    found = check_clips(clips)
+    assert [one.clip for one in found if one.kind == "bad audio"] == [one.id for one in clips[1:4]]
+    assert [one.clip for one in found if one.kind == "audio without sound"] == [clips[4].id]
+    quick = check_clips(clips, quick=True)
+    assert [one.clip for one in quick] == [clips[1].id, clips[2].id], "headers do not show NaN and silence"
+    write_manifest(tmp_path / "m.jsonl", clips)
+    assert main(["check", str(tmp_path / "m.jsonl"), "--list", str(tmp_path / "f.csv")]) == 1
+    assert clips[3].id in capsys.readouterr().out
+    assert [row["clip"] for row in rows(tmp_path / "f.csv") if row["fatal"] == "True"] == [one.id for one in clips[1:4]]
+    write_manifest(tmp_path / "m.jsonl", [clips[0], *clips[4:]])
+    assert main(["check", str(tmp_path / "m.jsonl")]) == 0
 
 
-def test_duplicate_ids_are_found_in_one_or_two_manifests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = small_clotho(tmp_path, ["a.wav", "b.wav"], ["a.wav", "b.wav"])
-    manifest = root / "m.jsonl"
-    assert main(["clotho", str(root), "--out", str(manifest), "--splits", "development"]) == 0
-    assert main(["check", str(manifest)]) == 0
-    assert main(["check", str(manifest), str(manifest)]) == 1
-    printed = capsys.readouterr().out
-    assert "      2  duplicate ids" in printed
-    assert printed.count("      0  captions shared by different clips") == 2
-    manifest.write_text(manifest.read_text() * 2)
-    assert main(["check", "--quick", str(manifest)]) == 1
-    assert "already on line 1" in failure(capsys, "queries", manifest, "--out", tmp_path / "q.jsonl")
+def test_id_in_two_manifests_is_fatal_and_a_clip_without_captions_is_not(tmp_path: Path) -> None:
+    one, other = clip(tmp_path, "a.wav", "train"), clip(tmp_path, "b.wav", "train")
+    assert brief(check_clips([one, other, one])) == {("id that is in two manifests", one.id, "", True)}
+    silent = other.model_copy(update={"captions": []})
+    assert brief(check_clips([one, silent])) == {("clip without captions", other.id, "", False)}
+    assert not check_clips([silent.model_copy(update={"split": "blind"})])
 
 
-def test_check_prints_at_most_ten_names_per_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = small_clotho(tmp_path, [f"{n}.wav" for n in range(23)], [])
-    argv = ["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development", "--keep-missing"]
-    assert main(argv) == 0
-    assert main(["check", str(root / "m.jsonl")]) == 1
-    printed = capsys.readouterr()
-    assert printed.out.count("clotho/development/") == 10
-    assert "and 13 more" in printed.out
-    assert printed.err == ""  # no progress bar where nobody watches
+def test_moments_of_unknown_clips_are_fatal_and_windows_behind_the_end_are_not(tmp_path: Path) -> None:
+    known = clip(tmp_path, "a.wav", "test").model_copy(update={"seconds": 8.0})
+    moments = [
+        Moment(id="1", text="A dog barks", clip=known.id, windows=[(1.0, 8.0), (7.0, 8.5)]),
+        Moment(id="2", text="A cat", clip="x/test/other.wav", windows=None),
+    ]
+    write_moments(tmp_path / "m.jsonl", moments)
+    findings, with_moments = moment_findings(tmp_path / "m.jsonl", [known])
+    assert [one.fatal for one in findings] == [False, True]
+    assert with_moments == {known.id, "x/test/other.wav"}
 
 
-# The door
+@pytest.fixture(scope="module")
+def clotho(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("check")
+    (folder / "clotho").mkdir()
+    publish_clotho(shared, folder / "clotho")
+    assert main(["clotho", str(folder / "clotho"), "--out", str(folder / "clotho.jsonl")]) == 0
+    return folder / "clotho.jsonl"
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS))
-def test_help_of_every_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([verb, "--help"]) == 0
-    printed = capsys.readouterr().out
-    assert f"example:\n  lbar data {verb} " in printed
+def test_five_freesound_ids_and_four_names_are_in_several_splits_of_clotho(clotho: Path) -> None:
+    found = check_clips(read_manifest(clotho))
+    assert not any(one.fatal for one in found), "published as it is"
+    shared = {
+        (one.evidence, *(one.split("/")[1] for one in (one.clip, one.other)))
+        for one in found
+        if one.kind == "same Freesound id"
+    }
+    assert shared == {
+        ("86163", "development", "validation"),
+        ("130603", "development", "validation"),
+        ("137692", "development", "evaluation"),
+        ("66304", "validation", "evaluation"),
+        ("86161", "validation", "evaluation"),
+    }
+    assert sum(one.kind == "same file name" for one in found) == 4
 
 
-def test_operating_system_errors_are_printed_on_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = small_clotho(tmp_path, ["a.wav"], ["a.wav"])
-    argv = ("clotho", root, "--splits", "development", "--out")
-    listed = ("check", tmp_path / "folder")
-    (tmp_path / "folder").mkdir()
-    assert failure(capsys, *listed) == f"error: {tmp_path / 'folder'}: is a folder; name a file\n"
-    output = failure(capsys, *argv, tmp_path / "clotho_captions_development.csv" / "m.jsonl")
-    assert str(tmp_path / "clotho_captions_development.csv") in output
+def test_official_list_forbids_three_development_clips_of_clotho(shared: Path, clotho: Path) -> None:
+    lists = str(shared / "data" / LISTS[0])
+    assert main(["check", str(clotho), "--quick", "--exclude", lists, "--list", str(clotho.with_suffix(".csv"))]) == 1
+    found = Counter(row["kind"] for row in rows(clotho.with_suffix(".csv")) if row["fatal"] == "True")
+    assert found == {"Freesound id on an exclusion list": 3}
 
 
-def test_interrupted_verb_prints_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_published_lists_forbid_their_esc10_recordings(shared: Path, tmp_path: Path) -> None:
+    table = rows(shared / "data/esc10/esc10.csv")
+    clips = [clip(tmp_path, row["file_name"], "train", row["freesound_id"], source="esc10") for row in table]
+    paths = [shared / "data" / name for name in LISTS]
+    found = [one for one in check_clips(clips, read_exclusions(paths), quick=True) if one.fatal]
+    assert Counter(one.other for one in found) == {
+        path.name: count for path, count in zip(paths, (20, 60, 21), strict=True)
+    }
+
+
+def test_published_moments_are_checked_with_their_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "castella_train_release.jsonl"
+    row = {"qid": "a_1", "query": "A dog", "vid": "a", "duration": 9, "relevant_windows": [[1, 400], [2, 3]]}
+    path.write_text(json.dumps(row) + "\n")
+    known = clip(tmp_path, "a.wav", "train", source="castella").model_copy(update={"captions": [], "seconds": 9.0})
+    write_manifest(tmp_path / "m.jsonl", [known])
+    assert main(["check", str(tmp_path / "m.jsonl"), "--moments", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert f"{path}, line 1" in shown
+    assert "without captions" not in shown, "it is asked for"
+
+
+@pytest.mark.parametrize(
+    ("argv", "word"),
+    [
+        (["check", "gone.jsonl"], "gone.jsonl"),
+        (["check", "m.jsonl", "--exclude", "gone.csv"], "gone.csv"),
+        (["check", "m.jsonl", "--exclude", "bad.csv"], "line 2"),
+        (["check", "m.jsonl", "--moments", "bad.csv"], "bad.csv"),
+    ],
+)
+def test_wrong_files_are_refused(
+    argv: list[str], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(folder: Path) -> list[str]:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("data_tools.datasets.blind.audio_tree", interrupted)
-    assert main(["blind", str(tmp_path), "--out", str(tmp_path / "b.jsonl")]) == 130
-    assert capsys.readouterr().err == "interrupted; nothing was written\n"
-
-
-RATE = 16_000
-TONE = (0.3 * np.sin(2 * np.pi * 440 * np.arange(2 * RATE) / RATE)).astype(np.float32)
-NOISE = np.random.default_rng(0).uniform(-1, 1, 2 * RATE).astype(np.float32)
-CANCEL, SHORT = "channels cancel each other when they are mixed to mono", "too short (0.0625 ms)"
-WITHOUT_SOUND = {
-    "antiphase": (np.stack([TONE, -TONE], 1), "FLOAT", CANCEL),
-    "almost antiphase": (np.stack([TONE, -0.99 * TONE], 1), "PCM_16", CANCEL),
-    "digital silence": (0 * TONE, "PCM_16", "silent"),
-    "silence of four channels": (np.zeros((2 * RATE, 4)), "PCM_24", "silent"),
-    "less than a step of 16 bits": (NOISE * 0.9 / 2**15, "FLOAT", "silent"),
-    "silence with dither": (np.rint(NOISE * 0.99) / 2**15, "PCM_16", "silent"),
-    "a constant": (np.full(2 * RATE, 0.5, np.float32), "FLOAT", "one constant value"),
-    "a constant with tiny noise": (0.5 + NOISE / 2**15, "FLOAT", "one constant value"),
-    "one sample": (TONE[1:2], "PCM_16", SHORT),
-    "9 ms": (TONE[: int(0.009 * RATE)], "PCM_16", "too short (9 ms)"),
-}
-WITH_SOUND = {
-    "a tone": TONE,
-    "10 ms": TONE[: int(0.01 * RATE)],
-    "a tone at -80 dB": TONE / 0.3 * 1e-4,
-    "a tone next to a constant": TONE + 0.5,
-    "half of antiphase": np.stack([TONE, -0.5 * TONE], 1),
-    "one loud channel": np.stack([TONE, 0 * TONE], 1),
-    "a click in silence": np.concatenate([0 * TONE, [0.5], 0 * TONE]),
-}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.csv").write_text("sound_id\nx\n")
+    write_manifest(tmp_path / "m.jsonl", [clip(tmp_path, "a.wav", "train")])
+    assert main(argv) == 1
+    error = capsys.readouterr().err
+    assert word in error
+    assert error.count("\n") == 1

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from data_tools.errors import DataError
-from data_tools.leakage.moment_faults import BEHIND, moment_faults
 from data_tools.manifest import audio_clip
 from data_tools.moments import Moment, read_moments, write_moments, write_published
 
@@ -51,15 +50,3 @@ def test_published_moments_of_two_recordings_with_the_same_file_name_are_refused
     with pytest.raises(DataError, match=r"own/1 and own/0 .*same; rename one of the files"):
         write_published(tmp_path / "list.jsonl", queries)
     assert not (tmp_path / "list.jsonl").exists()
-
-
-def test_moment_window_may_end_with_its_clip_but_not_after_it(tmp_path: Path) -> None:
-    clip = audio_clip(tmp_path, "a.wav", "castella", "train", [], 8.0)
-    windows = [(1.0, 8.0), (7.0, 8.5), (8.0, 9.0)]
-    write_moments(tmp_path / "m.jsonl", [Moment(id="a_1", text="A dog barks", clip=clip.id, windows=windows)])
-    faults, asked = moment_faults([tmp_path / "m.jsonl"], [clip])
-    assert asked == {clip.id}
-    assert [(fault.finding, fault.text, fault.done) for fault in faults] == [
-        (BEHIND, "a_1: the window [7, 8.5] ends after the clip of 8 s", "the window is cut at the end of the clip"),
-        (BEHIND, "a_1: the window [8, 9] ends after the clip of 8 s", "training ignores this window"),
-    ]

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from data_tools.__main__ import main
-from data_tools.leakage.check import KINDS, check_clips
-from data_tools.manifest import read_manifest
 from data_tools.scenes.captions import not_held_out, phrasings
 
 COUNTS = {"development": 3839, "validation": 1045, "evaluation": 1045}
@@ -45,14 +43,6 @@ def failure(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
     assert captured.err.startswith("error: ")
     assert captured.err.count("\n") == 1
     return captured.err
-
-
-def findings(manifest: Path) -> dict[str, dict[str, list[str]]]:
-    """Clip ids by kind and key."""
-    found: dict[str, dict[str, list[str]]] = {kind: {} for kind in KINDS}
-    for finding in check_clips(read_manifest(manifest)):
-        found[finding.kind].setdefault(finding.key, []).extend(clip.id for clip in finding.clips)
-    return found
 
 
 def publish_clotho(shared: Path, root: Path) -> Path:

@@ -8,8 +8,6 @@ from typing import Any
 from data_tools.cli import PROGRAMS
 from data_tools.documents.strict import Report
 from data_tools.freesound.status import StatusReport
-from data_tools.leakage.audit import AuditReport
-from data_tools.leakage.check import CheckReport as DataReport
 from data_tools.scenes.ceiling import CeilingReport
 from submission.verbs.json_output import CheckReport, CompareReport, FactsReport, ScoreReport
 from system.verbs.json_output import (
@@ -24,8 +22,6 @@ from system.verbs.json_output import (
 ROOT = Path(__file__).parents[2]
 
 REPORTS: dict[tuple[str, str], type[Report]] = {
-    ("data_tools", "check"): DataReport,
-    ("data_tools", "audit"): AuditReport,
     ("data_tools", "status"): StatusReport,
     ("data_tools", "ceiling"): CeilingReport,
     ("submission", "facts"): FactsReport,

@@ -1,0 +1,198 @@
+"""Check manifests: bad audio, and training data that a test split or an exclusion list contains."""
+
+import argparse
+import logging
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from data_tools.audio import audio_seconds, content_key, sound_problem
+from data_tools.cli import counted, each, ending_in
+from data_tools.documents.annotations import is_annotation, read_annotations
+from data_tools.errors import AudioError
+from data_tools.frames import holds_frames, read_frames
+from data_tools.leakage.exclusion import Exclusions, read_exclusions
+from data_tools.manifest import TEST_SPLITS, TRAINING_SPLITS, Clip, read_manifest
+from data_tools.moments import read_moments
+from data_tools.names import plain_id
+from data_tools.tables import write_table
+
+SHOWN = 10  # findings of a kind that are printed; --list writes all
+BAD_AUDIO, NO_SOUND, DUPLICATE = "bad audio", "audio without sound", "id that is in two manifests"
+NO_CAPTION, SHARED_CAPTION = "clip without captions", "caption of several clips"
+FORBIDDEN, MOMENT = "Freesound id on an exclusion list", "fault of a moment"
+FREESOUND, YOUTUBE = "same Freesound id", "same YouTube id"
+CONTENT, NAME = "same audio file", "same file name"
+
+# AudioCaps and AudioSet name files Y<id> or <id>_<start>, CASTELLA <id>.
+_YOUTUBE_NAME = re.compile(r"(?:.*/)?Y?([A-Za-z0-9_-]{11})(?:_[0-9]{1,9})?\.\w+")
+log = logging.getLogger(__name__)
+
+
+class Finding(NamedTuple):
+    """A fault of a clip, or what it shares with another one.
+
+    Attributes:
+        kind: What was found.
+        clip: Id of the clip, or place of a moment.
+        other: Id of the other clip, or name of the exclusion list; "" for a fault.
+        evidence: What both share, or the reason of a fault.
+        fatal: Whether it must be fixed: else it may be part of published data.
+    """
+
+    kind: str
+    clip: str
+    other: str
+    evidence: str
+    fatal: bool
+
+
+def check_clips(clips: Sequence[Clip], exclusions: Exclusions | None = None, quick: bool = False) -> list[Finding]:
+    """Return what is wrong with clips, and what clips of several splits have in common.
+
+    It is fatal if training data has an id or a file of another source's test split, or is on an exclusion list.
+
+    Args:
+        clips: Clips of all manifests.
+        exclusions: Forbidden Freesound ids.
+        quick: Read only the headers of audio files, and compare no contents.
+    """
+    count = Counter(clip.id for clip in clips)
+    findings = [
+        Finding(DUPLICATE, clip_id, "", f"{number} times", True) for clip_id, number in count.items() if number > 1
+    ]
+    if exclusions:
+        findings += [
+            Finding(FORBIDDEN, clip.id, name, plain_id(clip.freesound_id), True)
+            for clip in clips
+            if clip.split in TRAINING_SPLITS and clip.freesound_id
+            for name in exclusions.lists(clip.freesound_id)
+        ]
+    audio = _check_files(sorted({clip.path for clip in clips}), quick)
+    for clip in clips:
+        problem, fatal, _ = audio[clip.path]
+        if problem:
+            findings.append(Finding(BAD_AUDIO if fatal else NO_SOUND, clip.id, "", problem, fatal))
+        if not clip.captions and clip.split != "blind":
+            findings.append(Finding(NO_CAPTION, clip.id, "", "", False))
+    findings += _overlaps(FREESOUND, clips, lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else [])
+    findings += [one for one in _overlaps(YOUTUBE, clips, _youtube_ids) if one.fatal]
+    findings += _overlaps(CONTENT, clips, lambda clip: [key] if (key := audio[clip.path][2]) else [])
+    findings += [one._replace(fatal=False) for one in _overlaps(NAME, clips, lambda clip: [clip.file_name])]
+    shared = _overlaps(SHARED_CAPTION, clips, lambda clip: dict.fromkeys(clip.captions))
+    return findings + [one._replace(fatal=False) for one in shared]
+
+
+def moment_findings(path: Path, clips: Iterable[Clip]) -> tuple[list[Finding], set[str]]:
+    """Return the faults of a file of moments, and the ids of the clips with moments."""
+    if is_annotation(path):
+        published = read_annotations(path)
+        vids = {query.vid for query in published.queries}
+        found = [
+            Finding(MOMENT, f"{path}, {one.where}", "", f"{one.text}: {one.done}", False) for one in published.faults
+        ]
+        return found, {clip.id for clip in clips if PurePath(clip.file_name).stem in vids}
+    seconds = {clip.id: clip.seconds for clip in clips}
+    findings, with_moments = [], set()
+    for line, moment in enumerate(read_moments(path), 1):
+        where, length = f"{path}, line {line}", seconds.get(moment.clip)
+        with_moments.add(moment.clip)
+        if moment.clip not in seconds:
+            findings.append(Finding(MOMENT, where, "", f"no manifest has its clip {moment.clip}", True))
+        for start, end in moment.windows or ():
+            if length is not None and end > length:
+                text = f"the window [{start:.10g}, {end:.10g}] ends after the clip of {length:.10g} s"
+                findings.append(Finding(MOMENT, where, "", text, False))
+    return findings, with_moments
+
+
+def _youtube_ids(clip: Clip) -> list[str]:
+    match = None if clip.freesound_id else _YOUTUBE_NAME.fullmatch(clip.file_name)
+    return [match[1]] if match else []
+
+
+def _check_files(paths: Sequence[str], quick: bool) -> dict[str, tuple[str, bool, str]]:
+    """Return problem ("": none), whether it is fatal, and checksum of each file."""
+    with ThreadPoolExecutor() as pool:
+        found = each(pool.map(lambda path: _check_file(path, quick), paths), "reading", "file", len(paths))
+        return dict(zip(paths, found, strict=True))
+
+
+def _check_file(path: str, quick: bool) -> tuple[str, bool, str]:
+    try:
+        problem = None
+        if holds_frames(path):
+            read_frames(path)
+        elif quick:
+            audio_seconds(path)
+        else:
+            problem = sound_problem(path)
+        return problem or "", False, "" if quick else content_key(path)
+    except AudioError as error:
+        return str(error).removeprefix(f"{path}: "), True, ""
+
+
+def _overlaps(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> Iterator[Finding]:
+    """Yield a finding for each clip that shares a key with clips of another split, once per split."""
+    groups: dict[str, list[Clip]] = defaultdict(list)
+    for clip in clips:
+        for key in keys(clip):
+            groups[key].append(clip)
+    for key, group in groups.items():
+        group.sort(key=_order)
+        firsts = {(clip.source, clip.split): clip for clip in reversed(group)}
+        for clip in group if len(firsts) > 1 else ():
+            for split, other in firsts.items():
+                if _order(clip) < _order(other) and split != (clip.source, clip.split):
+                    leaks = clip.split in TRAINING_SPLITS and other.split in TEST_SPLITS and clip.source != other.source
+                    yield Finding(kind, clip.id, other.id, key, leaks)
+
+
+def _order(clip: Clip) -> tuple[int, str, str]:
+    """Order of splits: training, validation, test."""
+    rank = 0 if clip.split in TRAINING_SPLITS else 2 if clip.split in TEST_SPLITS else 1
+    return rank, clip.source, clip.split
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb `check` to its parser."""
+    add = parser.add_argument
+    add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifests to check together")
+    lists = "lists of forbidden Freesound ids that no training clip may have"
+    add("--exclude", nargs="+", type=Path, default=[], metavar="LIST", help=lists)
+    moments = "files of moments to check with them: the kit's own, or published ones"
+    add("--moments", nargs="+", type=Path, default=[], metavar="FILE", help=moments)
+    add("--quick", action="store_true", help="read only audio headers, and compare no contents")
+    add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings to a table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the verb `check`; return the exit status: 1 if something must be fixed."""
+    clips = [clip for path in arguments.manifests for clip in read_manifest(path, unique=False)]
+    exclusions = read_exclusions(arguments.exclude) if arguments.exclude else None
+    findings, with_moments = check_clips(clips, exclusions, arguments.quick), set[str]()
+    for path in arguments.moments:
+        found, ids = moment_findings(path, clips)
+        findings, with_moments = findings + found, with_moments | ids
+    findings = [one for one in findings if one.kind != NO_CAPTION or one.clip not in with_moments]
+    training = sum(clip.split in TRAINING_SPLITS for clip in clips)
+    print(f"{len(clips):>7}  clips, {training} of them for training")
+    by_kind: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        by_kind[finding.kind].append(finding)
+    for kind, group in by_kind.items():
+        print(f"{len(group):>7}  {kind}")
+        for one in sorted(group, key=lambda one: not one.fatal)[:SHOWN]:
+            print(f"           {' | '.join(filter(None, [one.clip, one.other, one.evidence]))}")
+        if len(group) > SHOWN:
+            print(f"           and {len(group) - SHOWN} more (--list FILE.csv)")
+    if arguments.list:
+        write_table(arguments.list, list(Finding._fields), [tuple(map(str, one)) for one in findings])
+    fatal = Counter(one.kind for one in findings if one.fatal)
+    print(f"to fix: {', '.join(f'{kind} ({count})' for kind, count in fatal.items())}" if fatal else "nothing to fix")
+    if not fatal and findings:
+        print(f"to judge, since published data may have it: {counted(len(findings), 'finding')}")
+    return int(bool(fatal))
