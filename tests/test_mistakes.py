@@ -88,7 +88,7 @@ DATA = [
         "table captions.csv --audio file_name --caption caption_1 --folder nowhere --out x.jsonl",
         "cannot read any of the table's 24 audio files in this folder",
     ),
-    ("classify captions.csv --text-column words --captions captions.csv --out x", "no column words; the first line"),
+    ("classify captions.csv --captions captions.csv --out x", "no column"),
     ("check broken/no_id.jsonl", "broken/no_id.jsonl, line 1: not a clip (id: is missing)"),
     ("check broken/number.jsonl", "line 1: not a clip (id: must be text, not 5)"),
     ("check broken/typo.jsonl", "line 1: not a clip (capshun: unknown key; correct it, or remove it)"),
@@ -372,9 +372,9 @@ def test_bad_descriptions_are_refused_before_a_model_is_loaded(
     def loaded(*_: object) -> None:
         raise AssertionError("the model was loaded first")
 
-    monkeypatch.setattr("data_tools.classify.verb.SentenceEncoder", loaded)
+    monkeypatch.setattr("data_tools.classify.embed.load_sentence_transformer", loaded)
     line = "classify {} --captions captions.csv --out x"
-    assert "captions.csv: no column description" in sentence("data_tools", line.format("captions.csv"), capsys)
+    assert "no column id, description" in sentence("data_tools", line.format("captions.csv"), capsys)
     assert f"recipe.yaml{NO_STORE}" in sentence("data_tools", line.format("recipe.yaml"), capsys)
 
 
@@ -394,8 +394,6 @@ def test_missing_hub_model_without_network_is_refused(desk: Path, capsys: pytest
     missing = "text model nobody/nothing: not a folder, not in the cache "
     assert missing in sentence("system", "run hub.yaml", capsys)
     assert not (desk / "banks").exists(), "before any frame is computed"
-    line = "classify blind.csv --text-column caption --captions captions.csv --model nobody/nothing --out x"
-    assert missing in sentence("data_tools", line, capsys)
 
 
 @pytest.mark.parametrize(

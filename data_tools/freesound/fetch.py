@@ -24,7 +24,6 @@ from data_tools.freesound.selection import (
     LICENCES,
     NON_COMMERCIAL,
     PREFERENCES,
-    WEIGHTINGS,
     Chosen,
     Criteria,
     Selection,
@@ -167,8 +166,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--scores", type=Path, required=True, help="the file scores.csv made by classify")
     threshold = 'fetch only sounds with a score above this value (default: %(default)s, as in the paper "Take it easy")'
     add("--threshold", type=float, default=0.2, help=threshold)
-    weighting = "use the scores of the classifier trained with this class weighting (default: %(default)s)"
-    add("--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help=weighting)
     lists = "lists of sounds never to fetch: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none` for no list"
     add("--exclude", type=Path, nargs="+", required=True, metavar="LIST", help=lists)
     add("--out", type=Path, required=True, metavar="FOLDER", help="output folder for the audio and its manifest")
@@ -187,7 +184,6 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     bounds = 'range of lengths in seconds (default: 3 120, as in the paper "Take it easy")'
     add("--seconds", type=float, nargs=2, default=Criteria.seconds, metavar=("MIN", "MAX"), help=bounds)
-    add("--languages", nargs="+", default=Criteria.languages, help="allowed languages of descriptions (default: en)")
     add(
         "--licences",
         nargs="+",

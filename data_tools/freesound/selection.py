@@ -26,7 +26,6 @@ LICENCES = {
 NON_COMMERCIAL = ("by-nc", "sampling+")  # the two that forbid commercial use
 # Uploaders' choices about generative training; the last one covers every use of that kind.
 PREFERENCES = (*("no-additional-preferences", "open-source-models", "noncommercial-open-source-models"), "no-gen-ai")
-WEIGHTINGS = ("natural", "balanced")
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,12 @@ class Criteria:
     Attributes:
         seconds: Shortest and longest duration, both included.
         threshold: Scores must be above this value.
-        licences, preferences, languages: Allowed values. A preference is the uploader's choice whether a sound may be
+        licences, preferences: Allowed values. A preference is the uploader's choice whether a sound may be
             used to train generative AI. A sound without a licence or a preference is not fetched.
         explicit: Whether sounds that are marked as explicit, or have no mark, may be fetched.
     """
 
     threshold: float
-    weighting: str = "natural"
-    languages: tuple[str, ...] = ("en",)
     seconds: tuple[float, float] = (3.0, 120.0)
     licences: tuple[str, ...] = tuple(LICENCES)
     preferences: tuple[str, ...] = PREFERENCES[:-1]
@@ -61,7 +58,6 @@ class Scored(NamedTuple):
 
     falling_score: float
     id: int
-    language: str
     caption: str
     line: int
 
@@ -99,7 +95,7 @@ def select(store: Store, scores: Path, criteria: Criteria, exclusions: Exclusion
     Raises DataError for an invalid table of scores, and for a sound to fetch that has no text.
     """
     selection = Selection([], Counter(), {})
-    for row in sorted(_read_scores(scores, f"score_{criteria.weighting}")):
+    for row in sorted(_read_scores(scores)):
         sound = _judge(store, row, criteria)
         if isinstance(sound, str):
             selection.refused[sound] += 1
@@ -115,25 +111,25 @@ def select(store: Store, scores: Path, criteria: Criteria, exclusions: Exclusion
     return selection
 
 
-def _read_scores(path: Path, column: str) -> list[Scored]:
-    """Read the rows of scores.csv. column: Column of the scores. Raises DataError for bad ids or scores."""
+def _read_scores(path: Path) -> list[Scored]:
+    """Read the rows of scores.csv. Raises DataError for bad ids or scores."""
     require_file(path, "make this file with lbar data classify")
     rows, ids = [], set[str]()
-    for line, row in read_table(path, ["freesound_id", column, "language", "text"]):
+    for line, row in read_table(path, ["freesound_id", "score", "text"]):
         name = row["freesound_id"]
         try:
-            score = float(row[column])
+            score = float(row["score"])
         except ValueError:
             score = math.nan
         faults = {
             "is not a Freesound id": not is_freesound_id(name),
             "comes twice": plain_id(name) in ids,
-            f"has no {column} from 0 to 1": not 0 <= score <= 1,
+            "has no score from 0 to 1": not 0 <= score <= 1,
         }
         for fault in (fault for fault, holds in faults.items() if holds):
             raise DataError(f"{path}, line {line}: the id {name[:40]!r} {fault}; run classify again")
         ids.add(plain_id(name))
-        rows.append(Scored(-score, int(name), row["language"], row["text"], line))
+        rows.append(Scored(-score, int(name), row["text"], line))
     return rows
 
 
@@ -141,8 +137,6 @@ def _judge(store: Store, row: Scored, criteria: Criteria) -> Chosen | str:
     """Return the sound of a row of scores if the rules allow it, otherwise the reason for refusing it."""
     if not -row.falling_score > criteria.threshold:
         return f"score of {criteria.threshold} or less" if row.caption else "no words are left after cleaning"
-    if row.language not in criteria.languages:
-        return f"language other than {', '.join(criteria.languages)}"
     columns = "name, username, license, duration, filesize, preview_hq_mp3, gen_ai_preference, is_explicit"
     query = f"SELECT {columns} FROM sounds WHERE id = ? AND NOT gone"
     found = store.database.execute(query, (row.id,)).fetchone()

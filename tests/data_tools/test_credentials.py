@@ -207,7 +207,7 @@ def test_expired_token_is_renewed(good: bool, tmp_path: Path) -> None:
             assert main(["crawl", str(store), *UNLIMITED]) == 0
             corpus = Catalogue(30, 1)
             numbers = [n for n in range(30) if not corpus.is_broken(n) and corpus.sound(n, "")["duration"] == 8][:3]
-            rows = [(corpus.id(number), 0.9, 0.9, "en", "x") for number in numbers]
+            rows = [(corpus.id(number), 0.9, "x") for number in numbers]
             arguments = [
                 "--scores",
                 str(write_scores(tmp_path / "s.csv", rows)),

@@ -62,16 +62,14 @@ def store(crawled: Path) -> Iterator[Store]:
 def test_each_selection_rule_of_fetch_drops_the_expected_sounds(store: Store, answers: Answers, tmp_path: Path) -> None:
     corpus, numbers = answers.corpus, np.arange(SOUNDS)
     rows = everything(answers)
-    rows[0] = (*rows[0][:3], "de", "ein Text")
-    rows.append((10**8, 0.9, 0.9, "en", "unknown"))
+    rows.append((10**8, 0.9, "unknown"))
     seconds, licences = corpus.seconds(numbers), corpus.licences(numbers)
     preferences = corpus.preferences(numbers)
-    english = numbers > 0
     enough = (1 - numbers / SOUNDS) > 0.4
     fit = (seconds >= 3) & (seconds <= 120)
     free = np.isin(licences, ["Creative Commons 0", "Attribution"])
     willing = preferences != "no-gen-ai"
-    expected = np.flatnonzero(english & enough & fit & free & willing)
+    expected = np.flatnonzero(enough & fit & free & willing)
     excluded = [corpus.id(int(expected[3])), corpus.id(int(expected[9])), 5]
     lists = read_exclusions([write_list(tmp_path / "never.csv", excluded)])
     wanted = Criteria(0.4, licences=("cc0", "by"))
@@ -80,55 +78,52 @@ def test_each_selection_rule_of_fetch_drops_the_expected_sounds(store: Store, an
     assert [sound.id for sound in found.chosen] == kept, "by falling score"
     assert found.refused == {
         "score of 0.4 or less": int((~enough).sum()),
-        "language other than en": 1,
         "not in the store, or gone from Freesound": 1,
-        "shorter than 3 s or longer than 120 s": int((english & enough & ~fit).sum()),
-        "licence other than cc0, by": int((english & enough & fit & ~free).sum()),
-        "the uploader's AI preference": int((english & enough & fit & free & ~willing).sum()),
+        "shorter than 3 s or longer than 120 s": int((enough & ~fit).sum()),
+        "licence other than cc0, by": int((enough & fit & ~free).sum()),
+        "the uploader's AI preference": int((enough & fit & free & ~willing).sum()),
         "on an exclusion list": 2,
     }
     assert {key: [Path(name).name for name in names] for key, names in found.excluded.items()} == {
         str(excluded[0]): ["never.csv"],
         str(excluded[1]): ["never.csv"],
     }
-    balanced = select(store, tmp_path / "scores.csv", Criteria(0.9, "balanced"), lists)
-    assert all(sound.id > corpus.id(int(0.9 * SOUNDS)) for sound in balanced.chosen)
     everyone = select(
         store, tmp_path / "scores.csv", Criteria(0.4, preferences=PREFERENCES, licences=tuple(LICENCES)), lists
     )
-    assert len(everyone.chosen) == (english & enough & fit).sum() - 2
+    assert len(everyone.chosen) == (enough & fit).sum() - 2
 
 
 def test_fetch_drops_sounds_with_a_score_equal_to_the_threshold(store: Store, answers: Answers, tmp_path: Path) -> None:
     number = int(np.flatnonzero(answers.corpus.seconds(np.arange(SOUNDS)) == 8)[0])
-    row = (answers.corpus.id(number), 0.2, 0.2000001, "en", "x")
+    row = (answers.corpus.id(number), 0.2, "x")
     lists = read_exclusions([write_list(tmp_path / "never.csv", [1])])
     scores = write_scores(tmp_path / "scores.csv", [row])
     assert not select(store, scores, Criteria(0.2, preferences=PREFERENCES), lists).chosen
-    assert select(store, scores, Criteria(0.2, "balanced", preferences=PREFERENCES), lists).chosen
+    assert select(store, scores, Criteria(0.1999999, preferences=PREFERENCES), lists).chosen
 
 
 @pytest.mark.parametrize(
     ("text", "output"),
     [
         ("", "scores.csv: the file is empty"),
-        ("freesound_id,score_natural,language,text\n", "has a header but no rows"),
-        ("freesound_id,score,language,text\n1,0.5,en,a\n", "no column score_natural"),
-        ("freesound_id,score_natural,language,text\n1,0.5,en,a\n1,0.6,en,a\n", "line 3: the id '1' comes twice"),
-        ("freesound_id,score_natural,language,text\n12,0.5,en,a\n 012,0.6,en,a\n", "line 3: the id ' 012' comes twice"),
-        ("freesound_id,score_natural,language,text\n" + "9" * 19 + ",0.5,en,a\n", "9' is not a Freesound id"),
-        ("freesound_id,score_natural,language,text\n../x,0.5,en,a\n", "line 2: the id '../x' is not a Freesound id"),
+        ("freesound_id,score,text\n", "has a header but no rows"),
+        ("freesound_id,scores,text\n1,0.5,a\n", "no column score"),
+        ("freesound_id,score,text\n1,0.5,a\n1,0.6,a\n", "line 3: the id '1' comes twice"),
+        ("freesound_id,score,text\n12,0.5,a\n 012,0.6,a\n", "line 3: the id ' 012' comes twice"),
+        ("freesound_id,score,text\n" + "9" * 19 + ",0.5,a\n", "9' is not a Freesound id"),
+        ("freesound_id,score,text\n../x,0.5,a\n", "line 2: the id '../x' is not a Freesound id"),
         (
-            "freesound_id,score_natural,language,text\n7,high,en,a\n",
-            "line 2: the id '7' has no score_natural from 0 to 1",
+            "freesound_id,score,text\n7,high,a\n",
+            "line 2: the id '7' has no score from 0 to 1",
         ),
         (
-            "freesound_id,score_natural,language,text\n7,nan,en,a\n",
-            "line 2: the id '7' has no score_natural from 0 to 1",
+            "freesound_id,score,text\n7,nan,a\n",
+            "line 2: the id '7' has no score from 0 to 1",
         ),
-        ('freesound_id,score_natural,language,text\n7,"0.5,en,a\n', "line 2: not a CSV table"),
-        ("freesound_id,score_natural,language,text\n7,0.5,en,a\n8,0.5,en\n", "line 3: 3 values for 4 columns"),
-        ("freesound_id,score_natural,language,text\n7,0.5,en,a\n8,0.\n", "line 3: 2 values for 4 columns"),
+        ('freesound_id,score,text\n7,"0.5,a\n', "line 2: not a CSV table"),
+        ("freesound_id,score,text\n7,0.5,a\n8,0.5\n", "line 3: 2 values for 3 columns"),
+        ("freesound_id,score,text\n7,0.5,a\n8,0.\n", "line 3: 2 values for 3 columns"),
     ],
 )
 def test_fetch_refuses_invalid_tables_of_scores(
@@ -293,7 +288,7 @@ def test_sound_whose_audio_differs_from_its_metadata_is_not_fetched(
 ) -> None:
     numbers = [n for n in expected_numbers(answers, [])[0] if answers.corpus.seconds(np.array([n]))[0] == 8][:4]
     gone, longer, larger, fine = (answers.corpus.id(number) for number in numbers)
-    write_scores(tmp_path / "scores.csv", [(i, 0.9, 0.9, "en", "x") for i in (gone, longer, larger, fine)])
+    write_scores(tmp_path / "scores.csv", [(i, 0.9, "x") for i in (gone, longer, larger, fine)])
     write_list(tmp_path / "never.csv", [1])
     store = tmp_path / "copy.sqlite"
     copy(crawled, store)

@@ -4,7 +4,6 @@ import unicodedata
 
 import pytest
 
-from data_tools.classify.language import language_of
 from data_tools.words import vocabulary_of, words_of
 from system.losses.relevance.tokens import regex_tokens
 
@@ -29,9 +28,3 @@ def test_decomposed_letters_are_part_of_words(caption: str, form: str) -> None:
 
 def test_vocabulary_merges_composed_and_decomposed_words() -> None:
     assert vocabulary_of(["cafe\u0301 bell", "caf\u00e9"]) == ["caf\u00e9", "bell"]
-
-
-def test_language_is_detected_with_decomposed_letters() -> None:
-    for text, language in (("Tür quietscht", "de"), ("Fåglar som sjunger i skogen", "sv")):
-        for form in ("NFC", "NFD"):
-            assert language_of(unicodedata.normalize(form, text)) == language

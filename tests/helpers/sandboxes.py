@@ -182,15 +182,12 @@ TOLD = "id, created, description, duration"
 def write_scores(path: Path, rows: list[tuple[object, ...]]) -> Path:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["freesound_id", "score_natural", "score_balanced", "language", "text"])
+        writer.writerow(["freesound_id", "score", "text"])
         writer.writerows(rows)
     return path
 
 
 def everything(answers: Answers) -> list[tuple[object, ...]]:
-    """Scores that fall with the number, balanced ones that rise."""
+    """Scores that fall with the number."""
     size = answers.corpus.size
-    return [
-        (answers.corpus.id(number), 1 - number / size, number / size, "en", f"sound number {number}")
-        for number in range(size)
-    ]
+    return [(answers.corpus.id(number), 1 - number / size, f"sound number {number}") for number in range(size)]

@@ -13,7 +13,7 @@ import torch
 from hub_models import hub_folder, tokenizer
 from quick import first_quick
 
-from data_tools.classify.embed import SentenceEncoder, load_sentence_transformer, position_count
+from data_tools.classify.embed import embed, load_sentence_transformer, model_fingerprint, position_count
 from data_tools.errors import KitError
 from system.experts import HuggingFaceExpert
 from system.features import texts as stored_texts
@@ -120,7 +120,8 @@ def test_texts_are_embedded_again_if_a_file_of_the_text_model_has_changed(
     sentences(published, banks).prepare([TEXT])
     stored, fresh = (sentences(changed, folder)([TEXT]).values for folder in (banks, tmp_path / "fresh"))
     assert torch.equal(stored, fresh)
-    assert SentenceEncoder(str(published)).fingerprint != SentenceEncoder(str(changed)).fingerprint
+    found = [model_fingerprint(load_sentence_transformer(str(path), "cpu"), path) for path in (published, changed)]
+    assert found[0] != found[1]
 
 
 @pytest.mark.parametrize("include_prompt", [True, False])
@@ -304,9 +305,9 @@ def test_static_text_models_match_the_library(kind: str, tmp_path: Path) -> None
 
 def test_text_model_in_bfloat16_is_computed_in_float32(minilm: Path, tmp_path: Path) -> None:
     model = load_sentence_transformer(str(minilm), "cpu")
-    expected = SentenceEncoder(str(minilm)).encode([TEXT])
+    expected = embed([TEXT], str(minilm), tmp_path / "vectors")
     model.to(torch.bfloat16).save(str(tmp_path / "half"))
-    found = SentenceEncoder(str(tmp_path / "half")).encode([TEXT])
+    found = embed([TEXT], str(tmp_path / "half"), tmp_path / "vectors")
     assert found.dtype == expected.dtype
     assert float((found * expected).sum()) > 0.999  # both of unit length
 
