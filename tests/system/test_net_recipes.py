@@ -1,0 +1,82 @@
+"""Recipes with one planted mistake each are refused with the key and the line; all shipped recipes load."""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from system.__main__ import main
+from system.recipe.load import load_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEDS = [*range(40), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(40, 200))]
+KEY = re.compile(r"( *)([a-z_]+):( +)([^#\n]*?)( *(?:#.*)?)")
+# Keys whose values are names of the recipe's own parts, or that may be left out without a mistake elsewhere.
+KEYS = (
+    *(
+        "batch_size",
+        "epochs",
+        "precision",
+        "max_grad_norm",
+        "unit",
+        "captions_per_clip",
+        "losses",
+        "optimizer",
+        "schedule",
+    ),
+    *("manifest", "split", "sample_rate", "width", "heads", "ffn_dim", "dropout", "hidden", "dim", "monitor", "seed"),
+)
+
+
+def recipes() -> list[Path]:
+    found = sorted((ROOT / "recipes").rglob("*.yaml"))
+    return [
+        path
+        for path in found
+        if not path.name.endswith(".study.yaml") and "recipe" not in yaml.safe_load(path.read_text())
+    ]
+
+
+def places(path: Path) -> list[tuple[int, re.Match[str]]]:
+    """Lines of a recipe with a single key that is in KEYS, and a value."""
+    found = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        match = KEY.fullmatch(line)
+        if match and match[2] in KEYS and match[4] and match[4][0] not in "&*>|":
+            found.append((number, match))
+    return found
+
+
+def planted(seed: int) -> tuple[Path, int, str, str]:
+    """A recipe, the line and key of a mistake, and the text of that line."""
+    draw = random.Random(seed)
+    path = draw.choice([path for path in recipes() if places(path)])
+    number, match = draw.choice(places(path))
+    indent, key, blanks, value, rest = match.groups()
+    kind = draw.choice(("key", "value", "twice"))
+    if kind == "key":
+        return path, number, f"{key}s", f"{indent}{key}s:{blanks}{value}{rest}"
+    if kind == "value":
+        return path, number, key, f"{indent}{key}:{blanks}[[1], x]{rest}"
+    return path, number + 1, key, f"{indent}{key}:{blanks}{value}\n{indent}{key}:{blanks}{value}{rest}"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_planted_mistake_is_refused_with_its_key_and_line(
+    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, number, key, text = planted(seed)
+    lines = path.read_text().splitlines()
+    lines[number - 1 - text.count("\n")] = text
+    (tmp_path / "mine.yaml").write_text("\n".join(lines) + "\n")
+    assert main(["check", str(tmp_path / "mine.yaml")]) == 1
+    error = capsys.readouterr().err
+    assert f"mine.yaml:{number}" in error, path
+    assert key in error, path
+
+
+@pytest.mark.parametrize("path", recipes(), ids=lambda path: path.relative_to(ROOT / "recipes").as_posix())
+def test_shipped_recipe_loads(path: Path) -> None:
+    assert load_recipe(path).recipe.stages or "rank" in yaml.safe_load(path.read_text())
