@@ -80,3 +80,50 @@ def test_planted_mistake_is_refused_with_its_key_and_line(
 @pytest.mark.parametrize("path", recipes(), ids=lambda path: path.relative_to(ROOT / "recipes").as_posix())
 def test_shipped_recipe_loads(path: Path) -> None:
     assert load_recipe(path).recipe.stages or "rank" in yaml.safe_load(path.read_text())
+
+
+# Frames (values, Hz of the audio) of each expert, parameters by part, and (updates, items) of each stage.
+SEEDS_MEAN: dict[str, dict[str, object]] = {
+    "take_it_easy/take_it_easy": {
+        "frames": [(512, 48000), (2048, 16000), (512, 16000), (128, 16000)],
+        "parameters": [1_547_392, 1_940_608, 1_547_392, 1_449_088, 22_713_216, 29_197_696],
+        "stages": [(4608, 512), (128, 512)],
+    },
+    "metric_learning/clotho": {
+        "frames": [(1, 32000)],
+        "parameters": [68_507_072, 6_294_528, 112_564_736, 187_366_336],
+        "stages": [(39_950, 24)],
+    },
+    "negative_sampling/clotho": {
+        "frames": [(64, 44100)],
+        "parameters": [480_354, 252_000, 0, 732_354],
+        "stages": [(71_880, 32)],
+    },
+    "baseline2022": {
+        "frames": [(64, 44100)],
+        "parameters": [480_354, 252_000, 0, 732_354],
+        "stages": [(89_850, 32)],
+    },
+}
+
+
+@pytest.mark.parametrize("name", SEEDS_MEAN)
+def test_published_system_has_its_frames_parameters_and_updates(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    main(["check", f"recipes/{name}.yaml"])
+    plan = capsys.readouterr().out
+    parameters = re.search(r"^ *parameters +(.*)$", plan, re.MULTILINE)
+    assert parameters
+
+    def number(text: str) -> int:
+        return int(text.replace(",", ""))
+
+    assert {
+        "frames": [
+            (int(values), int(rate)) for values, rate in re.findall(r"(\d+)-d, [\d.]+ frames/s at (\d+) Hz", plan)
+        ],
+        "parameters": [number(one) for one in re.findall(r"(?<=[ ])[\d,]*\d(?=[,; ]|$)", parameters[1])],
+        "stages": [(number(many), number(size)) for many, size in re.findall(r"([\d,]+) updates of ([\d,]+) ", plan)],
+    } == SEEDS_MEAN[name]
