@@ -414,8 +414,8 @@ def test_fetched_file_that_was_changed_afterwards_is_fetched_again(
 def test_fetch_refuses_a_selected_sound_with_an_empty_caption(tables: Path, tmp_path: Path, capsys: Any) -> None:
     rows = everything(ANSWERS)
     position = expected_numbers(ANSWERS, [])[0][3]
-    rows[position] = (*rows[position][:4], " ")
-    rows[-1] = (*rows[-1][:4], "")  # its score is too low for it to matter
+    rows[position] = (*rows[position][:2], " ")
+    rows[-1] = (*rows[-1][:2], "")  # its score is too low for it to matter
     scores = write_scores(tmp_path / "scores.csv", rows)
     arguments = ["fetch", tables / "store", "--scores", scores, "--exclude", "none", "--out", tmp_path / "out"]
     assert main([str(argument) for argument in arguments]) == 1
