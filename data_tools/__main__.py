@@ -12,14 +12,9 @@ VERBS = {
         resumes=True,
     ),
     "status": Verb(
-        "print the state of a crawl, and sounds that the API could not deliver",
+        "print the state of a crawl",
         "lbar data status data/freesound.sqlite",
         "freesound.status",
-    ),
-    "export": Verb(
-        "write a crawl's store as a table",
-        "lbar data export data/freesound.sqlite --out data/freesound.csv",
-        "datasets.export",
     ),
     "fetch": Verb(
         "fetch the sounds whose descriptions have the best scores, as FLAC with a manifest; "
@@ -32,7 +27,7 @@ VERBS = {
     "sandbox": Verb(
         "serve invented sounds as Freesound's API does, to try crawl, classify and fetch without a key",
         "lbar data sandbox --sounds 2000",
-        "sandbox.verb",
+        "freesound.sandbox",
     ),
     "get": Verb(
         "fetch a published data set, verify and unpack it, and make its manifest; or print the steps",

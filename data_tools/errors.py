@@ -5,14 +5,8 @@ Each text is one or more lines for the user: the fault, its place, the cure.
     KitError
     ├── DataError            data, or a file, that cannot be used
     │   └── AudioError       audio that cannot be read
-    ├── AgainError           freesound.client: no answer, or an answer that another attempt may improve
-    ├── LostError            freesound.client: a refused or missing answer or file; another attempt would not help
-    ├── NoPageError          freesound.client: the server fails at one search, but answers other searches
-    ├── PastEndError         freesound.client: a page that does not exist
     ├── UnknownSizeError     system.models.costs: a model of unknown size on this machine
     └── SaidElsewhere        another process has printed the error
-
-Verbs catch the four errors of freesound.client: they try again, continue with the next file, or raise DataError.
 """
 
 import errno

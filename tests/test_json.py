@@ -14,14 +14,12 @@ from pdf import PDF
 from reported import about
 from schemas import REPORTS, published, schema
 
-from data_tools.__main__ import main as data_tools
 from data_tools.scenes.ceiling import LABEL_COLUMNS
 from data_tools.tables import write_table
 from submission.__main__ import main as submission
 from system.recipe.load import read_document
 
 CASES = [
-    ("data_tools status store.sqlite", 0),
     ("data_tools ceiling scenes", 0),
     ("submission facts", 0),
     ("submission facts --edition 2025", 0),
@@ -54,8 +52,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory, world: Path, unbroken: Path) 
     (folder / "scenes").mkdir()
     labels = [["a.wav", "evaluation", "one", "dog"], ["b.wav", "evaluation", "one", "cat"]]
     write_table(folder / "scenes/labels.csv", LABEL_COLUMNS, labels)
-    store = f"crawl {shlex.quote(str(folder / 'store.sqlite'))}"
-    assert data_tools(["sandbox", "--port", "0", "--sounds", "20", "--no-throttle", "--then", store]) == 0
     (folder / "report.pdf").write_bytes(PDF)
     (folder / "about.yaml").write_text(yaml.safe_dump(about(1, sources={"tones": {"url": None}})))
     told = ["--about", str(folder / "about.yaml"), "--report", str(folder / "report.pdf")]

@@ -15,9 +15,9 @@ import tiny
 import yaml
 from outcomes import digest, lines
 from placed_kills import Kills, killing
-from sandboxes import FAST, TOLD, everything, serving, stored, write_scores
+from sandboxes import FAST, falling_scores, serving, stored, write_scores
 
-from data_tools.sandbox.verb import make_answers
+from data_tools.freesound.sandbox import Sandbox
 from submission.formats.score_matrix import read_scores
 from submission.runs.finished import open_finished
 from system.__main__ import main
@@ -183,7 +183,7 @@ SOUNDS = 60
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[dict[str, str]]:
-    with serving("--sounds", str(SOUNDS), "--nulls", "0.05", "--no-throttle") as variables:
+    with serving("--sounds", str(SOUNDS)) as variables:
         yield variables
 
 
@@ -194,7 +194,7 @@ def test_killed_crawl_resumes_with_the_same_store(
     wholes: set[tuple[tuple[object, ...], ...]] = set()
 
     def check(when: str) -> None:
-        wholes.add(tuple(stored(store, TOLD)))
+        wholes.add(tuple(stored(store)))
         assert len(wholes) == 1, when
 
     with killing(work, tmp_path / "kill_at.so", site) as kills:
@@ -206,7 +206,7 @@ def test_killed_fetch_resumes_with_the_same_files(
     stride: int, site: dict[str, str], work: Path, tmp_path: Path
 ) -> None:
     store, out = tmp_path / "store.sqlite", work / "audio"
-    scores = write_scores(tmp_path / "scores.csv", everything(make_answers(SOUNDS, 1, 0.05, 0)))
+    scores = write_scores(tmp_path / "scores.csv", falling_scores(Sandbox(SOUNDS)))
     contents: set[tuple[tuple[str, bytes], ...]] = set()
 
     def check(when: str) -> None:
@@ -219,4 +219,4 @@ def test_killed_fetch_resumes_with_the_same_files(
     with killing(work, tmp_path / "kill_at.so", site) as kills:
         assert kills.run(["data_tools", "crawl", store, *FAST]).status == 0
         fetch = ["data_tools", "fetch", store, "--scores", scores, "--exclude", "none", "--out", out, "--limit", "3"]
-        assert kills.everywhere([*fetch, *FAST], lambda: fresh(work), check, stride) >= 20 // stride
+        assert kills.everywhere(fetch, lambda: fresh(work), check, stride) >= 20 // stride

@@ -1,4 +1,1 @@
-"""Crawl and fetch from Freesound.
-
-Freesound: its API, the store of descriptions, and the audio that is fetched.
-"""
+"""Crawl Freesound, and fetch chosen sounds."""

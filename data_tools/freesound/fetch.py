@@ -1,213 +1,227 @@
-"""Verb fetch: download chosen sounds.
+"""Fetch the sounds whose descriptions score best, as FLAC with a manifest and attributions.
 
-Fetches the audio of chosen sounds: decodes it, stores it as FLAC, and writes a manifest and attributions.
+Files are named by ids, so that no title can lead to another path. A file that is there is not fetched again.
 """
 
 import argparse
 import asyncio
-import hashlib
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import fields
-from functools import partial
+from collections import Counter
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from data_tools.audio import encoded, read_audio
-from data_tools.cli import Progress, progress
+from data_tools.audio import encoded, read_audio, readable_seconds
+from data_tools.cli import counted, progress
 from data_tools.errors import AudioError, DataError
-from data_tools.files import replacing
-from data_tools.freesound.access import TOKEN, add_connection_options, check_bounds, read_access
-from data_tools.freesound.audio_folder import DATABASE, Folder, StoredFile, write_results
-from data_tools.freesound.client import Client, LostError
-from data_tools.freesound.completeness import look_up
-from data_tools.freesound.selection import (
-    LICENCES,
-    NON_COMMERCIAL,
-    PREFERENCES,
-    Chosen,
-    Criteria,
-    Selection,
-    select,
-)
+from data_tools.files import require_file, writing
+from data_tools.freesound.api import PAGE_SIZE, SITE, Api, Limits, LostError, read_access, session
 from data_tools.freesound.store import Store, open_store
-from data_tools.leakage.exclusion import read_exclusions
+from data_tools.leakage.exclusion import Exclusions, read_exclusions
 from data_tools.locks import lock_of
+from data_tools.manifest import audio_clip, write_manifest
+from data_tools.names import is_freesound_id, plain_id
+from data_tools.tables import read_table, write_table
 
-ATTEMPTS = 3  # at a file that arrives complete but cannot be used
-PREVIEW_BYTES = 64_000  # per second, and once for headers; Freesound's best previews have 24,000
-TOLERANCE = 0.5  # allowed difference in seconds from Freesound's duration: MP3 adds padding
-MAX_SOUNDS = 1_000_000_000  # per command
-NONE = Path("none")  # option value for no exclusion list
-
-
-async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], workers: int) -> None:
-    """Fetch the sounds that are not in the folder; if one cannot be fetched, record the reason and continue."""
-    missing = [sound for sound in sounds if sound.id not in folder.files]
-    remaining = iter(missing)
-
-    async def work(bar: Progress) -> None:
-        """Fetch sounds from the list that all workers share, until it is empty."""
-        for sound in remaining:
-            try:
-                await _fetch_sound(client, folder, sound)
-            except (LostError, AudioError) as error:
-                folder.record_failure(sound.id, str(error))
-            finally:
-                folder.part_path(sound.id).unlink(missing_ok=True)
-            bar.advance()
-
-    with progress("fetching", len(sounds), "file", len(sounds) - len(missing)) as bar:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(workers):
-                    group.create_task(work(bar))
-        except BaseExceptionGroup as several:  # one error is enough to stop
-            raise several.exceptions[0] from None
+# Licences by the address of their deed; Freesound's four, of any version.
+LICENCES = {
+    "cc0": "/publicdomain/zero/",
+    "by": "/licenses/by/",
+    "by-nc": "/licenses/by-nc/",
+    "sampling+": "/licenses/sampling+/",
+}
+# Uploaders' choices about generative training; the last one covers every use of that kind.
+PREFERENCES = (*("no-additional-preferences", "open-source-models", "noncommercial-open-source-models"), "no-gen-ai")
+TOLERANCE = 0.5  # seconds by which a preview may differ from the length that Freesound states
+WORKERS = 4
 
 
-async def _fetch_sound(client: Client, folder: Folder, sound: Chosen) -> None:
-    """Download a sound, convert it to FLAC, and record it in the folder; repeat if the audio is damaged."""
-    part = folder.part_path(sound.id)
-    for attempt in range(1, ATTEMPTS + 1):
-        if folder.originals:
-            size = await client.download_original(sound.id, part, sound.bytes)
-        else:
-            size = await client.download_preview(sound.preview, part, round(PREVIEW_BYTES * (1 + sound.seconds)))
-        try:
-            if folder.originals and sound.bytes not in (None, size):
-                raise AudioError(f"received {size} bytes instead of {sound.bytes}")
-            stored = await asyncio.to_thread(_write_flac, part, folder, sound)
-        except AudioError as error:
-            if attempt == ATTEMPTS:
-                reason = str(error).removeprefix(f"{part}: ")
-                raise AudioError(reason) from None
-        else:
-            folder.add_file(stored)
-            return
+class Criteria(NamedTuple):
+    """Rules for the sounds to fetch; the defaults are those of "Take it easy" (2022).
 
-
-def _write_flac(part: Path, folder: Folder, sound: Chosen) -> StoredFile:
-    """Convert a downloaded file to FLAC (mono, 16 bit) in the folder; return the sound's id, file's sha256, and length.
-
-    Raises AudioError if the length differs from Freesound's.
+    Attributes:
+        threshold: Scores must be above this value.
+        seconds: Shortest and longest length, both included.
+        licences: Allowed licences, keys of LICENCES.
+        preferences: Allowed choices of uploaders on AI training. A sound without a choice is not fetched.
     """
-    samples = read_audio(part, folder.rate)
-    seconds = len(samples) / folder.rate
-    if abs(seconds - sound.seconds) > TOLERANCE:
-        raise AudioError(f"the audio is {seconds:.2f} s long, but Freesound states {sound.seconds:.2f} s")
-    flac = encoded(samples, folder.rate, "FLAC", "PCM_16")
-    with replacing(folder.flac_path(sound.id)) as temporary:
-        temporary.write_bytes(flac)
-    return StoredFile(sound.id, hashlib.sha256(flac).hexdigest(), seconds)
+
+    threshold: float = 0.2
+    seconds: tuple[float, float] = (3.0, 120.0)
+    licences: Collection[str] = tuple(LICENCES)
+    preferences: Collection[str] = PREFERENCES[:-1]
 
 
-def _print_selection(selection: Selection) -> None:
-    """Print the number of chosen sounds, and of refused ones by reason."""
-    hours = sum(sound.seconds for sound in selection.chosen) / 3600
-    print(f"{len(selection.chosen):>8}  sounds to fetch, {hours:.1f} hours")
-    for reason, count in selection.refused.most_common():
-        print(f"{count:>8}  not fetched: {reason}")
-    marks = [LICENCES[name] for name in NON_COMMERCIAL]
-    if restricted := sum(any(mark in sound.licence for mark in marks) for sound in selection.chosen):
-        hint = "to leave out these sounds, add --licences cc0 by"
-        licences = ", ".join(NON_COMMERCIAL)
-        print(f"{restricted:>8}  of the sounds to fetch are for non-commercial use only ({licences}); {hint}")
-    for sound_id, lists in list(selection.excluded.items())[:10]:
-        print(f"          sound {sound_id} is on the exclusion list {', '.join(lists)}")
+class Chosen(NamedTuple):
+    """A sound to fetch. caption: Its cleaned description. seconds: As Freesound states it."""
+
+    id: int
+    caption: str
+    title: str
+    uploader: str
+    licence: str
+    seconds: float
+    preview: str
 
 
-async def _select_and_fetch(arguments: argparse.Namespace, store: Store) -> int:
-    """Select sounds by the options, fetch them, and write the tables; return the exit status."""
-    from data_tools.freesound.http import connect
-
-    criteria = Criteria(**{one.name: getattr(arguments, one.name) for one in fields(Criteria)})
-    exclusions = read_exclusions([] if arguments.exclude == [NONE] else arguments.exclude)
-    selection = select(store, arguments.scores, criteria, exclusions)
-    selection = selection._replace(chosen=selection.chosen[: arguments.limit])
-    _print_selection(selection)
-    if not selection.chosen:
-        raise DataError(f"{arguments.scores}: no sound is left to fetch; lower --threshold or relax the other options")
-    if arguments.dry_run:
-        return 0
-    token = read_access(arguments).token  # raises its errors before a folder is created
-    if arguments.originals and token is None:
-        raise DataError(f"--originals needs an OAuth2 access token; set {TOKEN}, or give a file by --token-file")
-    choose = partial(select, store, arguments.scores, criteria, exclusions)
-    with (
-        lock_of(arguments.out / DATABASE),
-        closing(Folder(arguments.out, arguments.rate, arguments.originals)) as folder,
-    ):
-        async with connect(arguments, store) as client:
-            chosen = await _choose_again(client, store, [sound.id for sound in selection.chosen], choose)
-            await fetch_all(client, folder, chosen, arguments.workers)
-        return write_results(folder, chosen)
+def read_scores(path: Path) -> list[tuple[float, int, str]]:
+    """Return the score, id and text of each row of scores.csv, best score first. Raises DataError for bad rows."""
+    require_file(path, "make this file with lbar data classify")
+    rows: dict[int, tuple[float, int, str]] = {}
+    for line, row in read_table(path, ["freesound_id", "score", "text"]):
+        name = row["freesound_id"]
+        try:
+            number, score = int(plain_id(name)) if is_freesound_id(name) else 0, float(row["score"])
+        except ValueError:
+            number, score = 0, -1.0
+        if not number or number in rows or not 0 <= score <= 1:
+            raise DataError(f"{path}, line {line}: a bad or repeated id, or no score from 0 to 1; run classify again")
+        rows[number] = (score, number, row["text"])
+    return sorted(rows.values(), key=lambda row: (-row[0], row[1]))
 
 
-async def _choose_again(
-    client: Client, store: Store, ids: Sequence[int], choose: Callable[[], Selection]
-) -> list[Chosen]:
-    """Return the sounds with the given ids that the rules (`choose`) still allow after reading their metadata again."""
-    looked_up = await look_up(client, store, ids)
-    found_ids = {sound_id for sound_id, sound in looked_up.items() if sound}
-    chosen = [sound for sound in choose().chosen if sound.id in found_ids]
-    if missing := len(ids) - len(found_ids):
-        print(
-            f"{missing:>8}  chosen sounds are not fetched: Freesound's search no longer finds them, or fails for them"
-        )
-    if changed := len(found_ids) - len(chosen):
-        print(f"{changed:>8}  chosen sounds are not fetched: their new licence, AI preference or length is not allowed")
-    return chosen
+def select(
+    store: Store, scores: Sequence[tuple[float, int, str]], criteria: Criteria, exclusions: Exclusions
+) -> tuple[list[Chosen], Counter[str]]:
+    """Return the sounds that the rules allow, best score first, and the numbers of refused ones by reason."""
+    columns = "id, name, username, license, duration, preview, gen_ai_preference"
+    known = {row[0]: row[1:] for row in store.sounds(columns, "NOT absent")}
+    low, high = criteria.seconds
+    chosen, refused = [], Counter[str]()
+    for score, number, caption in scores:
+        if score <= criteria.threshold or not caption.strip():
+            refused["score"] += 1
+            continue
+        if number not in known:
+            refused["not in the store, or gone from Freesound"] += 1
+            continue
+        title, uploader, licence, seconds, preview, preference = known[number]
+        reasons = {
+            "on an exclusion list": bool(exclusions.lists(str(number))),
+            "length": not low <= (seconds or 0) <= high,
+            "licence": not any(LICENCES[name] in (licence or "") for name in criteria.licences),
+            "the uploader's AI preference": preference not in criteria.preferences,
+            "no preview": not preview,
+        }
+        if reason := next((reason for reason, holds in reasons.items() if holds), None):
+            refused[reason] += 1
+        else:
+            chosen.append(Chosen(number, caption, title or "", uploader or "", licence, seconds, preview))
+    return chosen, refused
+
+
+async def fetch_sounds(api: Api, sounds: Sequence[Chosen], out: Path, rate: int) -> dict[int, str]:
+    """Download the sounds whose file is missing; return why some could not be fetched, by id."""
+    lost: dict[int, str] = {}
+    missing = iter([sound for sound in sounds if not (out / f"{sound.id}.flac").is_file()])
+    done = sum((out / f"{sound.id}.flac").is_file() for sound in sounds)
+    with progress("fetch", len(sounds), "sound", done) as bar:
+
+        async def work() -> None:
+            for sound in missing:  # shared by all workers
+                part = out / f".{sound.id}.mp3"
+                try:
+                    await api.download(sound.preview, part)
+                    await asyncio.to_thread(_convert, part, out / f"{sound.id}.flac", sound.seconds, rate)
+                except (LostError, AudioError) as error:
+                    lost[sound.id] = str(error).removeprefix(f"{part}: ")
+                finally:
+                    part.unlink(missing_ok=True)
+                bar.advance()
+
+        await asyncio.gather(*(work() for _ in range(WORKERS)))
+    return lost
+
+
+def _convert(part: Path, path: Path, seconds: float, rate: int) -> None:
+    """Convert a preview to FLAC. Raises AudioError for another length than Freesound states."""
+    wave = read_audio(part, rate)
+    if abs(len(wave) / rate - seconds) > TOLERANCE:
+        raise AudioError(f"the preview lasts {len(wave) / rate:.2f} s, not {seconds:.2f} s as stated")
+    with writing(path) as file:
+        file.write(encoded(wave, rate, "FLAC", "PCM_16"))
+
+
+async def choose_fresh(
+    api: Api, store: Store, scores: Path, criteria: Criteria, exclusions: Exclusions, limit: int | None, out: Path
+) -> tuple[list[Chosen], Counter[str]]:
+    """Choose sounds by licences, preferences and lengths that the API states now, not those of the crawl.
+
+    Sounds that drop out are replaced from further down the list. Sounds whose file is there are not asked for again.
+    """
+    rows, fresh = read_scores(scores), {int(path.stem) for path in out.glob("*.flac") if path.stem.isdecimal()}
+    while True:
+        chosen, refused = select(store, rows, criteria, exclusions)
+        stale = [sound.id for sound in chosen[:limit] if sound.id not in fresh]
+        if not stale:
+            return chosen[:limit], refused
+        for start in range(0, len(stale), PAGE_SIZE):
+            part = stale[start : start + PAGE_SIZE]
+            found, unread = await api.sounds(part)
+            store.save(part, found, unread)
+        fresh.update(stale)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `fetch` to its parser."""
-    add = parser.add_argument
+    add, rules = parser.add_argument, Criteria()
     add("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
     add("--scores", type=Path, required=True, help="the file scores.csv made by classify")
-    threshold = 'fetch only sounds with a score above this value (default: %(default)s, as in the paper "Take it easy")'
-    add("--threshold", type=float, default=0.2, help=threshold)
     lists = "lists of sounds never to fetch: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none` for no list"
     add("--exclude", type=Path, nargs="+", required=True, metavar="LIST", help=lists)
-    add("--out", type=Path, required=True, metavar="FOLDER", help="output folder for the audio and its manifest")
-    add("--rate", type=int, default=44_100, help="sample rate of the FLAC files, in Hz (default: %(default)s)")
-    add("--limit", type=int, default=MAX_SOUNDS, help="maximum number of sounds, best scores first (default: all)")
-    add("--originals", action="store_true", help="fetch the uploaders' files instead of previews (128 kbit/s MP3)")
-    token = f"file of mode 600 with the token, or with JSON to renew it (default: the environment variable {TOKEN})"
-    add("--token-file", type=Path, help=token)
-    add("--dry-run", action="store_true", help="print what would be fetched, and fetch nothing")
-    _add_rules(parser)
-    add_connection_options(parser)
-
-
-def _add_rules(parser: argparse.ArgumentParser) -> None:
-    """Add one option per field of Criteria, with the same name."""
-    add = parser.add_argument
-    bounds = 'range of lengths in seconds (default: 3 120, as in the paper "Take it easy")'
-    add("--seconds", type=float, nargs=2, default=Criteria.seconds, metavar=("MIN", "MAX"), help=bounds)
-    add(
-        "--licences",
-        nargs="+",
-        choices=LICENCES,
-        default=Criteria.licences,
-        help="allowed licences of sounds (default: all)",
-    )
-    add(
-        "--ai-preferences",
-        nargs="+",
-        choices=PREFERENCES,
-        default=Criteria.preferences,
-        dest="preferences",
-        metavar="PREFERENCE",
-        help=f"allowed choices of uploaders on AI training: {', '.join(PREFERENCES)} (default: all but the last)",
-    )
-    add("--no-explicit", action="store_false", dest="explicit", help="leave out sounds that are marked as explicit")
+    add("--out", type=Path, required=True, metavar="FOLDER", help="folder for the audio, the manifest and the tables")
+    above = 'fetch only sounds with a score above this value (default: 0.2, as in the paper "Take it easy")'
+    add("--threshold", type=float, default=rules.threshold, help=above)
+    bounds = "shortest and longest sound in seconds (default: 3 120, as in that paper)"
+    add("--seconds", type=float, nargs=2, default=rules.seconds, metavar=("MIN", "MAX"), help=bounds)
+    add("--licences", nargs="+", choices=LICENCES, default=rules.licences, help="allowed licences (default: all)")
+    allowed = f"allowed choices of uploaders on AI training: {', '.join(PREFERENCES)} (default: all but the last)"
+    add("--ai-preferences", nargs="+", choices=PREFERENCES, default=rules.preferences, metavar="CHOICE", help=allowed)
+    add("--limit", type=int, help="number of sounds, best scores first (default: all)")
+    add("--rate", type=int, default=44_100, help="sample rate of the FLAC files in Hz (default: 44100)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `fetch`: fetch the audio of the best descriptions as FLAC; return the exit status."""
-    if not 0 <= arguments.seconds[0] <= arguments.seconds[1]:
-        given = " ".join(f"{value:g}" for value in arguments.seconds)
-        raise DataError(f"--seconds {given}: MIN must be 0 or more, and not above MAX")
-    check_bounds(arguments, limit=(1, MAX_SOUNDS), rate=(4000, 192_000))
+    """Run the verb `fetch`: fetch the audio of the best descriptions; return the exit status."""
+    low, high = arguments.seconds
+    if not 0 <= low <= high or (arguments.limit is not None and arguments.limit < 1):
+        raise DataError("--seconds needs MIN of 0 or more, and not above MAX; --limit needs 1 or more")
+    criteria = Criteria(arguments.threshold, (low, high), arguments.licences, arguments.ai_preferences)
+    exclusions = read_exclusions([path for path in arguments.exclude if str(path) != "none"])
+    out: Path = arguments.out
+
+    async def work(store: Store) -> tuple[list[Chosen], dict[int, str]]:
+        async with session() as connection:
+            api = Api(connection, Limits(store.database))
+            sounds, refused = await choose_fresh(
+                api, store, arguments.scores, criteria, exclusions, arguments.limit, out
+            )
+            for reason, count in refused.most_common():
+                print(f"{count:>8}  not fetched: {reason}")
+            return sounds, await fetch_sounds(api, sounds, out, arguments.rate)
+
+    read_access()
+    read_scores(arguments.scores)
     with open_store(arguments.store) as store:
-        return asyncio.run(_select_and_fetch(arguments, store))
+        out.mkdir(parents=True, exist_ok=True)
+        with lock_of(out):
+            sounds, lost = asyncio.run(work(store))
+    write_table(out / "lost.csv", ["freesound_id", "why"], [(str(number), why) for number, why in lost.items()])
+    present = [sound for sound in sounds if sound.id not in lost]
+    if not present:
+        raise DataError(f"{out}: no sound could be fetched ({counted(len(lost), 'sound')} in lost.csv)")
+    header = ["file_name", "title", "uploader", "licence", "page", "changes"]
+    changes = f"preview (MP3), mono, {arguments.rate} Hz, as FLAC of 16 bit"  # as the licences require
+    table = [
+        (f"{one.id}.flac", one.title, one.uploader, one.licence, f"{SITE}/s/{one.id}/", changes) for one in present
+    ]
+    write_table(out / "ATTRIBUTION.csv", header, table)
+    clips = []
+    for one in present:
+        name, facts = f"{one.id}.flac", (str(one.id), one.licence, one.uploader)
+        clips.append(audio_clip(out, name, "freesound", "train", [one.caption], readable_seconds(out / name), *facts))
+    write_manifest(out / "manifest.jsonl", clips)
+    missing = f"; {counted(len(lost), 'sound')} could not be fetched (lost.csv)" if lost else ""
+    print(
+        f"wrote {out / 'manifest.jsonl'}: {counted(len(present), 'clip')}{missing}; credit them as in ATTRIBUTION.csv"
+    )
+    return 0

@@ -1,365 +1,128 @@
-"""SQLite store of a crawl.
+"""SQLite store of a crawl: one row per sound, and which blocks of ids were read.
 
-One file has the sounds, the time windows still to read, and the requests that count against the API's limits.
-
-Every answer is written in one transaction together with its progress. A kill at any moment loses at most the answers
-under way. Sounds are keyed by id, so that a sound that is read twice is stored once.
+Open it with any tool: `sqlite3 -csv freesound.sqlite "select id, description from sounds where not gone"`.
 """
 
-import dataclasses
 import json
 import sqlite3
-import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from data_tools.errors import DataError
-from data_tools.files import require_file
-from data_tools.freesound import quota
-from data_tools.freesound.sounds import PREVIEWS, Page, Sound, format_time
-from data_tools.freesound.windows import PageListing, Progress, Window, advance
 
-MAX_OUTSIDE = 10  # sounds of an answer that may be outside the window, whatever their share
-MAGIC = b"SQLite format 3\0"
-FORMAT = 0x46530003  # SQLite's application_id: "FS", and the version of the tables
-
-# Names are the API's. created: ms since 1970. tags: joined by blanks (no tag contains one). previews: addresses without
-# the API's own site. Additional columns of a sound:
-# indexed: its time in the search's order, in ms; equals `created`, unless the search lists the sound at another time.
-# missing: second of the first search that did not find it, otherwise 0.
-# gone: 1 if a search for its id, hours later, did not find it either.
-COLUMNS = (
-    *(name for name in Sound.model_fields if name != "previews"),
-    *(preview.replace("-", "_") for preview in PREVIEWS),
-)
-
-CHANGING = ("license", "gen_ai_preference", "description")  # by the uploader; reported by `crawl --refresh`
-
+TEXTS = ("name", "description", "tags", "username", "license", "gen_ai_preference", "created", "preview")
+COLUMNS = ("id", *TEXTS, "duration", "filesize", "is_explicit")
 _SCHEMA = f"""
-BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value NOT NULL);
 CREATE TABLE IF NOT EXISTS sounds (
-    id INTEGER PRIMARY KEY, {", ".join(COLUMNS[1:])},
-    indexed INTEGER NOT NULL DEFAULT 0, missing INTEGER NOT NULL DEFAULT 0, gone INTEGER NOT NULL DEFAULT 0
+    id INTEGER PRIMARY KEY, {", ".join(f"{name} TEXT" for name in TEXTS)},
+    duration REAL, filesize INTEGER, is_explicit INTEGER,
+    absent INTEGER NOT NULL DEFAULT 0,  -- not found by the last search for it
+    gone INTEGER NOT NULL DEFAULT 0     -- absent while the index of the search was whole
 );
-CREATE INDEX IF NOT EXISTS sounds_indexed ON sounds (indexed);
-CREATE TABLE IF NOT EXISTS windows (
-    first INTEGER PRIMARY KEY, last INTEGER NOT NULL, page INTEGER NOT NULL, expected INTEGER, read_from INTEGER,
-    attempt INTEGER NOT NULL, splits INTEGER NOT NULL, compared INTEGER NOT NULL
-);
-CREATE TABLE IF NOT EXISTS nulls (after_ms INTEGER NOT NULL, page INTEGER NOT NULL, position INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS nulls_after ON nulls (after_ms);
-CREATE TABLE IF NOT EXISTS uneven (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, count INTEGER);
-{quota.SCHEMA}
-PRAGMA application_id = {FORMAT};
-COMMIT;
+CREATE TABLE IF NOT EXISTS blocks (block INTEGER PRIMARY KEY, settled INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value);
+CREATE TABLE IF NOT EXISTS requests (at REAL NOT NULL);
 """
-_WITHIN = "indexed BETWEEN ? AND ? AND NOT missing"
-_LISTED = "(SELECT value FROM json_each(?))"
-
-
-@contextmanager
-def converting_sqlite_errors(path: Path) -> Iterator[None]:
-    """Convert SQLite's errors in a block (disk full, no permission, damaged file) to a DataError that names `path`."""
-    try:
-        yield
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: from a damaged schema, which is quoted
-        raise DataError(
-            f"{path}: SQLite cannot use this file ({error}); check that it is intact, that it and its folder are "
-            "writable, and that the disk has space"
-        ) from None
-
-
-@contextmanager
-def connecting(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a database in autocommit mode for an object under construction; close it if the construction fails.
-
-    Raises DataError if SQLite cannot use the file.
-    """
-    with converting_sqlite_errors(path):
-        database = sqlite3.connect(path, isolation_level=None, timeout=60)
-        try:
-            yield database
-        except BaseException:
-            database.close()
-            raise
-
-
-@contextmanager
-def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Run a block as one transaction of the database, which must be in autocommit mode."""
-    with database:  # commits, or rolls back
-        database.execute("BEGIN IMMEDIATE")
-        yield
 
 
 @contextmanager
 def open_store(path: Path, create: bool = False, read_only: bool = False) -> Iterator["Store"]:
-    """Open the database of sounds for a block. Raises DataError as Store does, and for SQLite's errors in the block."""
-    with converting_sqlite_errors(path), closing(Store(path, create, read_only)) as store:
-        yield store
+    """Open a store for a block.
+
+    Args:
+        path: SQLite file.
+        create: Make a missing file.
+        read_only: Change nothing, so that another process may write.
+
+    Raises:
+        DataError: The file is missing, or is no store.
+    """
+    if not path.is_file() and not create:
+        raise DataError(f"{path}: no such store; make it with lbar data crawl {path}")
+    try:
+        mode = "?mode=ro" if read_only else ""
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}{mode}", timeout=60, uri=True)) as database:
+            if not read_only:
+                database.execute("PRAGMA journal_mode = WAL")
+                database.executescript(_SCHEMA)
+            database.execute("SELECT id, gone FROM sounds LIMIT 1")
+            yield Store(database)
+    except sqlite3.Error as error:
+        raise DataError(f"{path}: not a usable store ({error}); free disk space, or name another file") from None
 
 
-class Null(NamedTuple):
-    """A sound that the API always returned as null, or could never return.
+class Store:
+    """An open store. Every block is written in one transaction: a kill loses at most the block under way.
 
-    Attributes:
-        after_ms: Earliest possible upload time, in milliseconds since 1970.
-        before_ms: Latest possible upload time; None if no later sound is stored.
-        page: Page in the results of its time window, from 1.
-        position: Position on this page, from 1.
+    A block is provisional until the search index is known to be whole, see `settle`.
     """
 
-    after_ms: int
-    before_ms: int | None
-    page: int
-    position: int
-
-
-class Facts:
-    """A database with a table of facts, in autocommit mode; callers begin transactions."""
-
-    database: sqlite3.Connection
-
-    def close(self) -> None:
-        """Close the database."""
-        self.database.close()
+    def __init__(self, database: sqlite3.Connection) -> None:
+        """Wrap an open database."""
+        self.database = database
 
     def fact(self, name: str, default: Any = None) -> Any:
-        """Return a named value about the whole crawl, such as `until`, its last second; `default` if not stored."""
+        """Return a stored fact, such as the number of sounds on Freesound."""
         row = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return row[0] if row else default
 
-    def set_facts(self, **facts: float | str) -> None:
-        """Store named values about the whole crawl, each a number or a text; `fact` reads them."""
-        self.database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
+    def set_fact(self, name: str, value: float | str) -> None:
+        """Store a fact."""
+        with self.database:
+            self.database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
+    def settled_blocks(self) -> set[int]:
+        """Return the blocks that were read."""
+        return {row[0] for row in self.database.execute("SELECT block FROM blocks WHERE settled")}
 
-class Store(Facts):
-    """An open store."""
-
-    def __init__(self, path: Path, create: bool = False, read_only: bool = False) -> None:
-        """Open or create the database file of a crawl's sounds.
-
-        Raises DataError for a file that is missing or empty (unless create), is not a store of this format, or cannot
-        be opened. A file of another kind is not changed.
-        """
-        self.path = path
-        if path.is_dir() or not create:
-            require_file(path, f"make a store with lbar data crawl {path}")
-        if path.is_file():
-            with path.open("rb") as file:
-                if file.read(len(MAGIC)) not in (b"", MAGIC):
-                    raise DataError(
-                        f"{path}: not a store of Freesound sounds, or damaged at its beginning; give one made by "
-                        "lbar data crawl"
-                    )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with connecting(path) as self.database:
-            if create and not self.database.execute("SELECT 1 FROM sqlite_master").fetchone():
-                self.database.executescript(_SCHEMA)
-            if self.database.execute("PRAGMA application_id").fetchone() != (FORMAT,):
-                version = FORMAT & 255
-                raise DataError(f"{path}: not a store of Freesound sounds of format {version}; give another file")
-            for pragma in ["query_only = ON"] if read_only else ["journal_mode = WAL", "synchronous = NORMAL"]:
-                self.database.execute(f"PRAGMA {pragma}")
-
-    # windows
-
-    def add_window(self, window: Window) -> None:
-        """Add a time window to read, or replace the one with the same start."""
-        values = dataclasses.astuple(window)
-        self.database.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
-
-    def open_windows(self, limit: int) -> list[Window]:
-        """Return the time windows still to read, earliest first, at most `limit`."""
-        return [Window(*row) for row in self.database.execute("SELECT * FROM windows ORDER BY first LIMIT ?", (limit,))]
-
-    def replace_window(self, window: Window, progress: Progress, count: int | None = None) -> None:
-        """Replace a time window in the store by the parts of the window that remain to be read.
-
-        The function does not commit. If the API's count of sounds in the window (`count`) never matched the sounds that
-        the API listed (`progress.uneven`), the window and this count are recorded.
-        progress: State of the window, with its remaining parts.
-        """
-        self.database.execute("DELETE FROM windows WHERE first = ?", (window.first,))
-        for part in progress.windows:
-            self.add_window(part)
-        if progress.uneven:
-            self.database.execute("INSERT OR REPLACE INTO uneven VALUES (?, ?, ?)", (window.first, window.last, count))
-
-    def save_page(self, window: Window, page: Page) -> Progress:
-        """Store a page of sounds from a time window, and the window's remaining parts; return the parts.
-
-        Raises DataError if most sounds are outside the window: the crawl could not continue from them.
-        """
-        answer, indexed = self._summarise(window, page)
-        nulls, ids = page.sounds.count(None), json.dumps(list(indexed))
-        with transaction(self.database):
-            progress = advance(window, answer, self.count_known(window))
-            reached = window.last if progress.complete or answer.reached is None else answer.reached
-            span = _milliseconds(window.first, reached if progress.complete else reached - 1)
-            unseen = self.count(f"{_WITHIN} AND id NOT IN {_LISTED}", *span, ids)
-            self.upsert(filter(None, page.sounds), indexed)
-            self._record_nulls(window, page, indexed, reached, min(unseen, nulls))
-            if progress.complete and not nulls:
-                query = f"UPDATE sounds SET missing = ? WHERE {_WITHIN} AND id NOT IN {_LISTED}"
-                self.database.execute(query, (int(time.time()), *span, ids))
-            if window.page == 1 and progress != Progress():  # it is read again
-                self.database.execute("DELETE FROM uneven WHERE first BETWEEN ? AND ?", (window.first, window.last))
-            self.replace_window(window, progress, page.count)
-        return progress
-
-    def update_page(self, window: Window, page: Page, condition: str | None) -> tuple[Progress, Counter[str]]:
-        """Update the stored sounds of a page; return its window's unread parts, and the number of changes per column.
-
-        The page has sounds of one kind, such as one licence. No sound is marked as missing. The changes are counted for
-        the columns that uploaders change: licence, AI preference and description.
-        condition: SQL condition that selects the stored sounds of that kind. With it, parts of the window whose number
-        of stored sounds equals the API's count need not be read. None: all parts must be read.
-        """
-        answer, indexed = self._summarise(window, page)
-        sounds = [sound for sound in page.sounds if sound]
-        query = f"SELECT id, {', '.join(CHANGING)} FROM sounds WHERE id IN {_LISTED}"
-        with transaction(self.database):
-            known = self.count_known(window, condition) if condition else 0
-            before = {row[0]: row[1:] for row in self.database.execute(query, (json.dumps(list(indexed)),))}
-            self.upsert(sounds, indexed)
-        changes: Counter[str] = Counter()
-        for sound in sounds:
-            pairs = zip(CHANGING, before.get(sound.id, ()), strict=False)
-            changes.update(name for name, value in pairs if value != getattr(sound, name))
-        return advance(window, answer, known), changes
-
-    def _summarise(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
-        """Return a summary of a search page, and a dict from the id of each sound on the page to its index time in ms.
-
-        A sound that appears twice on the page counts once. The index time of a sound is its upload time. If this is
-        outside the window, because Freesound's search index and database differ, the sound gets the index time of the
-        sound before it on the page. Raises DataError if most sounds are outside the window.
-        """
-        sounds = [sound for sound in page.sounds if sound]
-        times, outside, time_ms = dict[int, int](), list[Sound](), window.first * 1000
-        for sound in sounds:
-            # One second more, in case the search rounds times instead of cutting them.
-            if window.first - 1 <= sound.created // 1000 <= window.last + 1:
-                time_ms = sound.created
-            else:
-                outside.append(sound)
-            times[sound.id] = time_ms
-        if len(outside) > MAX_OUTSIDE and 2 * len(outside) > len(sounds):
-            raise DataError(
-                f"{self.path}: the API returned a sound uploaded at {format_time(outside[0].created)} for a search "
-                f"from {format_time(window.first * 1000)} to {format_time(window.last * 1000)}; "
-                "run the command again later"
-            )
-        seconds = [min(max(one // 1000, window.first), window.last) for one in times.values()]
-        reached, nulls = max(seconds, default=None), len(page.sounds) - len(sounds)
-        passed = sum(second != reached for second in seconds)
-        return PageListing(page.count, len(times) + nulls, reached, passed + nulls), times
-
-    def split_by_sounds(self, window: Window, sounds: int) -> list[Window]:
-        """Split the time window into parts of `sounds` stored sounds each; sounds of one second stay together."""
-        query = "SELECT indexed / 1000 FROM sounds WHERE indexed BETWEEN ? AND ? ORDER BY indexed"
-        rows = self.database.execute(query, _milliseconds(window.first, window.last)).fetchall()
-        begins = sorted({window.first, *(second for (second,) in rows[sounds - 1 :: sounds])})
-        ends = [*(begin - 1 for begin in begins[1:]), window.last]
-        return [Window(first, last, compared=True) for first, last in zip(begins, ends, strict=True)]
-
-    def count_known(self, window: Window, condition: str | None = None) -> int:
-        """Return the number of stored sounds in a time window or, with an SQL `condition`, of those that meet it.
-
-        The number can be compared with the API's count. Sounds that the last search did not find are not counted.
-        Without a condition, items that the API gave as null are counted too.
-        """
-        span = _milliseconds(window.first, window.last)
-        if condition:
-            return self.count(f"{_WITHIN} AND {condition}", *span)
-        query = "SELECT COUNT(*) FROM nulls WHERE after_ms BETWEEN ? AND ?"
-        return self.count(_WITHIN, *span) + int(self.database.execute(query, span).fetchone()[0])
-
-    def upsert(self, sounds: Iterable[Sound], indexed: Mapping[int, int]) -> None:
-        """Insert or replace sounds. indexed: Dict from id to index time, the upload time in the search index, in ms.
-
-        The index time of a stored sound that is not in `indexed` stays unchanged.
-        """
-        site = self.fact("site", "")
-        marks = ", ".join(f":{column}" for column in COLUMNS)
-        updates = ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[1:])
-        self.database.executemany(
-            f"INSERT INTO sounds ({', '.join(COLUMNS)}, indexed) VALUES ({marks}, coalesce(:indexed, :created)) "
-            f"ON CONFLICT (id) DO UPDATE SET {updates}, indexed = coalesce(:indexed, indexed), missing = 0, gone = 0",
-            (_column_values(sound, site) | {"indexed": indexed.get(sound.id)} for sound in sounds),
-        )
-
-    def _record_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
-        """Record the null items of a search page: sounds without data that no earlier crawl has stored.
-
-        Earlier records for this page or a later one are deleted first, if their upload times are between the start of
-        the window and `reached`.
+    def save(
+        self,
+        ids: Iterable[int],
+        sounds: Sequence[dict[str, Any]],
+        unread: Collection[int] = (),
+        block: int | None = None,
+    ) -> None:
+        """Store what a search for ids has found.
 
         Args:
-            indexed: Dict from the id of each sound on the page to its index time in ms.
-            reached: Last second of upload on the page.
-            stored: Number of nulls on the page whose sounds an earlier crawl has stored. It is unknown which nulls
-                these are, so the first ones on the page are not recorded.
+            ids: The ids of the search.
+            sounds: The sounds that it found; the others are absent.
+            unread: Ids that the server cannot describe: they stay as they are.
+            block: Block that is now read, provisionally.
         """
-        query = "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?"
-        self.database.execute(query, (*_milliseconds(window.first, reached), window.page))
-        after = window.first * 1000
-        for position, sound in enumerate(page.sounds, 1):
-            if sound:
-                after = indexed[sound.id]
-            elif stored:
-                stored -= 1
-            else:
-                self.database.execute("INSERT INTO nulls VALUES (?, ?, ?)", (after, window.page, position))
+        absent = [(number,) for number in ids if number not in unread]
+        marks = ", ".join(f":{name}" for name in COLUMNS)
+        with self.database:
+            self.database.executemany("UPDATE sounds SET absent = 1 WHERE id = ?", absent)
+            insert = f"INSERT OR REPLACE INTO sounds ({', '.join(COLUMNS)}) VALUES ({marks})"
+            self.database.executemany(insert, map(_row, sounds))
+            if block is not None:
+                self.database.execute("INSERT OR REPLACE INTO blocks VALUES (?, 0)", (block,))
 
-    # sounds
+    def settle(self) -> None:
+        """Count provisional blocks as read, and absent sounds as gone."""
+        with self.database:
+            self.database.execute("UPDATE blocks SET settled = 1")
+            self.database.execute("UPDATE sounds SET gone = absent WHERE gone != absent")
 
-    def count(self, condition: str = "NOT missing", *values: object) -> int:
-        """Return the number of sounds that meet an SQL condition. values: Values for the question marks in it."""
-        return int(self.database.execute(f"SELECT COUNT(*) FROM sounds WHERE {condition}", values).fetchone()[0])
+    def forget_provisional(self) -> None:
+        """Count provisional blocks as unread, and absent sounds as they were before."""
+        with self.database:
+            self.database.execute("DELETE FROM blocks WHERE NOT settled")
+            self.database.execute("UPDATE sounds SET absent = gone WHERE gone != absent")
 
-    def forget_missing(self, since: float) -> None:
-        """Remove the mark "missing" that sounds got at time `since` or later, except from sounds marked as gone."""
-        self.database.execute("UPDATE sounds SET missing = 0 WHERE missing >= ? AND NOT gone", (int(since),))
+    def sounds(self, columns: str, condition: str = "1") -> Iterator[tuple[Any, ...]]:
+        """Yield columns of the sounds that are still on Freesound, by rising id. condition: In SQL."""
+        yield from self.database.execute(f"SELECT {columns} FROM sounds WHERE NOT gone AND {condition} ORDER BY id")
 
-    def missing_ids(self, before: float) -> list[int]:
-        """Return the ids of sounds, not marked as gone, that searches stopped listing at time `before` or earlier."""
-        query = "SELECT id FROM sounds WHERE missing BETWEEN 1 AND ? AND NOT gone ORDER BY id"
-        return [sound_id for (sound_id,) in self.database.execute(query, (int(before),))]
-
-    def mark_gone(self, ids: Iterable[int]) -> None:
-        """Mark sounds as deleted from Freesound."""
-        self.database.executemany("UPDATE sounds SET gone = 1 WHERE id = ?", ((sound_id,) for sound_id in ids))
-
-    def nulls(self) -> list[Null]:
-        """Return all items that the API returned as null, in order of time."""
-        rows = self.database.execute(
-            "SELECT after_ms, (SELECT MIN(indexed) FROM sounds WHERE indexed > after_ms), page, position "
-            "FROM nulls ORDER BY after_ms, page, position"
-        )
-        return [Null(*row) for row in rows]
-
-    def forget_uneven(self, last: int) -> None:
-        """Remove the records of time windows whose counts differ from the API's, up to second `last`."""
-        self.database.execute("DELETE FROM uneven WHERE last <= ?", (last,))
-
-    def uneven_windows(self) -> list[tuple[int, int, int | None]]:
-        """Return (first second, last second, API's count) of each window with fewer or more sounds than that count."""
-        return self.database.execute("SELECT * FROM uneven ORDER BY first").fetchall()
+    def __len__(self) -> int:
+        """Return the number of sounds that are still on Freesound."""
+        return int(self.database.execute("SELECT COUNT(*) FROM sounds WHERE NOT gone").fetchone()[0])
 
 
-def _column_values(sound: Sound, site: str) -> dict[str, object]:
-    """Return a dict from each of COLUMNS to a sound's value in the database. site: Removed from preview addresses."""
-    previews = {name.replace("-", "_"): sound.previews.get(name, "").removeprefix(site) or None for name in PREVIEWS}
-    return {**vars(sound), "tags": " ".join(sound.tags), **previews}
-
-
-def _milliseconds(first: int, last: int) -> tuple[int, int]:
-    """Return the first and the last millisecond of a span of seconds."""
-    return first * 1000, last * 1000 + 999
+def _row(sound: dict[str, Any]) -> dict[str, Any]:
+    tags, previews = sound.get("tags"), sound.get("previews") or {}
+    row = {name: sound.get(name) for name in COLUMNS}
+    return {**row, "tags": json.dumps(tags), "preview": previews.get("preview-hq-mp3")}

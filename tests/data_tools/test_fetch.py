@@ -1,397 +1,203 @@
-"""Fetching: the selection, the files on disk after faults and kills, and the tables of the folder."""
+"""The rules of fetch, its files, and what it does with sounds that cannot be fetched."""
 
 import csv
-import hashlib
-import io
-import os
-import random
-import signal
-import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, redirect_stderr, redirect_stdout
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import patch
+from typing import Any
 
-import numpy as np
 import pytest
 import soundfile
-from sandboxes import FAST, UNLIMITED, everything, serving, write_scores
+from sandboxes import FAST, falling_scores, served, write_scores
 
 from data_tools.__main__ import main
-from data_tools.freesound import fetch as fetching
-from data_tools.freesound.client import Client
-from data_tools.freesound.selection import LICENCES, PREFERENCES, Criteria, select
-from data_tools.freesound.sounds import Sound
-from data_tools.freesound.store import Store
+from data_tools.freesound import api as api_module
+from data_tools.freesound.api import LostError
+from data_tools.freesound.fetch import LICENCES, PREFERENCES, Criteria, read_scores, select
+from data_tools.freesound.sandbox import Sandbox
+from data_tools.freesound.store import open_store
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import read_manifest
-from data_tools.sandbox.answers import Answers
-from data_tools.sandbox.corpus import NAMES
-from data_tools.sandbox.verb import make_answers
 
 SOUNDS = 160
 
 
-def write_list(path: Path, ids: list[object]) -> Path:
+@pytest.fixture(scope="module")
+def site() -> Iterator[Sandbox]:
+    with served(Sandbox(SOUNDS)) as server:
+        yield server
+
+
+@pytest.fixture
+def store(site: Sandbox, tmp_path: Path) -> Path:
+    site.hidden, site.changes = set(), {}
+    assert main(["crawl", str(tmp_path / "s.sqlite"), *FAST]) == 0
+    return tmp_path / "s.sqlite"
+
+
+def fetch(store: Path, server: Sandbox, *options: object, exclude: object = "none") -> int:
+    scores = store.parent / "scores.csv"
+    if not scores.exists():
+        write_scores(scores, falling_scores(server))
+    arguments = ["--scores", scores, "--exclude", exclude, "--out", store.parent / "out", *options]
+    return main(["fetch", str(store), *map(str, arguments)])
+
+
+def write_list(path: Path, ids: list[int]) -> Path:
     path.write_text("\n".join(["sound_id", *map(str, ids), "Not found"]) + "\n")
     return path
 
 
-@pytest.fixture(scope="module")
-def answers() -> Answers:
-    return make_answers(SOUNDS, 1, 0.0, 0)
+def test_each_rule_refuses_the_sounds_that_it_should(store: Path, site: Sandbox, tmp_path: Path) -> None:
+    rows = read_scores(write_scores(tmp_path / "scores.csv", [*falling_scores(site), (10**8, 0.9, "unknown")]))
+    sounds = {number: site.sound(number) for number in site.ids()}
+    enough = [number for number in sounds if 1 - number / (SOUNDS + 1) > 0.4]
+    fit = [number for number in enough if 3 <= sounds[number]["duration"] <= 120]
+    free = [number for number in fit if any(LICENCES[name] in sounds[number]["license"] for name in ("cc0", "by"))]
+    willing = [number for number in free if sounds[number]["gen_ai_preference"] != "no-gen-ai"]
+    excluded = [willing[1], willing[4], 5 * 10**8]
+    exclusions = read_exclusions([write_list(tmp_path / "never.csv", excluded)])
+    with open_store(store) as opened:
+        chosen, refused = select(opened, rows, Criteria(0.4, licences=("cc0", "by")), exclusions)
+        assert [one.id for one in chosen] == [number for number in willing if number not in excluded], "best first"
+        assert refused["score"] == len(sounds) - len(enough)
+        assert refused["length"] == len(set(enough) - set(fit) - set(excluded)) > 0
+        assert refused["licence"] == len(set(fit) - set(free)) > 0
+        assert refused["the uploader's AI preference"] == len(set(free) - set(willing)) > 0
+        assert refused["on an exclusion list"] == 2
+        assert refused["not in the store, or gone from Freesound"] == 1
+        everyone, _ = select(opened, rows, Criteria(0.4, preferences=PREFERENCES), exclusions)
+        assert len(everyone) == len(fit) - 2
+        exact = read_scores(write_scores(tmp_path / "one.csv", [(willing[0], 0.2, "x")]))
+        assert not select(opened, exact, Criteria(0.2), exclusions)[0]
+        assert select(opened, exact, Criteria(0.1999), exclusions)[0]
 
 
-@pytest.fixture(scope="module")
-def crawled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of the sandbox's sounds."""
-    path = tmp_path_factory.mktemp("crawled") / "store.sqlite"
-    assert main(["sandbox", "--port", "0", "--sounds", str(SOUNDS), "--then", f"crawl {path}"]) == 0
-    return path
+def test_fetched_sounds_are_flac_files_with_manifest_and_attribution(store: Path, site: Sandbox) -> None:
+    out = store.parent / "out"
+    assert fetch(store, site, "--limit", 4, "--rate", 16_000) == 0
+    clips = read_manifest(out / "manifest.jsonl")
+    assert len(clips) == 4
+    with (out / "ATTRIBUTION.csv").open(newline="") as file:
+        credits = {row["file_name"]: row for row in csv.DictReader(file)}
+    for clip in clips:
+        sound = site.sound(int(clip.freesound_id or 0))
+        assert Path(clip.path) == out / f"{clip.freesound_id}.flac"
+        assert clip.captions == [f"sound number {clip.freesound_id}"]
+        assert (clip.licence, clip.uploader, clip.split) == (sound["license"], sound["username"], "train")
+        assert clip.seconds == pytest.approx(sound["duration"], abs=0.1)
+        assert soundfile.info(clip.path).samplerate == 16_000
+        credit = credits[clip.file_name]
+        assert (credit["title"], credit["licence"]) == (sound["name"], sound["license"])
+        assert credit["page"].endswith(f"/s/{clip.freesound_id}/")
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*.flac")}
+    site.seen.clear()
+    assert fetch(store, site, "--limit", 4, "--rate", 16_000) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*.flac")} == before
+    assert not site.seen, "nothing is asked for again"
 
 
-@pytest.fixture
-def store(crawled: Path) -> Iterator[Store]:
-    opened = Store(crawled)
-    yield opened
-    opened.close()
+def test_sounds_whose_uploaders_have_changed_their_mind_are_replaced(store: Path, site: Sandbox) -> None:
+    assert fetch(store, site, "--limit", 3) == 0
+    first = [int(clip.freesound_id or 0) for clip in read_manifest(store.parent / "out/manifest.jsonl")]
+    for path in (store.parent / "out").glob("*.flac"):
+        path.unlink()
+    site.changes = {first[0]: {"gen_ai_preference": "no-gen-ai"}, first[1]: {"license": "all rights reserved"}}
+    site.hidden = {first[2]}
+    assert fetch(store, site, "--limit", 3) == 0
+    second = [int(clip.freesound_id or 0) for clip in read_manifest(store.parent / "out/manifest.jsonl")]
+    assert len(second) == 3
+    assert not set(first) & set(second)
 
 
-def test_each_selection_rule_of_fetch_drops_the_expected_sounds(store: Store, answers: Answers, tmp_path: Path) -> None:
-    corpus, numbers = answers.corpus, np.arange(SOUNDS)
-    rows = everything(answers)
-    rows.append((10**8, 0.9, "unknown"))
-    seconds, licences = corpus.seconds(numbers), corpus.licences(numbers)
-    preferences = corpus.preferences(numbers)
-    enough = (1 - numbers / SOUNDS) > 0.4
-    fit = (seconds >= 3) & (seconds <= 120)
-    free = np.isin(licences, ["Creative Commons 0", "Attribution"])
-    willing = preferences != "no-gen-ai"
-    expected = np.flatnonzero(enough & fit & free & willing)
-    excluded = [corpus.id(int(expected[3])), corpus.id(int(expected[9])), 5]
-    lists = read_exclusions([write_list(tmp_path / "never.csv", excluded)])
-    wanted = Criteria(0.4, licences=("cc0", "by"))
-    found = select(store, write_scores(tmp_path / "scores.csv", rows), wanted, lists)
-    kept = [corpus.id(int(number)) for number in expected if corpus.id(int(number)) not in excluded]
-    assert [sound.id for sound in found.chosen] == kept, "by falling score"
-    assert found.refused == {
-        "score of 0.4 or less": int((~enough).sum()),
-        "not in the store, or gone from Freesound": 1,
-        "shorter than 3 s or longer than 120 s": int((enough & ~fit).sum()),
-        "licence other than cc0, by": int((enough & fit & ~free).sum()),
-        "the uploader's AI preference": int((enough & fit & free & ~willing).sum()),
-        "on an exclusion list": 2,
-    }
-    assert {key: [Path(name).name for name in names] for key, names in found.excluded.items()} == {
-        str(excluded[0]): ["never.csv"],
-        str(excluded[1]): ["never.csv"],
-    }
-    everyone = select(
-        store, tmp_path / "scores.csv", Criteria(0.4, preferences=PREFERENCES, licences=tuple(LICENCES)), lists
-    )
-    assert len(everyone.chosen) == (enough & fit).sum() - 2
+def test_excluded_sound_is_never_downloaded(store: Path, site: Sandbox, tmp_path: Path) -> None:
+    site.seen.clear()
+    best = site.ids()[:30]
+    never = write_list(tmp_path / "never.csv", best)
+    assert fetch(store, site, "--limit", 2, exclude=never) == 0
+    asked = {int(Path(path).stem) for path, _ in site.seen if path.startswith("/previews/")}
+    assert len(asked) == 2
+    assert not asked & set(best)
 
 
-def test_fetch_drops_sounds_with_a_score_equal_to_the_threshold(store: Store, answers: Answers, tmp_path: Path) -> None:
-    number = int(np.flatnonzero(answers.corpus.seconds(np.arange(SOUNDS)) == 8)[0])
-    row = (answers.corpus.id(number), 0.2, "x")
-    lists = read_exclusions([write_list(tmp_path / "never.csv", [1])])
-    scores = write_scores(tmp_path / "scores.csv", [row])
-    assert not select(store, scores, Criteria(0.2, preferences=PREFERENCES), lists).chosen
-    assert select(store, scores, Criteria(0.1999999, preferences=PREFERENCES), lists).chosen
+@pytest.mark.parametrize("fault", ["missing", "page", "short", "cut"])
+def test_sound_that_cannot_be_fetched_is_listed_and_the_others_are_kept(
+    fault: str, store: Path, site: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = []
+
+    async def download(self: Any, url: str, path: Path) -> None:
+        number = int(Path(url).stem)
+        bad.append(number) if not bad else None
+        content = site.audio(number)
+        if number == bad[0]:
+            if fault == "missing":
+                raise LostError("the server answered 404")
+            other = next(n for n in site.ids() if abs(site.sound(n)["duration"] - site.sound(number)["duration"]) > 2)
+            content = {"page": b"<html>", "short": site.audio(other), "cut": content[: len(content) // 2]}[fault]
+        path.write_bytes(content)
+
+    monkeypatch.setattr(api_module.Api, "download", download)
+    assert fetch(store, site, "--limit", 5) == 0
+    out = store.parent / "out"
+    assert len(read_manifest(out / "manifest.jsonl")) == 4
+    assert (out / "lost.csv").read_text().splitlines()[1].startswith(f"{bad[0]},")
+    assert not (out / f"{bad[0]}.flac").exists()
+    assert not list(out.glob("*.mp3"))
+
+
+def test_titles_of_strangers_are_never_paths(store: Path, site: Sandbox) -> None:
+    site.changes = {number: {"name": "../../../escaped.flac"} for number in site.ids()}
+    assert fetch(store, site, "--limit", 2) == 0
+    assert not list(store.parent.parent.rglob("escaped*"))
+    assert len(list((store.parent / "out").glob("*.flac"))) == 2
+
+
+@pytest.mark.slow
+def test_killed_fetch_goes_on_and_keeps_finished_files(store: Path, site: Sandbox, root: Path) -> None:
+    scores = write_scores(store.parent / "scores.csv", falling_scores(site))
+    out = store.parent / "out"
+    arguments = ["--scores", str(scores), "--exclude", "none", "--out", str(out), "--limit", "30"]
+    command = [sys.executable, "-m", "data_tools", "fetch", str(store), *arguments]
+    process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(list(out.glob("*.flac"))) < 5 and process.poll() is None:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    kept = {path: path.read_bytes() for path in out.glob("*.flac")}
+    assert kept
+    assert subprocess.run(command, cwd=root, check=False, stdout=subprocess.DEVNULL).returncode == 0
+    assert all(path.read_bytes() == content for path, content in kept.items())
+    assert len(read_manifest(out / "manifest.jsonl")) == 30
+    assert not list(out.glob(".*"))
 
 
 @pytest.mark.parametrize(
-    ("text", "output"),
+    ("text", "word"),
     [
-        ("", "scores.csv: the file is empty"),
-        ("freesound_id,score,text\n", "has a header but no rows"),
-        ("freesound_id,scores,text\n1,0.5,a\n", "no column score"),
-        ("freesound_id,score,text\n1,0.5,a\n1,0.6,a\n", "line 3: the id '1' comes twice"),
-        ("freesound_id,score,text\n12,0.5,a\n 012,0.6,a\n", "line 3: the id ' 012' comes twice"),
-        ("freesound_id,score,text\n" + "9" * 19 + ",0.5,a\n", "9' is not a Freesound id"),
-        ("freesound_id,score,text\n../x,0.5,a\n", "line 2: the id '../x' is not a Freesound id"),
-        (
-            "freesound_id,score,text\n7,high,a\n",
-            "line 2: the id '7' has no score from 0 to 1",
-        ),
-        (
-            "freesound_id,score,text\n7,nan,a\n",
-            "line 2: the id '7' has no score from 0 to 1",
-        ),
-        ('freesound_id,score,text\n7,"0.5,a\n', "line 2: not a CSV table"),
-        ("freesound_id,score,text\n7,0.5,a\n8,0.5\n", "line 3: 2 values for 3 columns"),
-        ("freesound_id,score,text\n7,0.5,a\n8,0.\n", "line 3: 2 values for 3 columns"),
+        ("", "empty"),
+        ("freesound_id,score,text\n", "rows"),
+        ("freesound_id,text\n1,a\n", "score"),
+        ("freesound_id,score,text\n1,0.5,a\n01,0.6,a\n", "line 3"),
+        ("freesound_id,score,text\n../x,0.5,a\n", "line 2"),
+        ("freesound_id,score,text\n7,high,a\n", "line 2"),
+        ("freesound_id,score,text\n7,nan,a\n", "line 2"),
+        ("freesound_id,score,text\n7,0.5\n", "line 2"),
     ],
 )
-def test_fetch_refuses_invalid_tables_of_scores(
-    crawled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, output: str
-) -> None:
-    (tmp_path / "scores.csv").write_text(text)
-    never = write_list(tmp_path / "never.csv", [1])
-    arguments = ["--scores", tmp_path / "scores.csv", "--exclude", never, "--out", tmp_path / "out"]
-    assert main(["fetch", str(crawled), *map(str, arguments)]) == 1
-    errors = capsys.readouterr().err
-    assert output in errors
-    assert len(errors.splitlines()) == 1
-    assert not (tmp_path / "out").exists()
+def test_bad_tables_of_scores_are_refused(text: str, word: str, store: Path, site: Sandbox, capsys: Any) -> None:
+    (store.parent / "scores.csv").write_text(text)
+    assert fetch(store, site) == 1
+    assert word in capsys.readouterr().err
+    assert not (store.parent / "out").exists()
 
 
-def test_fetch_requires_an_exclusion_list(crawled: Path, tmp_path: Path) -> None:
-    arguments = ["--scores", str(tmp_path / "scores.csv"), "--out", str(tmp_path / "out")]
-    assert main(["fetch", str(crawled), *arguments]) == 2
-
-
-def command(crawled: Path, out: Path, *arguments: str) -> list[str]:
-    """Return the command to fetch with the tables next to the folder."""
-    tables = ["--scores", str(out.parent / "scores.csv"), "--exclude", str(out.parent / "never.csv")]
-    return [sys.executable, "-m", "data_tools", "fetch", str(crawled), *tables, "--out", str(out), *arguments]
-
-
-def fetch(crawled: Path, out: Path, settings: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Fetch in this process; most of the time of a new one would be its imports."""
-    argv, output, errors = command(crawled, out, *arguments), io.StringIO(), io.StringIO()
-    with patch.dict(os.environ, settings), redirect_stdout(output), redirect_stderr(errors):
-        status = main(argv[3:])
-    return subprocess.CompletedProcess(argv, status, output.getvalue(), errors.getvalue())
-
-
-def with_other_metadata(monkeypatch: pytest.MonkeyPatch, change: Callable[[sqlite3.Connection], None]) -> None:
-    """Change the metadata of sounds from the moment a fetch requests them."""
-    look_up = fetching.look_up
-
-    async def asked(client: Client, store: Store, ids: list[int]) -> dict[int, Sound | None]:
-        found = await look_up(client, store, ids)
-        change(store.database)
-        return found
-
-    monkeypatch.setattr(fetching, "look_up", asked)
-
-
-def copy(store: Path, to: Path) -> None:
-    with closing(sqlite3.connect(store)) as source, closing(sqlite3.connect(to)) as target:
-        source.backup(target)
-
-
-def expected_numbers(answers: Answers, excluded: list[int]) -> tuple[list[int], list[int]]:
-    """Return the sounds above 0.2 that can be fetched, and those that are permanently broken."""
-    corpus, numbers = answers.corpus, np.arange(answers.corpus.size)
-    fit = (corpus.seconds(numbers) >= 3) & (corpus.seconds(numbers) <= 120) & (1 - numbers / corpus.size > 0.2)
-    fit &= corpus.preferences(numbers) != "no-gen-ai"
-    chosen = [int(number) for number in np.flatnonzero(fit) if corpus.id(int(number)) not in excluded]
-    broken = [number for number in chosen if corpus.is_broken(number)]
-    return [number for number in chosen if number not in broken], broken
-
-
-def assert_folder(out: Path, answers: Answers, excluded: list[int], rate: int) -> None:
-    """Assert that every expected file is present, complete and listed, and no other."""
-    corpus = answers.corpus
-    numbers, broken = expected_numbers(answers, excluded)
-    names = {f"{corpus.id(number)}.flac" for number in numbers}
-    output = {"manifest.jsonl", "ATTRIBUTION.csv", "licences.csv", "lost.csv"}
-    found = {path.name for path in out.iterdir() if not path.name.startswith("fetched.sqlite")}
-    assert found == names | output
-    clips = {clip.file_name: clip for clip in read_manifest(out / "manifest.jsonl")}
-    with (out / "ATTRIBUTION.csv").open(newline="", encoding="utf-8") as file:
-        attribution = {row["file_name"]: row for row in csv.DictReader(file)}
-    assert clips.keys() == attribution.keys() == names
-    for number in numbers:
-        sound, name = corpus.sound(number, ""), f"{corpus.id(number)}.flac"
-        samples, found_rate = soundfile.read(out / name)
-        assert found_rate == rate
-        assert samples.ndim == 1
-        assert abs(len(samples) / rate - sound["duration"]) < 0.1
-        clip, row = clips[name], attribution[name]
-        assert clip.captions == [f"sound number {number}"]
-        assert (clip.freesound_id, clip.split, clip.source) == (str(sound["id"]), "train", "freesound")
-        assert clip.seconds == len(samples) / rate
-        assert (row["title"], row["uploader"], row["licence"]) == (sound["name"], sound["username"], sound["license"])
-        assert (clip.licence, clip.uploader) == (sound["license"], sound["username"])
-        assert row["page"] == f"https://freesound.org/people/{sound['username']}/sounds/{sound['id']}/"
-        assert row["sha256"] == hashlib.sha256((out / name).read_bytes()).hexdigest()
-    with (out / "lost.csv").open(newline="") as file:
-        lost = {int(row["freesound_id"]): row["why"] for row in csv.DictReader(file)}
-    assert lost.keys() == {corpus.id(number) for number in broken}
-    assert all("cannot be decoded" in why for why in lost.values())
-    with (out / "licences.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert sum(int(row["files"]) for row in rows) == len(numbers)
-    hours = sum(clip.seconds or 0 for clip in clips.values()) / 3600
-    assert sum(float(row["hours"]) for row in rows) == pytest.approx(hours, abs=0.002)
-
-
-@pytest.mark.slow
-def test_fetch_stores_exactly_the_selected_sounds(crawled: Path, answers: Answers, tmp_path: Path) -> None:
-    """Faults occur, and titles would be dangerous file names; a second run fetches nothing."""
-    out = tmp_path / "out"
-    write_scores(tmp_path / "scores.csv", everything(answers))
-    excluded = [answers.corpus.id(number) for number in expected_numbers(answers, [])[0][5:50:20]]
-    write_list(tmp_path / "never.csv", list(excluded))
-    with serving("--sounds", str(SOUNDS), "--fault", "reset=0.07", "--fault", "truncate=0.07") as settings:
-        first = fetch(crawled, out, settings, *FAST, "--rate", "16000")
-        assert first.returncode == 0, first.stderr
-        assert_folder(out, answers, excluded, 16_000)
-        before = {path: path.stat().st_mtime_ns for path in out.glob("*.flac")}
-        assert fetch(crawled, out, settings, *FAST, "--rate", "16000").returncode == 0
-        assert {path: path.stat().st_mtime_ns for path in out.glob("*.flac")} == before
-        deleted = next(iter(before))
-        deleted.unlink()
-        other = fetch(crawled, out, settings, *FAST, "--rate", "8000")
-        assert "were fetched with rate 16000, not 8000" in other.stderr
-        assert fetch(crawled, out, settings, *FAST, "--rate", "16000").returncode == 0
-        assert deleted.exists()
-    assert "3  not fetched: on an exclusion list" in first.stdout
-    assert {path.name for path in tmp_path.iterdir()} == {"scores.csv", "never.csv", "out"}, "nothing left the folder"
-
-
-@pytest.mark.slow
-def test_titles_and_uploaders_are_never_used_as_paths(
-    crawled: Path, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Names such as ../../x, CON, 300 characters, or control characters appear only in the tables, unchanged."""
-    home = tmp_path / "a" / "b"
-    home.mkdir(parents=True)
-    write_scores(home / "scores.csv", everything(answers))
-    write_list(home / "never.csv", [1])
-    store = home / "copy.sqlite"
-    copy(crawled, store)
-
-    def rename(database: sqlite3.Connection) -> None:
-        rows = database.execute("SELECT id FROM sounds WHERE duration = 8 ORDER BY id").fetchall()
-        for (sound_id,), name in zip(rows, NAMES * 20, strict=False):
-            database.execute("UPDATE sounds SET name = ?, username = ? WHERE id = ?", (name, name, sound_id))
-
-    with_other_metadata(monkeypatch, rename)
-    with serving("--sounds", str(SOUNDS)) as settings:
-        done = fetch(store, home / "out", settings, *FAST, "--limit", "20", "--seconds", "8", "8", "--rate", "8000")
-    assert done.returncode == 0, done.stderr
-    files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    audio = {name for name in files if name.startswith("a/b/out/") and name.endswith(".flac")}
-    assert len(audio) == 20
-    assert all(name.removeprefix("a/b/out/").removesuffix(".flac").isdigit() for name in audio)
-    tables = {"manifest.jsonl", "ATTRIBUTION.csv", "licences.csv", "lost.csv"}
-    assert {name for name in files - audio if "sqlite" not in name} == {
-        *("a/b/scores.csv", "a/b/never.csv"),
-        *(f"a/b/out/{name}" for name in tables),
-    }
-    with (home / "out" / "ATTRIBUTION.csv").open(newline="", encoding="utf-8") as file:
-        output = list(csv.DictReader(file))
-    assert {row["title"] for row in output} == set(NAMES)
-    assert all("/../" not in row["page"] for row in output)
-    assert {clip.uploader for clip in read_manifest(home / "out" / "manifest.jsonl")} == set(NAMES)
-
-
-def test_sound_whose_audio_differs_from_its_metadata_is_not_fetched(
-    crawled: Path, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    numbers = [n for n in expected_numbers(answers, [])[0] if answers.corpus.seconds(np.array([n]))[0] == 8][:4]
-    gone, longer, larger, fine = (answers.corpus.id(number) for number in numbers)
-    write_scores(tmp_path / "scores.csv", [(i, 0.9, "x") for i in (gone, longer, larger, fine)])
-    write_list(tmp_path / "never.csv", [1])
-    store = tmp_path / "copy.sqlite"
-    copy(crawled, store)
-    with closing(sqlite3.connect(store)) as database, database:
-        database.execute("UPDATE sounds SET gone = 1 WHERE id = ?", (gone,))
-
-    def misstate(database: sqlite3.Connection) -> None:
-        database.execute("UPDATE sounds SET duration = 20 WHERE id = ?", (longer,))
-        database.execute("UPDATE sounds SET filesize = 7 WHERE id = ?", (larger,))
-
-    with_other_metadata(monkeypatch, misstate)
-    with serving("--sounds", str(SOUNDS)) as settings:
-        previews = fetch(store, tmp_path / "previews", settings, *UNLIMITED)
-        originals = fetch(store, tmp_path / "originals", settings, *UNLIMITED, "--originals")
-    assert "1  not fetched: not in the store, or gone from Freesound" in previews.stdout
-    assert originals.returncode == 0, originals.stderr
-    length = f'{longer},"the audio is 8.00 s long, but Freesound states 20.00 s"\n'
-    bytes_came = f'{larger},"the server\'s answer has {44 + 2 * 8 * 44_100} bytes, more than the maximum of 7"\n'
-    output = {longer: length, larger: bytes_came}
-    for folder, lost in (("previews", [longer]), ("originals", [longer, larger])):
-        assert {path.stem for path in (tmp_path / folder).glob("*.flac")} == {
-            str(i) for i in (longer, larger, fine) if i not in lost
-        }
-        lines = (tmp_path / folder / "lost.csv").read_text().splitlines(keepends=True)[1:]
-        assert sorted(lines) == sorted(output[i] for i in lost)
-
-
-@pytest.mark.slow
-def test_fetching_originals_needs_a_token_and_counts_against_the_quota(
-    crawled: Path, answers: Answers, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    write_scores(tmp_path / "scores.csv", everything(answers))
-    write_list(tmp_path / "never.csv", [1])
-    store = tmp_path / "copy.sqlite"
-    copy(crawled, store)
-    with serving("--sounds", str(SOUNDS), "--fault", "truncate=0.07") as settings:
-        token = settings.pop("FREESOUND_ACCESS_TOKEN")
-        limits = [*UNLIMITED, "--limit", "12", "--originals"]
-        process = fetch(store, out, settings, *limits)
-        assert "--originals needs an OAuth2 access token; set FREESOUND_ACCESS_TOKEN" in process.stderr
-        settings["FREESOUND_ACCESS_TOKEN"] = "wrong"
-        process = fetch(store, out, settings, *limits)
-        assert "refuses the token" in process.stderr
-        settings["FREESOUND_ACCESS_TOKEN"] = token
-        with closing(sqlite3.connect(store)) as database:
-            before = database.execute("SELECT COUNT(*) FROM requests").fetchone()[0]
-        process = fetch(store, out, settings, *limits)
-        assert process.returncode == 0, process.stderr
-    clips = read_manifest(out / "manifest.jsonl")
-    assert len(clips) == 12
-    with closing(sqlite3.connect(store)) as database:
-        (after,) = database.execute("SELECT COUNT(*) FROM requests").fetchone()
-    assert after - before >= 12
-    for clip in clips:
-        number = answers.corpus.number(int(clip.freesound_id or 0))
-        assert number is not None
-        original = answers._synthesise(number)
-        samples, rate = soundfile.read(clip.path)
-        assert rate == 44_100
-        assert np.abs(samples - original).max() < 2e-4, "16 bit twice"
-
-
-def interrupted(crawled: Path, out: Path, settings: dict[str, str], kills: int) -> int:
-    """Fetch with this many kills at random moments; returns their number."""
-    rng = random.Random(2)
-    killed = 0
-    while True:
-        process = subprocess.Popen(
-            command(crawled, out, *FAST, "--rate", "16000"),
-            env=os.environ | settings,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-        try:
-            _, errors = process.communicate(timeout=rng.uniform(1.5, 6) if killed < kills else 600)
-            assert process.returncode == 0, errors
-            return killed
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            killed += 1
-            for path in out.glob("*.flac"):
-                soundfile.read(path)  # visible files are complete
-
-
-@pytest.mark.slow
-def test_fetch_of_a_thousand_sounds_survives_faults_and_kills(tmp_path: Path) -> None:
-    size = 1760
-    answers = make_answers(size, 1, 0.0, 0)
-    write_scores(tmp_path / "scores.csv", everything(answers))
-    excluded = [answers.corpus.id(number) for number in range(0, size, 40)]
-    write_list(tmp_path / "never.csv", list(excluded))
-    faults = [f"--fault={kind}=0.02" for kind in ("500", "reset", "timeout", "truncate", "429")]
-    with serving("--sounds", str(size), "--no-throttle") as settings:
-        subprocess.run(
-            [sys.executable, "-m", "data_tools", "crawl", str(tmp_path / "store"), *UNLIMITED],
-            env=os.environ | settings,
-            check=True,
-        )
-    assert 950 < len(expected_numbers(answers, excluded)[0]) < 1100
-    with serving("--sounds", str(size), "--no-throttle", *faults) as settings:
-        assert interrupted(tmp_path / "store", tmp_path / "out", settings, 5) == 5
-    for path in tmp_path.glob("store*"):
-        path.unlink()
-    assert_folder(tmp_path / "out", answers, excluded, 16_000)
+def test_exclusion_lists_must_be_named_or_refused(store: Path, site: Sandbox, capsys: Any) -> None:
+    scores = write_scores(store.parent / "scores.csv", falling_scores(site))
+    assert main(["fetch", str(store), "--scores", str(scores), "--out", str(store.parent / "out")]) == 2
+    assert "--exclude" in capsys.readouterr().err
+    assert fetch(store, site, exclude=store.parent / "gone.csv") == 1
+    assert fetch(store, site, "--seconds", 5, 3) == 1
+    assert fetch(store, site, "--threshold", 1) == 1, "no sound"

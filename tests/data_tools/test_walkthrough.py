@@ -15,13 +15,12 @@ from data_tools.manifest import read_manifest
 def test_commands_of_the_freesound_guide_run_as_written(root: Path, tmp_path: Path) -> None:
     section = (root / "data_tools/FREESOUND.md").read_text().partition("# More data from Freesound")[2]
     script = blocks(section, "sh")[0]
-    assert script.count("lbar data") == 9
+    assert script.count("lbar data") == 8
     path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(root)}
     done = subprocess.run(
         ["bash", "-e", "-m", "-c", script], cwd=tmp_path, env=os.environ | path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1000 of 1000 sounds stored" in done.stdout
     clips = read_manifest(tmp_path / "data/walk/audio/manifest.jsonl")
     assert 50 < len(clips) <= 100
     assert all(Path(clip.path).is_file() for clip in clips)

@@ -1,0 +1,298 @@
+"""A crawl stores exactly the readable sounds, whatever happens, within the limits, and keeps its key."""
+
+import asyncio
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sandboxes import FAST, falling_scores, served, stored, truth, write_scores
+
+from data_tools.__main__ import main
+from data_tools.freesound import api as api_module
+from data_tools.freesound import crawl as crawl_module
+from data_tools.freesound.api import Api, Limits, RefusedError, session
+from data_tools.freesound.sandbox import KEY, Sandbox
+from data_tools.freesound.store import open_store
+
+
+@pytest.fixture
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that clients wanted to wait; they wait none."""
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def skip(seconds: float) -> None:
+        waits.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(api_module.asyncio, "sleep", skip)
+    return waits
+
+
+def crawl(path: Path, *options: str) -> int:
+    return main(["crawl", str(path), *FAST, *options])
+
+
+def test_crawl_stores_every_sound_with_one_request_per_block(tmp_path: Path) -> None:
+    with served(Sandbox(700)) as server:
+        assert crawl(tmp_path / "s.sqlite") == 0
+        assert stored(tmp_path / "s.sqlite") == truth(server)
+        assert 500 < len(truth(server)) < 700
+        assert len(server.seen) == 5 + 2, "and the number of sounds before and after"
+
+
+@pytest.mark.usefixtures("no_waits")
+@pytest.mark.parametrize("seed", range(3))
+def test_faulty_server_with_broken_and_missing_sounds_is_read_completely(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    broken, nulls = draw.sample(range(1, 400), 3), draw.sample(range(1, 400), 10)
+    with served(Sandbox(400, seed, faults=0.1, broken=broken, nulls=nulls)) as server:
+        assert crawl(tmp_path / "s.sqlite") == 0
+        assert stored(tmp_path / "s.sqlite") == truth(server)
+
+
+def test_crawl_that_is_stopped_anywhere_continues_and_stores_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crawl_module, "GROUP", 2)
+    path = tmp_path / "s.sqlite"
+    with served(Sandbox(1000)) as server:
+        get = Api._get
+        for stop in (1, 2, 4, 3, 6, 5):
+            left = stop
+
+            async def dies(self: Api, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise KeyboardInterrupt
+                return await get(self, query)
+
+            monkeypatch.setattr(Api, "_get", dies)
+            assert crawl(path) == 130
+        monkeypatch.setattr(Api, "_get", get)
+        before = len(server.seen)
+        assert crawl(path) == 0
+        assert stored(path) == truth(server)
+        assert len(server.seen) - before <= 7, "finished groups are not read again"
+
+
+@pytest.mark.slow
+def test_killed_crawls_lose_nothing(tmp_path: Path, root: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    with served(Sandbox(3000)) as server:
+        draw = random.Random(0)
+        for _ in range(8):
+            command = [sys.executable, "-m", "data_tools", "crawl", str(path), *FAST]
+            process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(draw.uniform(0.3, 1.5))
+            process.kill()
+            process.wait()
+        assert crawl(path) == 0
+        assert stored(path) == truth(server)
+
+
+def test_later_crawl_reads_new_sounds_and_late_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crawl_module, "LATE", 1)
+    path = tmp_path / "s.sqlite"
+    with served(Sandbox(450)) as server:
+        late = next(number for number in range(420, 450) if server.exists(number))
+        server.hidden = {late}
+        assert crawl(path) == 0
+        server.hidden, server.highest = set(), 600
+        server.seen.clear()
+        assert crawl(path) == 0
+        assert stored(path, "id") == [(number,) for number in server.ids()]
+        assert len(server.seen) < 6, "old blocks are not read again"
+
+
+def test_deleted_sounds_and_changed_licences_are_found_by_refresh(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    with served(Sandbox(300)) as server:
+        assert crawl(path) == 0
+        gone, changed = server.ids()[3], server.ids()[9]
+        server.hidden, server.changes = {gone}, {changed: {"gen_ai_preference": "no-gen-ai"}}
+        assert crawl(path, "--refresh") == 0
+        assert stored(path, "id") == [(number,) for number in server.ids() if number != gone]
+        assert dict(stored(path, "id, gen_ai_preference"))[changed] == "no-gen-ai"
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_index_that_is_being_rebuilt_ends_the_crawl_and_loses_no_sound(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.sqlite"
+    with served(Sandbox(600)) as server:
+        assert crawl(path) == 0
+        partial = set(server.ids()[::2])
+        if when == "before":
+            server.hidden = partial
+        else:
+            sounds = Api.sounds
+
+            async def begins(self: Api, ids: list[int]) -> Any:
+                server.hidden = partial
+                return await sounds(self, ids)
+
+            monkeypatch.setattr(Api, "sounds", begins)
+        assert crawl(path, "--refresh") == 1
+        monkeypatch.undo()
+        assert stored(path, "id") == [(number,) for number in server.ids()], "nothing is marked as gone"
+    with served(Sandbox(600)) as server:
+        assert crawl(path, "--refresh") == 0
+        assert stored(path) == truth(server)
+
+
+def test_rebuild_that_begins_during_a_killed_crawl_loses_no_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.sqlite"
+    with served(Sandbox(600)) as server:
+        sounds, calls = Api.sounds, 0
+
+        async def partial(self: Api, ids: list[int]) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise KeyboardInterrupt
+            server.hidden = set(server.ids()[::2])
+            return await sounds(self, ids)
+
+        monkeypatch.setattr(Api, "sounds", partial)
+        assert crawl(path) == 130
+        monkeypatch.undo()
+        with served(Sandbox(600)) as whole:
+            assert crawl(path) == 0
+            assert stored(path) == truth(whole)
+
+
+@pytest.mark.parametrize("status", [400, 414])
+def test_search_that_the_server_finds_too_long_is_halved(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(Sandbox(300)) as server:
+        get = Api._get
+
+        async def short(self: Api, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+            if query.get("filter", "").count("OR") > 60:
+                return status, {"detail": "too long"}
+            return await get(self, query)
+
+        monkeypatch.setattr(Api, "_get", short)
+        assert crawl(tmp_path / "s.sqlite") == 0
+        assert stored(tmp_path / "s.sqlite") == truth(server)
+
+
+def test_search_that_the_server_refuses_for_one_id_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuses(self: Api, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        return 400, {"detail": "unknown field"}
+
+    async def ask() -> None:
+        with open_database(tmp_path) as database:
+            async with session() as connection:
+                await Api(connection, Limits(database)).sounds(list(range(1, 151)))
+
+    monkeypatch.setenv("FREESOUND_API_KEY", "x")
+    monkeypatch.setattr(Api, "_get", refuses)
+    with pytest.raises(RefusedError):
+        asyncio.run(ask())
+
+
+def open_database(folder: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(folder / "limits.sqlite")
+    database.execute("CREATE TABLE IF NOT EXISTS requests (at REAL NOT NULL)")
+    return database
+
+
+def test_limits_hold_over_restarts_in_any_minute_and_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1e9]
+    sent: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(api_module.time, "time", lambda: now[0])
+    monkeypatch.setattr(api_module.asyncio, "sleep", sleep)
+
+    async def ask(count: int) -> None:
+        database = open_database(tmp_path)
+        limits = Limits(database, per_minute=6, per_day=40)
+        for _ in range(count):
+            await limits.take()
+            sent.append(now[0])
+            now[0] += 1
+        database.close()
+
+    for count in (5, 30, 60):  # three starts of the command
+        asyncio.run(ask(count))
+    for span, limit in ((60, 6), (86_400, 40)):
+        assert all(later - earlier >= span for earlier, later in zip(sent, sent[limit:], strict=False)), span
+    assert sent[5] - sent[0] < 60, "no needless wait"
+
+
+def test_key_is_sent_to_the_api_only_and_stored_nowhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with served(Sandbox(160)) as server:
+        assert crawl(tmp_path / "s.sqlite", "-v") == 0
+        scores = write_scores(tmp_path / "scores.csv", falling_scores(server))
+        command = ["fetch", str(tmp_path / "s.sqlite"), "--scores", str(scores), "--exclude", "none", "--limit", "2"]
+        assert main([*command, "--out", str(tmp_path / "out"), "-v"]) == 0
+        previews = [headers for path, headers in server.seen if path.startswith("/previews")]
+        assert len(previews) == 2
+        assert not any(KEY in str(headers.get("Authorization")) for headers in previews)
+        assert not any(KEY in path for path, _ in server.seen)
+    printed = capfd.readouterr()
+    assert f"Token {KEY}" not in printed.out + printed.err
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            assert f"Token {KEY}".encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("variables", "word"),
+    [
+        ({"FREESOUND_API_KEY": ""}, "key"),
+        ({"FREESOUND_API_KEY": "wrong"}, "key"),
+        ({"FREESOUND_API": "https://example.org"}, "machine"),
+        ({"FREESOUND_API": "http://freesound.org.evil.example"}, "machine"),
+    ],
+)
+def test_wrong_keys_and_addresses_are_refused(
+    variables: dict[str, str], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    with served(Sandbox(10)):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        assert crawl(tmp_path / "s.sqlite") == 1
+    assert word in capsys.readouterr().err
+
+
+def test_dry_run_asks_for_one_block_and_stores_nothing(tmp_path: Path, capsys: Any) -> None:
+    with served(Sandbox(700)) as server:
+        assert crawl(tmp_path / "s.sqlite", "--dry-run") == 0
+        assert len(server.seen) == 2
+    assert "of 150" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_status_reads_a_store_that_another_process_writes(tmp_path: Path, capsys: Any) -> None:
+    with served(Sandbox(160)):
+        assert crawl(tmp_path / "s.sqlite") == 0
+    with open_store(tmp_path / "s.sqlite") as store:
+        store.database.execute("BEGIN IMMEDIATE")
+        assert main(["status", str(tmp_path / "s.sqlite")]) == 0
+        assert "no-gen-ai" in capsys.readouterr().out
+        assert main(["crawl", str(tmp_path / "s.sqlite"), "--per-day", "0"]) == 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not a database" * 99])
+def test_file_that_is_no_store_is_refused(content: bytes | None, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "s.sqlite"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["status", str(path)]) == 1
+    assert str(path) in capsys.readouterr().err
