@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from data_tools.audio import AUDIO_SUFFIXES, readable_seconds
 from data_tools.cli import add_manifest, counted, each
 from data_tools.errors import DataError
-from data_tools.files import writing
+from data_tools.files import remove_parts, writing
 from data_tools.manifest import SPLITS, Clip, Split, audio_clip, check_caption, write_manifest
 from data_tools.names import check_source
 
@@ -112,6 +112,7 @@ def unpack(files: Sequence[Path], audio: Path, source: str, caption: str | None,
         name: Columns that name a clip, joined by "_". Empty: the audio file's own name.
     """
     clips: dict[str, Clip] = {}
+    remove_parts(audio)  # of a killed call
     for path in files:
         split = split_of(path)
         samples = read_parquet(path) if path.suffix == ".parquet" else read_tar(path)

@@ -16,7 +16,7 @@ import soundfile
 from data_tools.audio import encoded, read_audio
 from data_tools.cli import counted, each
 from data_tools.errors import AudioError, DataError
-from data_tools.files import absolute, writing
+from data_tools.files import absolute, remove_parts, writing
 from data_tools.manifest import Clip, read_manifest, write_manifest
 
 SUBTYPES = {"flac": "PCM_16", "mp3": "MPEG_LAYER_III", "ogg": "VORBIS"}
@@ -77,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError(f"{arguments.out}: holds {note.read_text().strip()}; use another --out")
     arguments.out.mkdir(parents=True, exist_ok=True)
     note.write_text(settings)
+    remove_parts(arguments.out)  # of a killed call
     made, errors = transcode(clips, arguments.out / "audio", rate, format)
     for error in errors:
         print(f"left out: {error}")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from data_tools.audio import encoded, read_audio, readable_seconds
 from data_tools.cli import counted, progress
 from data_tools.errors import AudioError, DataError
-from data_tools.files import require_file, writing
+from data_tools.files import remove_parts, require_file, writing
 from data_tools.freesound.api import PAGE_SIZE, SITE, Api, Limits, LostError, read_access, session
 from data_tools.freesound.store import Store, open_store
 from data_tools.leakage.exclusion import Exclusions, read_exclusions
@@ -204,6 +204,7 @@ def run(arguments: argparse.Namespace) -> int:
     with open_store(arguments.store) as store:
         out.mkdir(parents=True, exist_ok=True)
         with lock_of(out):
+            remove_parts(out)  # of a killed call
             sounds, lost = asyncio.run(work(store))
     write_table(out / "lost.csv", ["freesound_id", "why"], [(str(number), why) for number, why in lost.items()])
     present = [sound for sound in sounds if sound.id not in lost]
