@@ -155,7 +155,7 @@ def _read_by_split(root: Path, list_split: Split) -> dict[Split, tuple[Path, Ann
 
 
 def _recording_files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
-    """Return the files of audio or features in a folder, or else in its tar and zip files: dict from name to path."""
+    """Return the files of audio or features in a folder: dict from name to path."""
     if not folder.exists():
         return {}
     names = audio_names(folder)
