@@ -62,8 +62,7 @@ def read_castella(
         root: Folder with <name>_{train,val,test}_release.jsonl, or with json/en/{train,val,test}.json, which is used
             for splits without such a file. Files of `scenes --moments`, <split>_release.jsonl, can be read too.
             Queries without windows, in a file whose name contains no split, form the split `list_split`.
-        audio: Folder with the audio (default: root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a); or
-            with tar or zip files that contain it.
+        audio: Folder with the audio (default: root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a).
         suffixes: Suffixes of the audio files. If they are .npz and .npy (FEATURES), the folder has published features
             in place of audio, one file per recording. The lengths of recordings are then read from the annotations.
         keep_missing: Include recordings without a file, with the published length. Otherwise they and their queries are
@@ -192,7 +191,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("root", type=Path, help="folder with the published annotations")
     files = parser.add_mutually_exclusive_group()
-    audio = "folder with the audio, in <split>/ or directly, also in tar or zip files (default: the argument root)"
+    audio = "folder with the audio, in <split>/ or directly (default: the argument root)"
     files.add_argument("--audio", type=Path, help=audio)
     features = (
         "folder of published features, for the recipe key feature_files: one file VID.npz or VID.npy per recording, "

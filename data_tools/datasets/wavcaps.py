@@ -34,9 +34,8 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
 
     Args:
         path: The file, of the form {"num_captions_per_audio": 1, "data": [{"id", "caption", ...}]}.
-        audio: The folder with the audio files, or with tar or zip files that contain them; for these, the published
-            lengths are used. A file is named by the item's `audio` or by its id: `<id>.flac` as distributed, or `<id>`
-            for AudioSet, whose ids end in .wav.
+        audio: The folder with the audio files. A file is named by the item's `audio` or by its id: `<id>.flac` as
+            distributed, or `<id>` for AudioSet, whose ids end in .wav.
         source: Source of the clips. Each part of WavCaps needs its own, because the parts use the same ids.
         keep_missing: Items without audio get the published duration.
     Raises DataError for a missing file or folder, other JSON, bad items and captions, two items of one file, and if no
@@ -133,7 +132,7 @@ def _make_clip(
     """Make the clip of a WavCaps item with the audio file `file`; if it is missing (None), name the clip `expected`.
 
     Args:
-        path: Path of the audio file, in the folder or in an archive; None if it is missing.
+        path: Path of the audio file; None if it is missing.
     """
     seconds = readable_seconds(path) if path else item.get("duration")
     on_freesound = any(_FREESOUND_LINK.search(str(item.get(key, ""))) for key in ("download_link", "href"))
