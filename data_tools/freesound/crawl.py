@@ -8,6 +8,7 @@ published late.
 import argparse
 import asyncio
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,6 +22,7 @@ from data_tools.locks import lock_of
 
 LATE = 40  # blocks before the newest one that a later crawl reads again: about a month of uploads
 GROUP = 50  # blocks between two counts of the index; a kill loses at most these requests
+PATIENCE = 3  # days after which a lower number of sounds is believed
 FALL = 0.97  # share of the known number of sounds, below which the search index is being rebuilt
 
 
@@ -38,7 +40,8 @@ async def read_all(api: Api, store: Store, refresh: bool = False) -> None:
     Args:
         api: Client of the API.
         store: Store of the crawl.
-        refresh: Read the other blocks again too, for changed licences, preferences and deleted sounds.
+        refresh: Read the other blocks again too, for changed licences, preferences and deleted sounds; a stopped
+            refresh continues.
 
     Raises:
         DataError: The API counts far fewer sounds than before. The last group of blocks is then unread again.
@@ -47,26 +50,38 @@ async def read_all(api: Api, store: Store, refresh: bool = False) -> None:
     newest = await _require_whole_index(api, store) // PAGE_SIZE
     done, last = (set[int](), newest) if refresh else (store.settled_blocks(), store.fact("newest", newest))
     late = last - LATE if store.fact("newest") is not None else newest  # the first crawl goes on where it stopped
-    blocks = [block for block in range(newest + 1) if block not in done or block >= late]
+    first = store.fact("refreshed", 0) if refresh else 0
+    blocks = [block for block in range(first, newest + 1) if block not in done or block >= late]
     with progress("crawl", newest + 1, "block", newest + 1 - len(blocks)) as bar:
         for start in range(0, len(blocks), GROUP):
-            for block in blocks[start : start + GROUP]:
+            group = blocks[start : start + GROUP]
+            for block in group:
                 found, unread = await api.sounds(ids_of(block))
                 store.save(ids_of(block), found, unread, block)
                 bar.advance()
             await _require_whole_index(api, store)
             store.settle()
+            if refresh:
+                store.set_fact("refreshed", group[-1] + 1)
+    if refresh:
+        store.set_fact("refreshed", 0)
     store.set_fact("newest", newest)
 
 
 async def _require_whole_index(api: Api, store: Store) -> int:
-    """Return the highest id on Freesound. Raises DataError if the number of sounds has fallen."""
+    """Return the highest id on Freesound.
+
+    Raises:
+        DataError: The number of sounds has fallen; a fall that lasts PATIENCE days is accepted.
+    """
     count, highest = await api.count()
-    known = store.fact("count", 0)
-    if count < FALL * known:
+    known, fell = store.fact("count", 0), store.fact("fell", 0) or time.time()
+    if count < FALL * known and time.time() - fell < PATIENCE * DAY:
         store.forget_provisional()
+        store.set_fact("fell", fell)
         raise DataError(f"the API counts {count:,} sounds, not {known:,}: its index is being rebuilt; try again later")
     store.set_fact("count", count)
+    store.set_fact("fell", 0)
     return highest
 
 

@@ -111,6 +111,31 @@ def test_later_crawl_reads_new_sounds_and_late_ones(tmp_path: Path, monkeypatch:
         assert len(server.seen) < 6, "old blocks are not read again"
 
 
+def test_stopped_refresh_continues_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crawl_module, "GROUP", 2)
+    path = tmp_path / "s.sqlite"
+    with served(Sandbox(1000)) as server:
+        assert crawl(path) == 0
+        sounds, calls = Api.sounds, 0
+
+        async def dies(self: Api, ids: list[int]) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 6:
+                raise KeyboardInterrupt
+            return await sounds(self, ids)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Api, "sounds", dies)
+            assert crawl(path, "--refresh") == 130
+        server.changes = {number: {"license": "new"} for number in server.ids()}
+        assert crawl(path, "--refresh") == 0
+        changed = [number for number, licence in stored(path, "id, license") if licence == "new"]
+        assert changed == [number for number in server.ids() if number >= 4 * 150], "two groups were finished"
+        assert crawl(path, "--refresh") == 0
+        assert len(stored(path, "id")) == sum(licence == "new" for _, licence in stored(path, "id, license"))
+
+
 def test_deleted_sounds_and_changed_licences_are_found_by_refresh(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     with served(Sandbox(300)) as server:
@@ -146,6 +171,18 @@ def test_index_that_is_being_rebuilt_ends_the_crawl_and_loses_no_sound(
     with served(Sandbox(600)) as server:
         assert crawl(path, "--refresh") == 0
         assert stored(path) == truth(server)
+
+
+def test_fall_that_lasts_three_days_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, now = tmp_path / "s.sqlite", time.time()
+    with served(Sandbox(600)) as server:
+        assert crawl(path) == 0
+        server.hidden = set(server.ids()[::2])
+        for days, status in ((0, 1), (2.9, 1), (3.1, 0)):
+            with monkeypatch.context() as patch:
+                patch.setattr(crawl_module.time, "time", lambda days=days: now + days * 86_400)
+                assert crawl(path, "--refresh") == status
+        assert stored(path, "id") == [(number,) for number in server.ids() if number not in server.hidden]
 
 
 def test_rebuild_that_begins_during_a_killed_crawl_loses_no_sound(
