@@ -18,7 +18,7 @@ import numpy.typing as npt
 import soundfile
 
 from data_tools.documents.json_text import sha256_of
-from data_tools.errors import AudioError
+from data_tools.errors import AudioError, located
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aif", ".aiff", ".m4a", ".mp4", ".aac", ".webm", ".wma")
 Resampling = Literal["soxr_hq", "kaiser_best", "kaiser_best_0.2"]
@@ -273,8 +273,11 @@ def _require_file(path: Path | str) -> None:
 def _by_soundfile(path: Path | str) -> bool:
     """Return whether libsndfile reads a file; PyAV reads the others."""
     _require_file(path)
-    with Path(path).open("rb") as file:
-        head = file.read(36)  # of an Ogg file: the first page, which names the codec
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(36)  # of an Ogg file: the first page, which names the codec
+    except OSError as error:
+        raise located(error, path) from error
     return head.startswith(_SOUNDFILE) and b"OpusHead" not in head
 
 
@@ -291,6 +294,8 @@ def _soundfile(path: Path | str) -> Iterator[soundfile.SoundFile]:
     except soundfile.LibsndfileError as error:
         sha256_of(Path(path))  # raises OSError if the disk fails
         raise AudioError(f"{path}: cannot be decoded ({error.error_string}); copy it again") from None
+    except OSError as error:
+        raise located(error, error.filename or path) from error
 
 
 def _require_whole(path: Path | str, file: BinaryIO) -> None:

@@ -96,10 +96,8 @@ def test_processes_of_torchrun_build_one_bank_together(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("logmel: 47 series of dimension 128, in") == done.stdout.count("clips: 47 with") == 1
     for rank in ("", "[rank 1] "):
-        assert (
-            f"\n{rank}skipped a clip: {tmp_path}/world/development/development 003.wav: the file is empty"
-            in f"\n{done.stderr}"
-        )
+        skipped = f"\n{rank}skipped a clip: {tmp_path}/world/development/development 003.wav: "
+        assert skipped in f"\n{done.stderr}"
     assert "[rank 1] logmel: computing" not in done.stderr
     (tmp_path / "world/development/development 005.wav").write_bytes(b"")
     strict = subprocess.run([*command, "--strict"], capture_output=True, text=True, timeout=300)
