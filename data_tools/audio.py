@@ -30,6 +30,7 @@ VORBIS_LEAD = 2.0  # seconds decoded before an excerpt: libsndfile misses positi
 # Other decoders, such as AAC, are not exact after a jump: they begin at the start of the file.
 LEADS = {"opus": 6.0, "mp3float": 1.5}
 BLOCK = 1 << 20  # samples per channel
+RAW = ("mp3", "aac", "ac3", "eac3", "amr")  # FFmpeg's formats without a header; an MP3 file may have a tag instead
 SHORT = 0.98  # a file with less than this share of its stated length is cut
 STREAMED = 0x7F000000  # larger sizes are placeholders of programs that write to a pipe
 MAX_STATED = 1 << 40  # libsndfile states about 2**63 samples for a FLAC stream without a length
@@ -64,10 +65,8 @@ def audio_seconds(path: Path | str) -> float:
         with _soundfile(path) as file:
             return float(file.frames / file.samplerate)
     with _av(path) as (container, stream):
-        if stream.duration:
-            return float(stream.duration * stream.time_base)
-        if container.duration:
-            return float(container.duration / 1_000_000)
+        if stated := _stated_seconds(path, container, stream):
+            return stated
     wave, rate = _decoded(path)
     return len(wave) / rate
 
@@ -188,9 +187,9 @@ def _decoded(path: Path | str, seconds: float | None = None) -> tuple[Wave, int]
             stop = length if seconds is None else min(length, round(seconds * rate))
             parts = list(_soundfile_blocks(path, file, 0, stop))
     else:
-        with _av(path) as (_, stream):
+        with _av(path) as (container, stream):
             rate = stream.rate
-            length = int(stream.duration * stream.time_base * rate) if stream.duration else 0
+            length = int(_stated_seconds(path, container, stream) * rate)
         stop = END if seconds is None else round(seconds * rate)
         parts = list(_av_blocks(path, 0, stop))
     wave, stated = np.concatenate([*parts, np.empty(0, np.float32)]), min(stop, length)
@@ -263,6 +262,25 @@ def _av_blocks(path: Path | str, start: int, stop: int) -> Iterator[Wave]:
             at += samples.shape[1]
             if at >= stop:
                 return
+
+
+def _stated_seconds(path: Path | str, container: Any, stream: Any) -> float:
+    """Return the length that a file states; 0 if it states none, and FFmpeg guesses it from the bit rate."""
+    if container.format.name in RAW and not _has_length_tag(path):
+        return 0.0
+    if stream.duration:
+        return float(stream.duration * stream.time_base)
+    return float((container.duration or 0) / 1_000_000)
+
+
+def _has_length_tag(path: Path | str) -> bool:
+    """Return whether the first frame of an MP3 file, behind its ID3 tag, is a tag with the number of frames."""
+    with Path(path).open("rb") as file:
+        head = file.read(10)
+        size = sum(byte << shift for byte, shift in zip(head[6:], (21, 14, 7, 0), strict=False)) + 10
+        file.seek(size if head[:3] == b"ID3" else 0)
+        frame = file.read(2048)
+    return any(tag in frame for tag in (b"Xing", b"Info", b"VBRI"))
 
 
 def _require_file(path: Path | str) -> None:

@@ -106,7 +106,7 @@ def unpack(files: Sequence[Path], audio: Path, source: str, caption: str | None,
 
     Args:
         files: Parquet or tar files.
-        audio: Folder for the audio files; those that exist already are kept.
+        audio: Folder for the audio files; those that exist already are kept, if they have the same bytes.
         source: Source of the clips, for their ids.
         caption: Column with the captions. None: a usual name.
         name: Columns that name a clip, joined by "_". Empty: the audio file's own name.
@@ -119,6 +119,8 @@ def unpack(files: Sequence[Path], audio: Path, source: str, caption: str | None,
         for sample in each(samples, path.name, "clip"):
             file_name, texts = _file_name(path, sample, name), _captions(path, sample, caption)
             target = audio / split / file_name
+            if target.is_file() and target.read_bytes() != sample.audio:
+                raise DataError(f"{path}: {target} has other sound; name clips by other columns (--name), or --audio")
             if not target.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with writing(target) as out:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from data_tools.audio import encoded, read_audio, readable_seconds
+from data_tools.audio import encoded, read_audio, readable_seconds, sound_of
 from data_tools.cli import counted, progress
 from data_tools.errors import AudioError, DataError
 from data_tools.files import remove_parts, require_file, writing
@@ -141,6 +141,13 @@ def _convert(part: Path, path: Path, seconds: float, rate: int) -> None:
         file.write(encoded(wave, rate, "FLAC", "PCM_16"))
 
 
+def _require_rate(out: Path, rate: int) -> None:
+    """Raise DataError if a folder has files of another sample rate."""
+    for path in sorted(out.glob("*.flac"))[:1]:
+        if (found := sound_of(path).rate) != rate:
+            raise DataError(f"{out}: has files of {found} Hz; use --rate {found}, or another folder")
+
+
 async def choose_fresh(
     api: Api, store: Store, scores: Path, criteria: Criteria, exclusions: Exclusions, limit: int | None, out: Path
 ) -> tuple[list[Chosen], Counter[str]]:
@@ -204,6 +211,7 @@ def run(arguments: argparse.Namespace) -> int:
     with open_store(arguments.store) as store:
         out.mkdir(parents=True, exist_ok=True)
         with lock_of(out):
+            _require_rate(out, arguments.rate)
             remove_parts(out)  # of a killed call
             sounds, lost = asyncio.run(work(store))
     write_table(out / "lost.csv", ["freesound_id", "why"], [(str(number), why) for number, why in lost.items()])

@@ -40,5 +40,10 @@ def test_the_chosen_reader_is_not_much_slower_than_the_other(
     print(f"\n{name}: crops of {SECONDS} s per second:", *(f"{key} {value:.1f}" for key, value in speed.items()))
     mine = speed["libsndfile" if chosen else "PyAV"]
     assert mine > 2 * speed.get("librosa, whole file", 0.0)
-    if name not in ("constant.mp3", "variable.mp3", "few_bits.mp3"):  # libsndfile's positions in MP3 are not exact
+    if name not in (
+        "constant.mp3",
+        "variable.mp3",
+        "untagged.mp3",
+        "few_bits.mp3",
+    ):  # libsndfile's positions in MP3 are not exact
         assert mine > 0.7 * max(speed["libsndfile"], speed["PyAV"])

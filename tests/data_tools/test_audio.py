@@ -133,7 +133,7 @@ def test_all_formats_are_read_as_mono_at_their_length(name: str, tmp_path: Path)
     wave = stereo(48_000, 3)
     found = read_audio(write_format(tmp_path / name, wave, 48_000), 48_000)
     assert abs(len(found) - len(wave)) < 3_000, "AAC has no exact end"
-    offset = {"x.m4a": 1024}.get(name, 0)
+    offset = {"x.m4a": 1024, "untagged.mp3": 1105}.get(name, 0)  # the delay of an encoder that no tag states
     expected = wave.mean(axis=1)[10_000:20_000]
     errors = [np.abs(found[10_000 + at : 20_000 + at] - expected).mean() for at in (0, offset)]
     assert min(errors) < 0.05, "lossy, but at its place"
@@ -201,7 +201,7 @@ def test_broken_file_is_an_error_that_names_it(tmp_path: Path, kind: str, suffix
         assert readable_seconds(path) is None
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("x.ogg", "x.opus")])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("x.ogg", "x.opus", "untagged.mp3")])
 @pytest.mark.parametrize("share", [0.1, 0.6, 0.97])
 def test_cut_file_is_refused(name: str, share: float, tmp_path: Path) -> None:
     path = write_format(tmp_path / name, stereo(48_000, 4), 48_000)

@@ -52,6 +52,16 @@ def test_parquet_rows_become_files_and_rows_of_a_clip_its_captions(tmp_path: Pat
     assert next(iter(read_manifest(tmp_path / "m.jsonl"))).id == "mine/test/0_noise 0.flac"
 
 
+def test_two_sounds_of_one_name_are_refused_and_can_be_named_by_a_column(tmp_path: Path) -> None:
+    rows = [{"audio": {"bytes": SOUNDS[n], "path": "audio.flac"}, "text": f"noise {n}", "id": n} for n in range(2)]
+    write_parquet(tmp_path / "set/train.parquet", rows)
+    command = ["hub", str(tmp_path / "set"), "--audio", str(tmp_path / "audio"), "--out", str(tmp_path / "m.jsonl")]
+    assert main(command) == 1
+    assert not (tmp_path / "m.jsonl").exists()
+    assert main([*command, "--name", "id"]) == 0
+    assert [Path(clip.path).read_bytes() for clip in read_manifest(tmp_path / "m.jsonl")] == SOUNDS[:2]
+
+
 @pytest.mark.parametrize("caption", ["json", "txt"])
 def test_tar_of_a_webdataset_becomes_files(tmp_path: Path, caption: str) -> None:
     files: dict[str, bytes] = {}

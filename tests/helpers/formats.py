@@ -15,7 +15,8 @@ FORMATS: dict[str, tuple[str, str, int | None, dict[str, str]] | None] = {
     "x.aiff": None,
     "x.ogg": None,
     "constant.mp3": ("libmp3lame", "mp3", 128_000, {}),
-    "variable.mp3": ("libmp3lame", "mp3", None, {"q": "4", "compression_level": "5"}),
+    "variable.mp3": ("libmp3lame", "mp3", None, {"flags": "+qscale", "global_quality": "472"}),
+    "untagged.mp3": ("libmp3lame", "mp3", None, {"flags": "+qscale", "global_quality": "472"}),
     "few_bits.mp3": ("libmp3lame", "mp3", 32_000, {}),
     "x.opus": ("libopus", "ogg", 64_000, {}),
     "x.m4a": ("aac", "ipod", 96_000, {}),
@@ -39,7 +40,8 @@ def write_format(path: Path, wave: np.ndarray, rate: int, **options: Any) -> Pat
                 file.write(wave[start : start + 10_000])
         return path
     codec, container, bits, settings = form
-    with av.open(str(path), "w", format=container) as out:
+    muxing = {"write_xing": "0"} if path.name == "untagged.mp3" else {}  # nothing states its length
+    with av.open(str(path), "w", format=container, options=muxing) as out:
         stream = out.add_stream(codec, rate=rate, options=settings)
         stream.layout = "stereo"
         if bits:

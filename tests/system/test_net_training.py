@@ -1,4 +1,4 @@
-"""What training does, seen from outside: losses, validation and learning rates as literals, and a killed stage."""
+"""What training does, seen from outside: losses, validation and learning rates as literals."""
 
 import json
 from pathlib import Path
