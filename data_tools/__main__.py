@@ -71,11 +71,6 @@ VERBS = {
         "lbar data blind data/retrieval_audio/test --out data/blind.jsonl",
         "datasets.blind",
     ),
-    "queries": Verb(
-        "make a query file from a captions CSV or a manifest's captions",
-        "lbar data queries data/retrieval_captions.csv --out data/blind_queries.jsonl",
-        "datasets.queries",
-    ),
     "transcode": Verb(
         "convert the audio of a manifest to one rate and format, to save disk and decoding time",
         "lbar data transcode data/wavcaps_bbc.jsonl --rate 32000 --out data/wavcaps_bbc_flac",

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
-from data_tools.documents.json_text import sha256_of
 from data_tools.errors import AudioError, located
+from data_tools.files import checksum
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aif", ".aiff", ".m4a", ".mp4", ".aac", ".webm", ".wma")
 Resampling = Literal["soxr_hq", "kaiser_best", "kaiser_best_0.2"]
@@ -166,7 +166,7 @@ def peaks(path: Path | str, parts: int) -> Wave:
 def content_key(path: Path | str) -> str:
     """Return the SHA-256 of a file's bytes. Raises AudioError for a missing file."""
     _require_file(path)
-    return sha256_of(Path(path))
+    return checksum(Path(path))
 
 
 def encoded(wave: np.ndarray, rate: int, format: str, subtype: str | None = None, **quality: Any) -> bytes:
@@ -194,7 +194,7 @@ def _decoded(path: Path | str, seconds: float | None = None) -> tuple[Wave, int]
         parts = list(_av_blocks(path, 0, stop))
     wave, stated = np.concatenate([*parts, np.empty(0, np.float32)]), min(stop, length)
     if not len(wave) or len(wave) < SHORT * stated:
-        sha256_of(Path(path))  # raises OSError if the disk fails: that is no damage of the file
+        checksum(Path(path))  # raises OSError if the disk fails: that is no damage of the file
         raise AudioError(f"{path}: cut, only {len(wave):,} of {stated:,} samples can be read; copy it again")
     return wave, rate
 
@@ -310,7 +310,7 @@ def _soundfile(path: Path | str) -> Iterator[soundfile.SoundFile]:
                 raise AudioError(f"{path}: contains no samples, or states no length; export it again")
             yield file
     except soundfile.LibsndfileError as error:
-        sha256_of(Path(path))  # raises OSError if the disk fails
+        checksum(Path(path))  # raises OSError if the disk fails
         raise AudioError(f"{path}: cannot be decoded ({error.error_string}); copy it again") from None
     except OSError as error:
         raise located(error, error.filename or path) from error
@@ -342,5 +342,5 @@ def _av(path: Path | str) -> Iterator[tuple[Any, Any]]:
                 raise AudioError(f"{path}: contains no audio")
             yield container, container.streams.audio[0]
     except av.FFmpegError as error:
-        sha256_of(Path(path))
+        checksum(Path(path))
         raise AudioError(f"{path}: cannot be decoded ({error.strerror}); copy it again") from None

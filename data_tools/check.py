@@ -6,17 +6,16 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio import audio_seconds, content_key, sound_problem
 from data_tools.cli import counted, each, ending_in
-from data_tools.documents.annotations import is_annotation, read_annotations
 from data_tools.errors import AudioError
 from data_tools.frames import holds_frames, read_frames
 from data_tools.leakage.exclusion import Exclusions, read_exclusions
-from data_tools.manifest import TEST_SPLITS, TRAINING_SPLITS, Clip, read_manifest
-from data_tools.moments import read_moments
+from data_tools.manifest import TEST_SPLITS, TRAINING_SPLITS, Clip, iter_manifest
+from data_tools.moments import by_name, read_published, repaired
 from data_tools.names import plain_id
 from data_tools.tables import write_table
 
@@ -88,24 +87,16 @@ def check_clips(clips: Sequence[Clip], exclusions: Exclusions | None = None, qui
 
 def moment_findings(path: Path, clips: Iterable[Clip]) -> tuple[list[Finding], set[str]]:
     """Return the faults of a file of moments, and the ids of the clips with moments."""
-    if is_annotation(path):
-        published = read_annotations(path)
-        vids = {query.vid for query in published.queries}
-        found = [
-            Finding(MOMENT, f"{path}, {one.where}", "", f"{one.text}: {one.done}", False) for one in published.faults
-        ]
-        return found, {clip.id for clip in clips if PurePath(clip.file_name).stem in vids}
-    seconds = {clip.id: clip.seconds for clip in clips}
-    findings, with_moments = [], set()
-    for line, moment in enumerate(read_moments(path), 1):
-        where, length = f"{path}, line {line}", seconds.get(moment.clip)
-        with_moments.add(moment.clip)
-        if moment.clip not in seconds:
-            findings.append(Finding(MOMENT, where, "", f"no manifest has its clip {moment.clip}", True))
-        for start, end in moment.windows or ():
-            if length is not None and end > length:
-                text = f"the window [{start:.10g}, {end:.10g}] ends after the clip of {length:.10g} s"
-                findings.append(Finding(MOMENT, where, "", text, False))
+    clip_of, findings, with_moments = by_name(clips), [], set()
+    for where, line in read_published(path):
+        clip = clip_of.get(line.vid)
+        if clip is None:
+            findings.append(Finding(MOMENT, where, "", f"no manifest has its recording {line.vid}", True))
+            continue
+        with_moments.add(clip.id)
+        for window in line.relevant_windows or ():
+            if fault := repaired(window, line.duration or clip.seconds)[1]:
+                findings.append(Finding(MOMENT, where, "", f"the window {list(window)} {fault}", False))
     return findings, with_moments
 
 
@@ -163,7 +154,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifests to check together")
     lists = "lists of forbidden Freesound ids that no training clip may have"
     add("--exclude", nargs="+", type=Path, default=[], metavar="LIST", help=lists)
-    moments = "files of moments to check with them: the kit's own, or published ones"
+    moments = "files of moments to check with them"
     add("--moments", nargs="+", type=Path, default=[], metavar="FILE", help=moments)
     add("--quick", action="store_true", help="read only audio headers, and compare no contents")
     add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings to a table")
@@ -171,7 +162,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `check`; return the exit status: 1 if something must be fixed."""
-    clips = [clip for path in arguments.manifests for clip in read_manifest(path, unique=False)]
+    clips = [clip for path in arguments.manifests for _, clip in iter_manifest(path)]
     exclusions = read_exclusions(arguments.exclude) if arguments.exclude else None
     findings, with_moments = check_clips(clips, exclusions, arguments.quick), set[str]()
     for path in arguments.moments:

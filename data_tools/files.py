@@ -5,21 +5,21 @@ Reads strict UTF-8 text. Writes files completely or not at all, by temporary nam
 
 import errno
 import hashlib
-import logging
+import json
 import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from data_tools.errors import IS_FILE, IS_FOLDER, DataError, located
 
+ENDS_BYTES = 2**16  # at each end of a file
+VARIED_BYTES = 64  # different values among 4,096 bytes, which sound and compressed sound always have
 MAX_NAME = 255  # bytes of a file's name, on all common file systems
-_EMPTY_OR_DOTS = re.compile(r"/\.{0,2}(?:/|$)")  # a part of a path without a name
 _in_use: set[Path] = set()  # temporary files and folders of this process
-log = logging.getLogger(__name__)
 
 
 def require_file(path: Path, hint: str = "correct the path") -> None:
@@ -36,22 +36,6 @@ def require_folder(path: Path, hint: str = "correct the path") -> None:
         raise DataError(f"{path}: {IS_FILE}")
     if not path.exists():
         raise DataError(f"{path}: no such folder; {hint}")
-
-
-def absolute(path: str | os.PathLike[str]) -> str:
-    """Return the absolute path without "..". A link before ".." is followed first, as the operating system does.
-
-    >>> absolute("/data/./clotho/a.wav"), absolute("/no_link/../data/a.wav")
-    ('/data/clotho/a.wav', '/data/a.wav')
-    """
-    text = os.fspath(path)
-    if text.startswith("/") and not _EMPTY_OR_DOTS.search(text):
-        return text  # the usual case, for a million paths in a manifest
-    whole = Path(path).absolute()
-    if os.pardir in whole.parts and "\0" not in str(whole):  # NUL is invalid in paths
-        last = "" if whole.name == os.pardir else whole.name
-        whole = Path(os.path.realpath(whole.parent if last else whole), last)
-    return str(whole)
 
 
 def nearest_existing(folder: Path) -> Path:
@@ -238,3 +222,58 @@ def writing(path: Path) -> Iterator[BinaryIO]:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     with replacing(path) as temporary, temporary.open("wb") as file:
         yield file
+
+
+def parse_json(text: str | bytes, where: object) -> Any:
+    """Return the value in a JSON text. Raises DataError, with `where` and the line, for other text."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = f", line {error.lineno}" if error.lineno > 1 else ""
+        raise DataError(f"{where}{line}: not JSON ({error.msg})") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{where}: not UTF-8; save it as UTF-8") from None
+
+
+def read_json(path: Path) -> Any:
+    """Return the value in a JSON file. Raises DataError for a missing file, and for other text."""
+    return parse_json(read_text(path), path)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a value as JSON, completely or not at all."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def checksum(path: Path, kind: str = "sha256") -> str:
+    """Return the checksum of a file. kind: Name in hashlib. Raises OSError, with the file, if the disk fails."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, kind).hexdigest()
+    except OSError as error:
+        raise located(error, path) from error
+
+
+def quick_checksum(path: Path) -> str:
+    """Return the sha256 of a file's size, and of its first and last 64 KiB, without reading the rest.
+
+    If both ends are nearly constant, as in digital silence, it is the sha256 of all bytes: different files of equal
+    length often have such ends in common.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        first = file.read(ENDS_BYTES)
+        file.seek(max(0, size - ENDS_BYTES))
+        last = file.read(ENDS_BYTES)
+    if all(len(set(part[::16])) < VARIED_BYTES for part in (first, last)):
+        return checksum(path)
+    return hashlib.sha256(f"{size}\n".encode() + first + last).hexdigest()
+
+
+def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
+    """Raise DataError for a missing file, and for another checksum than `sha256`, if given. hint: Cure."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing; {hint}")
+    if sha256 is not None and checksum(path) != sha256:
+        raise DataError(f"{path} is damaged: its checksum differs from the one noted when it was written; {hint}")

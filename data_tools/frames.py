@@ -3,12 +3,14 @@
 import errno
 import zipfile
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
 from data_tools.errors import AudioError, located
 
 FRAME_SUFFIXES = (".npz", ".npy")
+_PARSER = Lock()  # numpy reads headers by ast.literal_eval, which fails now and then in threads of Python 3.11
 MAX_FRAME = 65_504.0  # greatest magnitude: that of float16, the type of banks
 
 
@@ -35,7 +37,7 @@ def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
     if not Path(path).is_file():
         raise AudioError(f"{path}: no such file; correct the path")
     try:
-        with Path(path).open("rb") as file:
+        with _PARSER, Path(path).open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return _checked(path, loaded)

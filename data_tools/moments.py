@@ -1,162 +1,211 @@
-"""Files of moments.
+"""Moments: queries of long recordings with their windows, in the format of CASTELLA and QVHighlights.
 
-Reads and writes moments: queries of long recordings, one JSON line each, with the windows that match them.
+One JSON line per query:
+
+    {"qid": "x_1", "query": "A dog barks", "duration": 60, "vid": "x", "relevant_windows": [[3, 5], [10, 12]]}
+
+A blind list has no windows. `vid` is the name of the recording's file without its suffix.
 """
 
 import json
 import logging
-from collections.abc import Container, Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, Strict, model_serializer
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as validated
 
-from data_tools.cli import counted
-from data_tools.documents.annotations import has_published_form
-from data_tools.documents.lines import Line, Text, read_lines, unique_items, write_lines
+from data_tools.documents.strict import faults_of
 from data_tools.errors import DataError
-from data_tools.files import write_text
-from data_tools.manifest import Clip, check_caption
+from data_tools.files import read_json, write_text
+from data_tools.manifest import TRAINING_SPLITS, Clip, check_caption, read_lines
 
-NO_MOMENTS = "is not a file of moments, one line of JSON per query; make one by data_tools castella or scenes --moments"
+Window = tuple[float, float]
 
 log = logging.getLogger(__name__)
 
-Second = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-
-def _require_order(window: tuple[float, float]) -> tuple[float, float]:
-    """Return a window unchanged. Raises ValueError if it does not end after its start."""
-    if window[1] <= window[0]:
-        raise ValueError("the window must end after it starts")
-    return window
-
-
-Window = Annotated[tuple[Second, Second], Strict(False), AfterValidator(_require_order)]  # a list in the file
-
-
-class Moment(Line):
-    """A query and its windows in a recording.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A query and its windows.
 
     Attributes:
         id: Id of the query, as published.
+        text: Query.
         clip: Id of the recording in the manifest.
-        windows: [start, end] in seconds, at least one, in any order; None if unknown (a blind list). A window may end
-            after the recording.
-        found_by: Names of the models that found the windows. Such windows may be used for training, but not for
-            validation, ranking or fitting. None, and not written, for true windows.
+        windows: [start, end] in seconds, in any order; None if unknown (a blind list). In scored splits a window may
+            end after the recording.
     """
 
+    id: str
     text: str
-    clip: Text
-    windows: Annotated[list[Window], Field(min_length=1)] | None
-    found_by: Text | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_none(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the moment as a dict for JSON, without an empty `found_by`."""
-        content: dict[str, Any] = write(self)
-        return content if self.found_by else {key: value for key, value in content.items() if key != "found_by"}
+    clip: str
+    windows: list[Window] | None
 
 
-def read_moments(path: Path | str) -> list[Moment]:
-    """Read all moments of a file.
+@validated(frozen=True, slots=True, config=ConfigDict(strict=True, allow_inf_nan=False, extra="ignore"))
+class Published:
+    """A line of a published file. caption: Of the whole recording; qid is "" for a recording without queries."""
 
-    Raises DataError with file and line for bad lines, bad texts, and a repeated id.
+    qid: str | int
+    query: str
+    vid: Annotated[str, Field(min_length=1)]
+    duration: Annotated[float, Field(gt=0)] | None = None
+    relevant_windows: list[Window] | None = None
+    caption: str = ""
+
+
+_LINE = TypeAdapter(Published)
+
+
+def read_published(path: Path) -> Iterator[tuple[str, Published]]:
+    """Yield (place, query) for each query of a published file: JSON lines, or CASTELLA's list of recordings (.json).
+
+    Raises DataError for anything else, a bad text, and a repeated query id.
+    """
+    lines = _of_recordings(path) if path.suffix == ".json" else read_lines(path, _LINE)
+    place_of: dict[str, object] = {}
+    for place, line in lines:
+        where = f"{path}, {place}" if isinstance(place, str) else f"{path}, line {place}"
+        if line.qid != "":
+            check_caption(line.query, where)
+            if (first := place_of.setdefault(str(line.qid), place)) != place:
+                raise DataError(f"{where}: the query id {line.qid!r} is already on {first}; keep one of them")
+        yield where, line
+
+
+def _of_recordings(path: Path) -> Iterator[tuple[str, Published]]:
+    """Yield the queries of a JSON list of recordings as the lines of *_release.jsonl have them."""
+    items = read_json(path)
+    for number, item in enumerate(items if isinstance(items, list) else [items], 1):
+        try:
+            vid, queries = item["yid"], item["moments"]
+            common: dict[str, Any] = {
+                "vid": vid, "duration": item.get("duration"), "caption": item.get("global_caption") or ""
+            }  # fmt: skip
+            if not queries:
+                yield f"item {number}", Published(qid="", query="", **common)
+            for part, query in enumerate(queries, 1):
+                windows = [tuple(window) for window in query["timestamps"]]
+                line = Published(f"{vid}_{part}", query["local_caption"], relevant_windows=windows, **common)
+                yield f"item {number}, moment {part}", line
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{path}, item {number}: not a recording with yid and moments ({error!r})") from None
+        except ValidationError as error:
+            raise DataError(f"{path}, item {number}: {faults_of(error)[0]}") from None
+
+
+def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]:
+    """Return a window clipped to its recording (None: nothing is left), and its fault; "" without one.
+
+    seconds: Length of the recording; None: unknown, or the end must stay as published.
+
+    >>> repaired((70, 81), 83), repaired((5, 5), 83), repaired((80, 84), 83)
+    (((70, 81), ''), (None, 'has no length, or ends before it starts'), ((80, 83), 'is not inside the recording'))
+    """
+    start, end = window
+    if end <= start:
+        return None, "has no length, or ends before it starts"
+    inside = max(start, 0.0), end if seconds is None else min(end, seconds)
+    if inside == window:
+        return window, ""
+    return (inside if inside[1] > inside[0] else None), "is not inside the recording"
+
+
+def read_moments(path: Path | str, clips: Sequence[Clip], skip_unknown: bool = False) -> list[Moment]:
+    """Return the moments of a published file; windows of training splits are clipped to their recordings.
+
+    In validation and test splits a window's end stays as published, because the official scorer uses it. Windows
+    without a length are dropped, and queries without a window left. The log says how many.
+
+    Args:
+        path: JSON lines, or CASTELLA's json/en/<split>.json.
+        clips: Recordings of all splits of a manifest.
+        skip_unknown: Leave out queries of other recordings.
+
+    Raises:
+        DataError: A line is not a query, or its recording is not among the clips.
     """
     path = Path(path)
-    if path.is_file() and has_published_form(path):
-        raise DataError(
-            f"{path}: is in the format that CASTELLA publishes, not a file of moments; convert it to a manifest "
-            "and moments by lbar data castella"
-        )
-    moments = unique_items(read_lines(path, Moment, NO_MOMENTS), path)
-    for number, moment in enumerate(moments, 1):
-        check_caption(moment.text, f"{path}, line {number}")
+    clip_of, faults = by_name(clips), Counter[str]()
+    moments = []
+    for where, line in read_published(path):
+        clip = clip_of.get(line.vid)
+        if line.qid == "" or (clip is None and skip_unknown):
+            continue
+        if clip is None:
+            raise DataError(f"{where}: the recording {line.vid} is not in the manifest; name the manifest that has it")
+        windows = line.relevant_windows
+        if windows is not None:
+            length = (line.duration or clip.seconds) if clip.split in TRAINING_SPLITS else None
+            found = [repaired(window, length) for window in windows]
+            windows = [window for window, _ in found if window]
+            faults.update(f"a window {fault}" for _, fault in found if fault)
+            if not windows:
+                faults["no window is left, and the query is dropped"] += 1
+                continue
+        moments.append(Moment(id=str(line.qid), text=line.query, clip=clip.id, windows=windows))
+    if faults:
+        log.warning("%s: %s", path, "; ".join(f"{count:,} times {fault}" for fault, count in faults.items()))
     return moments
 
 
-def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[Moment]:
-    """Remove windows that begin after the end of the recording; return the moments that still have windows.
+def by_name(clips: Iterable[Clip]) -> dict[str, Clip]:
+    """Return each recording by its file's name without suffix. Raises DataError for two recordings of one name."""
+    found: dict[str, Clip] = {}
+    for clip in clips:
+        if (other := found.setdefault(PurePath(clip.file_name).stem, clip)) is not clip and other.id != clip.id:
+            raise DataError(f"{other.id} and {clip.id} have the same name; rename one of the files")
+    return found
 
-    The end of a recording is the clip's length. A warning states the numbers of dropped windows and moments. Moments of
-    a blind list are not changed. Raises DataError if moments were given and none remains.
+
+def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[Moment]:
+    """Return the moments without windows that begin after the end of their audio; the log says how many.
+
+    Raises DataError if none is left.
     """
     seconds = {clip.id: clip.seconds for clip in clips}
-    given, remaining, n_outside = list(moments), [], 0
+    given, left = list(moments), []
+    outside = 0
     for moment in given:
         end = seconds.get(moment.clip)
         if moment.windows is None or end is None:
-            remaining.append(moment)
+            left.append(moment)
             continue
         windows = [window for window in moment.windows if window[0] < end]
-        n_outside += len(moment.windows) - len(windows)
+        outside += len(moment.windows) - len(windows)
         if windows:
-            remaining.append(moment.model_copy(update={"windows": windows}))
-    hint = "lbar data check MANIFEST --moments FILE lists these windows"
-    if given and not remaining:
-        moments_text = counted(len(given), "moment", ",")
-        raise DataError(f"all windows of {moments_text} begin after the end of their recording; {hint}")  # prose: ok
-    if n_outside:
-        message = (
-            "left out windows that begin after the end of their recording (%s), and moments with only such "
-            "windows (%s); %s"
-        )
-        log.warning(message, f"{n_outside:,}", f"{len(given) - len(remaining):,}", hint)
-    return remaining
+            left.append(replace(moment, windows=windows))
+    if given and not left:
+        raise DataError(f"all windows of the {len(given):,} moments begin after the end of their recordings")
+    if outside:
+        log.warning("left out %d windows that begin after the end of their recordings", outside)
+    return left
 
 
-def require_recordings(moments: Iterable[Moment], ids: Container[str], path: Path | str, manifest: Path | str) -> None:
-    """Raise DataError if the recording of a moment is not in the manifest, because the moment would be left out.
+def write_moments(path: Path, moments: Iterable[Moment], clips: Iterable[Clip]) -> None:
+    """Write moments in the published format, or as a blind list if their windows are unknown.
 
-    ids: Ids of all clips of the manifest. path, manifest: Files of the moments and of the clips, for the message.
+    Args:
+        path: File; it appears complete or not at all.
+        moments: Moments.
+        clips: At least their recordings.
     """
-    if unknown := next((moment for moment in moments if moment.clip not in ids), None):
-        raise DataError(
-            f"{path}: recording {unknown.clip} of moment {unknown.id} is not in {manifest}; "
-            "name the manifest that was made with these moments"
-        )
-
-
-def require_true(moments: Iterable[Moment], use: str) -> None:
-    """Raise DataError if models found the windows of any moment. use: Purpose of the moments, for the message."""
-    if found := next((moment for moment in moments if moment.found_by), None):
-        raise DataError(
-            f"{use} needs true windows, but the windows of moment {found.id} were found by {found.found_by}; use "
-            "a data source with true windows"
-        )
-
-
-def write_moments(path: Path | str, moments: Iterable[Moment]) -> None:
-    """Write moments, one per line. Raises DataError for no moments and for a repeated id."""
-    write_lines(Path(path), moments)
-
-
-def require_names(clips: Iterable[Clip]) -> None:
-    """Raise DataError if two recordings have the same name: published files identify recordings by name."""
-    clip_of: dict[str, str] = {}
-    for clip in clips:
-        vid = PurePath(clip.file_name).stem
-        if (other := clip_of.setdefault(vid, clip.id)) != clip.id:
-            raise DataError(f"{clip.id} and {other} would both have the published id {vid}; rename one of the files")
-
-
-def write_published(path: Path, queries: Iterable[tuple[Moment, Clip]]) -> None:
-    """Write queries with their recordings in CASTELLA's format, or as a blind list, for `submission score`.
-
-    A recording is named by its file's name without the suffix. `duration` is omitted if a clip's length is unknown,
-    `relevant_windows` if a moment's windows are unknown. The file appears complete or not at all.
-    Raises DataError for two recordings with the same name.
-    """
-    listed, lines = list(queries), []
-    require_names(clip for _, clip in listed)
-    for moment, clip in listed:
-        vid = PurePath(clip.file_name).stem
+    clip_of, lines = {clip.id: clip for clip in clips}, []
+    moments = list(moments)
+    by_name(clip_of[moment.clip] for moment in moments)
+    for moment in moments:
+        clip = clip_of[moment.clip]
         line: dict[str, Any] = {"qid": moment.id, "query": moment.text}
         if clip.seconds is not None:
             line["duration"] = int(clip.seconds) if clip.seconds == int(clip.seconds) else clip.seconds
-        line["vid"] = vid
+        line["vid"] = PurePath(clip.file_name).stem
         if moment.windows is not None:
             line["relevant_windows"] = moment.windows
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    if not lines:
+        raise DataError(f"{path}: not written, because no query is left")
     write_text(path, "".join(lines))

@@ -16,7 +16,6 @@ import numpy as np
 from data_tools.audio import readable_seconds
 from data_tools.cli import counted
 from data_tools.errors import DataError, KitError, kit_errors
-from data_tools.files import absolute
 from data_tools.manifest import Clip, Query, audio_clip
 from data_tools.names import is_audio_name
 from data_tools.waves import Waves, waves_of, write_waves
@@ -127,7 +126,7 @@ class Retriever:
         audio = _to_list(audio, AUDIO_HINT)
         if odd := [path for path in audio if not isinstance(path, str | os.PathLike)]:
             raise KitError(f"{str(odd[0])[:60]!r} is not the path of a file; {AUDIO_HINT}")
-        paths = [Path(absolute(path)) for path in audio]
+        paths = [Path(os.path.abspath(path)) for path in audio]
         if not paths:
             raise KitError(f"the list of files is empty; {AUDIO_HINT}")
         if absent := [path for path in paths if not path.is_file()]:

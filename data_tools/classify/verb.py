@@ -23,7 +23,7 @@ from data_tools.cli import counted
 from data_tools.errors import DataError
 from data_tools.files import require_file, write_text
 from data_tools.freesound.store import open_store
-from data_tools.manifest import TEST_SPLITS, read_caption_table, read_manifest
+from data_tools.manifest import TEST_SPLITS, read_captions, read_manifest
 from data_tools.tables import read_table, write_table
 
 FOLDS, EPOCHS = 5, 5
@@ -56,14 +56,14 @@ def read_descriptions(path: Path) -> Iterator[Text]:
             yield Text(str(number), text, f"by {uploader}" if uploader else text)
 
 
-def read_captions(paths: Iterable[Path]) -> list[Text]:
+def caption_texts(paths: Iterable[Path]) -> list[Text]:
     """Return the captions of Clotho's CSV files, and those of manifests outside of test splits."""
     captions = []
     for path in paths:
         if path.suffix == ".jsonl":
             found = [(clip.id, clip.captions) for clip in read_manifest(path) if clip.split not in TEST_SPLITS]
         else:
-            found = [(f"{path}/{name}", texts) for _, name, texts in read_caption_table(path)]
+            found = [(f"{path}/{name}", texts) for _, name, texts in read_captions(path)]
         captions += [Text("", clean(text), f"clip {name}") for name, texts in found for text in texts]
     return captions
 
@@ -157,7 +157,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `classify`: score how much descriptions are like captions; return the exit status."""
     require_file(arguments.descriptions, "make a store with lbar data crawl")
-    captions = read_captions(arguments.captions)
+    captions = caption_texts(arguments.captions)
     if not captions:
         raise DataError(f"{arguments.captions[0]}: all captions are of test splits; give captions of another split")
     descriptions = list(read_descriptions(arguments.descriptions))

@@ -9,6 +9,7 @@ import argparse
 import json
 import tarfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -128,9 +129,9 @@ def unpack(files: Sequence[Path], audio: Path, source: str, caption: str | None,
             clip = audio_clip(target.parent, file_name, source, split, texts, None)
             if clip.id in clips:
                 new = [text for text in texts if text not in clips[clip.id].captions]
-                clip = clip.model_copy(update={"captions": [*clips[clip.id].captions, *new]})
+                clip = replace(clip, captions=[*clips[clip.id].captions, *new])
             clips[clip.id] = clip
-    return [clip.model_copy(update={"seconds": readable_seconds(clip.path)}) for clip in clips.values()]
+    return [replace(clip, seconds=readable_seconds(clip.path)) for clip in clips.values()]
 
 
 def _file_name(path: Path, sample: Sample, columns: Sequence[str]) -> str:

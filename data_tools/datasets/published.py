@@ -6,7 +6,8 @@ The verb `get` fetches these files. Sources of addresses and MD5s:
     CASTELLA, Clotho-Moment: README of github.com/awkrail/dcase2026_task6_baseline, and the queries of
     github.com/line/lighthouse at commit d095eaa, whose MD5s are from a participant's notes.
     Frames of Clotho-Moment: their copy on the Hugging Face hub.
-Files without an MD5 in these sources are checked for damage only.
+    Features of 2026: Zenodo's API lists the files of a record with their MD5s. The names of the files in the records
+    20772071, 20770460 and 20450254 were not verified, so these sets have no manifest command.
 """
 
 import re
@@ -21,29 +22,25 @@ class PublishedFile(NamedTuple):
     Attributes:
         address: Address of the file.
         md5: MD5 of the file; "" if it is not known.
-        folder: Folder for the file, relative to the data set's folder. The content of an archive is always put into the
-            data set's folder itself.
+        folder: Folder for the file in the data set's folder. An archive is always unpacked into the latter.
+        file_name: Name of the file; "": the last part of the address.
     """
 
     address: str
     md5: str = ""
     folder: str = ""
+    file_name: str = ""
 
     @property
     def name(self) -> str:
         """Path of the file in the data set's folder."""
-        name = self.address.rpartition("/")[2]
+        name = self.file_name or self.address.rpartition("/")[2]
         return f"{self.folder}/{name}" if self.folder else name
-
-    def address_at(self, mirror: str | None) -> str:
-        """Return the address of the file. mirror: Address of a folder with copies; None: the published address."""
-        return f"{mirror.rstrip('/')}/{self.name}" if mirror else self.address
 
     @property
     def archive(self) -> str:
         """Name of the archive that the file is or belongs to, such as x.7z.001; "" for other files."""
-        part = _PART.fullmatch(self.name)
-        if part:
+        if part := _PART.fullmatch(self.name):
             return f"{part[1]}.001"
         return self.name if self.name.endswith((".7z", ".zip", ".tar.gz")) else ""
 
@@ -53,19 +50,22 @@ class PublishedSet(NamedTuple):
 
     Attributes:
         licence: Licence, with the terms of use.
-        size: Text for the user about the size of the download; written here, so that it needs no network.
-        make: Commands of data_tools that write the manifests from the fetched files. The placeholders {folder},
-            {manifest} and {stem} (the manifest's path without .jsonl) are replaced before a command runs.
+        size: Size of the download, in words.
+        files: Files to fetch.
+        make: Commands of `lbar data` that write the manifests. {folder}, {manifest} and {stem} (the manifest's path
+            without .jsonl) stand for paths.
         steps: Instructions for parts of the data set without a public address.
-        content: Estimated size of an archive's unpacked files, divided by the size of the archive.
+        layout: Where the files of an existing copy must lie.
+        record: Number of the Zenodo record that lists the files, if `files` is empty.
     """
 
     licence: str
     size: str
-    files: tuple[PublishedFile, ...]
+    files: tuple[PublishedFile, ...] = ()
     make: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
-    content: float = 1.1
+    layout: str = ""
+    record: str = ""
 
 
 _PART = re.compile(r"(.+\.7z)\.\d{3}")
@@ -110,6 +110,11 @@ _PARTS = {  # WavCaps' captions, with the name of the part's manifest, and the o
     "AudioSet_SL/as_final.json": ("audioset", ""),
 }
 
+_WITH_FEATURES = (
+    "lbar data castella data/{data} --name {data} --features FOLDER_OF_ONE_MODEL --out {{manifest}} --moments "
+    "{{stem}}_moments.jsonl, after `get {data}`, whose queries it reads"
+)
+
 SETS = {
     "clotho": PublishedSet(
         "Clotho v2.1: audio under each file's Freesound licence (some non-commercial), captions for non-commercial "
@@ -130,7 +135,8 @@ SETS = {
             },
         ),
         ("clotho {folder} --out {manifest}",),
-        content=1.7,
+        layout="an existing copy has clotho_captions_SPLIT.csv, clotho_metadata_SPLIT.csv and the audio in SPLIT/; "
+        "lbar data clotho COPY --out {manifest} reads it in place",
     ),
     "clotho_blind": PublishedSet(
         "blind set of 2022 to 2024: audio under each file's Freesound licence, captions for non-commercial research; "
@@ -145,7 +151,6 @@ SETS = {
             },
         ),
         ("blind {folder}/test --out {manifest}",),
-        content=1.7,
     ),
     "exclusion_lists": PublishedSet(
         "lists of sounds that must not be used for training: sounds of WavCaps that are in Clotho or AudioCaps too "
@@ -197,9 +202,7 @@ SETS = {
         ),
         ("castella {folder} --features {folder}/clap --out {manifest} --moments {stem}_moments.jsonl",),
         (
-            "if you submit: copy the blind list and its frames from zenodo.org/records/20450254 into {folder} and "
-            "{folder}/clap, then: lbar data castella {folder} --features {folder}/clap --out {manifest} "
-            "--moments {stem}_moments.jsonl",
+            "if you submit: lbar data get moments_blind",
             "if you want the audio: github.com/h-munakata/CASTELLA-audio fetches the first 300 s of each video, 32 kHz "
             "mono; then: lbar data castella {folder} --audio AUDIO --out {manifest} --moments "
             "{stem}_moments.jsonl",
@@ -228,5 +231,28 @@ SETS = {
             "zenodo.org/records/13836117; then: lbar data castella {folder} --name clotho_moment --audio "
             "AUDIO --out {manifest} --moments {stem}_moments.jsonl",
         ),
+    ),
+    "castella_features": PublishedSet(
+        "features of CASTELLA by M2D-CLAP, LAION-CLAP and BEATs with T5, after the organisers' fixes of October 2026; "
+        "its blind set is in the set moments_blind (MS-CLAP)",
+        "see the record",
+        steps=(_WITH_FEATURES.format(data="castella"),),
+        record="20772071",
+    ),
+    "clotho_moment_features": PublishedSet(
+        "features of Clotho-Moment by M2D-CLAP, LAION-CLAP and BEATs with T5",
+        "see the record",
+        steps=(_WITH_FEATURES.format(data="clotho_moment"),),
+        record="20770460",
+    ),
+    "moments_blind": PublishedSet(
+        "blind list of 2026 with its features of MS-CLAP; not for the development of methods",
+        "see the record",
+        steps=(
+            "copy the list into data/castella and its features into data/castella/clap, then: lbar data castella "
+            "data/castella --features data/castella/clap --out data/castella.jsonl --moments "
+            "data/castella_moments.jsonl",
+        ),
+        record="20450254",
     ),
 }

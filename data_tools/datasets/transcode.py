@@ -4,9 +4,11 @@ The audio becomes mono files of one rate and format; ids, captions and licences 
 """
 
 import argparse
+import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path, PurePath
 
@@ -16,7 +18,7 @@ import soundfile
 from data_tools.audio import encoded, read_audio
 from data_tools.cli import counted, each
 from data_tools.errors import AudioError, DataError
-from data_tools.files import absolute, remove_parts, writing
+from data_tools.files import remove_parts, writing
 from data_tools.manifest import Clip, read_manifest, write_manifest
 
 SUBTYPES = {"flac": "PCM_16", "mp3": "MPEG_LAYER_III", "ogg": "VORBIS"}
@@ -45,7 +47,7 @@ def transcode(clips: Sequence[Clip], folder: Path, rate: int, format: str) -> tu
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with writing(path) as out:
                     out.write(content)
-            return clip.model_copy(update={"path": absolute(path), "seconds": soundfile.info(path).duration})
+            return replace(clip, path=os.path.abspath(path), seconds=soundfile.info(path).duration)
         except AudioError as error:
             return error
 
@@ -67,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `transcode`: convert the audio of a manifest; return the exit status."""
     rate, format, note = arguments.rate, arguments.format, arguments.out / "transcode.txt"
-    settings = f"{absolute(arguments.manifest)} as {format} at {rate} Hz\n"
+    settings = f"{os.path.abspath(arguments.manifest)} as {format} at {rate} Hz\n"
     try:
         encoded(np.zeros(100, np.float32), rate, format.upper(), SUBTYPES[format])
     except (soundfile.LibsndfileError, ValueError):

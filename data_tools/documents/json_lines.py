@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from data_tools.documents.json_text import other_encoding, parse_json
 from data_tools.documents.problems import Fault, Problem, shown
 from data_tools.errors import DataError
+from data_tools.files import parse_json
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_SECONDS = 1e9  # a larger positive or negative time is a mistake
@@ -43,7 +43,7 @@ def parse_objects(data: bytes) -> Iterator[Object | Problem]:
     if not data.strip():
         yield Problem(1, "the file is empty", "empty file")
         return
-    if kind := other_encoding(data) or next((name for start, name in _KINDS.items() if data.startswith(start)), None):
+    if kind := next((name for start, name in _KINDS.items() if data.startswith(start)), None):
         problem = f"the file is {kind}, not lines of JSON; write one object per line, in UTF-8"
         yield Problem(1, problem, "another kind of file")
         return

@@ -5,10 +5,16 @@ Defines the base of all settings models (closed, strict, frozen), closed lists o
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Union, get_args
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, Union, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from data_tools.errors import DataError
+from data_tools.files import read_json
+
+Shape = TypeVar("Shape", bound=BaseModel)
 
 # Used in keys and file names; the name of a run's folder has a date, a recipe, a seed and a commit, at most 255 bytes.
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=100)]
@@ -108,3 +114,20 @@ def mistakes(found: Iterable[tuple[tuple[str, ...], str]]) -> ValidationError | 
     errors = [InitErrorDetails(type=PydanticCustomError("value_error", "{error}", {"error": text}), loc=keys, input={})
               for keys, text in found]  # fmt: skip
     return ValidationError.from_exception_data("settings", errors) if errors else None
+
+
+def read_shaped(path: Path, shape: type[Shape], hint: str) -> Shape:
+    """Read a JSON file as a pydantic model. hint: Cure. Raises DataError for a missing or damaged file."""
+    try:
+        return require_shape(read_json(path), shape, str(path), hint)
+    except DataError as error:
+        raise error if str(error).endswith(hint) else DataError(f"{error}; {hint}") from None
+
+
+def require_shape(content: Any, shape: type[Shape], where: str, hint: str) -> Shape:
+    """Return JSON content as a pydantic model. Raises DataError, one line per fault, if it does not fit."""
+    try:
+        return shape.model_validate(content)
+    except ValidationError as error:
+        faults = "\n".join(f"{where} is damaged ({fault})" for fault in faults_of(error))
+        raise DataError(f"{faults}; {hint}") from None

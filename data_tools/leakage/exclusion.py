@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
-from data_tools.files import read_text
+from data_tools.files import read_json, read_text
 from data_tools.manifest import iter_manifest
 from data_tools.names import is_freesound_id, plain_id
 from data_tools.tables import read_table
@@ -98,7 +97,7 @@ def _read_entries(path: Path) -> Iterator[tuple[str, str]]:
 def _read_wavcaps_entries(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (place, id) for every entry of WavCaps' JSON list of forbidden Freesound ids."""
     try:
-        content = parse_json(read_text(path), str(path))
+        content = read_json(path)
     except DataError as error:
         raise DataError(f"{error}; download the list again") from None
     ids = content.get("FreeSound") if isinstance(content, dict) else None

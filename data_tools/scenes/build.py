@@ -16,7 +16,7 @@ import numpy as np
 
 from data_tools.audio import content_key
 from data_tools.cli import counted, each
-from data_tools.datasets.clotho import CLOTHO_SPLITS, METADATA_COLUMNS, read_clotho
+from data_tools.datasets.clotho import CLOTHO_SPLITS, read_clotho
 from data_tools.errors import DataError
 from data_tools.files import remove_parts
 from data_tools.manifest import TEST_SPLITS, Split, write_manifest
@@ -30,6 +30,7 @@ from data_tools.scenes.scene_folder import FolderSettings, claim, parse_folds, w
 from data_tools.scenes.timeline import SHAPES
 from data_tools.tables import write_table
 
+METADATA_COLUMNS = ("file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license")
 DEFAULT_COUNTS = {"development": 2400, "validation": 300, "evaluation": 300}
 
 

@@ -19,7 +19,7 @@ from data_tools.datasets.clotho import CLOTHO_SPLITS
 from data_tools.errors import DataError
 from data_tools.files import remove_parts
 from data_tools.manifest import Clip, Split, audio_clip, write_manifest
-from data_tools.moments import Moment, write_moments, write_published
+from data_tools.moments import Moment, write_moments
 from data_tools.scenes.captions import describe_event
 from data_tools.scenes.recordings import Pool, credit
 from data_tools.scenes.scene_folder import FolderSettings, claim, write_samples
@@ -93,7 +93,7 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
     recorded = [one for part in made.values() for one in part]
     moments = [moment for one in recorded for moment in one.moments]
     write_table(out / "events.csv", EVENT_COLUMNS, (row for one in recorded for row in one.rows))
-    write_moments(out / "moments.jsonl", moments)
+    write_moments(out / "moments.jsonl", moments, [one.clip for one in recorded])
     write_manifest(out / "manifest.jsonl", [one.clip for one in recorded])
     return len(moments), len(missing)
 
@@ -174,4 +174,4 @@ def _write_release(path: Path, recorded: Sequence[Recorded]) -> None:
         raise DataError(
             f"{path}: none of the {len(recorded)} recordings has an event; ask for more recordings or a longer --length"
         )
-    write_published(path, ((moment, one.clip) for one in recorded for moment in one.moments))
+    write_moments(path, (moment for one in recorded for moment in one.moments), (one.clip for one in recorded))

@@ -14,9 +14,8 @@ import numpy as np
 from data_tools.audio import encoded
 from data_tools.cli import counted
 from data_tools.datasets.clotho import CLOTHO_SPLITS
-from data_tools.documents.json_text import read_json
 from data_tools.errors import DataError
-from data_tools.files import replacing, write_text
+from data_tools.files import read_json, replacing, write_text
 from data_tools.manifest import Split
 from data_tools.scenes.captions import MAX_HELD_OUT
 from data_tools.scenes.recordings import Pool, read_recordings
@@ -93,7 +92,7 @@ def claim(out: Path, wanted: Mapping[str, Any]) -> None:
             raise DataError(f"{out}: contains files but no scenes.json; choose a new or empty folder")
         write_text(path, json.dumps(wanted, indent=2) + "\n")
         return
-    begun = read_json(path, "delete the folder or choose another")
+    begun = read_json(path)
     if begun != wanted:
         begun = begun if isinstance(begun, dict) else {}
         before = {key: begun.get(key) for key in wanted if begun.get(key) != wanted[key]}

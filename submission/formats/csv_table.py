@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from data_tools.cli import counted
 from data_tools.documents.problems import Problem, Problems
-from data_tools.tables import holds_rows
 
 # A cell is quoted, with the quotes in it doubled, or has no quote, comma or line break. The csv module is more
 # lenient: it takes a"b as a cell.
@@ -56,7 +55,7 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
         yield Problem(1, *fault)
         return
     file = io.BytesIO(data)
-    number, width = 1, 0
+    number = 1
     if data.startswith(_BYTE_ORDER_MARK):
         file.seek(len(_BYTE_ORDER_MARK))
         yield Problem(
@@ -76,16 +75,7 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
         if not fault:
             try:
                 cells = next(csv.reader([row]))
-                if width and holds_rows([line.decode() for line in lines], cells, ",", width):
-                    last = number + len(lines) - 1
-                    text = f"a quoted cell extends to line {last}, over lines that look like rows of their own"
-                    fault = (
-                        f"{text}; double the quotes within text, or put the cell on one line",
-                        "the quoting is broken",
-                    )
-                else:
-                    width = width or len(cells)
-                    yield Row(number, cells)
+                yield Row(number, cells)
             except csv.Error as error:  # a cell beyond csv.field_size_limit()
                 fault = f"{error}; shorten the cell", "a cell is too long"
         if fault:

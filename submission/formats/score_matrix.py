@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from data_tools.cli import counted
-from data_tools.documents.json_text import read_shaped, sealed, sha256_of
 from data_tools.errors import DataError
-from data_tools.files import writing
+from data_tools.files import checksum, writing
 from submission.arrays import Scores
 from submission.blocks import row_blocks
 from submission.errors import SubmissionError
@@ -99,7 +98,7 @@ class Labels:
             "queries": [{"id": id_, "text": text, "relevant": relevant} for id_, text, relevant in queries],
             "clips": [{"id": id_, "file_name": name} for id_, name in clips],
         }
-        return json.dumps(sealed(document), ensure_ascii=False, allow_nan=False, indent=1).encode()
+        return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,13 +233,14 @@ def read_scores(path: Path) -> ScoreMatrix:
         raise SubmissionError(f"{path} is not a complete .npy file of numbers ({error}); {MAKE_AGAIN}") from None
     if (size := path.stat().st_size) != (expected_size := values.offset + values.nbytes):
         raise SubmissionError(f"{path} has {size} bytes, but its header states {expected_size}; {MAKE_AGAIN}")
+    from data_tools.documents.strict import read_shaped
     from submission.formats.sidecar import Sidecar  # pydantic, which scoring a ranked CSV does not need
 
     try:
         document = read_shaped(sidecar, Sidecar, MAKE_AGAIN)
     except DataError as error:
         raise SubmissionError(str(error)) from None
-    if document.sha256 not in (None, sha256_of(path)):
+    if document.sha256 not in (None, checksum(path)):
         raise SubmissionError(f"{path} is damaged: its checksum differs from that in {sidecar.name}; {MAKE_AGAIN}")
     try:
         return ScoreMatrix(

@@ -207,6 +207,8 @@ def _read_rows(path: Path) -> list[Row]:
         raise SubmissionError(f"{path}: {problems[0]}")
     width = len(rows[0].cells)
     for row in rows:
+        if end := sum(cell.count("\n") for cell in row.cells):
+            raise SubmissionError(f"{path}: line {row.line}: a cell extends to line {row.line + end}; close its quote")
         if len(row.cells) != width:
             raise SubmissionError(f"{path}: line {row.line}: found {len(row.cells)} of {width} columns; correct it")
     return rows

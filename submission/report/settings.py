@@ -7,16 +7,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from data_tools.documents.json_text import read_json
+from data_tools.files import read_json
 from submission.report.elements import NONE, Section, Table, without_folders
 from submission.runs.finished import Finished
-from submission.runs.reading import repair_hint
 
 
 def read_settings(run: Finished) -> Any:
     """Read all settings of a run from its resolved.json and return them as JSON values."""
     path = run.file("resolved.json")
-    return read_json(path, repair_hint(run.folder, path))
+    return read_json(path)
 
 
 def dotted_values(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.documents.json_text import sha256_of, write_json
+from data_tools.files import checksum, write_json
 from data_tools.tables import read_table, write_table
 from submission.editions import Edition
 from submission.errors import SubmissionError
@@ -246,7 +246,7 @@ def _write_records(
         **merged_result(out.name, parts),
         **entries,
         blend=members,
-        sha256={path.relative_to(temporary).as_posix(): sha256_of(path) for path in files},
+        sha256={path.relative_to(temporary).as_posix(): checksum(path) for path in files},
     )
     write_json(temporary / "result.json", result.document())
     return result

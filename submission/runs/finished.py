@@ -7,8 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from data_tools.documents.json_text import require_unharmed, sha256_of
-from data_tools.files import require_folder
+from data_tools.files import checksum, require_folder, require_unharmed
 from submission.editions import MomentsEdition, get_moments_edition
 from submission.errors import SubmissionError
 from submission.formats.frame_scores import FrameScores, read_frame_scores
@@ -101,7 +100,7 @@ class FinishedRun(Finished):
     @property
     def checksum(self) -> str:
         """Checksum of the file with the entry's score matrix."""
-        return sha256_of(self.file(f"scores/{self.entry}.npy"))
+        return checksum(self.file(f"scores/{self.entry}.npy"))
 
     @cached_property
     def matrix(self) -> ScoreMatrix:
@@ -168,7 +167,7 @@ class FinishedMoments(Finished):
     @property
     def checksum(self) -> str:
         """Checksum of the file with the entry's windows."""
-        return sha256_of(self.file(f"scores/{self.entry}.windows.jsonl"))
+        return checksum(self.file(f"scores/{self.entry}.windows.jsonl"))
 
     @cached_property
     def blind(self) -> "FinishedMoments | None":

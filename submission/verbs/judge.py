@@ -15,9 +15,8 @@ from typing import IO
 
 from data_tools.cli import counted, progress
 from data_tools.documents.json_lines import is_number
-from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
-from data_tools.files import require_other
+from data_tools.files import parse_json, require_other
 from submission.errors import SubmissionError
 from submission.formats.top_pairs import Pair, parse_pairs, read_pairs
 

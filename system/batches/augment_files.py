@@ -7,9 +7,8 @@ import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
-from data_tools.files import read_text, require_file
+from data_tools.files import parse_json, read_text, require_file
 from data_tools.manifest import Clip, check_caption
 from data_tools.tables import read_table
 from data_tools.words import words_of

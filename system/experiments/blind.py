@@ -104,7 +104,7 @@ def _read_blind_set(entry: RankBlind) -> tuple[Sequence[Clip], list[Query]]:
     """Read the clips and the queries of a blind set."""
     path = Path(entry.audio)
     clips = folder_clips(path, path.resolve().name)[0] if path.is_dir() else of_split(read_manifest(path), None, path)
-    return clips, read_queries(entry.queries)
+    return clips, read_queries(Path(entry.queries))
 
 
 def _blind_set_checksum(clips: Sequence[Clip], queries: Sequence[Query], keys: Mapping[str, str]) -> str:

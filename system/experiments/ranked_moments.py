@@ -13,7 +13,8 @@ import numpy as np
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from data_tools.moments import Moment, inside_recordings, require_names, require_true, write_published
+from data_tools.moments import Moment, by_name, inside_recordings
+from data_tools.moments import write_moments as write_queries
 from submission.editions import MomentsEdition, get_moments_edition
 from submission.formats.frame_scores import FrameScores, write_frame_scores
 from submission.formats.moments_jsonl import Moments, write_moments, write_scored_moments
@@ -71,7 +72,7 @@ def require_rankable_moments(recipe: schema.Recipe, data: "Data") -> None:
         if broken := {clip: why[clip] for clip in sorted(wanted_ids & why.keys())}:
             broken_recordings = describe_unreadable(broken, wanted_ids)
             raise KitError(f"rank entry {name}: {broken_recordings} cannot be read; {REPAIR_RECORDINGS}")
-        require_names(clip for clip in data.readable_clips(entry.data) if clip.id in wanted_ids)
+        by_name(clip for clip in data.readable_clips(entry.data) if clip.id in wanted_ids)
         if entry.fit is not None:
             inside_recordings(data.moments[entry.fit], data.readable_clips(entry.fit))
         for source in filter(None, (entry.data, entry.fit)):
@@ -85,7 +86,6 @@ def require_rankable_moments(recipe: schema.Recipe, data: "Data") -> None:
                 )
                 raise KitError(f"rank entry {name}: {file} has moments of data source {source} without windows; {rule}")
             require_short_recordings(data.moments[source], data.features)
-            require_true(data.moments[source], f"rank entry {name}: data source {source}")
 
 
 def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
@@ -150,7 +150,7 @@ def _write_files(
     """Write all files of a rank entry of moments. Returns: The queries with their true windows, if known."""
     for path in files:
         path.parent.mkdir(exist_ok=True)
-    write_published(files.truth, ((moment, clips[moment.clip]) for moment in moments))
+    write_queries(files.truth, moments, clips.values())
     truth = read_moment_truth(files.truth, edition)
     answers = [
         Moments(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])

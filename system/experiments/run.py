@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from data_tools.cli import counted
-from data_tools.documents.json_text import require_unharmed, sha256_of, write_json
 from data_tools.errors import KitError
+from data_tools.files import checksum, require_unharmed, write_json
 from data_tools.manifest import Clip, Query, caption_queries
 from submission.editions import get_edition
 from submission.formats.edition_csv import write_csv
@@ -91,8 +91,8 @@ def _has_nothing_to_do(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]
         return False
     _require_unchanged_inputs(loaded.recipe, run)
     result = run.read_result()
-    for name, checksum in result.sha256.items():
-        require_unharmed(run.folder / name, checksum, run.repair_hint(run.folder / name))
+    for name, noted in result.sha256.items():
+        require_unharmed(run.folder / name, noted, run.repair_hint(run.folder / name))
     made_by, current = result.commits[-1], commit()
     if made_by == current:
         log.info("the run is finished already: %s", run.folder)
@@ -276,7 +276,7 @@ def _result_checksums(run: Run) -> dict[str, str]:
     """
     kept = (path for name in ("scores", "submission") for path in (run.folder / name).glob("*") if path.is_file())
     files = [run.folder / "resolved.json", run.metrics, *kept]  # provenance.json has a checksum of its own
-    return {path.relative_to(run.folder).as_posix(): sha256_of(path) for path in sorted(files)}
+    return {path.relative_to(run.folder).as_posix(): checksum(path) for path in sorted(files)}
 
 
 def _remove_stale_files(
@@ -320,9 +320,9 @@ def _results_to_keep(
         elif name in result.blind and (name not in blind or result.blind[name].sha256 == blind[name].sha256):
             kept_blind[name] = result.blind[name]
     names = kept.keys() | kept_blind.keys()
-    for name, checksum in result.sha256.items():
+    for name, noted in result.sha256.items():
         if Path(name).name.partition(".")[0] in names:
-            require_unharmed(run.folder / name, checksum, run.repair_hint(run.folder / name))
+            require_unharmed(run.folder / name, noted, run.repair_hint(run.folder / name))
     names |= {name for name in result.moments if recorded.rank.get(name) == recipe.rank.get(name)}
     if replaced := [name for name in (*result.rank, *result.blind, *result.moments) if name not in names]:
         log.warning(

@@ -17,9 +17,9 @@ import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from data_tools.audio import Resampling
-from data_tools.documents.json_text import sha256_of
 from data_tools.documents.strict import Strict
 from data_tools.errors import KitError
+from data_tools.files import checksum
 from data_tools.manifest import Clip
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def file_sha256(path: Path) -> str:
 @functools.lru_cache
 def _cached_sha256(path: Path, size: int, changed: int) -> str:
     """Return the sha256 of the file `path`. The cache key is the path, size and modification time of the file."""
-    return sha256_of(path)
+    return checksum(path)
 
 
 LENGTH_TOLERANCE = 2.0  # seconds, the error of published lengths, see the faults that `castella` reports

@@ -24,9 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError, KitError
-from data_tools.files import remove_parts, write_text
+from data_tools.files import read_json, remove_parts, write_text
 from data_tools.locks import lock, take_lock
 from system.features.index import keys_of
 from system.features.shard import Shard
@@ -229,7 +228,7 @@ def open_bank(
             if not facts_file.exists():  # another process may have created it meanwhile
                 write_text(facts_file, json.dumps(wanted, indent=1) + "\n")
     try:
-        found = parse_json(facts_file.read_bytes(), str(facts_file))
+        found = read_json(facts_file)
     except DataError as error:
         raise KitError(f"{facts_file} is damaged; delete {folder} and build the bank again") from error
     if found != json.loads(json.dumps(wanted)):

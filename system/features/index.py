@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
+from data_tools.files import parse_json
 
 BLOCK = 1 << 20  # bytes that are read at a time
 ANY = np.iinfo(np.int64).max  # rows, to skip the check whether the frames exist

@@ -4,6 +4,7 @@ A sliding window cuts the frames of a recording into pieces.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 
 from data_tools.embeddings import Vectors
@@ -39,7 +40,7 @@ def pieces_of(
         names = [f"{recording.id}{MARK}{number}" for number in range(max(1, count))]
         key = features.keys[recording.id]
         keys |= {name: f"{key}{MARK}{number}" for number, name in enumerate(names)}
-        pieces.append([recording.model_copy(update={"id": name, "seconds": seconds}) for name in names])
+        pieces.append([replace(recording, id=name, seconds=seconds) for name in names])
     banks = {}
     for name, bank in features.banks.items():
         if isinstance(bank, Vectors):

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
+from data_tools.files import read_json
 from data_tools.locks import is_locked
 from system.features.bank import Bank
 from system.features.shard import Shard
@@ -160,7 +160,7 @@ def _write_keys(shard: Shard, keys: Iterable[str]) -> None:
 def _read_keys(shard: Shard) -> set[str]:
     """Return the keys of the series that a process is computing now for a shard. The caller must lock the bank."""
     try:
-        found = parse_json(shard.under_way_file.read_bytes(), "")
+        found = read_json(shard.under_way_file)
     except (FileNotFoundError, DataError):
         return set()
     return set(found) if found and isinstance(found, list) and is_locked(shard.lock_file) else set()

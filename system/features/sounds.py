@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from data_tools.audio import Sound, content_key, read_audio, sound_of
 from data_tools.cli import each, ranks
-from data_tools.documents.json_text import quick_sha256
 from data_tools.errors import AudioError
+from data_tools.files import quick_checksum
 from data_tools.manifest import Clip
 from system.features.contents import FileFacts
 
@@ -133,7 +133,7 @@ def _read_sound(path: str, whole: bool, verify: bool) -> FoundSound:
         sound = sound_of(path)
         if whole:
             read_audio(path, sound.rate)
-        return FoundSound(quick_sha256(Path(path)), sound, whole, "", content_key(path) if verify else None)
+        return FoundSound(quick_checksum(Path(path)), sound, whole, "", content_key(path) if verify else None)
     except AudioError as error:
         return FoundSound(reason=str(error))
 

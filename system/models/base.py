@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, TypeAlias
 from pydantic import AfterValidator, ValidationInfo
 
 from data_tools.classify.model_files import folder_problem
-from data_tools.datasets.download import FETCH_AGAIN, content_problem, cure_of, file_problem
+from data_tools.datasets.download import FETCH_AGAIN, content_problem, cure_of
 from data_tools.documents.strict import Size, Strict
 
 
@@ -114,7 +114,7 @@ class EncoderKind(Strict):
             if not path.is_file():
                 address = self.published_address()
                 yield name, f"{self.kind}: the weight file {path} is missing; download it to this path from {address}"
-            elif problem := content_problem(path) or file_problem(path):
+            elif problem := content_problem(path):
                 yield name, f"{self.kind}: {path} {problem}; {FETCH_AGAIN}"
 
     @property

@@ -7,8 +7,8 @@ Configurations of models of the hub: from this machine, or built-in sizes for th
 from typing import Any
 
 from data_tools.classify.model_files import local_folder
-from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
+from data_tools.files import read_json
 
 _BERT = {"model_type": "bert", "vocab_size": 30_522, "max_position_embeddings": 512, "type_vocab_size": 2}
 _ROBERTA = {"model_type": "roberta", "vocab_size": 50_265, "max_position_embeddings": 514, "type_vocab_size": 1}
@@ -42,6 +42,6 @@ def model_config(name: str, what: str = "text model") -> dict[str, Any] | None:
         folder = local_folder(name, what)
         if folder is None:
             return PUBLISHED.get(name.rpartition("/")[2])
-        return dict(parse_json((folder / "config.json").read_bytes(), "config.json"))
+        return dict(read_json(folder / "config.json"))
     except (OSError, ValueError, TypeError, DataError):
         return None

@@ -17,8 +17,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from data_tools.classify.model_files import AUDIO_SETTINGS
-from data_tools.documents.json_text import parse_json
 from data_tools.errors import KitError, first_line
+from data_tools.files import read_json
 from system.compute.device import on_device
 from system.networks.hugging_face_types import ROWS, SHORTEST, Type, type_problem
 from system.networks.layers import pooled_over_time
@@ -243,7 +243,7 @@ def check_type(folder: Path, type: Type) -> None:
     path = folder / "config.json"
     if not path.is_file():
         raise KitError(f"audio model {folder} has no config.json; name the folder of a Hugging Face model")
-    reason = type_problem(parse_json(path.read_bytes(), str(path)), type)
+    reason = type_problem(read_json(path), type)
     if reason:
         raise KitError(f"audio model {folder} is not of type {type}: {reason}")
     _, *extractor = AUDIO_SETTINGS

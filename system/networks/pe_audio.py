@@ -13,7 +13,7 @@ from transformers import AutoModel, PeAudioConfig, PeAudioEncoder, PeAudioVideoC
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.pe_audio.modeling_pe_audio import PeAudioContrastiveHead, PeAudioPreTrainedModel
 
-from data_tools.documents.json_text import parse_json
+from data_tools.files import read_json
 
 # B clips or texts, L frames or tokens, N samples, D values of an embedding
 
@@ -23,7 +23,7 @@ def read_config(folder: Path) -> PeAudioConfig:
 
     Deviation: PeAudioModel.from_pretrained ignores the text settings of a checkpoint of type pe_audio_video.
     """
-    kind = parse_json((folder / "config.json").read_bytes(), "config.json").get("model_type")
+    kind = read_json(folder / "config.json").get("model_type")
     whole = PeAudioVideoConfig if kind == "pe_audio_video" else PeAudioConfig
     found = whole.from_pretrained(folder, trust_remote_code=False)
     config = found.audio_config if isinstance(found, PeAudioVideoConfig) else found

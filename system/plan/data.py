@@ -10,8 +10,8 @@ from pathlib import Path
 from data_tools.cli import about, counted
 from data_tools.datasets.download import cure_of
 from data_tools.errors import KitError
-from data_tools.manifest import Clip, in_split, of_split, read_manifest
-from data_tools.moments import Moment, read_moments, require_recordings, require_true
+from data_tools.manifest import Clip, of_split, read_manifest
+from data_tools.moments import Moment, read_moments
 from system.batches.sampler import require_known_windows
 from system.experts.base import some_file_faults
 from system.plan.content import Content
@@ -28,26 +28,25 @@ def find_data(recipe: schema.Recipe) -> dict[str, Content]:
     """Return a dict from data source to its clips and moments, as far as their files exist."""
     paths = {source.manifest for source in recipe.data.values() if Path(source.manifest).exists()}
     manifests = {path: read_manifest(path) for path in paths}
-    moment_paths = {source.moments for source in recipe.data.values() if source.moments}
-    moments = {path: read_moments(path) for path in moment_paths if Path(path).exists()}
     contents = {}
     for name, source in recipe.data.items():
         listed, queries = manifests.get(source.manifest, []), None
-        clips = in_split(listed, source.split)
-        if source.moments in moments:
+        clips = [clip for clip in listed if clip.split == source.split]
+        fault = _fault_of(source, listed) if listed else ""
+        if listed and source.moments and Path(source.moments).exists() and not fault:
             ids = {clip.id for clip in clips}
-            queries = [moment for moment in moments[source.moments] if moment.clip in ids]
-        fault = _fault_of(source, listed, moments.get(source.moments or "", [])) if listed else ""
+            try:
+                queries = [moment for moment in read_moments(source.moments, listed) if moment.clip in ids]
+            except KitError as error:
+                fault = str(error)
         contents[name] = Content(clips, source.expected, queries, fault)
     return contents
 
 
-def _fault_of(source: schema.Source, clips: Sequence[Clip], moments: Sequence[Moment]) -> str:
-    """Return the reason why a data source's split or moments do not fit its manifest; "" if they fit."""
+def _fault_of(source: schema.Source, clips: list[Clip]) -> str:
+    """Return the reason why a data source's split does not fit its manifest; "" if it fits."""
     try:
         of_split(clips, source.split, source.manifest)
-        if moments:
-            require_recordings(moments, {clip.id for clip in clips}, source.moments or "", source.manifest)
     except KitError as error:
         return str(error)
     return ""
@@ -74,8 +73,6 @@ def _describe_size(source: schema.Source, content: Content) -> str:
     sizes = f"{counted(clips, 'clip', ',')}, {counted(captions, 'caption', ',')}, {content.hours:.2f} h"
     if content.moments:
         sizes += f", {counted(len(content.moments), 'moment', ',')}"
-        if found := sum(moment.found_by is not None for moment in content.moments):
-            sizes += f" ({found:,} with windows that models found)"
     published = source.expected
     if published and not few_clips(source, clips) and (published.clips, published.captions) != (clips, captions):
         sizes += f" (published: {published.clips:,} clips, {published.captions:,} captions)"
@@ -103,11 +100,11 @@ def _problems_of_clips(name: str, source: schema.Source, content: Content, is_re
         yield Problem(WARNING, where, message)
     if absent:
         yield Problem(MISSING, where, absent)
-    if source.moments is not None and content.moments is None:
+    if content.fault:
+        yield Problem(MISTAKE, where, content.fault)
+    elif source.moments is not None and content.moments is None:
         message = f"the moments file {source.moments} is missing; make it with lbar data castella or scenes --moments"
         yield Problem(MISSING, where, message)
-    elif content.fault:
-        yield Problem(MISTAKE, where, content.fault)
     elif content.moments == []:
         message = (
             f"{source.moments} has no moment of the source's clips; name the moments file that was made with "
@@ -123,8 +120,6 @@ def _problems_of_windows(recipe: schema.Recipe, name: str, moments: Sequence[Mom
     try:
         if validated or any(name in stage.train.data for stage in stages):
             require_known_windows(moments)
-        if validated or any(name in (entry.data, entry.fit) for entry in recipe.rank_moments.values()):
-            require_true(moments, "validation, ranking or fitting")
     except KitError as error:
         yield Problem(MISTAKE, f"data {name}", str(error))
 

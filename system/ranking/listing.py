@@ -3,13 +3,13 @@
 List the clips of a folder or a manifest for ranking.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from data_tools.datasets.blind import folder_clips
-from data_tools.files import absolute
 from data_tools.manifest import Clip, of_split, read_manifest
 
 
@@ -29,5 +29,7 @@ def list_clips(path: Path, split: str | None) -> Listed:
     if not path.is_dir():
         return Listed(of_split(read_manifest(path), split, path))
     clips, others = folder_clips(path, path.resolve().name)
-    no_audio = {absolute(path / name): "the file name does not end in an audio format, such as .wav" for name in others}
+    no_audio = {
+        os.path.abspath(path / name): "the file name does not end in an audio format, such as .wav" for name in others
+    }
     return Listed(of_split(clips, split, path), no_audio)

@@ -17,15 +17,7 @@ import torch
 
 from data_tools.errors import KitError
 from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
-from data_tools.moments import (
-    Moment,
-    inside_recordings,
-    read_moments,
-    require_names,
-    require_recordings,
-    require_true,
-    write_published,
-)
+from data_tools.moments import Moment, by_name, inside_recordings, read_moments, write_moments
 from submission.editions import MomentsEdition, get_moments_edition
 from submission.formats.moments_jsonl import Moments, windows_by_query, write_scored_moments
 from submission.formats.moments_truth import read_moment_truth
@@ -81,15 +73,15 @@ class Sliding(NamedTuple):
     hop: float
 
 
-def read_moment_queries(manifest: Path, path: Path, split: str | None, finds_again: bool = False) -> MomentQueries:
-    """Read the moments of recordings of a split. finds_again: Ignore windows that models have found, to find new ones.
+def read_moment_queries(manifest: Path, path: Path, split: str | None) -> MomentQueries:
+    """Read the moments of recordings of a split.
 
     path: File of the moments. split: Split of the recordings in the manifest; None for all splits.
     Raises KitError if no moment is of the split, if a recording is not in the manifest, or if only some moments have
     known windows.
     """
-    clips, moments = {clip.id: clip for clip in read_manifest(manifest)}, read_moments(path)
-    require_recordings(moments, clips, path, manifest)
+    listed = read_manifest(manifest)
+    clips, moments = {clip.id: clip for clip in listed}, read_moments(path, listed)
     queries = [moment for moment in moments if split in (None, clips[moment.clip].split)]
     if not queries:
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in moments}))
@@ -97,62 +89,12 @@ def read_moment_queries(manifest: Path, path: Path, split: str | None, finds_aga
             f"{path} has no moment of the split {split} of {manifest}; name a split that has moments ({known}), "
             "or make one manifest of all splits with lbar data castella"
         )
-    if finds_again:
-        if true := next((one for one in queries if one.windows is not None and not one.found_by), None):
-            raise KitError(f"{path}: moment {true.id} already has true windows; choose moments without true windows")
-        unknown = {"windows": None, "found_by": None}
-        queries = [moment.model_copy(update=unknown) if moment.found_by else moment for moment in queries]
     if len({moment.windows is None for moment in queries}) > 1:
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in queries}))
         raise KitError(f"{path} has moments with and without windows; choose one split with --split ({known})")
-    require_true(queries, f"{path}: ranking or fitting")
     recordings = {moment.clip: clips[moment.clip] for moment in queries}
-    require_names(recordings.values())
+    by_name(recordings.values())
     return MomentQueries(queries, recordings)
-
-
-def queries_of_captions(manifest: Path, split: str | None) -> MomentQueries:
-    """Return the captions of a manifest's recordings as queries without known windows.
-
-    split: None for all splits. Raises KitError if no recording has a caption.
-    """
-    clips = {clip.id: clip for clip in read_manifest(manifest) if split in (None, clip.split)}
-    moments = [
-        Moment(id=f"{clip.id}_{number}", text=text, clip=clip.id, windows=None)
-        for clip in clips.values()
-        for number, text in enumerate(clip.captions, 1)
-    ]
-    if not moments:
-        raise KitError(f"{manifest}: no recording of the split has a caption; name a file of queries with --moments")
-    return MomentQueries(moments, clips)
-
-
-def refuse_test_splits(queries: MomentQueries) -> None:
-    """Raise KitError if a recording is in a test split, since no model may be trained on it."""
-    if tested := next((clip for clip in queries.recordings.values() if clip.split in TEST_SPLITS), None):
-        raise KitError(
-            f"--as-training: recording {tested.id} is in the test split {tested.split}, which must not be trained on; "
-            "choose other recordings with --split"
-        )
-
-
-def training_moments(
-    queries: MomentQueries, located: Sequence[Located], least: float, found_by: str
-) -> tuple[list[Moment], int]:
-    """Return moments with the found windows that score `least` or more, and the number of queries without such windows.
-
-    A window that overlaps a better window is left out.
-    found_by: Names of the models that found the windows, stored in the moments.
-    """
-    moments = []
-    for moment, one in zip(queries.moments, located, strict=True):
-        chosen: list[tuple[float, float]] = []
-        for start, end, score in one.windows:
-            if score >= least and all(end <= first or start >= last for first, last in chosen):
-                chosen.append((start, end))
-        if chosen:
-            moments.append(moment.model_copy(update={"windows": sorted(chosen), "found_by": found_by}))
-    return moments, len(queries.moments) - len(moments)
 
 
 def read_for_fit(manifest: Path, path: Path, split: str, queries: MomentQueries) -> MomentQueries:
@@ -377,7 +319,7 @@ def write_windows(
     """
     truth_path = truth_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_published(truth_path, ((moment, queries.recordings[moment.clip]) for moment in queries.moments))
+    write_moments(truth_path, queries.moments, queries.recordings.values())
     truth = read_moment_truth(truth_path, edition)
     answers = [
         Moments(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])

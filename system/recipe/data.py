@@ -4,16 +4,17 @@ Read the manifests of a recipe, compute missing frames, and list the training it
 """
 
 import logging
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
 from data_tools.cli import counted
-from data_tools.documents.json_text import quick_sha256
 from data_tools.errors import KitError
-from data_tools.manifest import Clip, Joined, of_split, read_manifest
-from data_tools.moments import Moment, read_moments, require_recordings
+from data_tools.files import quick_checksum
+from data_tools.manifest import Clip, of_split, read_manifest
+from data_tools.moments import Moment, read_moments
 from system.batches.augment import Augmentation
 from system.batches.sampler import Item, Sampler, make_items, make_moment_items
 from system.experts.base import Device
@@ -72,11 +73,11 @@ class Data:
         except KitError as error:
             raise KitError(f"stage {name}: no batches can be made: {error}") from error
 
-    def quick_sha256(self, clip: Clip) -> str:
+    def quick_checksum(self, clip: Clip) -> str:
         """Return the quick_sha256 (a checksum of parts) of a readable clip's audio file; "" if it is missing."""
         if self.features.waveforms == "files":
             return self.features.keys[clip.id]
-        return quick_sha256(Path(clip.path)) if Path(clip.path).is_file() else ""  # embeddings need no audio
+        return quick_checksum(Path(clip.path)) if Path(clip.path).is_file() else ""  # embeddings need no audio
 
     def count_shared_clips(self, some: list[str], others: list[str]) -> int:
         """Return the number of clips of the data sources `others` that are also in the data sources `some`.
@@ -134,8 +135,7 @@ def load_data(
     with no_garbage_collection():
         clips |= {name: list(part) for name, part in read_clips(recipe).items()}  # parsed once
     annotated = {name: source for name, source in recipe.data.items() if source.moments}
-    known = {path: {clip.id for clip in read_manifest(path)} for path in {one.manifest for one in annotated.values()}}
-    moments = {name: _moments_of(name, one, clips[name], known[one.manifest]) for name, one in annotated.items()}
+    moments = {name: _moments_of(name, one, clips[name]) for name, one in annotated.items()}
     is_read = recipe.model.audio.reads_clips
     for name, source in recipe.data.items():
         if count_and_cure := few_clips(source, len(clips[name])):
@@ -146,7 +146,11 @@ def load_data(
     for stage, augmentation in augmentations.items():
         for file_and_lines in augmentation.notes:
             log.info("stage %s: using the augmentation file %s", stage, file_and_lines)
-    everything = Joined({(source.manifest, source.split): clips[name] for name, source in recipe.data.items()}.values())
+    everything = list(
+        chain.from_iterable(
+            {(source.manifest, source.split): clips[name] for name, source in recipe.data.items()}.values()
+        )
+    )
     experts = dict(recipe.model.audio.experts)
     features = build_features(
         everything,
@@ -172,13 +176,9 @@ def load_data(
     return Data(clips, features, augmentations, moments)
 
 
-def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip], known: Container[str]) -> list[Moment]:
-    """Read the moments of a data source's clips. known: Ids of all clips in the manifest, which moments may name.
-
-    Raises KitError if the clips have no moment, or if the recording of a moment is not in the manifest.
-    """
-    ids, moments = {clip.id for clip in clips}, read_moments(source.moments or "")
-    require_recordings(moments, known, source.moments or "", source.manifest)
+def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip]) -> list[Moment]:
+    """Read the moments of a data source's clips. Raises KitError if the clips have none."""
+    ids, moments = {clip.id for clip in clips}, read_moments(source.moments or "", read_manifest(source.manifest))
     found = [moment for moment in moments if moment.clip in ids]
     if not found:
         raise KitError(

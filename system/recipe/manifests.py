@@ -6,6 +6,7 @@ Run the `make` commands of a recipe's data sources, if a manifest is missing or 
 import hashlib
 import io
 import logging
+import os
 import shlex
 from collections.abc import Sequence
 from contextlib import redirect_stderr
@@ -14,9 +15,8 @@ from pathlib import Path
 from data_tools.__main__ import VERBS
 from data_tools.__main__ import main as data_tools_main
 from data_tools.cli import make_parser
-from data_tools.documents.json_text import sha256_of
 from data_tools.errors import KitError
-from data_tools.files import absolute, write_text
+from data_tools.files import checksum, write_text
 from data_tools.frames import FRAME_SUFFIXES
 from data_tools.locks import lock
 from data_tools.names import is_audio_name, tree_files
@@ -81,7 +81,7 @@ def input_paths(command: str) -> list[Path]:
 def require_output(command: str, manifest: Path) -> None:
     """Raise KitError if a `make` command writes a manifest to another path than `manifest`."""
     out = _parsed_arguments(command).get("out")
-    if isinstance(out, Path) and out.suffix == ".jsonl" and absolute(out) != absolute(manifest):
+    if isinstance(out, Path) and out.suffix == ".jsonl" and os.path.abspath(out) != os.path.abspath(manifest):
         raise KitError(f"the command `make` writes {out}, but `manifest` is {manifest}; correct one of them")
 
 
@@ -119,7 +119,7 @@ def _must_be_made(name: str, source: schema.Source, again: bool) -> bool:
     recorded = int(number) if number.isdecimal() else 0
     if present_names == names or present < recorded:
         return False
-    if sha256_of(manifest) != made:
+    if checksum(manifest) != made:
         log.warning(
             "%s does not list new audio files, but is kept, since it was edited; delete it to make it again", manifest
         )
@@ -143,7 +143,7 @@ def _run_make_command(name: str, command: str, manifest: Path) -> None:
             f"data source {name}: `{command}` did not make {manifest}; see its output above, "
             "and check that `make` writes the file that `manifest` names"
         )
-    lines = [command, str(count), names, sha256_of(manifest), *folders]
+    lines = [command, str(count), names, checksum(manifest), *folders]
     write_text(_record_path(manifest), "\n".join(lines) + "\n")
 
 

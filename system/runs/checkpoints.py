@@ -27,9 +27,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from data_tools.documents.json_text import read_shaped, require_unharmed, sha256_of
+from data_tools.documents.strict import read_shaped
 from data_tools.errors import KitError
-from data_tools.files import replacing, write_text
+from data_tools.files import checksum, replacing, require_unharmed, write_text
 from submission.editions import format_metric
 from submission.runs.reading import finish_hint
 from submission.runs.record import Checksums, EpochLine
@@ -103,7 +103,7 @@ def save_weights(weights: Mapping[str, torch.Tensor], path: Path) -> str:
         storages.add(storage)
     with replacing(path) as temporary, as_os_errors(path):
         save_file(on_host, temporary)
-        return sha256_of(temporary)
+        return checksum(temporary)
 
 
 @contextmanager

@@ -15,9 +15,8 @@ import json
 import shutil
 from pathlib import Path
 
-from data_tools.documents.json_text import sha256_of, write_json
 from data_tools.errors import KitError
-from data_tools.files import replacing_folder, write_text
+from data_tools.files import checksum, replacing_folder, write_json, write_text
 from system.recipe.load import text_of
 from system.runs.checkpoints import as_os_errors, save_weights
 from system.runs.folder import TRAINED_ON
@@ -48,7 +47,7 @@ def export_model(trained: Trained, out: Path) -> None:
         if (trained.folder / TRAINED_ON).exists():
             shutil.copyfile(trained.folder / TRAINED_ON, folder / TRAINED_ON)
         files = sorted(path for path in folder.rglob("*") if path.is_file())
-        checksums = {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
+        checksums = {path.relative_to(folder).as_posix(): checksum(path) for path in files}
         write_json(folder / "model.json", {**trained.facts.document(), "sha256": checksums})
         write_text(folder / "README.md", _model_card(trained, out))
 

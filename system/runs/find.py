@@ -10,9 +10,8 @@ import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 
-from data_tools.documents.json_text import parse_json, sha256_of
 from data_tools.errors import DataError, KitError
-from data_tools.files import replacing, write_text
+from data_tools.files import checksum, read_json, replacing, write_text
 from submission.runs.reading import read_provenance, repair_hint
 from submission.runs.record import Provenance
 from system.recipe import schema
@@ -70,13 +69,13 @@ def _has_training_settings(path: Path, recipe: schema.Recipe) -> bool:
     found, noted = _read_recipe(path, recipe.name, recipe.seed), _provenance_or_none(path.parent)
     if found is None or _trained_settings(found.recipe) != _trained_settings(recipe):
         return False
-    return noted is None or noted.sha256.get("resolved.json") in (None, sha256_of(path))
+    return noted is None or noted.sha256.get("resolved.json") in (None, checksum(path))
 
 
 def _read_recipe(path: Path, name: str, seed: int) -> Loaded | None:
     """Read a run's resolved.json; None if the file is damaged, or if its recipe has another name or seed."""
     try:
-        found = parse_json(path.read_bytes(), str(path))
+        found = read_json(path)
         same = isinstance(found, dict) and (found.get("name"), found.get("seed")) == (name, seed)
         return load_recipe(path) if same else None
     except (DataError, RecipeError):
@@ -131,7 +130,7 @@ def _provenance_or_none(folder: Path) -> Provenance | None:
 def _refuse_damaged(folder: Path, noted: Provenance | None) -> None:
     """Raise KitError if a run's resolved.json is damaged: `noted`, its provenance, has another checksum."""
     path = folder / "resolved.json"
-    if noted and noted.sha256.get("resolved.json") not in (None, sha256_of(path)):
+    if noted and noted.sha256.get("resolved.json") not in (None, checksum(path)):
         raise KitError(
             f"{path} is damaged: its checksum is not the checksum in provenance.json; {repair_hint(folder, path)}"
         )
@@ -157,7 +156,7 @@ def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
     if _has_training_settings(path, loaded.recipe):
         return True
     _refuse_damaged(out, _provenance_or_none(out))
-    found = differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved))
+    found = differing(read_json(path), json.loads(resolved))
     keys = ", ".join(sorted(key for key, _, _ in found)[:5]) or "the order of stages or experts"
     noted = _provenance_or_none(out)
     earlier_changes = "".join(f" --set {shlex.quote(change)}" for change in noted.changes) if noted else ""

@@ -25,9 +25,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from data_tools.documents.json_text import require_unharmed
 from data_tools.errors import KitError
-from data_tools.files import remove_parts, write_text
+from data_tools.files import remove_parts, require_unharmed, write_text
 from data_tools.locks import lock
 from submission.runs.reading import read_metrics, read_provenance, read_result, repair_hint
 from submission.runs.record import EpochLine, Provenance, RunResult

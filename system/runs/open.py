@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from data_tools.documents.json_text import read_json, read_shaped, require_unharmed
+from data_tools.documents.strict import read_shaped
 from data_tools.errors import KitError
+from data_tools.files import read_json, require_unharmed
 from data_tools.manifest import Clip
 from data_tools.words import vocabulary_of
 from submission.runs.reading import finish_hint, read_result
@@ -90,7 +91,7 @@ def _read_words_of_model(folder: Path) -> list[str]:
 def _read_vocabulary(folder: Path, hint: str) -> list[str]:
     """Read vocabulary.json of a folder; an empty list if the file is missing. hint: Cure, for the message."""
     path = folder / "vocabulary.json"
-    words = read_json(path, hint) if path.exists() else []
+    words = read_json(path) if path.exists() else []
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise KitError(f"{path} is damaged (it is not a list of words); {hint}")
     return words

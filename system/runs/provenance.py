@@ -15,9 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from data_tools.documents.json_text import sha256_of, write_json
 from data_tools.errors import KitError
-from data_tools.files import replacing, require_file, write_text
+from data_tools.files import checksum, replacing, require_file, write_json, write_text
 from data_tools.manifest import Clip
 from submission.runs.record import Provenance
 from system.experts.base import file_sha256
@@ -140,7 +139,7 @@ def record_provenance(
         require_unchanged_files(run, current, _changed_sources(run, recipe))
         before = run.read_provenance()
         commits = before.commits if before.commits[-1] == commit() else [*before.commits, commit()]
-        sums = {"resolved.json": sha256_of(run.folder / "resolved.json"), **before.sha256}
+        sums = {"resolved.json": checksum(run.folder / "resolved.json"), **before.sha256}
         if (commits, sums) != (before.commits, before.sha256):
             write_json(run.provenance, before.document() | {"commits": commits, "sha256": sums})
         return
@@ -159,7 +158,7 @@ def record_provenance(
         gpu=gpu,
         waveforms=waveforms,
         started_in=os.path.relpath(Path.cwd(), run.folder.resolve()),
-        sha256={path.name: sha256_of(path) for path in (run.folder / "resolved.json", run.vocabulary, run.trained_on)},
+        sha256={path.name: checksum(path) for path in (run.folder / "resolved.json", run.vocabulary, run.trained_on)},
         **current,
     )
     write_json(run.provenance, noted.document())

@@ -49,7 +49,7 @@ def write_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
     if embeddings or recipe.model.audio.trained_on_captions:
         inherited.append(NOT_KNOWN)
     clips = (
-        TrainedClip(clip.id, clip.freesound_id or "", data.quick_sha256(clip))
+        TrainedClip(clip.id, clip.freesound_id or "", data.quick_checksum(clip))
         for source in recipe.trained_on
         for clip in data.readable_clips(source)
     )
@@ -125,5 +125,5 @@ def _ranked_training_clips(trained: list[TrainedClip], recipe: schema.Recipe, da
     contents, recordings = {one.quick_sha256 for one in trained}, {one.freesound_id for one in trained} - {""}
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         for clip in data.readable_clips(source):
-            if data.quick_sha256(clip) in contents or (clip.freesound_id or "") in recordings:
+            if data.quick_checksum(clip) in contents or (clip.freesound_id or "") in recordings:
                 yield source, clip

@@ -9,7 +9,7 @@ import torch
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from data_tools.moments import Moment, require_true
+from data_tools.moments import Moment
 from submission.editions import get_moments_edition
 from submission.metrics.moment_metrics import score_moments
 from submission.metrics.moments_summary import metric_values
@@ -39,8 +39,6 @@ def require_windows(recipe: schema.Recipe, data: Data) -> None:
             continue
         for source in dict.fromkeys((*stage.train.data, *stage.monitor.data)):
             require_known_windows(data.moments[source])
-        for source in stage.monitor.data:
-            require_true(data.moments[source], f"data source {source}: validation")
         if schema.OF_WINDOWS & set(stage.monitor.metrics):
             for source in stage.monitor.data:
                 require_short_recordings(data.moments[source], data.features)

@@ -18,8 +18,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad_norm_
 
 from data_tools.cli import Progress, counted, progress
-from data_tools.documents.json_text import sha256_of, write_json
 from data_tools.errors import KitError
+from data_tools.files import checksum, write_json
 from submission.editions import format_metric
 from submission.runs.record import EpochLine
 from system.batches.collate import Feed
@@ -187,7 +187,7 @@ class StageTraining:
         self.seconds, self.skipped = state["seconds"], state.get("skipped", 0)
         if is_first():  # on a full disk it may be missing, since it is written after last.pt
             checkpoints.write_table_of_best(self.folder, self.best)
-        self.writer.resume({**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")})
+        self.writer.resume({**state.get("sha256", {}), "last.pt": checksum(self.folder / "last.pt")})
         self.lines = [EpochLine.model_validate(line) for line in state["lines"]]
 
     def _train_epoch(self, feed: Feed, bar: Progress, stop: dict[str, bool]) -> None:

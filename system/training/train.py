@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from data_tools.documents.json_text import read_json, write_json
+from data_tools.files import read_json, write_json
 from submission.runs.record import EpochLine
 from system.compute.device import device_of, gpu_of, memory_errors, moved
 from system.compute.distributed import (
@@ -154,7 +154,7 @@ def build_initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -
     The model only depends on the recipe, its seed, the vocabulary, and the published weights.
     """
     torch.manual_seed(recipe.seed)
-    model = build_model(recipe, read_json(run.vocabulary, run.repair_hint(run.vocabulary)))
+    model = build_model(recipe, read_json(run.vocabulary))
     if recipe.model.audio.weight_files() or recipe.model.audio.hub_model is not None:
         model.audio.load_pretrained()
     return moved(model, device)

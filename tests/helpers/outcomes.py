@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from data_tools.documents.json_text import read_json, write_json
+from data_tools.files import read_json, write_json
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 
@@ -36,7 +36,7 @@ def lines(run: Path) -> list[dict[str, Any]]:
 
 def rewrite(path: Path, **changes: Any) -> None:
     """Change keys of one of a run's JSON files as if the run had written it so."""
-    write_json(path, read_json(path, "") | changes)
+    write_json(path, read_json(path) | changes)
 
 
 def without_checksums(run: Path) -> Path:

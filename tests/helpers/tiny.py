@@ -1,6 +1,7 @@
 """A world small enough to train on in seconds: clips are pure tones, captions name the pitch."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def make_compressed_world(folder: Path, sizes: dict[str, int]) -> Path:
         path = Path(clip.path).with_suffix(".mp3" if number % 2 else ".flac")
         soundfile.write(path, np.tile(wave, 5), 44_100 if number % 3 else rate)
         Path(clip.path).unlink()
-        clips.append(clip.model_copy(update={"path": str(path)}))
+        clips.append(replace(clip, path=str(path)))
     write_manifest(manifest, clips)
     return manifest
 

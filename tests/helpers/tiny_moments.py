@@ -8,8 +8,8 @@ import pytest
 import soundfile
 import tiny
 
-from data_tools.manifest import Clip, write_manifest
-from data_tools.moments import Moment, write_moments
+from data_tools.manifest import Clip, read_manifest, write_manifest
+from data_tools.moments import Moment, read_moments, write_moments
 
 SECONDS = 8.0
 SIZES = {"development": 40, "validation": 8, "evaluation": 12}
@@ -42,8 +42,13 @@ def make_moments(folder: Path, sizes: dict[str, int] | None = None) -> Path:
             known: dict[str, Any] = {"source": "tones", "split": split, "seconds": SECONDS, "captions": texts}
             clips.append(Clip(id=clip_id, file_name=path.name, path=str(path), **known))
     write_manifest(folder / "manifest.jsonl", clips)
-    write_moments(folder / "moments.jsonl", moments)
+    write_moments(folder / "moments.jsonl", moments, clips)
     return folder / "manifest.jsonl"
+
+
+def moments_of(manifest: Path) -> list[Moment]:
+    """Return the moments of a manifest that make_moments made."""
+    return read_moments(manifest.parent / "moments.jsonl", read_manifest(manifest))
 
 
 @pytest.fixture

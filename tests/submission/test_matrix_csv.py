@@ -271,7 +271,7 @@ def test_verbs_convert_scores_to_every_format_and_back(tmp_path: Path, capsys: p
     assert main(["convert", out, "--out", again, "--scores", scores]) == 0
     assert Path(again).read_bytes() == Path(scores).read_bytes()
     one, other = (json.loads(Path(path).with_suffix(".json").read_text()) for path in (scores, again))
-    assert other == {**one, "facts": {"csv": "m.csv"}, "checksum": other["checksum"]}
+    assert other == {**one, "facts": {"csv": "m.csv"}}
     # A matrix CSV and its score matrix give the same ranked lists, by either way.
     for name, source in (("a.csv", ["write", scores]), ("b.csv", ["convert", out])):
         assert main([*source, "--out", str(tmp_path / name), "--edition", "2022"]) == 0

@@ -4,6 +4,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from outcomes import without_checksums
 from pdf import PDF
 from reported import about as about_of
 
-from data_tools.manifest import in_split, read_manifest
-from data_tools.moments import read_moments, write_moments, write_published
+from data_tools.manifest import of_split, read_manifest
+from data_tools.moments import write_moments
 from submission.__main__ import main
 from submission.package.moments_meta import _format_millions
 from submission.runs.overview import Figure, overview
@@ -43,11 +44,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("packed")
     manifest = tiny_moments.make_moments(folder / "world", {**tiny_moments.SIZES, "test": 100})
-    blind = {clip.id: clip for clip in in_split(read_manifest(manifest), "test")}
-    everything = read_moments(manifest.parent / "moments.jsonl")
-    asked = [m.model_copy(update={"windows": None}) for m in everything if m.clip in blind][:LIST]
-    write_moments(folder / "blind.jsonl", asked)
-    write_published(folder / "list.jsonl", ((moment, blind[moment.clip]) for moment in asked))
+    blind = {clip.id: clip for clip in of_split(read_manifest(manifest), "test", "")}
+    everything = tiny_moments.moments_of(manifest)
+    asked = [replace(m, windows=None) for m in everything if m.clip in blind][:LIST]
+    write_moments(folder / "blind.jsonl", asked, blind.values())
+    shutil.copy(folder / "blind.jsonl", folder / "list.jsonl")
     made = tiny_moments.recipe(manifest, folder, epochs=2)
     made["data"]["blind"] = made["data"]["evaluation"] | {"split": "test", "moments": str(folder / "blind.jsonl")}
     made["rank"] |= {f"blind_{name}": entry | {"data": "blind"} for name, entry in made["rank"].items()}

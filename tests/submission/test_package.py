@@ -17,7 +17,7 @@ import yaml
 from pdf import PDF
 from reported import about
 
-from data_tools.documents.json_text import read_json, write_json
+from data_tools.files import read_json, write_json
 from submission.__main__ import main
 from submission.editions import EDITIONS, get_edition
 from submission.formats.csv_table import format_table
@@ -249,7 +249,7 @@ def test_pack_warns_of_weights_that_differ_from_the_published_file(
     (here / "run1").unlink()
     shutil.copytree(here.parent / (here / "run2").resolve().parent / "run1", here / "run1")
     record = here / "run1/result.json"
-    found = read_json(record, "")
+    found = read_json(record)
     found["experts"]["logmel"]["unpublished"] = ["/somewhere/weights/x.pth"]
     write_json(record, found)
     assert packed("2022") == 0, capsys.readouterr().err

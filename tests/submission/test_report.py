@@ -416,9 +416,9 @@ def test_damaged_run_files_are_reported_with_one_line(run: Path, capsys: pytest.
     kept = path.read_text()
     for changed, words in (
         (kept.replace("0.600", "long", 1), "line 2: the column seconds has 'long', not a number"),
-        (kept.replace("clip,", "klip,", 1), "no column clip; the first line has klip, "),
+        (kept.replace("clip,", "klip,", 1), "no column clip"),
         ("\n".join(kept.splitlines()[:-1]) + "\n", "has no line for 1 clip of the score matrix (first"),
-        (kept + "x,y\n", "2 values for 5 columns"),
+        (kept + "x,y\n", "2 cells for 5 columns"),
         ("", "the file is empty"),
         ("\n" + kept, "line 1: the line is blank"),
     ):

@@ -28,7 +28,7 @@ from submission.formats.truth import Truth, TruthQuery, read_annotations, read_b
         (b"file_name,caption_1\nx,y\n\xe9,w\n", "line 3: the row is not UTF-8"),
         (b"file_name,caption_1\nx,y\nx,w\n", "line 3: file name 'x' is already on line 2"),
         (b"file_name,caption_1\nx,y\nz,w\nv,y\n", r"1 query .* ambiguous \(lines 2 and 4; the first is 'y'\)"),
-        (b'file_name,caption_1\na,"Stop\nb,A dog\nc,go"\n', "line 2: a quoted cell extends to line 4"),
+        (b'file_name,caption_1\na,"Stop\nb,A dog\nc,go"\n', "line 2: a cell extends to line 4"),
     ],
 )
 def test_invalid_captions_file_is_refused_with_its_line(tmp_path: Path, data: bytes, words: str) -> None:
@@ -110,7 +110,7 @@ def test_file_names_in_metadata_are_matched_to_names_on_disk(
         (b"caption\nx\ny\nx\n", "line 4: query 'x' is already on line 2"),
         (b"caption,id\nx,1\ny\n", "line 3: found 1 of 2 columns"),
         (b"caption;id\nx;1\n", "line 1: columns are separated by semicolons"),
-        (b'caption\nx\n"Stop\nA dog\ngo"\n', "line 3: a quoted cell extends to line 5"),
+        (b'caption\nx\n"Stop\nA dog\ngo"\n', "line 3: a cell extends to line 5"),
     ],
 )
 def test_invalid_blind_queries_are_refused(blind: tuple[Path, Path], data: bytes, words: str) -> None:

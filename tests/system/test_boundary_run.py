@@ -13,7 +13,6 @@ from threads import one_thread  # noqa: F401  a fixture
 from trainings import lines, weights
 
 from data_tools.manifest import read_manifest
-from data_tools.moments import read_moments
 from submission.runs.record import RunResult
 from system.__main__ import main
 from system.models.score import Moments
@@ -91,7 +90,7 @@ def test_search_finds_the_moment_windows_of_a_boundary_run(run: Path, moments_ma
     search = Search(ranker, pool)
     result = RunResult.model_validate_json((run / "result.json").read_text()).moments["heard"]
     names = {clip.id: clip.file_name for clip in read_manifest(moments_manifest)}
-    moments = {one.id: one for one in read_moments(moments_manifest.parent / "moments.jsonl")}
+    moments = {one.id: one for one in tiny_moments.moments_of(moments_manifest)}
     for qid, windows in answers(Path(result.windows)).items():
         (found,) = search.answer([SearchQuery(moments[qid].text, len(pool.clips))])
         (hit,) = [hit for hit in found.hits or [] if pool.clips[hit.row].file_name == names[moments[qid].clip]]

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_data_sets_and_licences_of_a_source_are_counted_separately(recipe: Path,
     clips = [clip for clip in read_manifest(world) if clip.split == "development"][:5]
     licences = ["CC0", None, "CC0", "CC BY 4.0", "CC0"]
     mixed = [
-        clip.model_copy(update={"licence": licence, "source": "other" if n > 2 else "tones"})
+        replace(clip, licence=licence, source="other" if n > 2 else "tones")
         for n, (clip, licence) in enumerate(zip(clips, licences, strict=True))
     ]
     loaded = load_recipe(recipe).recipe
@@ -79,7 +80,7 @@ def test_clips_csv_lists_paths_and_norms(unbroken: Path, tmp_path: Path, world: 
     assert [row["clip"] for row in rows] == read_scores(unbroken / "scores/evaluation.npy").clip_ids
     assert all(Path(row["path"]).is_file() and float(row["norm logmel"]) > 0 for row in rows)
     assert rows[3]["seconds"] == "0.900"
-    clips = [clip.model_copy(update={"seconds": None}) for clip in read_manifest(world)[:2]]
+    clips = [replace(clip, seconds=None) for clip in read_manifest(world)[:2]]
     write_clips(tmp_path / "clips.csv", clips, {"a": np.array([1.0, 2.5]), "b": np.array([0.25, 3])})
     with (tmp_path / "clips.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -134,7 +135,7 @@ def test_shared_recordings_are_counted_by_freesound_id(tmp_path: Path, recipe: P
     """Data sets keep different excerpts of one recording: other bytes, the same id."""
     clips = [clip for clip in read_manifest(world) if clip.split == "development"][:4]
     ids = ["7", None, "7", None]
-    named = [clip.model_copy(update={"freesound_id": id_}) for clip, id_ in zip(clips, ids, strict=True)]
+    named = [replace(clip, freesound_id=id_) for clip, id_ in zip(clips, ids, strict=True)]
     keys = {clip.id: f"content {n}" for n, clip in enumerate(named)}
     data = Data({"a": named[:2], "b": named[2:]}, Features({}, keys))
     assert data.count_shared_clips(["a"], ["b"]) == 1
@@ -179,7 +180,7 @@ def test_run_with_a_single_query_is_reported_without_interval(
     clips = read_manifest(world)
     first = next(n for n, clip in enumerate(clips) if clip.split == "evaluation")
     for n, clip in enumerate(clips[first:], first):
-        clips[n] = clip.model_copy(update={"captions": clip.captions[:1] if n == first else []})
+        clips[n] = replace(clip, captions=clip.captions[:1] if n == first else [])
     write_manifest(tmp_path / "m.jsonl", clips)
     content = tiny.recipe(tmp_path / "m.jsonl", tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
     path = tiny.write_recipe(tmp_path / "r.yaml", content)

@@ -1,6 +1,7 @@
 """Embeddings of another program as a model: scores by hand, forms of files, blind sets, files that do not fit."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
     """A manifest, embeddings of its clips and captions, a blind set, and a recipe."""
     clips = clips_in(tmp_path)
     write_manifest(tmp_path / "m.jsonl", clips)
-    write_manifest(tmp_path / "blind.jsonl", [clip.model_copy(update={"captions": []}) for clip in clips[3:8]])
+    write_manifest(tmp_path / "blind.jsonl", [replace(clip, captions=[]) for clip in clips[3:8]])
     (tmp_path / "queries.csv").write_text("caption\nsound 4\nsomething else\n")
     write_table(tmp_path / "audio.npz", [clip.id for clip in clips], vectors(1, CLIPS), "id")
     texts = [text for clip in clips for text in clip.captions]
@@ -139,14 +140,14 @@ def test_error_names_queries_and_clips_that_the_given_embeddings_lack(
     assert main(["search", str(folder / "run"), "a dog", "--audio", str(folder / "m.jsonl")]) == 1
     assert "knows" in caplog.text
     clips = clips_in(folder)
-    write_manifest(folder / "other.jsonl", [clips[0], clips[1].model_copy(update={"id": "x", "file_name": "y"})])
+    write_manifest(folder / "other.jsonl", [clips[0], replace(clips[1], id="x", file_name="y")])
     ranking = ["rank", str(folder / "run"), "--audio", str(folder / "other.jsonl"), "--out", str(folder / "r.npy")]
     assert main(ranking) == 1
     assert "1 relevant clip of queries cannot be ranked, first x (" in capsys.readouterr().err
-    write_manifest(folder / "m.jsonl", [clips[0], clips[1].model_copy(update={"id": "x", "file_name": "y"})])
+    write_manifest(folder / "m.jsonl", [clips[0], replace(clips[1], id="x", file_name="y")])
     assert main(["check", str(recipe(folder))]) == 1
     assert "MISTAKE  expert embeddings, data evaluation: " in capsys.readouterr().out
-    write_manifest(folder / "m.jsonl", [clips[0], clips[1].model_copy(update={"captions": ["unknown", "noise 1"]})])
+    write_manifest(folder / "m.jsonl", [clips[0], replace(clips[1], captions=["unknown", "noise 1"])])
     assert main(["check", str(recipe(folder))]) == 1
     said = "text.npz and " + str(folder / "more.npz") + ": no embedding of 2 texts, such as 'unknown'"
     assert said in capsys.readouterr().out
@@ -174,7 +175,7 @@ def test_embedding_is_refused_if_its_file_name_belongs_to_two_clips(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clips = clips_in(folder)
-    write_manifest(folder / "m.jsonl", [clips[0], clips[1].model_copy(update={"file_name": "0.wav"}), *clips[2:]])
+    write_manifest(folder / "m.jsonl", [clips[0], replace(clips[1], file_name="0.wav"), *clips[2:]])
     write_table(folder / "audio.npz", [f"{n}.wav" for n in range(CLIPS)], vectors(1, CLIPS), "id")
     assert main(["run", str(recipe(folder)), "--out", str(folder / "run")]) == 1
     error = capsys.readouterr().err

@@ -8,8 +8,8 @@ import pytest
 import tiny
 from outcomes import ranked_evaluation, refused, rewrite
 
-from data_tools.documents.json_text import read_json
 from data_tools.errors import KitError
+from data_tools.files import read_json
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.experts import (
@@ -102,7 +102,7 @@ def test_model_trained_on_older_frames_ranks_with_a_warning(
     assert words in caplog.text
     assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values), "in truth they are the same"
     assert read_scores(tmp_path / "run.npy").facts["experts"]["logmel"]["version"] == 2
-    rewrite(tmp_path / "model/model.json", experts=read_json(unbroken / "provenance.json", "")["experts"])
+    rewrite(tmp_path / "model/model.json", experts=read_json(unbroken / "provenance.json")["experts"])
     caplog.clear()
     assert np.array_equal(ranked_evaluation(tmp_path / "model", world, tmp_path / "model.npy"), found)
     assert f"{tmp_path / 'model'} was {words}" in caplog.text
@@ -124,7 +124,7 @@ def test_run_with_changed_expert_settings_is_refused(
     unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
-    experts = read_json(run / "provenance.json", "")["experts"]
+    experts = read_json(run / "provenance.json")["experts"]
     rewrite(run / "provenance.json", experts={"logmel": experts["logmel"] | {"version": 0, "bands": 31}})
     message = refused(capsys, "export", run, "--out", tmp_path / "model")
     assert "experts.logmel.bands changed since this run began" in message

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from outcomes import refused
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.documents.yaml12 import parse_yaml
-from data_tools.manifest import Clip, Query, caption_queries, read_manifest, write_manifest, write_queries
+from data_tools.manifest import Clip, Query, caption_queries, read_manifest, write_manifest
+from data_tools.tables import write_table
 from submission.__main__ import main as submission
 from submission.editions import get_edition
 from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks, read_scores
@@ -212,10 +214,7 @@ def test_hubness_correction_skips_unreadable_training_clips_and_works_from_anoth
     """A run with broken training clips and a relative manifest, ranked again by the verb rank from another folder."""
     shutil.copytree(run.parent / "world", tmp_path / "world")
     manifest = tmp_path / "world/manifest.jsonl"
-    clips = [
-        clip.model_copy(update={"path": clip.path.replace(str(run.parent), str(tmp_path))})
-        for clip in read_manifest(manifest)
-    ]
+    clips = [replace(clip, path=clip.path.replace(str(run.parent), str(tmp_path))) for clip in read_manifest(manifest)]
     write_manifest(manifest, clips)
     for clip in [clip for clip in clips if clip.split == "development"][:6]:
         Path(clip.path).write_bytes(b"not audio")
@@ -275,10 +274,8 @@ def test_hubness_correction_set_in_the_recipe_matches_formula_and_verb_rank(run:
     texts = dict.fromkeys(
         text for clip in read_manifest(manifest) if clip.split == "development" for text in clip.captions
     )
-    queries = tmp_path / "bank.jsonl"
-    queries.write_text(
-        "".join(json.dumps({"id": str(n), "text": t, "relevant": None}) + "\n" for n, t in enumerate(texts))
-    )
+    queries = tmp_path / "bank.csv"
+    write_table(queries, ["caption"], [[text] for text in texts])
     ranked = ["--audio", str(manifest), "--split", "evaluation", "--cache", str(tmp_path / "cache")]
     checkpoint = ["--stage", "only", "--checkpoint", "last"]
     assert (
@@ -368,15 +365,13 @@ def test_hubness_corrected_scores_of_clips_are_equal_with_and_without_known_answ
     monkeypatch.setattr(RankHubCorrected, "_validation_table", counted)
     manifest = run.parent / "world/manifest.jsonl"
     clips = [clip for clip in read_manifest(manifest) if clip.split == "evaluation"]
-    write_manifest(tmp_path / "blind.jsonl", [clip.model_copy(update={"captions": []}) for clip in clips])
+    write_manifest(tmp_path / "blind.jsonl", [replace(clip, captions=[]) for clip in clips])
     texts = [text for clip in clips for text in clip.captions]
-    write_queries(
-        tmp_path / "queries.jsonl", [Query(id=str(n), text=text, relevant=None) for n, text in enumerate(texts)]
-    )
+    write_table(tmp_path / "queries.csv", ["caption"], [[text] for text in texts])
     path = hub_recipe(manifest, tmp_path, kinds=["csls"], neighbours=[5])
     content = parse_yaml(path.read_bytes())
     content["rank"]["blind"] = {"kind": "blind", "stage": "only", "checkpoint": "last", "edition": 2022}
-    content["rank"]["blind"] |= {"audio": str(tmp_path / "blind.jsonl"), "queries": str(tmp_path / "queries.jsonl")}
+    content["rank"]["blind"] |= {"audio": str(tmp_path / "blind.jsonl"), "queries": str(tmp_path / "queries.csv")}
     content["rank"]["blind_corrected"] = content["rank"]["corrected"] | {"of": "blind"}
     assert main(["run", str(tiny.write_recipe(path, content)), "--out", str(tmp_path / "run")]) == 0
     known, blind = (read_scores(tmp_path / f"run/scores/{name}.npy") for name in ("corrected", "blind_corrected"))

@@ -1,6 +1,7 @@
 """Encoders, scores and validation: worked by hand, against slow oracles, and without any trace of padding."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,7 @@ def test_scores_of_several_captions_are_averaged(world: Any) -> None:
 
 def test_batch_items_with_the_same_audio_count_as_one_clip(world: Any) -> None:
     recipe, clips, features = world
-    twin = clips[0].model_copy(update={"id": "twin"})
+    twin = replace(clips[0], id="twin")
     doubled = Features(features.banks, features.keys | {"twin": features.keys[clips[0].id]})
     batch = collate([Item(clip, ("a tone",)) for clip in (clips[0], clips[1], twin)], doubled)
     same = embed_and_score(scratch_model(recipe), batch, "float32").same_clip

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tiny_moments import short_fits  # noqa: F401  a fixture
 
 from data_tools.errors import DataError
 from data_tools.manifest import read_manifest, write_manifest
-from data_tools.moments import read_moments, write_moments
+from data_tools.moments import write_moments
 from submission.__main__ import main as submission
 from submission.editions import MOMENTS, get_moments_edition
 from submission.errors import SubmissionError
@@ -167,7 +168,7 @@ def test_plan_reports_the_number_of_moments(manifest: Path, tmp_path: Path, caps
     assert re.search(r"  validation .* 8 clips, 16 captions, .*, 16 moments\n", said)
     assert re.search(r"120 updates of 16 moments, 1,920 moments in total\n  .* data +train \d+,", said)
     bare = tmp_path / "bare.jsonl"  # CASTELLA's clips have no captions
-    write_manifest(bare, [clip.model_copy(update={"captions": []}) for clip in read_manifest(manifest)])
+    write_manifest(bare, [replace(clip, captions=[]) for clip in read_manifest(manifest)])
     for source in made["data"].values():
         source["manifest"] = str(bare)
     tiny.write_recipe(path, made)
@@ -305,11 +306,11 @@ def test_moments_entry_for_a_cosine_model_is_refused_and_suggests_the_verb_rank(
 def test_moment_ranking_errors_are_reported_before_training(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    moments = read_moments(manifest.parent / "moments.jsonl")
+    moments = tiny_moments.moments_of(manifest)
     tested = [one for one in moments if "/evaluation/" in one.clip]
-    blind = [one.model_copy(update={"windows": None}) for one in tested]
-    write_moments(tmp_path / "some.jsonl", [*tested[:-1], blind[-1]])
-    write_moments(tmp_path / "blind.jsonl", [one.model_copy(update={"windows": None}) for one in moments])
+    blind = [replace(one, windows=None) for one in tested]
+    write_moments(tmp_path / "some.jsonl", [*tested[:-1], blind[-1]], read_manifest(manifest))
+    write_moments(tmp_path / "blind.jsonl", [replace(one, windows=None) for one in moments], read_manifest(manifest))
 
     def refused(sources: dict[str, str], fit: str | None = None, **changes: Any) -> str:
         made = tiny_moments.recipe(manifest, tmp_path, **changes)
@@ -338,8 +339,8 @@ def test_moment_ranking_errors_are_reported_before_training(
     tiny.write_recipe(path, made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
     assert "since" in capsys.readouterr().err
-    late = [one.model_copy(update={"windows": [(tiny_moments.SECONDS, 99.0)]}) for one in moments]
-    write_moments(tmp_path / "late.jsonl", late)
+    late = [replace(one, windows=[(tiny_moments.SECONDS, 99.0)]) for one in moments]
+    write_moments(tmp_path / "late.jsonl", late, read_manifest(manifest))
     made["data"]["blind"]["moments"] = str(tmp_path / "late.jsonl")
     tiny.write_recipe(path, made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
@@ -382,10 +383,10 @@ def test_model_trained_on_whole_clips_finds_windows_after_fitting_on_validation(
         name: made["rank"]["posterior"] | {"fit": fit}
         for name, fit in (("plain", None), ("fitted", "validation"), ("plain_again", None))
     }
-    known = [one for one in read_moments(manifest.parent / "moments.jsonl") if "/validation/" in one.clip]
+    known = [one for one in tiny_moments.moments_of(manifest) if "/validation/" in one.clip]
     at_the_end = [(tiny_moments.SECONDS, tiny_moments.SECONDS + 1)]
-    behind = [one.model_copy(update={"id": f"{one.id}_behind", "windows": at_the_end}) for one in known]
-    write_moments(tmp_path / "more.jsonl", [*known, *behind])
+    behind = [replace(one, id=f"{one.id}_behind", windows=at_the_end) for one in known]
+    write_moments(tmp_path / "more.jsonl", [*known, *behind], read_manifest(manifest))
     made["data"]["more"] = made["data"]["validation"] | {"moments": str(tmp_path / "more.jsonl")}
     made["rank"]["fitted_to_more"] = made["rank"]["fitted"] | {"fit": "more"}
     path = tiny.write_recipe(tmp_path / "r.yaml", made)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def recipe(shared: Path, tmp_path: Path) -> Path:
     """16 recordings of ESC-10 with a caption each, trained on, watched and ranked."""
     clips = recordings(shared)
     copies = [
-        clip.model_copy(update={"split": split, "id": f"{split}/{clip.id}"})
+        replace(clip, split=split, id=f"{split}/{clip.id}")
         for split in ("development", "validation", "evaluation")
         for clip in clips
     ]

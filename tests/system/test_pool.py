@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import BinaryIO
@@ -161,7 +162,7 @@ def test_killed_embedding_resumes_from_the_cache(
     """24 clips, eight at a time, and two more files with equal content, which is embedded once."""
     monkeypatch.setattr(cache, "CLIPS_AT_ONCE", 8)
     trained, listed = open_trained(unbroken), list_clips(world, "evaluation")
-    twins = [listed.clips[0].model_copy(update={"id": f"twin {n}"}) for n in range(2)]
+    twins = [replace(listed.clips[0], id=f"twin {n}") for n in range(2)]
     listed = listed._replace(clips=[*listed.clips, *twins])
     expected = embed(trained, listed, tmp_path / "unbroken").values
     assert embedded == [8, 8, 8]

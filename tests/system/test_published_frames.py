@@ -28,6 +28,7 @@ def long_recording(tmp_path: Path) -> Path:
     write_moments(
         tmp_path / "moments.jsonl",
         [Moment(id=f"q{n}", text=text, clip="long", windows=[(1.0, 2.0)]) for n, text in enumerate(QUERIES)],
+        [clip],
     )
     return path
 

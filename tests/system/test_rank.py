@@ -101,7 +101,7 @@ def test_stage_started_from_an_export_adds_new_words(
     ("queries", "words"),
     [
         ("caption\nzebra\n", "the model knows no word of 1 query, first 1 "),
-        ('caption\n""\n', "caption is empty"),
+        ('caption\n""\n', "caption"),
         ("caption\n低い音\n", "the model knows no word of 1 query, first 1 "),
         ("caption\n" + "word " * 2000 + "\n", "2000 words"),
         ("captoin\na tone\n", "column"),
@@ -181,7 +181,6 @@ def test_report_warns_if_the_interval_includes_the_metric_of_the_untrained_model
     run = Run(Path(shutil.copytree(unbroken, tmp_path / "run")))
     assert "BEWARE" not in report(run)
     content = json.loads(run.result.read_text())
-    content.pop("checksum")
     content["rank"]["evaluation"] |= {"interval": [0.3, 0.9], "chance": 0.1, "untrained": 0.3}
     run.result.write_text(json.dumps(content))
     assert "BEWARE     mAP@10 is not surely better than the untrained model: its interval reaches 0.3000" in report(run)

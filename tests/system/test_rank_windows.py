@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,13 @@ from tiny_moments import short_fits  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest, write_manifest
-from data_tools.moments import Moment, read_moments, write_moments
+from data_tools.moments import write_moments
 from submission.__main__ import main as submission
 from system.__main__ import main
 from system.features.bank import open_bank
 from system.features.build import Features, build_features
 from system.features.pieces import pieces_of
-from system.moments.windows import Found, Grid
-from system.ranking.frame_series import Located
-from system.ranking.locate import MomentQueries, training_moments
+from system.moments.windows import Grid
 from system.recipe.load import RecipeError, load_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread", "short_fits")
@@ -100,13 +99,13 @@ def test_windows_are_found_by_clip_models_and_by_frame_models(
 def test_option_fit_changes_found_windows_and_ignores_true_windows_beyond_the_recording(
     manifest: Path, runs: Path, tmp_path: Path
 ) -> None:
-    clips, moments = read_manifest(manifest), read_moments(manifest.parent / "moments.jsonl")
+    clips, moments = read_manifest(manifest), tiny_moments.moments_of(manifest)
     asked, known = ([one for one in moments if f"/{split}/" in one.clip] for split in ("evaluation", "validation"))
     at_the_end = [(tiny_moments.SECONDS, tiny_moments.SECONDS + 1)]
-    behind = [one.model_copy(update={"id": f"{one.id}_behind", "windows": at_the_end}) for one in known[:4]]
+    behind = [replace(one, id=f"{one.id}_behind", windows=at_the_end) for one in known[:4]]
     for name, each in (("known", []), ("more", behind)):
         (tmp_path / name).mkdir()
-        write_moments(tmp_path / name / "moments.jsonl", [*asked, *known[:4], *each])
+        write_moments(tmp_path / name / "moments.jsonl", [*asked, *known[:4], *each], clips)
         write_manifest(tmp_path / name / "manifest.jsonl", clips)
         named = (tmp_path / name / "manifest.jsonl", tmp_path / f"{name}.jsonl", runs / "own")
         assert ranked(*named, "--split", "evaluation", "--fit", "validation") == 0
@@ -132,11 +131,11 @@ def test_windows_of_several_models_are_averaged_and_rounded(
 def test_ranked_windows_of_a_blind_list_have_no_metrics(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    moments = [one.model_copy(update={"windows": None}) for one in read_moments(manifest.parent / "moments.jsonl")]
+    moments = [replace(one, windows=None) for one in tiny_moments.moments_of(manifest)]
     clips = [clip for clip in read_manifest(manifest) if clip.split == "evaluation"]
     ids = {clip.id for clip in clips}
     write_manifest(tmp_path / "manifest.jsonl", clips)
-    write_moments(tmp_path / "moments.jsonl", [moment for moment in moments if moment.clip in ids])
+    write_moments(tmp_path / "moments.jsonl", [moment for moment in moments if moment.clip in ids], clips)
     assert ranked(tmp_path / "manifest.jsonl", tmp_path / "a.jsonl", runs / "own") == 0
     assert "R1" not in capsys.readouterr().out
     assert submission(["check", str(tmp_path / "a.jsonl"), "--queries", str(tmp_path / "a.truth.jsonl")]) == 0
@@ -210,10 +209,9 @@ def test_moments_with_and_without_true_windows_in_one_file_are_refused(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moments = [
-        one.model_copy(update={"windows": None}) if "/evaluation/" in one.clip else one
-        for one in read_moments(manifest.parent / "moments.jsonl")
+        replace(one, windows=None) if "/evaluation/" in one.clip else one for one in tiny_moments.moments_of(manifest)
     ]
-    write_moments(tmp_path / "moments.jsonl", moments)
+    write_moments(tmp_path / "moments.jsonl", moments, read_manifest(manifest))
     named = ["--audio", str(manifest), "--moments", str(tmp_path / "moments.jsonl"), "--out", str(tmp_path / "a.jsonl")]
     assert main(["rank", str(runs / "own"), "--windows", *named]) == 1
     said = capsys.readouterr().err
@@ -225,7 +223,7 @@ def test_unreadable_recordings_are_counted_and_skipped_with_option_fit(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone = [
-        clip.model_copy(update={"path": str(tmp_path / "gone.wav")})
+        replace(clip, path=str(tmp_path / "gone.wav"))
         if clip.file_name in ("evaluation_001.wav", "validation_002.wav")
         else clip
         for clip in read_manifest(manifest)
@@ -238,10 +236,8 @@ def test_unreadable_recordings_are_counted_and_skipped_with_option_fit(
     said = capsys.readouterr().err
     assert "1 of 12 recordings (first tones/evaluation/evaluation_001.wav: " in said
     assert main([*asked, "development", "--fit", "validation"]) == 0
-    known = [one for one in read_moments(moments) if "/validation/" in one.clip and "_002" not in one.clip]
-    assert len(known) < len([one for one in read_moments(moments) if "/validation/" in one.clip])
     lost = {"path": str(tmp_path / "gone.wav")}
-    every = [clip.model_copy(update=lost) if clip.split == "validation" else clip for clip in gone]
+    every = [replace(clip, **lost) if clip.split == "validation" else clip for clip in gone]
     write_manifest(tmp_path / "manifest.jsonl", every)
     assert main([*asked, "development", "--fit", "validation"]) == 1
     assert "8 of 8 recordings (first" in capsys.readouterr().err
@@ -250,9 +246,9 @@ def test_unreadable_recordings_are_counted_and_skipped_with_option_fit(
 def test_finding_windows_of_queries_without_known_words_requires_option_allow_unknown(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    moments = read_moments(manifest.parent / "moments.jsonl")
-    moments = [one.model_copy(update={"text": "Zzyzx"}) for one in moments if "/evaluation/" in one.clip]
-    write_moments(tmp_path / "moments.jsonl", moments)
+    moments = tiny_moments.moments_of(manifest)
+    moments = [replace(one, text="Zzyzx") for one in moments if "/evaluation/" in one.clip]
+    write_moments(tmp_path / "moments.jsonl", moments, read_manifest(manifest))
     named = ["--audio", str(manifest), "--moments", str(tmp_path / "moments.jsonl"), "--cache", str(tmp_path / "cache")]
     asked = ["rank", str(runs / "own"), "--windows", *named, "--out", str(tmp_path / "a.jsonl")]
     assert main(asked) == 1
@@ -263,7 +259,7 @@ def test_finding_windows_of_queries_without_known_words_requires_option_allow_un
 def test_rank_reports_recording_lengths_in_the_manifest_that_differ_from_the_audio(
     manifest: Path, runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clips = [clip.model_copy(update={"seconds": 300.0}) for clip in read_manifest(manifest)]
+    clips = [replace(clip, seconds=300.0) for clip in read_manifest(manifest)]
     write_manifest(tmp_path / "manifest.jsonl", clips)
     named = ["--audio", str(tmp_path / "manifest.jsonl"), "--moments", str(manifest.parent / "moments.jsonl")]
     named += ["--split", "evaluation", "--out", str(tmp_path / "a.jsonl"), "--cache", str(tmp_path / "cache")]
@@ -360,78 +356,3 @@ def test_decoding_settings_without_effect_on_threshold_windows_are_refused(
     ranking = ["rank", moments_run, "--windows", *asked, "--out", tmp_path / "w.jsonl", "--by", "thresholds"]
     assert main([*map(str, ranking), "--heard", "0.9"]) == 1
     assert "work" in capsys.readouterr().err
-
-
-def test_found_windows_become_moments_that_may_be_used_only_for_training(
-    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, at = tmp_path / "found.jsonl", ["--audio", manifest, "--cache", tmp_path / "cache", "--windows"]
-    asked = ["rank", runs / "own", *at, "--as-training", 0.5, "--out", out]
-    assert main(list(map(str, [*asked, "--split", "development"]))) == 0
-    found, clips = read_moments(out), {clip.id: clip for clip in read_manifest(manifest)}
-    captions = {(clip.id, text) for clip in clips.values() if clip.split == "development" for text in clip.captions}
-    assert 0.5 * len(captions) < len(found) <= len(captions)
-    said = capsys.readouterr().out
-    left_out = f"left out {len(captions) - len(found)} queries without a window of probability 0.5"
-    assert f"{len(found)} queries with found windows; {left_out}" in said
-    assert {(one.clip, one.text) for one in found} <= captions
-    assert {one.found_by for one in found} == {str(runs / "own")}
-    assert '"found_by"' not in (manifest.parent / "moments.jsonl").read_text()
-    made = tiny_moments.recipe(manifest, tmp_path, epochs=1, steps_per_epoch=2)
-    made["data"]["train"]["moments"] = str(out)
-    path = tiny.write_recipe(tmp_path / "r.yaml", made)
-    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
-    capsys.readouterr()
-    assert main(["check", str(path)]) == 0
-    assert f"{len(found)} moments ({len(found)} with windows that models found)" in capsys.readouterr().out
-    made["stages"]["only"]["monitor"]["data"] = ["train"]
-    made["name"] = "validated"
-    path = tiny.write_recipe(tmp_path / "v.yaml", made)
-    assert main(["check", str(path)]) != 0
-    out_text = capsys.readouterr().out
-    assert "data train: validation, ranking or fitting needs true windows, but the windows of moment" in out_text
-    assert main(["run", str(path), "--out", str(tmp_path / "other")]) == 1
-    assert "source" in capsys.readouterr().err
-    with_moments = [*at, "--moments", out, "--split", "development", "--out", tmp_path / "w.jsonl"]
-    assert main(list(map(str, ["rank", runs / "own", *with_moments]))) == 1
-    assert "ranking or fitting needs true windows, but the windows of moment" in capsys.readouterr().err
-    again = ["rank", runs / "own", *with_moments[:-1], tmp_path / "again.jsonl", "--as-training", 0.5]
-    assert main(list(map(str, again))) == 0
-    assert read_moments(tmp_path / "again.jsonl") == found
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--split", "evaluation"), "--as-training: .* is in the test split evaluation, which must not be trained on"),
-        ((), "is in the test split evaluation"),
-        (
-            ("--split", "development", "--moments", "moments.jsonl"),
-            "moment .* already has true windows; choose moments",
-        ),
-        (("--split", "test"), "no recording of the split has a caption; name a file of queries with --moments"),
-        (("--split", "development", "--fit", "validation"), "--fit needs moments with known windows"),
-    ],
-)
-def test_invalid_moments_to_train_on_are_refused(
-    manifest: Path,
-    runs: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: tuple[str, ...],
-    said: str,
-) -> None:
-    at = ["--audio", manifest, "--windows", "--as-training", 0.5, "--out", tmp_path / "found.jsonl"]
-    options = tuple(str(manifest.parent / one) if one.endswith(".jsonl") else one for one in options)
-    assert main(list(map(str, ["rank", runs / "own", *at, *options]))) == 1
-    assert re.search(said, capsys.readouterr().err)
-
-
-def test_moments_made_from_found_windows_for_training_match_hand_values() -> None:
-    """Windows from the limit on, without those that overlap a better one; the second query has none."""
-    moments = [Moment(id=name, text=name, clip="c", windows=None) for name in "ab"]
-    windows = [[(4, 6, 0.9), (5, 7, 0.8), (6, 8, 0.7), (0, 1, 0.5), (2, 3, 0.4)], [(0, 1, 0.49)]]
-    located = [Located([Found(*one) for one in each], np.zeros(1), np.zeros(0)) for each in windows]
-    found, without = training_moments(MomentQueries(moments, {}), located, 0.5, "runs/A")
-    assert without == 1
-    assert found == [moments[0].model_copy(update={"windows": [(0, 1), (4, 6), (6, 8)], "found_by": "runs/A"})]

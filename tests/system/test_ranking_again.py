@@ -12,8 +12,8 @@ import pytest
 import yaml
 from reported import about
 
-from data_tools.documents.json_text import read_json, sha256_of, write_json
 from data_tools.errors import KitError
+from data_tools.files import checksum, read_json, write_json
 from data_tools.tables import write_table
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
@@ -107,7 +107,7 @@ def test_error_for_a_run_folder_with_other_settings_prints_options_that_resume_t
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path("runs/done/provenance.json")
-    write_json(path, read_json(path, "") | {"changes": ["seed=9", "model.score={kind: cosine}"]})
+    write_json(path, read_json(path) | {"changes": ["seed=9", "model.score={kind: cosine}"]})
     assert main(["run", "mine.yaml", "--set", "seed=8", "--out", "runs/done"]) == 1
     assert "run with other settings (seed); name another folder\n" in capsys.readouterr().err
     content = yaml.safe_load(Path("mine.yaml").read_text()) | {"seed": 8}
@@ -340,10 +340,10 @@ def test_kill_while_settings_are_rewritten_leaves_no_checksum_of_the_old_setting
     with monkeypatch.context() as patched:
         patched.setattr("system.runs.provenance.write_text", stopped)
         assert main(["run", "mine.yaml"]) == 130
-    assert "resolved.json" not in read_json(Path("runs/done/provenance.json"), "")["sha256"]
+    assert "resolved.json" not in read_json(Path("runs/done/provenance.json"))["sha256"]
     assert main(["run", "mine.yaml"]) == 0
     resolved = Path("runs/done/resolved.json")
-    assert read_json(Path("runs/done/provenance.json"), "")["sha256"]["resolved.json"] == sha256_of(resolved)
+    assert read_json(Path("runs/done/provenance.json"))["sha256"]["resolved.json"] == checksum(resolved)
     resolved.write_bytes(resolved.read_bytes().replace(b'"seed": 3', b'"seed":  3'))
     assert main(["run", "mine.yaml", "--out", "runs/done"]) == 1
     assert "damaged" in capsys.readouterr().err

@@ -38,7 +38,7 @@ def test_missing_file_raises_audio_error_and_other_read_errors_stay_os_errors(
     path.write_bytes(b"x")
     keys = ContentKeys(tmp_path / "banks")
     expected = AudioError if name == "ENOENT" else OSError
-    target = "data_tools.documents.json_text.hashlib.file_digest" if call == "open" else "pathlib.Path.stat"
+    target = "data_tools.files.hashlib.file_digest" if call == "open" else "pathlib.Path.stat"
     with monkeypatch.context() as patch:
         patch.setattr(target, raising(CODES[name]))
         with pytest.raises(expected) as caught:
@@ -62,7 +62,7 @@ def test_unreadable_audio_file_is_not_reported_as_damaged(
     monkeypatch.setattr("soundfile.SoundFile.read", lambda *_, **__: np.zeros((0, 1), np.float32))
     with pytest.raises(AudioError, match="cut"):
         read(whole)
-    monkeypatch.setattr("data_tools.audio.sha256_of", raising(errno.EIO))
+    monkeypatch.setattr("data_tools.audio.checksum", raising(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):
         read(whole)
 

@@ -1,6 +1,7 @@
 """The search page on long recordings: it shows the times of a query and plays from there."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ SOUNDS = {
 
 def search_in(folder: Path, by: str = "posterior") -> Search:
     """Recordings whose frames are letters, one a second."""
-    clips = [clip_of(write_tone(folder / name, 10.0)).model_copy(update={"seconds": 10.0}) for name in SOUNDS]
+    clips = [replace(clip_of(write_tone(folder / name, 10.0)), seconds=10.0) for name in SOUNDS]
     series = [[LETTER.get(letter, np.zeros(3)) for letter in letters] for letters in SOUNDS.values()]
     values = torch.tensor(np.concatenate([np.array(one) for one in series]), dtype=torch.float32)
     model = model_of(Letters())
@@ -104,7 +105,7 @@ def unheard(tmp_path: Path) -> Iterator[Served]:
     for name in SOUNDS:
         np.savez(tmp_path / name.replace(".wav", ".npz"), features=np.zeros((10, 3)))
     clips = [clip_of(tmp_path / name.replace(".wav", ".npz")) for name in SOUNDS]
-    search.clips = [clip.model_copy(update={"seconds": 10.0}) for clip in clips]
+    search.clips = [replace(clip, seconds=10.0) for clip in clips]
     with served(
         search, about={"clips": 3, "recipe": "r", "run": "r", "checkpoint": "c", **search.ranker.meanings}
     ) as found:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -230,9 +231,7 @@ def test_check_suggests_a_grad_cache_chunk_for_a_small_gpu(root: Path) -> None:
 def test_check_reports_missing_audio_and_model_folders(world: Path, tmp_path: Path) -> None:
     from data_tools.manifest import read_manifest, write_manifest
 
-    clips = [
-        clip.model_copy(update={"seconds": None}) if n % 2 else clip for n, clip in enumerate(read_manifest(world))
-    ]
+    clips = [replace(clip, seconds=None) if n % 2 else clip for n, clip in enumerate(read_manifest(world))]
     write_manifest(tmp_path / "silent.jsonl", clips)
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", schedule(tmp_path / "silent.jsonl", tmp_path))).recipe
     assert "24 clips without a length: the plan's hours and disk space are too low" in plan(recipe)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -150,10 +151,10 @@ def test_teacher_trained_on_ranked_clips_is_refused(
     teachers = {"other": {"kind": "model", "folder": str(distilled)}}
     recipe = student(world, tmp_path, teachers)
     clips = read_manifest(world)
-    mine = [clip.model_copy(update={"split": "development"}) for clip in clips if clip.split == "validation"]
+    mine = [replace(clip, split="development") for clip in clips if clip.split == "validation"]
     ranked = next(clip for clip in clips if clip.split == "development")
     evaluation = [clip for clip in clips if clip.split == "evaluation"]
-    found = [*mine, *evaluation, ranked.model_copy(update={"split": "evaluation", "id": "mine/evaluation/x.wav"})]
+    found = [*mine, *evaluation, replace(ranked, split="evaluation", id="mine/evaluation/x.wav")]
     write_manifest(tmp_path / "mine.jsonl", found)
     recipe["data"]["train"]["manifest"] = recipe["data"]["evaluation"]["manifest"] = str(tmp_path / "mine.jsonl")
     path, out = write(recipe, tmp_path / "leak.yaml"), tmp_path / "leak"
@@ -182,10 +183,7 @@ def test_training_clips_of_a_teacher_are_found_among_ranked_clips_by_freesound_i
     )
     clips = read_manifest(world)
     first = next(clip.id for clip in clips if clip.split == "evaluation")
-    changed = [
-        clip.model_copy(update={"freesound_id": "1234" if clip.id == first else f"9{n}"})
-        for n, clip in enumerate(clips)
-    ]
+    changed = [replace(clip, freesound_id="1234" if clip.id == first else f"9{n}") for n, clip in enumerate(clips)]
     write_manifest(tmp_path / "mine.jsonl", changed)
     recipe = student(tmp_path / "mine.jsonl", tmp_path, {"other": {"kind": "model", "folder": str(distilled)}})
     assert main(["run", str(write(recipe, tmp_path / "leak.yaml")), "--out", str(tmp_path / "leak")]) == 1
@@ -195,10 +193,10 @@ def test_training_clips_of_a_teacher_are_found_among_ranked_clips_by_freesound_i
 
 def test_caption_keys_for_teachers_depend_on_the_clip_and_the_index_and_the_text(world: Path) -> None:
     one, other = read_manifest(world)[:2]
-    other = other.model_copy(update={"captions": one.captions})
+    other = replace(other, captions=one.captions)
     assert caption_key(one, 0) != caption_key(other, 0)
     assert caption_key(one, 0) != caption_key(one, 1)
-    changed = one.model_copy(update={"captions": ["another", *one.captions[1:]]})
+    changed = replace(one, captions=["another", *one.captions[1:]])
     assert caption_key(one, 0) != caption_key(changed, 0)
 
 
@@ -461,7 +459,7 @@ def test_initial_model_trained_on_ranked_clips_is_refused(
     )
     clips = read_manifest(world)
     first = next(clip.id for clip in clips if clip.split == "evaluation")
-    changed = [clip.model_copy(update={"freesound_id": "1234" if clip.id == first else None}) for clip in clips]
+    changed = [replace(clip, freesound_id="1234" if clip.id == first else None) for clip in clips]
     write_manifest(tmp_path / "mine.jsonl", changed)
     recipe = student(tmp_path / "mine.jsonl", tmp_path, SELF)
     recipe["stages"]["pretrain"]["start_from"] = {"kind": "model", "folder": str(distilled)}

@@ -1,6 +1,7 @@
 """Published features of queries as the text encoder of a model of moments."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from outcomes import digest, refused
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
-from data_tools.moments import read_moments, write_moments
+from data_tools.manifest import read_manifest
+from data_tools.moments import write_moments
 from system.__main__ import main
 from system.models.text import TextFeatureFiles
 
@@ -26,10 +28,10 @@ def settings(folder: Path, queries: Path, **changes: object) -> dict[str, object
     return found | {"pooling": "mean", "hidden": None, "dim": 16} | changes
 
 
-def write_features(folder: Path, queries: Path) -> None:
+def write_features(folder: Path, manifest: Path) -> None:
     """Write an array (W, 8) for each query, whose mean is determined by the words of its text."""
     folder.mkdir()
-    for moment in read_moments(queries):
+    for moment in tiny_moments.moments_of(manifest):
         tokens = [np.random.default_rng(sum(map(ord, word))).normal(size=8) for word in moment.text.split()]
         np.savez(folder / f"qid{moment.id}.npz", last_hidden_state=np.stack(tokens).astype(np.float32))
 
@@ -38,12 +40,12 @@ def write_features(folder: Path, queries: Path) -> None:
 def world(tmp_path: Path) -> Path:
     """Moments with features of their queries. Returns: The manifest."""
     manifest = tiny_moments.make_moments(tmp_path / "world", {"development": 8, "validation": 4, "evaluation": 4})
-    write_features(tmp_path / "features", manifest.parent / "moments.jsonl")
+    write_features(tmp_path / "features", manifest)
     return manifest
 
 
 def test_text_feature_files_are_pooled_and_followed_by_trained_layers(world: Path, tmp_path: Path) -> None:
-    moments = read_moments(world.parent / "moments.jsonl")
+    moments = tiny_moments.moments_of(world)
     first = {moment.text: moment.id for moment in reversed(moments)}
     texts = list(first)[:3]
     arrays = [np.load(tmp_path / f"features/qid{first[text]}.npz")["last_hidden_state"] for text in texts]
@@ -77,12 +79,12 @@ def test_moment_model_with_stored_query_features_trains_reproducibly_and_works_i
     assert set(result["moments"]) == {"posterior", "thresholds"}
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    known = read_moments(world.parent / "moments.jsonl")[-1]
+    known = tiny_moments.moments_of(world)[-1]
     capsys.readouterr()
     assert main(["search", str(tmp_path / "runs/one"), str(world), known.text, "--split", "evaluation", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["queries"][0]["clips"][0]["windows"]
-    one = known.model_copy(update={"text": "a sound of no list"})
-    write_moments(tmp_path / "blind.jsonl", [one])
+    one = replace(known, text="a sound of no list")
+    write_moments(tmp_path / "blind.jsonl", [one], read_manifest(world))
     asked = ["--moments", tmp_path / "blind.jsonl", "--out", tmp_path / "w.jsonl"]
     text = refused(capsys, "rank", tmp_path / "runs/one", "--audio", world, *asked, "--windows")
     assert "a sound of no list" in text
@@ -90,7 +92,7 @@ def test_moment_model_with_stored_query_features_trains_reproducibly_and_works_i
 
 def test_missing_or_wrongly_sized_text_feature_files_are_errors(world: Path, tmp_path: Path) -> None:
     queries = world.parent / "moments.jsonl"
-    text = read_moments(queries)[0].text
+    text = tiny_moments.moments_of(world)[0].text
     narrow = TextFeatureFiles.model_validate(settings(tmp_path / "features", queries, values=7)).build([], tmp_path)
     with pytest.raises(KitError, match="tokens"):
         narrow([text])
@@ -100,9 +102,10 @@ def test_missing_or_wrongly_sized_text_feature_files_are_errors(world: Path, tmp
         absent.prepare([text])
     (tmp_path / "other.jsonl").write_text('{"qid": 1}\n')
     other = TextFeatureFiles.model_validate(settings(tmp_path / "features", tmp_path / "other.jsonl"))
-    with pytest.raises(KitError, match="has no id or no text"):
+    with pytest.raises(KitError, match="query"):
         other.build([], tmp_path)
-    (tmp_path / "twice.jsonl").write_text('{"id": "1", "text": "a"}\n{"id": "1", "text": "b"}\n')
+    line = '{"qid": "1", "query": "a", "vid": "x"}\n'
+    (tmp_path / "twice.jsonl").write_text(line + line.replace('"a"', '"b"'))
     twice = TextFeatureFiles.model_validate(settings(tmp_path / "features", tmp_path / "twice.jsonl"))
-    with pytest.raises(KitError, match="different"):
+    with pytest.raises(KitError, match="already"):
         twice.build([], tmp_path)

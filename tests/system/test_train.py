@@ -23,7 +23,7 @@ from outcomes import COUNTED, digest, kill_after, lines, refused, rewrite, witho
 from quick import first_quick
 from safetensors.torch import load_file
 
-from data_tools.documents.json_text import sha256_of
+from data_tools.files import checksum
 from data_tools.manifest import read_manifest
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
@@ -120,7 +120,7 @@ def test_only_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     assert table == {"loss": [[0.5, 5], [1.0, 2]], "m1": [[-0.5, 5], [-1.0, 2]]}
     assert sorted(path.name for path in tmp_path.glob("e*")) == ["e0002.safetensors", "e0005.safetensors"]
     kept = ("e0002.safetensors", "e0005.safetensors", "last.pt")
-    assert written == {name: sha256_of(tmp_path / name) for name in kept}
+    assert written == {name: checksum(tmp_path / name) for name in kept}
 
 
 def test_resumed_run_replaces_the_metrics_of_epochs_without_a_checkpoint(
@@ -588,7 +588,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypa
     weights["w"] += 1
     may_write.set()
     writer.close()
-    assert writer.sha256 == {name: sha256_of(tmp_path / name) for name in ("e0001.safetensors", "last.pt")}
+    assert writer.sha256 == {name: checksum(tmp_path / name) for name in ("e0001.safetensors", "last.pt")}
     assert torch.load(tmp_path / "last.pt", weights_only=True)["model"]["w"].tolist() == [0, 0, 0]
     assert load_file(tmp_path / "e0001.safetensors")["tied"].tolist() == [0, 0, 0]
 
@@ -637,7 +637,7 @@ def test_killed_run_resumes_from_the_last_state_with_the_same_bits(
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
     assert lines(tmp_path / "run") == lines(tmp_path / "whole")
     done = json.loads((tmp_path / "run/only/done.json").read_text())["sha256"]
-    assert done == {one.name: sha256_of(one) for one in (tmp_path / "run/only").glob("*.[sp][at]*")}
+    assert done == {one.name: checksum(one) for one in (tmp_path / "run/only").glob("*.[sp][at]*")}
 
 
 def test_weights_of_the_saved_training_state_are_kept_when_later_better_weights_are_saved(tmp_path: Path) -> None:

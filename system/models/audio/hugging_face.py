@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from data_tools.classify.model_files import AUDIO_SETTINGS, fetch, folder_problem, local_folder, weight_files
-from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError, KitError
+from data_tools.files import read_json
 from system.experts.base import file_sha256
 from system.models.audio.segmented import Network, Segmented
 from system.models.base import Facts, hub_facts
@@ -147,7 +147,7 @@ class HuggingFace(Segmented):
         """
         try:
             folder = fetch(self.model, "audio model")
-            problem = type_problem(parse_json((folder / "config.json").read_bytes(), "config.json"), self.type)
+            problem = type_problem(read_json(folder / "config.json"), self.type)
             problem = problem or folder_problem(folder)
         except FileNotFoundError:
             yield (

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from data_tools.classify.model_files import fetch
-from data_tools.documents.json_text import parse_json
+from data_tools.files import read_json
 from system.models.text.joint_files import load_text_encoder, require_model_type
 from system.models.text.pretrained_encoder import Bank, TransformerEncoder, build_projection, longest_input
 
@@ -50,5 +50,5 @@ class EmbeddingGemmaEncoder(TransformerEncoder):
 def query_prompt(folder: Path) -> str:
     """Return the prompt for search queries that is stored in a model's folder; "" if no prompt is stored."""
     path = folder / PROMPTS
-    prompts = parse_json(path.read_bytes(), PROMPTS).get("prompts", {}) if path.is_file() else {}
+    prompts = read_json(path).get("prompts", {}) if path.is_file() else {}
     return next((str(prompts[name]) for name in QUERY_PROMPTS if prompts.get(name)), "")

@@ -7,10 +7,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-from data_tools.documents.json_text import parse_json
 from data_tools.errors import KitError
-from data_tools.files import read_text
 from data_tools.frames import read_frames
+from data_tools.moments import read_published
 from system.compute.device import on_device
 from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder
@@ -102,13 +101,5 @@ class TextFeatureFilesEncoder(TextEncoder):
 
 
 def _read_queries(path: Path) -> list[tuple[str, str]]:
-    """Return the id and the text of every line of a file of moments or queries. Raises KitError for other files."""
-    found = []
-    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
-        value = parse_json(line, f"{path}, line {number}")
-        if not isinstance(value, dict) or not {"id", "text"} <= value.keys():
-            raise KitError(
-                f"{path}, line {number}: the query has no id or no text; name a file of moments or queries (.jsonl)"
-            )
-        found.append((str(value["id"]), str(value["text"])))
-    return found
+    """Read the id and the text of every query of a file of moments."""
+    return [(str(line.qid), line.query) for _, line in read_published(path) if line.qid != ""]

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from data_tools.documents.json_text import parse_json
 from data_tools.errors import KitError, first_line
+from data_tools.files import read_json
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # without one, the library makes an empty tokenizer
 
 
 def require_model_type(name: str, folder: Path, types: tuple[str, ...], title: str) -> None:
     """Raise KitError if the model type in a folder's config.json is not in `types`. title: Name for these types."""
-    found = parse_json((folder / "config.json").read_bytes(), "config.json").get("model_type")
+    found = read_json(folder / "config.json").get("model_type")
     if found not in types:
         raise KitError(
             f"text model {name!r} is no {title}: its config.json says model_type {found}; name a model of "

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from data_tools.classify.model_files import fetch
-from data_tools.documents.json_text import parse_json
+from data_tools.files import read_json
 from system.models.text.joint_files import load_text_encoder, require_model_type
 from system.models.text.pretrained_encoder import Bank, TransformerEncoder, build_projection, longest_input
 
@@ -43,7 +43,7 @@ class PeAudioEncoder(TransformerEncoder):
         """Save the text encoder of the PE model and its tokenizer in the folder of an exported retrieval model."""
         self._model.save_pretrained(folder / "text")
         path = folder / "text" / "config.json"
-        config = parse_json(path.read_bytes(), "config.json") | {"architectures": ["PeAudioModel"]}
+        config = read_json(path) | {"architectures": ["PeAudioModel"]}
         path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         self.tokenizer.save_pretrained(folder / "text")
 
