@@ -91,11 +91,6 @@ VERBS = {
         "scenes.build",
         resumes=True,
     ),
-    "ceiling": Verb(
-        "print the ceiling of composed scenes: the mAP@10 of a model that knows every clip's sounds",
-        "lbar data ceiling data/scenes --split evaluation",
-        "scenes.ceiling",
-    ),
     "classify": Verb(
         "score how much each description of a sound resembles a caption; `fetch` chooses sounds by these scores",
         "lbar data classify data/freesound.sqlite --captions data/clotho/clotho_captions_development.csv "

@@ -22,7 +22,7 @@ from data_tools.errors import DataError
 from data_tools.freesound.api import PAGE_SIZE
 from data_tools.freesound.fetch import PREFERENCES
 from data_tools.scenes.captions import describe, describe_noisily
-from data_tools.scenes.compose import KINDS, SECONDS, Event, draw_events, render
+from data_tools.scenes.mix import KINDS, SECONDS, Event, draw_events, render
 from data_tools.scenes.synth import CLASSES
 
 LICENCES = (

@@ -1,44 +1,90 @@
-"""Verb scenes: compose clips.
-
-Composed scenes: a captioned data set made of single sound events, in Clotho's layout.
+"""Compose a captioned data set of synthetic or recorded events, in Clotho's layout; or long recordings with moments.
 
 All random choices depend on (seed, split, number of the clip), so that later clips do not change earlier ones.
 """
 
 import argparse
-from collections.abc import Collection, Mapping
+import json
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from data_tools.audio import content_key
+from data_tools.audio import content_key, encoded
 from data_tools.cli import counted, each
 from data_tools.datasets.clotho import CLOTHO_SPLITS, read_clotho
 from data_tools.errors import DataError
-from data_tools.files import remove_parts
-from data_tools.manifest import TEST_SPLITS, Split, write_manifest
+from data_tools.files import read_json, remove_parts, replacing, write_json
+from data_tools.manifest import TEST_SPLITS, Clip, Split, audio_clip, write_manifest
+from data_tools.moments import Moment, write_moments
 from data_tools.names import check_source
-from data_tools.scenes.captions import describe, describe_noisily
-from data_tools.scenes.ceiling import LABEL_COLUMNS
-from data_tools.scenes.compose import KINDS, Event, draw_events, render
-from data_tools.scenes.long_recordings import MOMENT_COUNTS, MomentSettings, make_moments
-from data_tools.scenes.recordings import Pool, credit, table_path
-from data_tools.scenes.scene_folder import FolderSettings, claim, parse_folds, write_samples
-from data_tools.scenes.timeline import SHAPES
-from data_tools.tables import write_table
+from data_tools.scenes.captions import MAX_HELD_OUT, describe, describe_event, describe_noisily
+from data_tools.scenes.mix import (
+    KINDS,
+    SHAPES,
+    Event,
+    Pool,
+    TimedEvent,
+    credit,
+    draw_events,
+    draw_timeline,
+    mixed,
+    read_recordings,
+    render,
+    table_path,
+)
+from data_tools.scenes.synth import CLASSES, SAMPLE_RATE, Samples
+from data_tools.tables import read_table, write_table
 
-METADATA_COLUMNS = ("file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license")
-DEFAULT_COUNTS = {"development": 2400, "validation": 300, "evaluation": 300}
+FORMAT = 3  # version of the drawing: raised if the same arguments would give other files
+COUNTS = {"development": 2400, "validation": 300, "evaluation": 300}
+MOMENT_COUNTS = {"development": 400, "validation": 60, "evaluation": 120}
+FOLDS = {"development": ["1", "2", "3"], "validation": ["4"], "evaluation": ["5"]}
+METADATA = ("file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license")
+LABELS = ("file_name", "split", "kind", "events")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(FolderSettings):
-    """Settings of scenes. captions: "5" or "1" per clip, or "noisy" (one description in the style of uploaders)."""
+class Settings:
+    """All settings that determine the files; stored in scenes.json.
 
+    Attributes:
+        name: Name of the data set.
+        seed: Decides all random choices.
+        counts: Number of clips per split.
+        held_out: Share of the wordings of sounds, and of the templates of captions, that only test splits use.
+        captions: "5" or "1" per clip, or "noisy" (one description in the style of uploaders); "" with moments.
+        recordings: SHA-256 of the table of labelled recordings; None: events are synthesised.
+        folds: Folds of the recordings per split.
+        moments: Key of SHAPES for long recordings with moments; "" for scenes.
+        seconds: Length of a long recording.
+        format: Version of the program that draws.
+    """
+
+    name: str
+    seed: int
+    counts: dict[Split, int]
+    held_out: float = 0.0
     captions: str = "5"
+    recordings: str | None = None
+    folds: dict[str, list[str]] | None = None
+    moments: str = ""
+    seconds: float = 0.0
+    format: int = FORMAT
+
+    def pools(self, folder: Path | None) -> dict[Split, Pool]:
+        """Return the recordings of each split by class. Raises DataError for a split with too few classes."""
+        if folder is None:
+            return {split: {name: [] for name in CLASSES} for split in self.counts}
+        folds, least = self.folds or {}, 2 if self.moments else max(KINDS.values())
+        pools: dict[Split, Pool] = {split: read_recordings(folder, folds[split]) for split in self.counts}
+        for split, pool in pools.items():
+            if len(pool) < least:
+                raise DataError(f"{folder}: the folds of {split} have {len(pool)} categories, {least} are needed")
+        return pools
 
 
 class Scene(NamedTuple):
@@ -52,55 +98,60 @@ class Scene(NamedTuple):
     seed: tuple[int, ...]
 
 
-def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -> int:
-    """Compose clips (scenes) of recorded or synthesised sounds in a folder; return the number of new audio files.
+class Recorded(NamedTuple):
+    """A composed recording: its clip, its queries, and a row of events.csv for each of its events."""
 
-    The number is 0 if the folder was complete.
-    recordings: The folder in ESC-50's layout, if settings.recordings is set.
-    Writes scenes.json first, then the missing audio files (8 s, 16 kHz, mono, 16 bit), Clotho's tables and labels.csv.
-    The columns of labels.csv are file_name, split, kind, and the events, joined by ';' in order of their start, a
-    background last. Writes manifest.jsonl last. Only one process may write to a folder.
-    Raises DataError for settings out of range, unusable recordings, and a folder with other content.
+    clip: Clip
+    moments: list[Moment]
+    rows: Sequence[Sequence[str]]
+
+
+def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -> int:
+    """Compose scenes in a folder; return the number of new audio files.
+
+    Writes scenes.json first, then the missing audio files (8 s, 16 kHz, mono, 16 bit), Clotho's tables, labels.csv
+    (kind, and events by rising start, a background last), and manifest.jsonl last. Only one process may write.
+    Raises DataError for unusable recordings, and a folder with other content.
     """
-    settings.check("clip")
-    if settings.held_out and settings.captions == "noisy":
-        raise DataError("--heldout-phrasings does not work with --captions noisy; leave it out")
-    least = max(KINDS.values())
-    pools = settings.pools(recordings, least, f"a scene needs up to {least} categories")
-    claim(out, asdict(settings))
-    scenes = {split: _plan_split(settings, split, count, pools[split]) for split, count in settings.counts.items()}
-    n_made = 0
+    pools = settings.pools(recordings)
+    claim(out, settings)
+    made, scenes = 0, {split: plan_split(settings, split, pools[split]) for split in settings.counts}
     for split, planned in scenes.items():
-        folder = out / split
-        remove_parts(folder)
-        missing = [scene for scene in planned if not (folder / scene.file_name).is_file()]
-        n_made += len(missing)
+        remove_parts(out / split)
+        missing = [scene for scene in planned if not (out / split / scene.file_name).is_file()]
+        made += len(missing)
         for scene in each(missing, split, "clip"):
             samples = render(np.random.default_rng(scene.seed), scene.kind, scene.events)
-            write_samples(folder / scene.file_name, samples)
-    if n_made or not (out / "manifest.jsonl").is_file():
-        _write_tables(out, scenes)
-        clips, _ = read_clotho(out, list(scenes), settings.name)
-        write_manifest(out / "manifest.jsonl", clips)
-    return n_made
+            _write_samples(out / split / scene.file_name, samples)
+    if made or not (out / "manifest.jsonl").is_file():
+        for split, planned in scenes.items():
+            header = ["file_name", *(f"caption_{number}" for number in range(1, len(planned[0].captions) + 1))]
+            captions = [[scene.file_name, *scene.captions] for scene in planned]
+            write_table(out / f"clotho_captions_{split}.csv", header, captions)
+            write_table(out / f"clotho_metadata_{split}.csv", METADATA, map(_metadata_row, planned))
+        every = [scene for planned in scenes.values() for scene in planned]
+        labels = [(one.file_name, one.split, one.kind, ";".join(event.name for event in one.events)) for one in every]
+        write_table(out / "labels.csv", LABELS, labels)
+        write_manifest(out / "manifest.jsonl", read_clotho(out, list(scenes), settings.name)[0])
+    return made
 
 
-def _plan_split(settings: Settings, split: Split, count: int, pool: Pool) -> list[Scene]:
-    """Return the plans of the first `count` clips of a split.
+def plan_split(settings: Settings, split: Split, pool: Pool) -> list[Scene]:
+    """Return the plans of a split's clips.
 
     In a test split no caption repeats, because a ranked CSV identifies a query by its text.
     """
     scenes: list[Scene] = []
-    used_captions: set[str] = set()
-    for number in range(1, count + 1):
-        scenes.append(_plan_clip(settings, split, number, pool, used_captions))
+    taken: set[str] = set()
+    for number in range(1, settings.counts[split] + 1):
+        scenes.append(_plan_clip(settings, split, number, pool, taken))
         if split in TEST_SPLITS:
-            used_captions.update(scenes[-1].captions)
+            taken.update(scenes[-1].captions)
     return scenes
 
 
 def _plan_clip(settings: Settings, split: Split, number: int, pool: Pool, taken: Collection[str]) -> Scene:
-    """Return the plan of one clip: its kind of scene, events and captions. taken: Captions of earlier clips."""
+    """Return the plan of one clip. taken: Captions of earlier clips."""
     seed = (settings.seed, CLOTHO_SPLITS.index(split), number)
     kind = list(KINDS)[(number - 1) % len(KINDS)]
     events = draw_events(np.random.default_rng((*seed, 0)), kind, pool)
@@ -114,24 +165,136 @@ def _plan_clip(settings: Settings, split: Split, number: int, pool: Pool, taken:
     return Scene(f"{settings.name}_{split}_{number:05d}.wav", split, kind, events, captions, (*seed, 2))
 
 
-def _write_tables(out: Path, scenes: Mapping[Split, list[Scene]]) -> None:
-    """Write the tables of all scenes: captions and metadata per split, and labels.csv."""
-    for split, planned in scenes.items():
-        header = ["file_name", *(f"caption_{number}" for number in range(1, len(planned[0].captions) + 1))]
-        rows = [[scene.file_name, *scene.captions] for scene in planned]
-        write_table(out / f"clotho_captions_{split}.csv", header, rows)
-        write_table(out / f"clotho_metadata_{split}.csv", METADATA_COLUMNS, map(_metadata_row, planned))
-    every = chain.from_iterable(scenes.values())
-    labels = [(one.file_name, one.split, one.kind, ";".join(event.name for event in one.events)) for one in every]
-    write_table(out / "labels.csv", LABEL_COLUMNS, labels)
-
-
 def _metadata_row(scene: Scene) -> list[str]:
-    """Return a clip's row for Clotho's metadata table; uploaders, licences and pages of its recordings are joined."""
+    """Return a clip's row for Clotho's metadata table; a scene is no Freesound sound, even if its parts are."""
     links, authors, licences = credit(event.recording for event in scene.events)
-    events = ";".join(event.name for event in scene.events)
-    # A scene is not a Freesound sound, even if its parts are.
-    return [scene.file_name, events, "Not found", links, "", authors, licences]
+    return [scene.file_name, ";".join(event.name for event in scene.events), "Not found", links, "", authors, licences]
+
+
+def ceiling(folder: Path, split: str) -> float:
+    """Return the mAP@10 of a system that knows only the label (kind and events) of each scene; ties are random.
+
+    A caption's own clip is tied with all clips of the split with the same label. With g such clips, ranks 1 .. g are
+    equally likely, so the expected AP@10 is (1/g) * sum_{r=1..min(g,10)} 1/r. In an overlap the order of the events
+    does not matter. Raises DataError for a folder without labels.csv, and a split without clips.
+    """
+    groups = Counter(
+        (row["kind"], *(sorted(row["events"].split(";")) if row["kind"] == "overlap" else row["events"].split(";")))
+        for _, row in read_table(folder / "labels.csv", LABELS)
+        if row["split"] == split
+    )
+    if not groups:
+        raise DataError(f"{folder / 'labels.csv'}: no clips in the split {split}; choose another split")
+    return sum(sum(1 / rank for rank in range(1, min(size, 10) + 1)) for size in groups.values()) / groups.total()
+
+
+def make_moments(out: Path, settings: Settings, recordings: Path | None = None) -> tuple[int, int]:
+    """Compose long recordings with moments; return the numbers of queries and of new audio files.
+
+    Writes scenes.json first, then the missing audio files (16 kHz, mono, 16 bit), events.csv (every event, in unrounded
+    seconds, with the id of its query), moments.jsonl, <split>_release.jsonl, and manifest.jsonl last.
+    Raises DataError for unusable recordings, a split without queries, and a folder with other content.
+    """
+    pools = settings.pools(recordings)
+    claim(out, settings)
+    paths = {
+        split: [out / split / f"{settings.name}_{split}_{number:05d}.wav" for number in range(1, count + 1)]
+        for split, count in settings.counts.items()
+    }
+    made = sum(not path.is_file() for part in paths.values() for path in part)
+    if not made and (out / "manifest.jsonl").is_file() and (out / "moments.jsonl").is_file():
+        return (out / "moments.jsonl").read_bytes().count(b"\n"), 0
+    every: list[Recorded] = []
+    for split, part in paths.items():
+        remove_parts(out / split)
+        numbered = enumerate(each(part, split, "recording"), 1)
+        recorded = [_compose(path, settings, split, number, pools[split]) for number, path in numbered]
+        moments = [moment for one in recorded for moment in one.moments]
+        if not moments:
+            raise DataError(f"{out}: no recording of {split} has an event; ask for more, or a longer --length")
+        write_moments(out / f"{split}_release.jsonl", moments, [one.clip for one in recorded])
+        every += recorded
+    header = ("file_name", "split", "event", "start", "end", "qid")
+    write_table(out / "events.csv", header, [row for one in every for row in one.rows])
+    moments = [moment for one in every for moment in one.moments]
+    write_moments(out / "moments.jsonl", moments, [one.clip for one in every])
+    write_manifest(out / "manifest.jsonl", [one.clip for one in every])
+    return len(moments), made
+
+
+def _compose(path: Path, settings: Settings, split: Split, number: int, pool: Pool) -> Recorded:
+    """Compose one recording, write its audio if it is missing, and return its clip, queries and events."""
+    shape, seed = SHAPES[settings.moments], (settings.seed, CLOTHO_SPLITS.index(split), number)
+    n = round(settings.seconds * SAMPLE_RATE)
+    events = draw_timeline(np.random.default_rng((*seed, 0)), shape, pool, n)
+    if not path.is_file():
+        _write_samples(path, mixed(np.random.default_rng((*seed, 2)), shape, events, n))
+    _, authors, licences = credit(event.recording for event in events)
+    queries = draw_queries(np.random.default_rng((*seed, 1)), settings, split, path.stem, events)
+    texts = [text for _, text, _ in queries.values()]
+    clip = audio_clip(path.parent, path.name, settings.name, split, texts, settings.seconds, None, licences, authors)
+    moments = [Moment(id=qid, text=text, clip=clip.id, windows=windows) for qid, text, windows in queries.values()]
+    rows = []
+    for event in events:
+        start, end = (f"{sample / SAMPLE_RATE:.4f}" for sample in (event.start, event.end))
+        rows.append((path.name, split, event.name, start, end, queries[event.name][0] if event.name in queries else ""))
+    return Recorded(clip, moments, rows)
+
+
+def draw_queries(
+    rng: np.random.Generator, settings: Settings, split: Split, vid: str, events: Sequence[TimedEvent]
+) -> dict[str, tuple[str, str, list[tuple[float, float]]]]:
+    """Draw the queries of a recording: id ("<vid>_<n>"), text and all windows, by sound class.
+
+    Classes are taken in the order of their first event. Each gets a query with the shape's probability, and at least
+    one of them gets it.
+    """
+    shape = SHAPES[settings.moments]
+    names = list(dict.fromkeys(event.name for event in events))
+    asked = rng.random(len(names)) < shape.asked
+    if names and not asked.any():
+        asked[int(rng.integers(len(names)))] = True
+    queries = {}
+    for number, name in enumerate((name for name, is_asked in zip(names, asked, strict=True) if is_asked), 1):
+        windows = [
+            (round(event.start / SAMPLE_RATE, shape.decimals), round(event.end / SAMPLE_RATE, shape.decimals))
+            for event in events
+            if event.name == name
+        ]
+        queries[name] = f"{vid}_{number}", describe_event(rng, name, split, settings.held_out), windows
+    return queries
+
+
+def claim(out: Path, settings: Settings) -> None:
+    """Record the settings of a new folder. Raises DataError for a folder with other settings or content."""
+    path, wanted = out / "scenes.json", json.loads(json.dumps(asdict(settings)))
+    if not path.is_file():
+        if out.is_dir() and any(not entry.name.startswith(".") for entry in out.iterdir()):
+            raise DataError(f"{out}: contains files but no scenes.json; choose a new or empty folder")
+        write_json(path, wanted)
+    elif (begun := read_json(path)) != wanted:
+        changed = [key for key in wanted if not isinstance(begun, dict) or begun.get(key) != wanted[key]]
+        raise DataError(f"{out}: was made with another {', '.join(changed)}; choose another folder or delete this one")
+
+
+def _write_samples(path: Path, samples: Samples) -> None:
+    """Write a 16-bit WAV file. samples: (n,) at SAMPLE_RATE, in [-1, 1]."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(encoded(np.round(samples * 32767).astype(np.int16), SAMPLE_RATE, "WAV", "PCM_16"))
+
+
+def parse_folds(values: Sequence[str]) -> dict[str, list[str]]:
+    """Parse texts like "development=1,2,3". Raises DataError for a fold in two splits."""
+    folds: dict[str, list[str]] = {}
+    for value in values:
+        split, equals, names = value.partition("=")
+        if split not in CLOTHO_SPLITS or not equals or not all(names.split(",")):
+            raise DataError(f"--folds {value}: write it as development=1,2,3 (or validation, evaluation)")
+        folds[split] = names.split(",")
+    taken = Counter(name for names in folds.values() for name in names)
+    if twice := [name for name, count in taken.items() if count > 1]:
+        raise DataError(f"--folds: fold {twice[0]} comes twice; no recording may be in two splits")
+    return folds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +302,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("out", type=Path, help="output folder; run again with the same arguments to complete it")
     add("--seed", type=int, required=True, help="seed of the random choices; the same seed gives the same scenes")
-    for split, count in DEFAULT_COUNTS.items():
+    for split, count in COUNTS.items():
         of_moments = f"number of clips (default: {count}; with --moments {MOMENT_COUNTS[split]})"
         add(f"--{split}", type=int, metavar="N", help=of_moments)
     add("--captions", choices=["5", "1", "noisy"], help="captions per clip; noisy: 1 in Freesound's style (default: 5)")
@@ -156,73 +319,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "several times. clotho: whole sounds, each once, as in Clotho-Moment (default: castella)"
     )
     add("--moments", nargs="?", const="castella", choices=list(SHAPES), help=moments)
-    add("--length", type=float, metavar="SECONDS", help="seconds per recording, with --moments (default: 60)")
-    whole = "with --moments: windows begin and end at full seconds, as CASTELLA's do"
-    add("--whole-seconds", action="store_true", help=whole)
+    add("--length", type=float, default=60.0, metavar="SECONDS", help="seconds per recording, with --moments")
     add("--name", help="name of the clips' source, for their ids (default: the folder's name)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `scenes`: compose clips, or long recordings with moments; return the exit status."""
-    defaults = MOMENT_COUNTS if arguments.moments else DEFAULT_COUNTS
+    defaults = MOMENT_COUNTS if arguments.moments else COUNTS
     given = {split: getattr(arguments, split) for split in CLOTHO_SPLITS}
     asked = {split: defaults[split] if count is None else count for split, count in given.items()}
     counts: dict[Split, int] = {split: count for split, count in asked.items() if count}
+    if not counts or min(counts.values()) < 0 or arguments.seed < 0:
+        raise DataError("the seed and the numbers of clips must be 0 or more, and one number above 0")
+    if not 0 <= arguments.heldout_phrasings <= MAX_HELD_OUT:
+        raise DataError(f"--heldout-phrasings {arguments.heldout_phrasings}: use 0 to {MAX_HELD_OUT}")
+    if not 10 <= arguments.length <= 3600:
+        raise DataError(f"--length {arguments.length:g}: must be 10 to 3600 seconds")
     folds: dict[str, list[str]] | None = None
     if arguments.recordings:
-        parsed = parse_folds(arguments.folds)
+        parsed = parse_folds(arguments.folds) if arguments.folds else FOLDS
         if missing := [split for split in counts if split not in parsed]:
-            raise DataError(
-                f"--folds gives no folds for {', '.join(missing)}; add {missing[0]}=FOLDS, or make none of its "
-                f"clips by --{missing[0]} 0"
-            )
+            raise DataError(f"--folds gives no folds for {', '.join(missing)}; add them, or make none of its clips")
         folds = {split: parsed[split] for split in counts}
     elif arguments.folds:
-        raise DataError("--folds only works with --recordings FOLDER; add --recordings, or leave out --folds")
-    name = check_source(arguments.name or arguments.out.absolute().name)
-    table = content_key(table_path(arguments.recordings)) if arguments.recordings else None
-    settings = FolderSettings(
-        name=name,
+        raise DataError("--folds only works with --recordings FOLDER; add it, or leave out --folds")
+    if arguments.captions and (arguments.moments or (arguments.captions == "noisy" and arguments.heldout_phrasings)):
+        raise DataError(f"--captions {arguments.captions} does not work with the other options; leave it out")
+    settings = Settings(
+        name=check_source(arguments.name or arguments.out.absolute().name),
         seed=arguments.seed,
         counts=counts,
         held_out=arguments.heldout_phrasings,
-        recordings=table,
+        captions="" if arguments.moments else arguments.captions or "5",
+        recordings=content_key(table_path(arguments.recordings)) if arguments.recordings else None,
         folds=folds,
+        moments=arguments.moments or "",
+        seconds=arguments.length if arguments.moments else 0.0,
     )
-    return (_run_moments if arguments.moments else _run_scenes)(arguments, vars(settings))
-
-
-def _run_scenes(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make scenes, print the result, and return the exit status. common: Values for FolderSettings."""
-    if arguments.length is not None or arguments.whole_seconds:
-        raise DataError("--length and --whole-seconds only work with --moments; add --moments, or leave them out")
-    settings = Settings(**common, captions=arguments.captions or "5")
-    n_made = make_scenes(arguments.out, settings, arguments.recordings)
-    manifest, clips = arguments.out / "manifest.jsonl", counted(sum(settings.counts.values()), "clip")
-    if n_made:
-        print(f"wrote {manifest}: {clips}; {n_made} were made now")
+    queries = ""
+    if arguments.moments:
+        count, made = make_moments(arguments.out, settings, arguments.recordings)
+        queries = f", {counted(count, 'query')}"
     else:
-        print(f"{manifest}: {clips}, complete already, nothing to do")
-    return 0
-
-
-def _run_moments(arguments: argparse.Namespace, common: dict[str, Any]) -> int:
-    """Make recordings with moments, print the result, and return the exit status. common: Values for FolderSettings."""
-    if arguments.captions:
-        raise DataError("--captions only works with short scenes; leave it out with --moments")
-    settings = MomentSettings(
-        **common,
-        moments=arguments.moments,
-        seconds=60.0 if arguments.length is None else arguments.length,
-        whole_seconds=arguments.whole_seconds,
-    )
-    queries, n_made = make_moments(arguments.out, settings, arguments.recordings)
-    clips = counted(sum(settings.counts.values()), "recording")
-    if not queries:
-        print(f"{arguments.out / 'moments.jsonl'}: the moments of {clips} are complete already")
-        return 0
-    print(
-        f"wrote {arguments.out / 'moments.jsonl'}: {counted(queries, 'query')} of {clips}; {n_made} recordings were "
-        "made now"
-    )
+        made = make_scenes(arguments.out, settings, arguments.recordings)
+    clips = counted(sum(counts.values()), "recording" if arguments.moments else "clip")
+    print(f"{arguments.out / 'manifest.jsonl'}: {clips}{queries}; {made} were made now")
     return 0

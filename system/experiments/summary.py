@@ -40,7 +40,7 @@ def ceiling_of(source: schema.Source) -> float | None:
     folder = Path(source.manifest).parent
     if not (folder / "scenes.json").exists():
         return None
-    from data_tools.scenes.ceiling import ceiling
+    from data_tools.scenes.build import ceiling
 
     return ceiling(folder, source.split)
 

@@ -13,12 +13,20 @@ from data_files import failure, wordings
 from data_tools.__main__ import main
 from data_tools.manifest import read_manifest
 from data_tools.moments import read_moments
+from data_tools.scenes.build import Settings, draw_queries
 from data_tools.scenes.captions import describe_event, phrasings, validation_phrasing
-from data_tools.scenes.long_recordings import MomentSettings, draw_queries, window_of
+from data_tools.scenes.mix import (
+    AGAIN_SECONDS,
+    SHAPES,
+    Recording,
+    TimedEvent,
+    draw_timeline,
+    loud_seconds,
+    read_recordings,
+    without_silent_ends,
+)
 from data_tools.scenes.phrases import PHRASINGS
-from data_tools.scenes.recordings import Recording, read_recordings, without_silent_ends
 from data_tools.scenes.synth import CLASSES
-from data_tools.scenes.timeline import AGAIN_SECONDS, SHAPES, TimedEvent, draw_timeline, loud_seconds
 
 RATE = 16_000
 SPLITS = ("development", "validation", "evaluation")
@@ -44,24 +52,14 @@ def events(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_event_window_is_extended_to_whole_seconds_if_the_setting_whole_seconds_is_true() -> None:
+def test_queries_have_all_windows_of_a_class_and_every_recording_has_one() -> None:
     event = TimedEvent("dog", None, round(9.1239 * RATE), np.zeros(round(2.5 * RATE)))
-    settings = MomentSettings(name="x", seed=1, moments="castella", counts={"development": 1})
-    assert window_of(event, settings) == (9.12, 11.62)
-    assert window_of(event, MomentSettings(name="x", seed=1, moments="clotho", counts={"development": 1})) == (
-        9.1,
-        11.6,
-    )
-    whole = MomentSettings(name="x", seed=1, moments="castella", counts={"development": 1}, whole_seconds=True)
-    assert window_of(event, whole) == (9, 12)
-    assert window_of(event._replace(start=round(9.6 * RATE)), whole) == (9, 13)
-
-
-def test_every_recording_has_at_least_one_query() -> None:
-    settings = MomentSettings(name="x", seed=1, moments="castella", counts={"development": 1})
-    event = TimedEvent("dog", None, 0, np.zeros(RATE))
-    asked = [draw_queries(np.random.default_rng(seed), settings, "development", "v", [event]) for seed in range(20)]
-    assert [list(one) for one in asked] == [["v_1"]] * 20
+    for moments, windows in (("castella", [(9.12, 11.62), (20.0, 22.5)]), ("clotho", [(9.1, 11.6), (20.0, 22.5)])):
+        settings = Settings(name="x", seed=1, moments=moments, counts={"development": 1})
+        for seed in range(20):
+            both = [event, event._replace(start=20 * RATE)]
+            (found,) = draw_queries(np.random.default_rng(seed), settings, "development", "v", both).values()
+            assert (found[0], found[2]) == ("v_1", windows)
     assert draw_queries(np.random.default_rng(0), settings, "development", "v", []) == {}
 
 
@@ -155,38 +153,23 @@ def test_synthetic_recording_stays_the_same_if_more_recordings_are_made(tmp_path
 def test_missing_files_of_synthetic_recordings_are_made_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = make(tmp_path / "m", "--whole-seconds")
-    assert all(
-        second == int(second)
-        for moment in read_moments(out / "moments.jsonl", read_manifest(out / "manifest.jsonl"))
-        for second in moment.windows[0]
-    )
+    out = make(tmp_path / "m")
     whole = files(out)
     capsys.readouterr()
-    make(out, "--whole-seconds")
-    assert "complete already" in capsys.readouterr().out
+    make(out)
+    assert "0 were made" in capsys.readouterr().out
     for name in ("evaluation/m_evaluation_00002.wav", "moments.jsonl"):
         (out / name).unlink()
-        make(out, "--whole-seconds")
+        make(out)
         assert files(out) == whole
-    argv = ("scenes", out, "--seed", 7, "--moments", "--development", 6, "--validation", 3, "--evaluation", 3)
-    assert "was made with whole_seconds true, not false" in failure(capsys, *argv)
     assert "choose another folder" in failure(capsys, "scenes", out, "--seed", 7)
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (("--moments", "--length", 5), "--length 5: must be 10 to 3600 seconds"),
-        (("--moments", "--length", 60.5, "--whole-seconds"), "must be a whole number with --whole-seconds"),
-        (("--moments", "--captions", 5), "--captions only works with short scenes"),
-        (("--length", 60), "--length and --whole-seconds only work with --moments"),
-    ],
-)
+@pytest.mark.parametrize("argv", [("--length", 5), ("--captions", 5)])
 def test_inconsistent_moment_settings_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: tuple[object, ...], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: tuple[object, ...]
 ) -> None:
-    assert said in failure(capsys, "scenes", tmp_path / "m", "--seed", 1, *argv)
+    assert argv[0] in failure(capsys, "scenes", tmp_path / "m", "--seed", 1, "--moments", *argv)
     assert not (tmp_path / "m").exists()
 
 

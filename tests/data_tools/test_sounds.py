@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from data_files import wordings
 
-from data_tools.scenes import compose
+from data_tools.scenes import mix
 from data_tools.scenes.captions import describe, describe_noisily, not_held_out, phrasings
-from data_tools.scenes.compose import KINDS, SECONDS, Event, draw_events, render
+from data_tools.scenes.mix import KINDS, SECONDS, Event, Recording, draw_events, render
 from data_tools.scenes.phrases import GENERIC, PHRASINGS, TAGS, TEMPLATES
-from data_tools.scenes.recordings import Recording
 from data_tools.scenes.synth import CLASSES, SAMPLE_RATE, synthesise
 
 N = round(SECONDS * SAMPLE_RATE)
@@ -79,12 +78,12 @@ def test_events_follow_each_other_or_overlap_as_the_scene_kind_states(kind: str)
     for seed in range(200):
         rng = generator(seed)
         lengths = [
-            round(rng.uniform(*compose._LENGTHS[kind]) * SAMPLE_RATE)
+            round(rng.uniform(*mix._LENGTHS[kind]) * SAMPLE_RATE)
             for _ in range(min(KINDS[kind], 2 + (kind == "sequence_3")))
         ]
         if seed % 2:
             lengths[0] = 400  # a short recording
-        starts = compose._draw_starts(rng, kind, lengths, N)
+        starts = mix._draw_starts(rng, kind, lengths, N)
         ends = [start + length for start, length in zip(starts, lengths, strict=True)]
         assert min(starts) >= 0
         assert max(ends) <= N
@@ -101,7 +100,7 @@ def test_events_follow_each_other_or_overlap_as_the_scene_kind_states(kind: str)
 def test_rendered_scene_contains_the_sound_of_its_events(
     monkeypatch: pytest.MonkeyPatch, kind: str, parts: int
 ) -> None:
-    monkeypatch.setattr(compose, "synthesise", lambda name, rng, n: np.ones(n))
+    monkeypatch.setattr(mix, "synthesise", lambda name, rng, n: np.ones(n))
     levels = []
     for seed in range(20):
         rng = generator(seed)
@@ -124,7 +123,7 @@ def test_background_sound_spans_the_sequence_of_events_and_is_quieter(monkeypatc
         drawn.append((name, n))
         return np.ones(n)
 
-    monkeypatch.setattr(compose, "synthesise", ones)
+    monkeypatch.setattr(mix, "synthesise", ones)
     ratios = []
     for seed in range(20):
         samples = render(generator(seed), "background", [Event(name, None) for name in ("siren", "rain", "wind")])
@@ -144,7 +143,7 @@ def test_loud_scenes_are_attenuated_instead_of_clipped(monkeypatch: pytest.Monke
         out[n // 2] = 1.0
         return out
 
-    monkeypatch.setattr(compose, "synthesise", click)
+    monkeypatch.setattr(mix, "synthesise", click)
     peaks = [
         np.sort(np.abs(render(generator(seed), "sequence_2", [Event("a", None), Event("b", None)])))[-2:]
         for seed in range(10)

@@ -7,7 +7,6 @@ from typing import Any
 
 from data_tools.cli import PROGRAMS
 from data_tools.documents.strict import Report
-from data_tools.scenes.ceiling import CeilingReport
 from submission.verbs.json_output import CheckReport, CompareReport, FactsReport, ScoreReport
 from system.verbs.json_output import (
     ExpertsReport,
@@ -21,7 +20,6 @@ from system.verbs.json_output import (
 ROOT = Path(__file__).parents[2]
 
 REPORTS: dict[tuple[str, str], type[Report]] = {
-    ("data_tools", "ceiling"): CeilingReport,
     ("submission", "facts"): FactsReport,
     ("submission", "score"): ScoreReport,
     ("submission", "compare"): CompareReport,
