@@ -7,22 +7,12 @@ from data_tools.cli import Verb, run_cli
 from submission.editions import EDITIONS, MOMENTS
 
 VERBS = {
-    name: Verb(purpose, example, module=f"verbs.{name}", resumes=name == "judge")
+    name: Verb(purpose, example, module=f"verbs.{name}")
     for name, purpose, example in (
-        (
-            "facts",
-            "print the rules of one edition with their sources, or list all editions",
-            "lbar submit facts --edition 2025",
-        ),
         (
             "write",
             "write the file that an edition requires, from a score matrix or a finished run",
             "lbar submit write SCORES.npy --edition 2025 --out mine.output.csv",
-        ),
-        (
-            "convert",
-            "convert a CSV to the format of another edition, or to a score matrix",
-            "lbar submit convert mine.csv --out scores.npy",
         ),
         (
             "check",
@@ -43,17 +33,12 @@ VERBS = {
         ),
         (
             "blend",
-            "combine several systems into one: score matrices, runs, or files of moments",
+            "combine several score matrices into one",
             "lbar submit blend a.npy b.npy --validation val_a.npy val_b.npy --how standardised --out blend.npy",
         ),
         (
-            "judge",
-            "let a local command score the best clips of each query",
-            "lbar submit judge top.jsonl --command 'python judge.py' --out judged.jsonl",
-        ),
-        (
             "rerank",
-            "re-rank a score matrix by judged pairs, the scores that the verb judge collects",
+            "re-rank a score matrix by the scores of a judge",
             "lbar submit rerank scores.npy --judged judged.jsonl --validation val.npy val_judged.jsonl "
             "--out reranked.npy",
         ),
@@ -81,10 +66,7 @@ def main(argv: list[str] | None = None) -> int:
 def add_edition(parser: argparse.ArgumentParser) -> None:
     """Add the option --edition, which every verb of `lbar submit` accepts."""
     years = ", ".join([*EDITIONS, *MOMENTS])
-    what = (
-        f"year of the challenge: one of {years} (default: the year noted in the run, scores or CSV header; "
-        "for `facts`: all years; `convert` needs this option to write a CSV)"
-    )
+    what = f"year of the challenge: one of {years} (default: the year noted in the run, scores or CSV header)"
     parser.add_argument("--edition", metavar="YEAR", help=what)
 
 

@@ -16,10 +16,9 @@ from data_tools import cli
 
 RESUMED = {
     "data_tools": {"crawl", "hub", "fetch", "scenes", "classify", "get", "transcode"},
-    "submission": {"judge"},
     "system": {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"},
 }
-ROOMS = {"data_tools": "clotho", "submission": "facts", "system": "experts"}  # and a verb of each
+ROOMS = {"data_tools": "clotho", "system": "experts"}  # and a verb of each
 FULL = "No space left on device; free disk space, then run the command again\n"
 every_room = pytest.mark.parametrize("room", ROOMS)
 
@@ -102,7 +101,7 @@ def test_command_without_verb_prints_the_help(room: str, capsys: pytest.CaptureF
         ("system", "serach", "no verb 'serach'; did you mean search?"),
         ("system", "recipe", "no verb 'recipe'; did you mean recipes?"),
         ("data_tools", "crwal", "no verb 'crwal'; did you mean crawl?"),
-        ("submission", "xyzzy", "no verb 'xyzzy'; choose one of facts, write, "),
+        ("submission", "xyzzy", "no verb 'xyzzy'; choose one of write, check, "),
     ],
 )
 def test_unknown_verb_gets_a_suggestion(room: str, given: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,8 +21,6 @@ from system.recipe.load import read_document
 
 CASES = [
     ("data_tools ceiling scenes", 0),
-    ("submission facts", 0),
-    ("submission facts --edition 2025", 0),
     ("submission score run", 0),
     ("submission score ranked.csv --truth captions.csv", 0),
     ("submission score scores.npy --direction audio-to-text --per-query x.csv", 0),

@@ -157,7 +157,6 @@ SUBMISSION = [
     ("score 2024.csv --truth captions.csv --edition 2022", "header of edition 2023 and 2024: add --edition 2023 or"),
     ("check recipe.yaml", f"recipe.yaml {NO_CSV} recipe.yaml"),
     ("score recipe.yaml --truth captions.csv", f"recipe.yaml {NO_CSV} recipe.yaml"),
-    ("convert recipe.yaml --out x.csv", f"recipe.yaml {NO_CSV} recipe.yaml"),
     ("check ranked.csv --edition 2024", "this is the header of edition 2022: add --edition 2022"),
     ("check 2024.csv --edition 2025", "edition 2025 needs every score"),
     ("check 2024.csv --edition 24", "edition 24 is unknown; choose one of: 2022, 2023, 2024, 2025, custom"),
@@ -165,13 +164,9 @@ SUBMISSION = [
     ("write scores.npy --out nowhere/x.csv", "nowhere/x.csv: no such file or folder; correct the path"),
     (
         "write ranked.csv --out x.csv",
-        "ranked.csv is not a score matrix (.npy); use `convert` for a CSV",
+        "ranked.csv is not a score matrix (.npy)",
     ),
-    (
-        "convert ranked.csv --out x.npy",
-        "ranked.csv: this ranked CSV has no scores, but x.npy needs them; use the score matrix (.npy)",
-    ),
-    ("blend scores.npy --out x.npy", "a blend needs two or more systems, but only 1 is given"),
+    ("blend scores.npy --out x.npy", "a blend needs two or more systems"),
     ("blend scores.npy run/scores/evaluation.npy --out scores.npy", "would overwrite the input file scores.npy"),
 ]
 SYSTEM = [

@@ -124,6 +124,5 @@ def _require_relevance(queries: Sequence[str], relevant: Sequence[Collection[str
     if blind := [query for query, clips in zip(queries, relevant, strict=True) if not clips]:
         raise SubmissionError(
             f"no relevant clip is known for {len(blind)} of {counted(len(queries), 'query')} (first {blind[0]!r}), so "
-            "they cannot be scored; if the scores come from a CSV, convert it again with --truth (only the organisers "
-            "can score a blind set)"
+            "they cannot be scored (only the organisers can score a blind set)"
         )

@@ -42,47 +42,31 @@ class Submitted(NamedTuple):
 
     Attributes:
         runs: The run or the blended runs; empty for the scores of another program.
-        blend: The finished run that is the blend of `runs`, if the verb `blend` wrote one.
-        matrix: Score matrix of another program.
-
-    If `blend` or `matrix` is given, its files are submitted and scored, unless about.yaml names other files.
+        matrix: Score matrix of another program, which is submitted and scored unless about.yaml names other files.
     """
 
     runs: Sequence[Finished]
-    blend: Finished | None = None
     matrix: Path | None = None
 
     @property
     def ranks_blind(self) -> bool:
         """Whether the runs of this system have also ranked the blind set with the same models."""
-        return self.matrix is None and (self.blend or self.runs[0]).ranks_blind
+        return self.matrix is None and self.runs[0].ranks_blind
 
     def missing_facts(self) -> list[str]:
         """Return the keys that about.yaml must have for this system: some of output, scored and parameters."""
         of_clips = not any(isinstance(run, FinishedMoments) for run in self.runs)
         files = [] if self.ranks_blind else ["output"]
-        if len(self.runs) > 1 and not self.blend:
+        if len(self.runs) > 1:
             files = ["output", "scored"]
         return [*files, *(["parameters"] if of_clips and not are_counted(self.runs) else [])]
 
     def with_files(self, system: System) -> System:
-        """Return a system of about.yaml with the paths `scored` and `output` filled in, if they are missing.
-
-        They are then the files of the blend or the score matrix of this system; for a single run, they stay missing.
-        """
-        files: dict[str, Path] = {}
-        if self.matrix:
-            files = {"scored": self.matrix, "output": self.matrix}
-        elif isinstance(self.blend, FinishedRun):
-            scored = self.blend.file(f"scores/{self.blend.entry}.npy")
-            files = {"scored": scored, "output": self.blend.blind_scores or scored}
-        elif isinstance(self.blend, FinishedMoments):
-            source = self.blend.blind or self.blend
-            scored = self.blend.file(f"scores/{self.blend.entry}.windows.jsonl")
-            files = {"scored": scored, "output": source.file(f"submission/{source.entry}.jsonl")}
-        return system.model_copy(
-            update={key: getattr(system, key) or str(path.resolve()) for key, path in files.items()}
-        )
+        """Return a system of about.yaml with the paths `scored` and `output` of another program's scores."""
+        if self.matrix is None:
+            return system
+        path = str(self.matrix.resolve())
+        return system.model_copy(update={key: getattr(system, key) or path for key in ("scored", "output")})
 
 
 def pack(

@@ -36,7 +36,7 @@ def run_section(run: Finished) -> Section:
     command, changes = without_folders(command), without_folders(provenance.changes)
     versions = (("Python", provenance.python), ("torch", provenance.torch))
     facts = {
-        "Recipe": "" if result.blend else f"{result.recipe}, seed {result.seed}",
+        "Recipe": f"{result.recipe}, seed {result.seed}",
         "Changes": ", ".join(changes),
         "Command": shlex.join(command),
         "Run": run.folder.resolve().name,
@@ -190,10 +190,9 @@ def caveats_section(run: Finished, gaps: ScoreGaps | None) -> Section:
     folded = [
         ("Clips left out, and why", "\n".join(f"{clip}: {_strip_folders(reason)}" for clip, reason in broken.items()))
     ]
-    source = "one blend" if run.result.blend else f"one run with one seed ({run.recipe.seed})"
     points = [
-        f"The results are of {source}: intervals measure the uncertainty over queries, not the difference between "
-        "seeds.",
+        f"The results are of one run with one seed ({run.recipe.seed}): intervals "
+        "measure the uncertainty over queries, not the difference between seeds.",
         *_collapse_sentences(run.epochs),
         *_caveats_of_data(run),
         *([_ties_sentence(int(gaps.tied.sum()), len(gaps.tied))] if gaps else []),

@@ -45,7 +45,7 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
         results.result_section(run, summary, others_figures, edition, folder / f"{run.entry}.result.svg"),
         differing_settings_section(run, dict(zip(names, others, strict=True))),
         overview.run_section(run),
-        None if run.result.blend else overview.curves_section(run),
+        overview.curves_section(run),
         results.ranks_section(summary, folder / f"{run.entry}.ranks.svg"),
         results.scores_section(run, gaps, folder),
         results.experts_section(run, summary, clips, folder),
@@ -74,7 +74,7 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
         moments_sections.timelines_section(run, this, store),
         differing_settings_section(run, dict(zip(names, others, strict=True))),
         overview.run_section(run),
-        None if run.result.blend else overview.curves_section(run),
+        overview.curves_section(run),
         overview.caveats_section(run, None),
     ]
     return _write_page(out, run, sections, store)

@@ -102,9 +102,7 @@ def _reference_levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float]
     """Return a dict from reference score, such as `chance`, to its value, and sentences on missing reference scores."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
-    if run.result.blend:
-        notes.append("A blend is not compared with an untrained model.")
-    elif ranked.untrained is None:
+    if ranked.untrained is None:
         notes.append("The run trained nothing, so it is not compared with an untrained model.")
     elif ranked.metric == this.primary:
         levels["untrained"] = ranked.untrained

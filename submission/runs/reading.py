@@ -6,9 +6,8 @@ Read the files of a run, and describe how to repair damaged ones.
 import shlex
 from pathlib import Path
 
-from data_tools.documents.strict import read_shaped, require_shape
+from data_tools.documents.json_text import read_json, read_json_lines, read_shaped, require_shape
 from data_tools.errors import DataError
-from data_tools.files import parse_json, read_json, require_file
 from data_tools.locks import is_locked
 from submission.runs.recipe import ResolvedRecipe
 from submission.runs.record import FORMAT, EpochLine, Provenance, RunResult
@@ -18,7 +17,7 @@ def read_result(folder: Path) -> RunResult:
     """Read result.json of a run. Raises DataError for a missing or damaged file, or a file of a later release."""
     path = folder / "result.json"
     hint = repair_hint(folder, path)
-    content = read_json(path)
+    content = read_json(path, hint)
     written = content.get("format") if isinstance(content, dict) else None
     if isinstance(written, int) and written > FORMAT:
         raise DataError(
@@ -46,18 +45,12 @@ def read_metrics(path: Path, hint: str) -> list[EpochLine]:
     hint: End of an error message, with the repair. A last line without a line end is skipped, because a killed process
     may have left it. Raises DataError, with the line, for a missing or damaged file.
     """
-    require_file(path, hint)
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    return [
-        require_shape(parse_json(line, f"{path}, line {number}"), EpochLine, f"{path}, line {number},", hint)
-        for number, line in enumerate(lines, 1)
-    ]
+    lines = read_json_lines(path, hint, unfinished=True)
+    return [require_shape(line, EpochLine, f"{path}, line {number},", hint) for number, line in enumerate(lines, 1)]
 
 
 def repair_hint(folder: Path, *damaged: Path) -> str:
     """Return the end of an error message on damaged files of a run: which files to delete and which command to run."""
-    if _is_blend(folder):
-        return f"delete {folder}, then blend its runs again"
     files = dict.fromkeys([*damaged, *(path for path in [folder / "result.json"] if path.exists())])
     recipe = folder / "resolved.json"
     if recipe in damaged:  # recipe.yaml is the recipe without the changes of --set
@@ -69,25 +62,12 @@ def repair_hint(folder: Path, *damaged: Path) -> str:
     return f"delete {deleted}, then make the missing files again with: lbar run {command} --out {folder}"
 
 
-def _is_blend(folder: Path) -> bool:
-    """Return whether a folder is a blend of runs, according to its result.json; False if that file is damaged."""
-    if (folder / "recipe.yaml").exists():  # only runs of the system have it
-        return False
-    try:
-        content = read_json(folder / "result.json")
-    except (DataError, OSError):
-        return False
-    return isinstance(content, dict) and bool(content.get("blend"))
-
-
 def finish_hint(folder: Path) -> str:
     """Return the end of an error message on an unfinished run: the command that continues the run.
 
     If a process is training the run now, the text asks to wait. For a folder that is no run, it names the command that
     makes a run.
     """
-    if _is_blend(folder):
-        return "the folder is a blend of runs; give one of its runs"
     if not (folder / "resolved.json").is_file():
         return "give the folder of a run, which lbar run makes"
     if is_locked(folder / "lock"):

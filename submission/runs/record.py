@@ -223,22 +223,6 @@ class MomentsResult(Record):
     frames: str
 
 
-class Member(Record):
-    """A run in a blend.
-
-    Attributes:
-        run: Folder of the run, relative to the folder of the blend.
-        entry: Name of the blended entry.
-        sha256: Checksum of the file with the entry's scores.
-        weight: Weight of the run, in (0, 1].
-    """
-
-    run: str
-    sha256: str
-    entry: str
-    weight: float
-
-
 class RunResult(Record):
     """Content of result.json.
 
@@ -252,7 +236,6 @@ class RunResult(Record):
         rank: Dict from the name of each entry of the recipe that ranks clips to its result.
         blind: Dict from the name of each entry of the recipe that ranks a blind set to its result.
         moments: Dict from the name of each entry of the recipe that finds moments to its result.
-        blend: The runs that were blended; empty if the run is no blend.
     """
 
     format: int
@@ -270,7 +253,6 @@ class RunResult(Record):
     rank: dict[str, RankedResult]
     blind: dict[str, BlindResult]
     moments: dict[str, MomentsResult]
-    blend: list[Member] = []
     sha256: Checksums
 
 

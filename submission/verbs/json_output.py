@@ -9,41 +9,9 @@ from types import MappingProxyType
 
 from data_tools.documents.problems import Problem
 from data_tools.documents.strict import Report, number
-from submission.editions import Edition, MomentsEdition
 from submission.metrics.intervals import Difference, Interval
 from submission.metrics.moments_summary import MomentSummary
 from submission.metrics.summary import Summary
-
-
-class Fact(Report):
-    """A fact about an edition.
-
-    sure: Certainty of the fact: `confirmed`, `secondary`, `inferred` or `remembered`. source: Place of publication.
-    """
-
-    value: object
-    sure: str
-    source: str
-
-
-class EditionReport(Report):
-    """Facts about an edition of the challenge.
-
-    Attributes:
-        output: Kind of the submitted file: `ranked`, `matrix` or `windows`.
-        metric: Primary metric.
-        facts: Facts by name; empty if several editions are listed.
-    """
-
-    edition: str
-    task: str
-    output: str
-    metric: str
-    facts: dict[str, Fact]
-
-
-class FactsReport(Report):
-    editions: list[EditionReport]
 
 
 class HubsReport(Report):
@@ -129,28 +97,6 @@ class CheckReport(Report):
     compared: bool
     problems: list[FileProblem]
     notes: list[FileProblem]
-
-
-def edition_report(edition: Edition | MomentsEdition, whole: bool) -> EditionReport:
-    """Return the JSON report on an edition. whole: Whether to include all facts and their sources."""
-    facts = {
-        name: Fact(value=_json_value(getattr(edition, name)), sure=sure, source=where)
-        for name, (sure, where) in edition.sources.items()
-    }
-    return EditionReport(
-        edition=edition.name,
-        task=edition.task,
-        output=edition.output,
-        metric=edition.metric,
-        facts=facts if whole else {},
-    )
-
-
-def _json_value(value: object) -> object:
-    """Convert a tuple to a list, and a mapping of tuples to a dict of lists; return any other value unchanged."""
-    if isinstance(value, tuple):
-        return list(value)
-    return {key: list(names) for key, names in value.items()} if hasattr(value, "items") else value
 
 
 def score_report(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from data_tools.cli import counted
 from data_tools.documents.json_lines import Window
 from data_tools.files import require_other
-from submission.editions import MomentsEdition, format_metric, get_moments_edition
+from submission.editions import MomentsEdition, get_moments_edition
 from submission.errors import SubmissionError
 from submission.formats.moments_jsonl import (
     check_moments,
@@ -19,11 +19,8 @@ from submission.formats.moments_jsonl import (
     read_moments,
     windows_by_query,
     write_moments,
-    write_scored_moments,
 )
 from submission.formats.moments_truth import MomentTruth, read_moment_truth
-from submission.metrics.blend import weight_factors
-from submission.metrics.moments_blend import SCALES, blend_moments, require_disjoint, search_moment_weights
 from submission.metrics.moments_summary import MomentSummary, summarise_moments, summarise_moments_file, truth_notes
 
 if TYPE_CHECKING:
@@ -133,7 +130,7 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
         raise SubmissionError(f"{out}: a submission of moments is JSON lines; choose a name ending in {SUFFIX}")
     require_other(out, [source])
     answers = read_moments(source, edition)
-    if out.is_file() and not arguments.force and (problem := _overwrite_problem(out, edition, scores=True)):
+    if out.is_file() and not arguments.force and (problem := _overwrite_problem(out, edition)):
         raise SubmissionError(f"{out} already exists, and {problem}; choose another file, or add --force")
     write_moments(out, answers, edition)
     return (
@@ -142,58 +139,15 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
     )
 
 
-def _overwrite_problem(path: Path, edition: MomentsEdition, scores: bool) -> str:
+def _overwrite_problem(path: Path, edition: MomentsEdition) -> str:
     """Return the reason why a file must not be overwritten; "" if it may be.
 
-    A file that is not a file of moments must not be overwritten. scores: Whether a file of moments with scores must not
-    be overwritten either, because the scores would be lost.
+    A file that is not a file of moments must not be overwritten, nor one with scores, which would be lost.
     """
     answers, _, _ = check_moments(path.read_bytes(), edition)
     if not answers:
         return "it is not a file of moments"
-    return "its windows have scores, which would be lost" if scores and is_scored(answers) else ""
-
-
-def blend_moment_files(arguments: argparse.Namespace) -> int:
-    """Blend several files of moments into one file with scores. arguments: The parsed arguments of the verb `blend`."""
-    scored, searched = ([Path(name) for name in names or ()] for names in (arguments.scores, arguments.validation))
-    paths = [*scored, *searched]
-    if others := [path for path in paths if not is_moments(path)]:
-        if others[0].is_dir():
-            raise SubmissionError(
-                f"{others[0]} is a folder, not a file of moments; give its scores/ENTRY.windows.jsonl"
-            )
-        raise SubmissionError(f"{others[0]} ranks clips; moments ({SUFFIX}) can only be blended with moments")
-    if not is_moments(arguments.out):
-        raise SubmissionError(f"{arguments.out}: a blend of moments is JSON lines; give a name ending in {SUFFIX}")
-    require_scale(arguments)
-    if (arguments.validation is None) != (arguments.truth is None):
-        raise SubmissionError("to search weights for moments, give both --validation FILES and --truth TRUTH")
-    edition = moments_edition(arguments)
-    if arguments.out.is_file() and (problem := _overwrite_problem(arguments.out, edition, scores=False)):
-        raise SubmissionError(f"{arguments.out} already exists, and {problem}; choose another file")
-    parts = {str(path): read_moments(path, edition) for path in scored}
-    weights = arguments.weights
-    if arguments.validation:
-        truth = read_moment_truth(arguments.truth, edition)
-        validation = {str(path): read_moments(path, edition, truth) for path in searched}
-        require_disjoint(parts, validation, truth)
-        weights, best_score = search_moment_weights(validation, arguments.how, truth, edition)
-        figure = format_metric(edition.metric, best_score)
-        print(f"searched the weights on the validation split, where {edition.metric} is {figure}")
-    answers = blend_moments(parts, arguments.how, edition, weights)
-    write_scored_moments(arguments.out, answers, edition)
-    factors = weight_factors(weights, len(parts))
-    for name, share in zip(parts, factors / factors.sum(), strict=True):
-        print(f"  {share:.2f}  {name}")
-    print(f"wrote {arguments.out}: {counted(len(answers), 'query')}, windows with {arguments.how} scores")
-    return 0
-
-
-def require_scale(arguments: argparse.Namespace) -> None:
-    """Raises SubmissionError if the method that --how names does not work with moments."""
-    if arguments.how not in SCALES:
-        raise SubmissionError(f"--how {arguments.how} is for score matrices; for moments use {' or '.join(SCALES)}")
+    return "its windows have scores, which would be lost" if is_scored(answers) else ""
 
 
 def refuse_options(arguments: argparse.Namespace, **usual: object) -> None:

@@ -4,7 +4,6 @@ Add and read the options that several verbs share: the truth that a file is comp
 """
 
 import argparse
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from typing import NamedTuple
 from data_tools.files import require_file
 from submission.editions import EDITIONS, MOMENTS, AnyEdition, Edition, get_any_edition, get_edition
 from submission.errors import SubmissionError
-from submission.formats.columns import edition_options, is_ranked
+from submission.formats.columns import edition_options
 from submission.formats.edition_csv import read_header_editions
 from submission.formats.matrix_csv import read_matrix_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores
@@ -188,38 +187,12 @@ def _common_edition(systems: Sequence[System], arguments: argparse.Namespace) ->
         edition for edition in EDITIONS.values() if all(edition in editions for editions, _ in editions_of.values())
     ]
     if not shared:
-        wanted = None if arguments.edition is None else get_edition(arguments.edition)
-        raise SubmissionError(_conversion_message(editions_of, wanted))
+        raise SubmissionError(f"{csvs[0]} and {csvs[1]} have no edition in common; write them again from their scores")
     others = {system.name: system.edition for system in systems if system.matrix is not None}
     if agreed := next((edition.name for edition in shared if {*others.values()} <= {edition.name}), None):
         return chosen_edition(arguments, {str(path): agreed for path in csvs})
     names = " and ".join(edition.name for edition in shared)
     return chosen_edition(arguments, others | {str(path): names for path in csvs}, hint=edition_options(shared))
-
-
-def _conversion_message(editions_of: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
-    """Return the error message for CSVs without a common edition, with a command that converts one of the CSVs.
-
-    editions_of: Dict from each CSV to its possible editions and its header. wanted: The edition given by --edition.
-    The command converts the first CSV that does not have the target edition. If a ranked CSV has the edition `wanted`,
-    this edition is the target. Otherwise the target is the edition of the CSV with the shortest
-    ranked lists, because lists can only be shortened.
-    """
-    targets = [
-        (edition != wanted, len(header), edition)
-        for editions, header in editions_of.values()
-        for edition in editions
-        if is_ranked(header) and edition.output == "ranked"
-    ]
-    target = min(targets, key=lambda candidate: candidate[:2])[2]
-    path = next(path for path, (editions, _) in editions_of.items() if target not in editions)
-    other = next(path for path, (editions, _) in editions_of.items() if target in editions)
-    names = " and ".join(edition.name for edition in editions_of[path][0])
-    out = path.with_name(f"{path.stem}_{target.name}{path.suffix}")
-    return (
-        f"{path} has edition {names}, but {other} does not; to convert it: lbar submit convert "
-        f"{shlex.quote(str(path))} --out {shlex.quote(str(out))} --edition {target.name}"
-    )
 
 
 def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Sequence[Summary | MomentSummary]:

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_tools.files import require_folder, write_text
+from data_tools.files import write_text
 from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import read_scores
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `pack` to its parser."""
     runs = (
-        "a system to submit: a finished run, or one of its ranked entries (RUN:ENTRY); a blend; the runs of your own "
+        "a system to submit: a finished run, or one of its ranked entries (RUN:ENTRY); the runs of your own "
         "blend, joined by commas; or the score matrix (.npy) of another program"
     )
     parser.add_argument("systems", nargs="+", metavar="RUN[:ENTRY][,RUN...]", help=runs)
@@ -81,8 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _open_system(text: str) -> Submitted:
     """Open a system to submit. text: RUN[:ENTRY], several runs RUN[:ENTRY],..., or SCORES.npy of another program.
 
-    If the run is a blend, its runs are opened too. Raises the same errors as open_any_finished, and SubmissionError if
-    a run has changed since it was blended.
+    Raises the same errors as open_any_finished.
     """
     if text.endswith(".npy"):
         if any(clips is None for clips in read_scores(Path(text)).relevant):
@@ -91,19 +90,7 @@ def _open_system(text: str) -> Submitted:
                 "you report, and name this file as `output` in about.yaml"
             )
         return Submitted([], matrix=Path(text))
-    runs = [open_any_finished(name) for name in text.split(",")]
-    if len(runs) > 1 or not runs[0].result.blend:
-        return Submitted(runs)
-    blend = runs[0]
-    for member in blend.result.blend:
-        folder = blend.folder / member.run
-        require_folder(folder, f"the blend {blend.folder} needs this run; move the run back to this folder")
-        if open_any_finished(f"{folder}:{member.entry}").checksum != member.sha256:
-            raise SubmissionError(
-                f"the entry {member.entry} of {folder} has changed since the blend {blend.folder} was made; delete the "
-                "blend, and blend the runs again"
-            )
-    return Submitted([open_any_finished(f"{blend.folder / one.run}:{one.entry}") for one in blend.result.blend], blend)
+    return Submitted([open_any_finished(name) for name in text.split(",")])
 
 
 def _write_template(path: Path, names: Sequence[str], submitted: Sequence[Submitted]) -> None:

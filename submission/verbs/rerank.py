@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="JUDGED.jsonl",
-        help="file written by `judge`: the best clips of each query of this score matrix, with the judge's scores",
+        help="the best clips of each query of this score matrix, with the judge's scores",
     )
     weighting = parser.add_mutually_exclusive_group(required=True)
     searched = "score matrix and judged clips of a validation split, to choose the judge's weight"

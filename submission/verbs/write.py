@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     system = open_system(arguments.scores)
     if system.matrix is None:
-        raise SubmissionError(f"{system.name} is not a score matrix (.npy); use `convert` for a CSV")
+        raise SubmissionError(f"{system.name} is not a score matrix (.npy)")
     edition = chosen_edition(arguments, {system.name: system.edition})
     require_replaceable(arguments.out, edition, arguments.force)
     print(write_csv(system.matrix, arguments.out, edition, arguments.ranked))

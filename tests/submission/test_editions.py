@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from ranked import E2022, score_csv, small_matrix
 
-from submission.__main__ import main
 from submission.editions import EDITIONS, Edition, format_metric, get_edition
 from submission.errors import SubmissionError
 from submission.formats.ranked_csv import write_ranked_csv
@@ -21,11 +20,6 @@ def test_edition_2022_has_published_columns_and_ranking_length_and_metric() -> N
     assert (edition.task, edition.ranking_length, edition.metric) == ("6b", 10, "mAP@10")
     with pytest.raises(SubmissionError, match="unknown"):
         get_edition(1999)
-
-
-def test_facts_verb_lists_editions_if_one_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["facts", "--edition", "2021"]) == 1
-    assert "edition 2021 is unknown; choose one of: 2022, 2023, 2024, 2025, 2026, custom" in capsys.readouterr().err
 
 
 SURE = {"confirmed", "secondary", "inferred", "remembered"}

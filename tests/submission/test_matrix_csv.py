@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import json
 import math
 import struct
 from collections.abc import Callable
@@ -11,15 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
-from ranked import NAMES, change_cell, change_line, check_problems, score_matrix, small_matrix, truth_bytes
+from ranked import NAMES, change_cell, change_line, check_problems, score_matrix, small_matrix
 
-from submission.__main__ import main
 from submission.editions import EDITIONS
 from submission.errors import SubmissionError
 from submission.formats.csv_table import format_table, parse_table
 from submission.formats.matrix_csv import check_matrix_csv, read_matrix_csv, write_matrix_csv
 from submission.formats.ranked_csv import write_ranked_csv
-from submission.formats.score_matrix import ScoreMatrix, write_scores
+from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import matrix_truth
 
 E2025 = EDITIONS["2025"]
@@ -254,49 +252,6 @@ def test_matrix_csv_with_quoted_header_and_windows_line_ends_is_accepted(tmp_pat
 # --- the door and real data --------------------------------------------------------------------------------------
 
 
-def test_verbs_convert_scores_to_every_format_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = small_matrix(file_names=NAMES)
-    scores, out, again = (str(tmp_path / name) for name in ("s.npy", "m.csv", "again.npy"))
-    write_scores(Path(scores), whole)
-    (tmp_path / "captions.csv").write_bytes(truth_bytes())
-    edition = ["--edition", "2025"]
-    assert main(["write", scores, "--out", out, *edition]) == 0
-    for against in ([], ["--truth", str(tmp_path / "captions.csv")], ["--scores", scores]):
-        assert main(["check", out, *edition, *against]) == 0
-    shown = capsys.readouterr().out
-    good = "ok: 24 queries x 12 scores\n"
-    output, _, rest = shown.partition("note: the queries and file names were not compared with a truth; ")
-    assert output == f"wrote {out}: 24 queries x 12 scores\n" + good
-    assert rest.endswith(good * 2)
-    assert main(["convert", out, "--out", again, "--scores", scores]) == 0
-    assert Path(again).read_bytes() == Path(scores).read_bytes()
-    one, other = (json.loads(Path(path).with_suffix(".json").read_text()) for path in (scores, again))
-    assert other == {**one, "facts": {"csv": "m.csv"}}
-    # A matrix CSV and its score matrix give the same ranked lists, by either way.
-    for name, source in (("a.csv", ["write", scores]), ("b.csv", ["convert", out])):
-        assert main([*source, "--out", str(tmp_path / name), "--edition", "2022"]) == 0
-    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
-    assert main(["convert", str(tmp_path / "a.csv"), "--out", str(tmp_path / "c.csv"), "--edition", "2023"]) == 0
-    header, rows = (tmp_path / "c.csv").read_bytes().split(b"\n", 1)
-    assert header == ",".join(EDITIONS["2023"].columns).encode()
-    assert rows == (tmp_path / "a.csv").read_bytes().split(b"\n", 1)[1]
-    capsys.readouterr()
-    assert main(["check", out, "--edition", "2022"]) == 1
-    assert "this is a CSV of all scores, but edition 2022 needs ranked lists" in capsys.readouterr().out
-
-
-def test_option_ranked_writes_a_ranked_csv_even_if_the_edition_submits_score_matrices(tmp_path: Path) -> None:
-    matrix = matrix_of(np.random.default_rng(0).normal(size=(4, 20)))
-    write_scores(tmp_path / "s.npy", matrix)
-    own, shorter = str(tmp_path / "own.csv"), str(tmp_path / "shorter.csv")
-    edition = ["--edition", "2025", "--ranked"]
-    assert main(["write", str(tmp_path / "s.npy"), "--out", own, *edition]) == 0
-    assert main(["check", own, "--scores", str(tmp_path / "s.npy"), *edition]) == 0
-    assert main(["convert", own, "--out", shorter, "--edition", "2022"]) == 0  # the first ten of sixteen
-    write_ranked_csv(matrix, tmp_path / "ten.csv", EDITIONS["2022"])
-    assert Path(shorter).read_bytes() == (tmp_path / "ten.csv").read_bytes()
-
-
 @pytest.mark.parametrize("split", [pytest.param("development", marks=pytest.mark.slow), "validation", "evaluation"])
 def test_clotho_names_and_captions_survive_ranked_and_matrix_csvs(shared: Path, tmp_path: Path, split: str) -> None:
     with (shared / f"data/clotho/clotho_captions_{split}.csv").open(encoding="utf-8", newline="") as file:
@@ -325,9 +280,3 @@ def test_clotho_names_and_captions_survive_ranked_and_matrix_csvs(shared: Path, 
     with (tmp_path / "ranked.csv").open(encoding="utf-8", newline="") as file:
         listed = {name for row in list(csv.reader(file))[1:] for name in row[1:]}
     assert listed == set(names)
-
-
-def test_missing_matrix_csv_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for end, verb in (("", ["check"]), (" or folder", ["convert", "--out", str(tmp_path / "x.npy")])):
-        assert main([*verb[:1], str(tmp_path / "gone.csv"), *verb[1:], "--edition", "2025"]) == 1
-        assert capsys.readouterr().err == f"error: {tmp_path / 'gone.csv'}: no such file{end}; correct the path\n"

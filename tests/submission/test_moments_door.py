@@ -10,13 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
-from ranked import E2022, small_matrix, write_truth
 from schemas import published
 
 from submission.__main__ import main
-from submission.editions import MOMENTS
-from submission.formats.ranked_csv import write_ranked_csv
-from submission.formats.score_matrix import write_scores
 
 QUERIES = [
     {"qid": f"{vid}_{n}", "query": f"Sound {n} of {vid}", "duration": 60, "vid": vid}
@@ -225,83 +221,6 @@ def test_write_verb_makes_a_moment_submission_without_scores(capsys: pytest.Capt
     assert output(capsys, "write", "all.jsonl", "--out", "out.jsonl", "--edition", "2026") == said
     assert output(capsys, "write", "all.jsonl", "--out", "none.jsonl", "--force") == ["wrote none.jsonl" + said[0][15:]]
     assert Path("none.jsonl").read_bytes() == Path("out.jsonl").read_bytes()
-
-
-def test_facts_verb_prints_sources_of_the_moments_edition(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = output(capsys, "facts")
-    assert lines[4] == "2026    task 6   windows of recordings for every query, best first; figure R1@0.7"
-    text = "\n".join(output(capsys, "facts", "--edition", "2026"))
-    assert (
-        "metrics         R1@0.5, R1@0.7, mAP, mAP@0.5, mAP@0.75\n                confirmed: github.com/awkrail" in text
-    )
-    assert "lengths         short: 0.0, 10.0; middle: 10.0, 30.0; long: 30.0, 1500.0" in text
-    [found] = report(capsys, "facts", "--edition", "2026")["editions"]
-    assert found["facts"].keys() == MOMENTS["2026"].sources.keys()
-    assert (found["output"], found["metric"], found["facts"]["max_windows"]["value"]) == ("windows", "R1@0.7", 10)
-    assert len(report(capsys, "facts")["editions"]) == len(lines)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (
-            "score half.jsonl",
-            "half.jsonl needs true windows to be scored; add --truth FILE, such as castella_test_release.jsonl",
-        ),
-        ("score gone.jsonl --truth truth.jsonl", "gone.jsonl: no such file; correct the path"),
-        ("score half.jsonl --truth gone.jsonl", "gone.jsonl: no such file; correct the path"),
-        (
-            "score half.jsonl --truth blind.jsonl",
-            "blind.jsonl has no true windows (relevant_windows), which scoring needs",
-        ),
-        ("score half.jsonl --truth captions.csv", "captions.csv: line 1: not JSON"),
-        (
-            "score half.jsonl --truth half.jsonl",
-            "half.jsonl: line 1: pred_relevant_windows is a key of found windows, not of queries; give the file",
-        ),
-        ("score half.jsonl --truth truth.jsonl --edition 2025", "edition 2025 ranks clips, not moments"),
-        ("score half.jsonl --truth truth.jsonl --annotations x.csv", "--annotations does not work with moments"),
-        ("score half.jsonl --truth truth.jsonl --direction audio-to-text", "--direction does not work with moments"),
-        ("score good.csv --truth captions.csv --by-length", "--by-length only works with moments, but good.csv ranks"),
-        ("score good.csv --truth captions.csv --edition 2026", "edition 2026 finds moments"),
-        ("compare half.jsonl s.npy --truth truth.jsonl", "s.npy ranks clips; moments (.jsonl) can only be compared"),
-        ("check half.jsonl --scores s.npy", "--scores does not work with moments (.jsonl); leave it out"),
-        ("check half.jsonl --queries blind.jsonl --audio .", "--audio does not work with moments (.jsonl)"),
-        ("check half.jsonl --ranked", "--ranked does not work with moments (.jsonl); leave it out"),
-        ("check half.jsonl --edition 2022", "edition 2022 ranks clips, not moments; choose one of: 2026"),
-        ("check good.csv --edition 2026", "edition 2026 finds moments (.jsonl) and does not rank clips"),
-        ("write half.jsonl --out out.csv", "out.csv: a submission of moments is JSON lines; choose a name"),
-        ("write half.jsonl --out half.jsonl", "half.jsonl would overwrite the input file half.jsonl"),
-        (
-            "write half.jsonl --out all.jsonl",
-            "all.jsonl already exists, and its windows have scores, which would be lost; choose",
-        ),
-        ("write half.jsonl --out truth.jsonl", "truth.jsonl already exists, and it is not a file of moments"),
-        ("write half.jsonl --out x.jsonl --ranked", "--ranked does not work with moments (.jsonl); leave it out"),
-        (
-            "write s.npy --out x.jsonl --edition 2022",
-            "x.jsonl: edition 2022 needs a CSV file; choose a name ending in .csv",
-        ),
-        ("write s.npy --out x.csv --edition 2026", "edition 2026 finds moments (.jsonl) and does not rank"),
-        (
-            "convert half.jsonl --out x.csv --edition 2022",
-            "half.jsonl: line 1: the file is JSON, such as a manifest, not a CSV",
-        ),
-    ],
-)
-def test_refused_moment_commands_print_one_line_and_write_nothing(
-    arguments: str, sentence: str, desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_truth(desk)
-    write_ranked_csv(small_matrix(), desk / "good.csv", E2022)
-    write_scores(desk / "s.npy", small_matrix())
-    before = {path: path.read_bytes() for path in desk.iterdir()}
-    assert main(arguments.split()) == 1
-    shown = capsys.readouterr()
-    assert shown.err.startswith(f"error: {sentence}"), shown.err
-    assert shown.out == ""
-    assert shown.err.count("\n") == 1
-    assert {path: path.read_bytes() for path in desk.iterdir()} == before
 
 
 def test_verbs_accept_predictions_of_the_2026_baseline(goldens: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,6 @@
 """Re-ranking by a judge: the mixture, the choice of its weight, the file of pairs, and the command that judges."""
 
 import json
-import shlex
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +11,6 @@ from matrices import matrix_of
 
 from submission.__main__ import main
 from submission.editions import get_edition
-from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
 from submission.formats.top_pairs import Pair, read_pairs, write_pairs
 from submission.metrics.rerank import average_precisions, judged_rows, reranked, search_weight
@@ -170,119 +167,6 @@ def test_rerank_without_judgements_writes_an_identical_matrix(tmp_path: Path) ->
         assert main([*command, "--out", str(tmp_path / "b.npy")]) == 0
         for suffix in (".npy", ".json"):
             assert (tmp_path / f"b{suffix}").read_bytes() == (tmp_path / f"a{suffix}").read_bytes()
-
-
-def failed(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
-    """The error message of a command that must fail."""
-    capsys.readouterr()
-    assert main([*map(str, argv)]) != 0
-    return capsys.readouterr().err
-
-
-def test_rerank_refuses_invalid_arguments_and_invalid_judged_pairs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    matrix = drawn(1)
-    write_scores(tmp_path / "a.npy", matrix)
-    pairs = pairs_of(matrix, 2, lambda row, column: 1.0)
-    judged = write_judged(tmp_path / "j.jsonl", pairs)
-    ask = ["rerank", tmp_path / "a.npy", "--judged", judged, "--out", tmp_path / "b.npy"]
-    shared = failed(capsys, *ask, "--validation", tmp_path / "a.npy", judged)
-    assert "have 60 clips in common" in shared
-    assert "'1.5' is not a number from 0 to 1" in failed(capsys, *ask, "--weight", "1.5")
-    assert "one of the arguments --validation --weight is required" in failed(capsys, *ask)
-    for change, words in (
-        ({"query": "q99"}, "the judged query 'q99' is not in the score matrix"),
-        ({"clip": "x"}, "the judged clip 'x' is not in the score matrix"),
-        ({"judge": "good"}, "line 1: judge is 'good'; it must be null or a number"),
-        ({"judge": True}, "line 1: judge is True; it must be null or a number"),
-        ({"text": None}, "line 1: the key text is missing"),
-        ({"score": "x"}, "line 1: score and rank must be numbers"),
-        ({"clip": pairs[1].clip}, "line 2: query and clip are the same as in line 1"),
-    ):
-        lines = [pair._asdict() for pair in pairs]
-        judged.write_text("".join(json.dumps(line) + "\n" for line in [lines[0] | change, *lines[1:]]))
-        assert words in failed(capsys, *ask, "--weight", "0.5")
-    judged.write_text("{}x\n")
-    assert "j.jsonl, line 1: not JSON" in failed(capsys, *ask, "--weight", "0.5")
-    assert "write it with lbar rank --top K" in failed(
-        capsys, "judge", tmp_path / "none.jsonl", "--command", "cat", "--out", tmp_path / "x"
-    )
-    with pytest.raises(SubmissionError, match="relevan"):
-        average_precisions(ScoreMatrix(**(vars(matrix) | {"relevant": [None] * 60})), E2022)
-
-
-JUDGE = """
-import json, sys
-for line in sys.stdin:
-    pair = json.loads(line)
-    print(json.dumps({"judge": None if pair["rank"] == 3 else len(pair["text"]) + pair["rank"]}), flush=True)
-"""
-
-
-def test_judge_command_gets_each_pair_and_is_resumed_after_a_stop(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pairs = pairs_of(drawn(1), 5, lambda row, column: None)
-    write_pairs(tmp_path / "top.jsonl", pairs)
-    (tmp_path / "judge.py").write_text(JUDGE)
-    (tmp_path / "short.py").write_text(JUDGE.replace("import json, sys", "import itertools, json, sys").replace(
-        "in sys.stdin", "in itertools.islice(sys.stdin, 100)"))  # fmt: skip
-    out = tmp_path / "judged.jsonl"
-    ask = ["judge", tmp_path / "top.jsonl", "--out", out, "--command"]
-    text = failed(capsys, *ask, f"{sys.executable} {tmp_path}/short.py")
-    assert "the judge's answer to pair 101 is missing: the command ended with status 0; run `judge` again" in text
-    with out.open("ab") as file:
-        file.write(b'{"query": "q2')
-    assert main([*map(str, ask), f"{sys.executable} {tmp_path}/judge.py"]) == 0
-    assert "300 judged pairs, 100 of them by an earlier call" in capsys.readouterr().out
-    found = read_pairs(out)
-    assert [pair._replace(judge=None) for pair in found] == pairs
-    assert [pair.judge for pair in found] == [None if p.rank == 3 else len(p.text) + p.rank for p in pairs]
-    before = out.read_bytes()
-    assert main([*map(str, ask), "false"]) == 0, "nothing is left to judge"
-    assert out.read_bytes() == before
-    write_pairs(tmp_path / "top.jsonl", pairs[1:])
-    assert "already exists and has other pairs than the file to judge" in failed(capsys, *ask, "cat")
-
-
-ANSWER = """print('{"judge": 1}')"""
-
-
-def python(code: str) -> str:
-    """The command line of a Python program."""
-    return f"{sys.executable} -c {shlex.quote(code)}"
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("no-such-program", "--command no-such-program: the command cannot be started"),
-        ("", "--command : the command cannot be started"),
-        ("cat", "the judge's answer to pair 1 is b'{\"query\""),
-        ("false", "the judge's answer to pair 1 is missing: the command ended with status 1"),
-        ("python 'my judge.py", "--command python 'my judge.py: the command cannot be read (No closing quotation)"),
-        (python("print('{}' * 2)"), "the judge's answer to pair 1 is b'{}{}"),
-        (python(f"for n in range(301): {ANSWER}"), "the judge printed more than 300 answers"),
-        (python(f"for n in range(300): {ANSWER}\nraise SystemExit(3)"), "ended with status 3 after the last answer"),
-    ],
-)
-def test_judge_reports_a_command_that_prints_no_valid_judgement(
-    tmp_path: Path, command: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_pairs(tmp_path / "top.jsonl", pairs_of(drawn(1), 5, lambda row, column: None))
-    ask = ["judge", tmp_path / "top.jsonl", "--out", tmp_path / "judged.jsonl", "--command", command]
-    assert words in failed(capsys, *ask)
-
-
-@pytest.mark.parametrize("content", ['{"mine": 1}', "abc\nline2\nrest of my data", '{"query": "other'])
-def test_judge_never_overwrites_a_file_with_other_content(
-    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_pairs(tmp_path / "top.jsonl", pairs_of(drawn(1), 5, lambda row, column: None))
-    (tmp_path / "mine.txt").write_text(content)
-    failed(capsys, "judge", tmp_path / "top.jsonl", "--out", tmp_path / "mine.txt", "--command", "cat")
-    assert (tmp_path / "mine.txt").read_text() == content
 
 
 @pytest.mark.slow

@@ -4,9 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ranked import CAPTIONS, NAMES, small_matrix
+from ranked import small_matrix
 
-from data_tools.tables import write_table
 from submission.__main__ import main
 from submission.editions import get_edition
 from submission.errors import SubmissionError
@@ -30,35 +29,6 @@ def matrix_of(clips: int) -> ScoreMatrix:
         file_names=matrix.file_names[:clips],
         relevant=matrix.relevant[:n],
     )
-
-
-@pytest.mark.parametrize("clips", [1, 7])
-def test_custom_edition_of_a_small_pool_ranks_all_its_clips(
-    tmp_path: Path, clips: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The list is written, checked with and without the pool, and scored like the matrix."""
-    matrix, scores, out = matrix_of(clips), tmp_path / "s.npy", tmp_path / "s.csv"
-    write_scores(scores, matrix)
-    write_table(tmp_path / "t.csv", ["file_name", "caption_1", "caption_2"], [
-        [name, *captions] for name, captions in zip(NAMES[:clips], CAPTIONS, strict=False)
-    ])  # fmt: skip
-    assert main(["write", str(scores), "--out", str(out), *CUSTOM]) == 0
-    assert out.read_text(encoding="utf-8").splitlines()[0].split(",") == [
-        *("query", *(f"file_name_{rank}" for rank in range(1, clips + 1))),
-    ]
-    assert main(["check", str(out), "--scores", str(scores), *CUSTOM]) == 0
-    assert main(["check", str(out), *CUSTOM]) == 0
-    names = "1 file name" if clips == 1 else "7 file names"
-    assert capsys.readouterr().out.count(f"ok: {2 * clips} queries x {names}\n") == 2
-    assert main(["score", str(scores), *CUSTOM]) == 0
-    of_matrix = capsys.readouterr().out
-    assert main(["score", str(out), "--truth", str(tmp_path / "t.csv"), *CUSTOM]) == 0
-    assert capsys.readouterr().out == of_matrix
-    beyond = "R@10, mAP@10, mAP@16" if clips == 7 else "R@5, R@10, mAP@10, mAP@16"
-    assert f"{beyond}: over the whole pool, which has {clips} clip" in of_matrix
-    assert "lower bound" not in of_matrix
-    assert main(["convert", str(out), "--out", str(tmp_path / "again.csv"), *CUSTOM]) == 0
-    assert (tmp_path / "again.csv").read_bytes() == out.read_bytes()
 
 
 def test_metrics_at_10_in_a_pool_of_7_clips_equal_metrics_at_7() -> None:

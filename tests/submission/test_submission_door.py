@@ -68,123 +68,9 @@ def test_check_lists_problems_of_a_file_that_score_refuses(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["score", "none.csv", "--truth", "captions.csv"], "none.csv: no such file; correct the path"),
-        (["score", "good.csv", "--truth", "none.csv"], "none.csv: no such file or folder; correct the path"),
-        (["score", "good.csv"], "good.csv needs captions to be scored; add --truth"),
-        (["score", "s.npy", "--truth", "captions.csv"], "leave out --truth"),
-        (["score", "none.npy"], "none.npy is missing; a score matrix needs both none.npy and none.json"),
-        (["score", "blind.npy", "--edition", "2022"], "no relevant clip is known for 24 of 24 queries (first 'q0')"),
-        (["score", "half.npy", "--edition", "2022"], "no relevant clip is known for 1 of 24 queries (first 'q23')"),
-        (["score", "s.npy"], "the edition of s.npy is not known; add --edition YEAR, one of 2022, 2023, 2024"),
-        (["score", "of2022.npy", "--truth", "captions.csv"], "of2022.npy contains its truth; leave out --truth"),
-        (["compare", "of2022.npy", "of2025.npy"], "have different editions (of2022.npy: 2022, of2025.npy: 2025)"),
-        (["compare", "of2022.npy", "s.npy"], "the edition of s.npy is not known; add --edition"),
-        (["write", "s.npy", "--out", "out.csv"], "the edition of s.npy is not known; add --edition"),
-        (["write", "good.csv", "--out", "out.csv"], "good.csv is not a score matrix (.npy); use `convert`"),
-        (["check", "good.csv"], "the edition of good.csv is not known; add --edition YEAR, one of 2022"),
-        (["convert", "good.csv", "--out", "out.csv"], "the edition of out.csv is not known; add --edition YEAR"),
-        (
-            ["write", "of2025.npy", "--out", "good.csv"],
-            "good.csv already exists and is a CSV of edition 2022; choose another file, or add --force",
-        ),
-        (
-            ["convert", "good.csv", "--out", "captions.csv", "--edition", "2023"],
-            "captions.csv already exists and is not a CSV of any edition; choose another file, or add --force",
-        ),
-        (["score", "good.csv", "--truth", "captions.csv", "--edition", "1999"], "edition 1999 is unknown"),
-        (["check", "good.csv", "--edition", "last"], "edition last is unknown; choose one of: 2022"),
-        (["check", "good.csv", "--queries", "captions.csv"], "a blind set needs --queries FILE.csv and --audio FOLDER"),
-        (["check", "good.csv", "--audio", "."], "give both"),
-        (["check", "good.csv", "--queries", "captions.csv", "--audio", "."], "one column caption"),
-        (
-            ["write", "s.npy", "--out", "s.npy", "--edition", "2022"],
-            "s.npy: edition 2022 needs a CSV file; choose a name ending in .csv",
-        ),
-        (["write", "s.npy", "--out", "out.csv", "--ranked", "--edition", "2025"], "12 clips, but a row of edition"),
-        (["convert", "none.csv", "--out", "out.csv"], "none.csv: no such file or folder; correct the path"),
-        (["convert", "captions.csv", "--out", "out.csv"], "captions.csv: line 1 is not the header of any edition"),
-        (["convert", "empty.csv", "--out", "out.csv"], "empty.csv: line 1: the file is empty"),
-        (
-            ["convert", "good.csv", "--out", "x.npy"],
-            "good.csv: this ranked CSV has no scores, but x.npy needs them; use the score matrix (.npy)",
-        ),
-        (
-            ["convert", "good.csv", "--out", "x.csv", "--edition", "2025"],
-            "this ranked CSV has no scores, but edition 2025 needs them",
-        ),
-        (
-            ["convert", "good.csv", "--out", "x.csv", "--edition", "2025", "--ranked"],
-            "line 2 lists 10 file names, but a row of edition 2025 needs 16; write the file from the score matrix",
-        ),
-        (
-            ["convert", "good.csv", "--out", "x.csv", "--edition", "2023", "--scores", "other.npy"],
-            "good.csv: whole file: no query of this file is known",
-        ),
-        (
-            ["convert", "good.csv", "--out", "nowhere/x.csv", "--edition", "2023"],
-            "nowhere/x.csv: no such file or folder; correct the path",
-        ),
-        (["check", "."], ".: is a folder; name a file"),
-        (["check", "good.csv", "--scores", "good.csv"], "give the name NAME.npy"),
-        (["check", "good.csv", "--scores", "twins.npy"], "have the same text"),
-        (
-            ["write", "s.npy", "--out", "nowhere/out.csv", "--edition", "2022"],
-            "nowhere/out.csv: no such file or folder; correct the path",
-        ),
-        (["write", "s.npy", "--out", ".", "--edition", "2022"], "error: .: "),
-        (
-            ["write", "twins.npy", "--out", "out.csv", "--edition", "2022"],
-            "queries 'q0' and 'q1' have the same text",
-        ),
-        (["convert", "good.csv", "--out", "good.csv", "--edition", "2023"], "would overwrite the input file good.csv"),
-        (["score", "s.npy", "--per-query", "s.npy"], "s.npy would overwrite the input file s.npy"),
-        (
-            ["score", "good.csv", "--truth", "captions.csv", "--per-query", "./captions.csv"],
-            "overwrite the input file captions.csv",
-        ),
-        (["score", "good.csv", "--truth", "s.npy"], "s.npy: line 1: the file is a NumPy file, not a CSV"),
-        (["convert", "s.npy", "--out", "x.csv"], "s.npy: line 1: the file is a NumPy file, not a CSV"),
-        (["score", "good.csv", "--truth", "wide.csv"], "found 'index,0.wav,1.wav,"),
-        (["score", "s.npy", "--annotations", "wide.csv", "--edition", "2025"], "found 'index,0.wav,1.wav,"),
-        (["check", "good.csv", "--queries", "wide.csv", "--audio", "."], "found 'index,0.wav,1.wav,"),
-    ],
-)
-def test_errors_of_submission_verbs_print_one_line(
-    tmp_path: Path,
-    truth_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
-) -> None:
-    good_lines(tmp_path)
-    write_scores(tmp_path / "s.npy", small_matrix())
-    write_scores(tmp_path / "blind.npy", small_matrix(relevant=[None] * 24))
-    write_scores(tmp_path / "half.npy", small_matrix(relevant=[["clip0"]] * 23 + [None]))
-    write_scores(tmp_path / "twins.npy", small_matrix(query_texts=["same", "same", *map(str, range(22))]))
-    write_scores(tmp_path / "other.npy", small_matrix(query_texts=[*map(str, range(24))]))
-    (tmp_path / "empty.csv").touch()
-    (tmp_path / "wide.csv").write_text("index," + ",".join(f"{number}.wav" for number in range(1000)) + "\n")
-    write_scores(tmp_path / "of2022.npy", small_matrix(facts={"edition": "2022"}))
-    write_scores(tmp_path / "of2025.npy", small_matrix(facts={"edition": "2025"}))
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 1
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("error: ")
-    assert words in shown.err
-    assert shown.err.count("\n") == 1
-    assert len(shown.err) < 400, "a sentence can be read at a glance"
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-@pytest.mark.parametrize(
     "arguments",
     [[], ["rank"], ["check"], ["write", "s.npy"], ["check", "a", "--truth", "b", "--scores", "c"],
-     ["check", "a", "--truth", "b", "--queries", "c"], ["convert", "a.csv"]],
+     ["check", "a", "--truth", "b", "--queries", "c"], ["a.csv"]],
 )  # fmt: skip
 def test_wrong_usage_of_submission_exits_with_status_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -193,7 +79,7 @@ def test_wrong_usage_of_submission_exits_with_status_2(
     assert "usage: lbar submit" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["write", "convert", "check", "score"])
+@pytest.mark.parametrize("verb", ["write", "check", "score"])
 def test_help_of_every_submission_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     shown = capsys.readouterr().out

@@ -1,8 +1,6 @@
 """Verbs that accept a finished run as well as its files, and the edition of each."""
 
 import json
-import re
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -57,23 +55,6 @@ def test_comparing_runs_of_two_editions_needs_the_edition_option(run: str, capsy
     assert f"the files have different editions ({run}:last: 2025, {run}:best: 2022); add --edition YEAR" in said
 
 
-def test_write_uses_the_edition_of_the_run_and_keeps_an_existing_csv_of_another_edition(
-    run: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output(capsys, "write", f"{run}:best", "--out", "a.csv")
-    assert Path("a.csv").read_text().startswith(",".join(EDITIONS["2022"].columns))
-    before = Path("a.csv").read_bytes()
-    assert main(["write", f"{run}:last", "--out", "a.csv"]) == 1
-    hint = "choose another file, or add --force to overwrite it with a CSV of edition 2025"
-    assert capsys.readouterr().err == f"error: a.csv already exists and is a CSV of edition 2022; {hint}\n"
-    assert Path("a.csv").read_bytes() == before
-    output(capsys, "write", f"{run}:best", "--out", "a.csv")  # of the same edition: made again
-    output(capsys, "write", f"{run}:last", "--out", "a.csv", "--force")
-    assert Path("a.csv").read_text().startswith("index,")
-    assert main(["convert", "a.csv", "--ranked", "--edition", "2022", "--out", "a.csv", "--force"]) == 1
-    assert "would" in capsys.readouterr().err
-
-
 def test_score_matrices_of_a_run_record_the_edition_of_their_rank_entry(
     run: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,29 +78,6 @@ def written(folder: Path, editions: Mapping[str, str]) -> str:
     return str(write_truth(folder))
 
 
-def test_csvs_of_two_editions_are_comparable_after_the_suggested_command_convert(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    editions = {"of 22.csv": "2022", "of24.csv": "2024", "of25.csv": "2025"}
-    truth = ["--truth", written(tmp_path, editions)]
-    for names, more, said in (
-        (["of 22.csv", "of24.csv"], [], "of24.csv has edition 2023 and 2024, but of 22.csv does not"),
-        (["of24.csv", "of 22.csv", "--edition", "2024"], ["--edition", "2024"], "of 22.csv has edition 2022, but"),
-        (["of25.csv", "of24.csv", "--edition", "2025"], [], "of25.csv has edition 2025, but of24.csv does not"),
-        (["of25.csv", "of24.csv"], [], "of25.csv has edition 2025, but of24.csv does not"),
-    ):
-        assert main(["compare", *names, *truth]) == 1
-        sentence = capsys.readouterr().err
-        assert said in sentence
-        command = re.search(r"lbar submit (.*)", sentence)
-        assert command
-        convert = shlex.split(command[1])
-        output(capsys, *convert, "--force")
-        made = [convert[3] if name == convert[1] else name for name in names[:2]]
-        output(capsys, "compare", *made, *truth, *more)
-
-
 def test_csv_that_fits_two_editions_is_comparable_with_matrices_of_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,9 +91,3 @@ def test_csv_that_fits_two_editions_is_comparable_with_matrices_of_either(
         assert main(compared) == 1
         assert "; add --edition 2023 or --edition 2024\n" in capsys.readouterr().err
         output(capsys, *compared, "--edition", "2024")
-
-
-def test_facts_verb_lists_all_editions(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = output(capsys, "facts").splitlines()
-    assert lines[3] == "2025    task 6   every score of every query; figure mAP@16"
-    assert len(lines) == len(EDITIONS) + 1

@@ -63,7 +63,6 @@ def test_csv_of_top_10_lists_written_by_rank_is_scored_and_converted(
     assert "120 queries x 10 best clips, of 24 clips" in capsys.readouterr().out
     assert main([*ask, "--out", str(tmp_path / "s.npy")]) == 0
     assert submission(["check", str(out), "--scores", str(tmp_path / "s.npy"), "--edition", "custom"]) == 0
-    assert submission(["convert", str(out), "--out", str(tmp_path / "2022.csv"), "--edition", "2022"]) == 0
     written = tmp_path / "w.csv"
     assert submission(["write", str(tmp_path / "s.npy"), "--out", str(written), "--edition", "custom"]) == 0
     assert written.read_bytes() == out.read_bytes()
